@@ -1,0 +1,66 @@
+"""A service's life: configure, connect, start, wait for a signal, drain.
+
+if __name__ == "__main__":
+    app.run("monitor", Settings, start)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+
+from shared import bus, config, log
+from shared.bus import Bus
+
+C = TypeVar("C", bound=config.Common)
+Start = Callable[[Bus, C], Awaitable[None]]
+
+BAD_SETTINGS, CANNOT_GO_ON = 2, 1
+
+
+def run(service: str, settings: type[C], start: Start[C]) -> None:
+    """Run until SIGTERM or SIGINT (exit 0), or until something fails (says why, exits non-zero)."""
+    try:
+        chosen = config.load(settings, service, os.environ)
+    except config.BadSettings as error:
+        print(f"weir {service}: {error}", file=sys.stderr)
+        sys.exit(BAD_SETTINGS)
+    log.configure(service, chosen.log_level, chosen.log_json)
+    sys.exit(asyncio.run(_live(service, chosen, start)))
+
+
+async def _live(service: str, chosen: C, start: Start[C]) -> int:
+    logger = structlog.get_logger()
+    logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
+    stop = _stop_signal()
+    try:
+        connection = await bus.connect(chosen.nats_url, service, chosen.nats_credentials)
+        await connection.verify()
+        return await _until_stopped(connection, chosen, start, stop)
+    except Exception:
+        logger.exception("CannotGoOn")
+        return CANNOT_GO_ON
+
+
+async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int:
+    connection.spawn(start(connection, chosen))
+    stopping, failing = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(connection.failed())
+    done, _ = await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+    failing.cancel()
+    await asyncio.wait_for(connection.close(), chosen.drain_s)
+    if failing in done:
+        failing.result()
+    return 0
+
+
+def _stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop

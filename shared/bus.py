@@ -1,0 +1,342 @@
+"""The bus: JetStream, as far as Weir needs it.
+
+Promises. `publish` returns once the server has the message, and saying the same thing twice is harmless (the id is the
+message's own). `follow` gives a handler every message of some kinds, in stream order, at least once, from where the
+service left off; what cannot be read goes to the dead letters with its error, and the next one is read. `tail` is for
+those who only watch. Nothing here knows a service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import msgspec
+import nats
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NatsTimeout
+from nats.js import JetStreamContext
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    DiscardPolicy,
+    KeyValueConfig,
+    ObjectStoreConfig,
+    StreamConfig,
+)
+from nats.js.errors import APIError, NotFoundError
+from nats.js.kv import KeyValue
+from nats.js.object_store import ObjectStore
+
+from shared import subjects
+from shared.messages import DeadLetter, Message
+
+log = structlog.get_logger()
+
+DAY_S = 86_400.0
+GIB = 1 << 30
+PROGRAMS, STATE, JOBS, LEDGER = "weir-programs", "weir-state", "weir-jobs", "weir-ledger"
+BUCKETS = (STATE, JOBS, LEDGER)
+RETRY_S = 0.2
+OUTBOX_TRIES = 50
+WRONG_LAST_SEQUENCE = 10071
+
+
+class Stale(Exception):
+    """Somebody has written since we looked: a compare-and-set was refused."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A message with where and when the server stored it."""
+
+    message: Message
+    subject: str
+    stream: str
+    sequence: int
+    stored_s: float
+
+
+Handler = Callable[[Heard], Awaitable[None]]
+
+
+def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[StreamConfig, ...]:
+    """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a month."""
+    return (
+        StreamConfig(
+            name=subjects.ORDERS,
+            subjects=["weir.job.>", "weir.allocation.>", "weir.cluster.>"],
+            discard=DiscardPolicy.NEW,
+            max_bytes=orders_max_bytes,
+        ),
+        StreamConfig(
+            name=subjects.FACTS,
+            subjects=["weir.task.>", "weir.training.>", "weir.capacity.>"],
+            discard=DiscardPolicy.OLD,
+            max_bytes=facts_max_bytes,
+        ),
+        StreamConfig(name=subjects.DEAD, subjects=[f"{DeadLetter.PREFIX}.>"], max_age=30 * DAY_S),
+    )
+
+
+def stream_of(subject: str) -> str:
+    """Which stream holds a subject (or a pattern that begins with its area)."""
+    return subjects.ORDERS if subject.split(".")[1] in ("job", "allocation", "cluster") else subjects.FACTS
+
+
+async def connect(url: str, name: str, credentials: str = "") -> Bus:
+    """Connect, and go on trying to reconnect for ever; raises `nats.errors.Error` where the first try fails."""
+    client = await nats.connect(
+        url,
+        name=name,
+        user_credentials=credentials or None,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=RETRY_S,
+        connect_timeout=5,
+        error_cb=_log_error,
+    )
+    return Bus(client, name)
+
+
+async def _log_error(error: Exception) -> None:
+    log.warning("BusError", error=repr(error))
+
+
+class Bus:
+    """One connection, with what Weir says and hears over it."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self.client = client
+        self.name = name
+        self.js: JetStreamContext = client.jetstream(timeout=5)
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._new: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # ------------------------------------------------------------ set-up
+
+    async def create(self) -> None:
+        """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`)."""
+        for config in streams():
+            try:
+                await self.js.add_stream(config)
+            except APIError:
+                await self.js.update_stream(config)
+        for bucket in BUCKETS:
+            await self.js.create_key_value(KeyValueConfig(bucket=bucket))
+        await self.js.create_object_store(PROGRAMS, config=ObjectStoreConfig(max_bytes=GIB))
+
+    async def verify(self) -> None:
+        """Raise `NotFoundError` unless the streams are there; a service never makes them itself."""
+        for config in streams():
+            await self.js.stream_info(str(config.name))
+
+    # ------------------------------------------------------------ saying
+
+    async def publish(self, message: Message, *, expect_last: int | None = None) -> int:
+        """Say something; returns its stream sequence once the server has it.
+
+        Keeps trying while the bus is away. `expect_last` is the sequence of the last message on the same subject
+        that the sender has seen (0: none); raises `Stale` when another is there.
+        """
+        subject, body = subjects.subject_of(message), subjects.encode(message)
+        headers = _headers(message, subject, self.name)
+        if expect_last is not None:
+            headers["Nats-Expected-Last-Subject-Sequence"] = str(expect_last)
+        for attempt in range(OUTBOX_TRIES):
+            try:
+                ack = await self.js.publish(subject, body, headers=headers)
+                return int(ack.seq)
+            except APIError as error:
+                if error.err_code == WRONG_LAST_SEQUENCE:
+                    raise Stale(subject) from error
+                raise
+            except NatsError as error:
+                log.warning("PublishWaits", subject=subject, attempt=attempt, error=repr(error))
+                await asyncio.sleep(RETRY_S)
+        raise NatsTimeout
+
+    async def request(self, message: Message) -> int:
+        """What a person sends: as `publish`, but tried once."""
+        subject = subjects.subject_of(message)
+        ack = await self.js.publish(
+            subject, subjects.encode(message), headers=_headers(message, subject, self.name)
+        )
+        return int(ack.seq)
+
+    # ------------------------------------------------------------ hearing
+
+    async def follow(self, kinds: Iterable[type[Message]], handler: Handler, after: dict[str, int]) -> None:
+        """Give `handler` every message of these kinds, in stream order, beginning behind `after[stream]`.
+
+        Returns when all that was stored at the call has been handled, and goes on in the background. An exception of
+        the handler stops the service: it is a bug, not bad input.
+        """
+        by_stream: dict[str, list[str]] = {}
+        for kind in kinds:
+            by_stream.setdefault(stream_of(subjects.pattern(kind)), []).append(subjects.pattern(kind))
+        for stream, filters in by_stream.items():
+            await self._follow_stream(stream, filters, handler, after.get(stream, 0))
+
+    async def _follow_stream(self, stream: str, filters: list[str], handler: Handler, after: int) -> None:
+        durable = f"{self.name}-{stream}"
+        await self._forget(stream, durable)
+        config = ConsumerConfig(
+            durable_name=durable,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=after + 1,
+            ack_policy=AckPolicy.EXPLICIT,
+            max_ack_pending=10_000,
+            filter_subjects=filters,
+        )
+        info = await self.js.add_consumer(stream, config)
+        reader = await self.js.pull_subscribe_bind(durable=durable, stream=stream)
+        left = int(info.num_pending or 0)
+        while left > 0:
+            left -= await self._take(reader, stream, handler)
+        self.spawn(self._go_on(reader, stream, handler))
+
+    async def _forget(self, stream: str, durable: str) -> None:
+        try:
+            await self.js.delete_consumer(stream, durable)
+        except NotFoundError:
+            pass
+
+    async def _go_on(self, reader: JetStreamContext.PullSubscription, stream: str, handler: Handler) -> None:
+        while True:
+            await self._take(reader, stream, handler)
+
+    async def _take(self, reader: JetStreamContext.PullSubscription, stream: str, handler: Handler) -> int:
+        try:
+            batch = await reader.fetch(256, timeout=5)
+        except NatsTimeout:
+            return 0
+        except NatsError as error:
+            log.warning("FetchWaits", stream=stream, error=repr(error))
+            await asyncio.sleep(RETRY_S)
+            return 0
+        for raw in batch:
+            await self._hand_over(raw, stream, handler)
+        return len(batch)
+
+    async def _hand_over(self, raw: Msg, stream: str, handler: Handler) -> None:
+        try:
+            heard = _read(raw)
+        except subjects.Unusable as error:
+            await self.bury(raw, stream, str(error))
+            await raw.term()
+            return
+        await handler(heard)
+        await raw.ack()
+
+    async def tail(
+        self, filters: list[str], *, deliver: DeliverPolicy = DeliverPolicy.NEW, since_s: float | None = None
+    ) -> AsyncIterator[Heard]:
+        """Watch one stream's subjects without leaving a trace. Unreadable messages are left out.
+
+        All `filters` must live in one stream. `since_s` (a point in time) overrides `deliver`.
+        """
+        config = ConsumerConfig(
+            deliver_policy=deliver if since_s is None else DeliverPolicy.BY_START_TIME,
+            opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
+            ack_policy=AckPolicy.NONE,
+            filter_subjects=filters,
+            inactive_threshold=60.0,
+            mem_storage=True,
+        )
+        stream = stream_of(filters[0])
+        info = await self.js.add_consumer(stream, config)
+        reader = await self.js.pull_subscribe_bind(consumer=info.name, stream=stream)
+        while True:
+            try:
+                batch = await reader.fetch(64, timeout=5)
+            except NatsTimeout:
+                continue
+            for raw in batch:
+                try:
+                    yield _read(raw)
+                except subjects.Unusable:
+                    continue
+
+    async def last(self, kind: type[Message], key: str) -> Heard | None:
+        """The newest message on one subject; None where there is none that can be read."""
+        subject = subjects.pattern(kind, key)
+        try:
+            raw = await self.js.get_last_msg(stream_of(subject), subject)
+            message = subjects.decode(subject, raw.data or b"")
+        except (NotFoundError, subjects.Unusable):
+            return None
+        return Heard(message, subject, stream_of(subject), int(raw.seq or 0), 0.0)
+
+    async def bury(self, raw: Msg, stream: str, error: str) -> None:
+        """Copy a message to the dead letters, with its error; once, however often it is tried."""
+        sequence = raw.metadata.sequence.stream
+        letter = DeadLetter(
+            stream=stream,
+            sequence=sequence,
+            subject=raw.subject,
+            error=error,
+            body=raw.data.decode("utf-8", "backslashreplace"),
+            said_by=(raw.headers or {}).get("ce-source", "unknown"),
+        )
+        log.warning("DeadLetter", subject=raw.subject, sequence=sequence, error=error)
+        await self.js.publish(
+            f"{DeadLetter.PREFIX}.{raw.subject}",
+            msgspec.json.encode(letter),
+            headers={"Nats-Msg-Id": f"dead.{stream}.{sequence}"},
+        )
+
+    # ------------------------------------------------------------ keeping
+
+    async def bucket(self, name: str) -> KeyValue:
+        return await self.js.key_value(name)
+
+    async def programs(self) -> ObjectStore:
+        return await self.js.object_store(PROGRAMS)
+
+    # ------------------------------------------------------------ living
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Run in the background; a failure is kept for `app` to see."""
+        self._tasks.add(asyncio.ensure_future(work))
+        self._new.cancel()
+        self._new = asyncio.get_running_loop().create_future()
+
+    async def failed(self) -> None:
+        """Return never, but raise what a background task raised."""
+        while True:
+            await asyncio.wait(self._tasks | {self._new}, return_when=asyncio.FIRST_COMPLETED)
+            for task in [t for t in self._tasks if t.done()]:
+                self._tasks.discard(task)
+                task.result()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.client.drain()
+
+
+def _read(raw: Msg) -> Heard:
+    meta = raw.metadata
+    message = subjects.decode(raw.subject, raw.data)
+    return Heard(message, raw.subject, meta.stream, meta.sequence.stream, meta.timestamp.timestamp())
+
+
+def _headers(message: Message, subject: str, source: str) -> dict[str, str]:
+    """CloudEvents 1.0 attributes, and the id by which the server ignores repetitions."""
+    return {
+        "Nats-Msg-Id": message.id(),
+        "ce-specversion": "1.0",
+        "ce-id": message.id(),
+        "ce-type": f"dev.weir.{subjects.tag_of(type(message))}.v1",
+        "ce-source": source,
+        "ce-subject": message.key(),
+        "ce-time": datetime.now(UTC).isoformat(),
+        "content-type": "application/json",
+    }

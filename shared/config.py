@@ -1,0 +1,64 @@
+"""Settings: declared, typed, complete. A misspelt one stops the program.
+
+A service's settings are a frozen struct whose fields come from the environment: `WEIR_<SERVICE>_<FIELD>` for its own
+and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer is one of them, and all are logged at start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+
+class Common(msgspec.Struct, frozen=True, kw_only=True):
+    """What every service needs to know."""
+
+    nats_url: str = "nats://127.0.0.1:4222"
+    nats_credentials: str = ""
+    log_level: str = "info"
+    log_json: bool | None = None
+    drain_s: float = 5.0
+
+
+C = TypeVar("C", bound=Common)
+
+
+class BadSettings(ValueError):
+    """Every setting that is wrong, one a line."""
+
+
+def load(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
+    """Read one service's settings; raises `BadSettings` that lists every unknown name and wrong value."""
+    own = f"WEIR_{service.upper()}_"
+    common = set(Common.__struct_fields__)
+    known = {_name(f, own, common): f for f in kind.__struct_fields__}
+    values, wrong = {}, []
+    for name, text in environ.items():
+        if name not in known:
+            wrong += _misspelt(name, own, known)
+            continue
+        field = known[name]
+        try:
+            values[field] = _convert(text, kind, field)
+        except msgspec.ValidationError as error:
+            wrong.append(f"{name}={text!r}: {error}")
+    if wrong:
+        raise BadSettings("\n".join(wrong))
+    return kind(**values)
+
+
+def _name(field: str, own: str, common: set[str]) -> str:
+    return f"WEIR_{field.upper()}" if field in common else own + field.upper()
+
+
+def _misspelt(name: str, own: str, known: Mapping[str, str]) -> list[str]:
+    if name.startswith(own):
+        return [f"{name}: no such setting; there are {', '.join(sorted(known))}"]
+    return []
+
+
+def _convert(text: str, kind: type[C], field: str) -> Any:
+    types = {f.name: f.type for f in msgspec.structs.fields(kind)}
+    return msgspec.convert(text, types[field], strict=False)

@@ -1,0 +1,45 @@
+"""Logs: colours at a terminal, JSON elsewhere; the job and the cause are bound along the way.
+
+log = structlog.get_logger()
+log.info("DecidedAllocation", ps=2, workers=3)
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from shared.messages import Message
+
+
+def configure(service: str, level: str = "info", as_json: bool | None = None) -> None:
+    """Set up logging for this process. `as_json` absent: JSON unless standard error is a terminal."""
+    plain = sys.stderr.isatty() if as_json is None else not as_json
+    renderer = structlog.dev.ConsoleRenderer() if plain else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            *([] if plain else [structlog.processors.dict_tracebacks]),
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+    structlog.contextvars.bind_contextvars(service=service)
+
+
+@contextmanager
+def about(message: Message) -> Iterator[None]:
+    """Bind the job that a message is about, and the message as the cause, to every line logged inside."""
+    job, generation = getattr(message, "job", None), getattr(message, "generation", None)
+    bound = {"job": job, "generation": generation, "cause": message.id()}
+    with structlog.contextvars.bound_contextvars(**{k: v for k, v in bound.items() if v is not None}):
+        yield

@@ -1,0 +1,494 @@
+"""Every message, in the order the story is told.
+
+Law: a message is a frozen struct, written once, read by a typed decoder. Its tag (`fact`) is its subject without the
+`weir.` in front and the names behind. A decision carries the whole wanted state and a generation, never a difference:
+late or repeated messages are harmless, and a lost one is healed by the next. New fields get defaults; tags are for ever.
+
+Units: `*_s` seconds (points in time: seconds since 1970, UTC), `cpu` cores, `memory_gib` GiB, `samples` examples.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta
+
+Role = Literal["chief", "ps", "worker"]
+HandOver = Literal["make-before-break", "restart"]
+Outcome = Literal["succeeded", "failed", "cancelled"]
+
+DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
+Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
+Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}$")]
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0)]
+Cores = Annotated[float, Meta(ge=0)]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of a message."""
+
+
+# ---------------------------------------------------------------- what a person asks for
+
+
+class Resources(Part, frozen=True, kw_only=True):
+    """What one task or node has or wants: cores, GiB, devices."""
+
+    cpu: Cores = 0.0
+    memory_gib: Cores = 0.0
+    gpu: NotNegative = 0
+
+
+class RoleResources(Part, frozen=True, kw_only=True):
+    """Requests of one task of each role; they are its limits too."""
+
+    chief: Resources = Resources(cpu=0.25, memory_gib=1.0)
+    ps: Resources = Resources(cpu=0.25, memory_gib=1.0)
+    worker: Resources = Resources(cpu=0.5, memory_gib=1.0)
+
+
+class Span(Part, frozen=True, kw_only=True):
+    """A number that may grow and shrink: where it starts, and its bounds (both included)."""
+
+    start: Positive
+    min: Positive
+    max: Positive
+
+
+class Program(Part, frozen=True, kw_only=True):
+    """A training program: the file's name, and the digest under which the object store keeps it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    digest: Digest
+
+
+class CheckpointRule(Part, frozen=True, kw_only=True):
+    """Where checkpoints go (a folder that all tasks see; absent: the cluster's), how often, and how many stay."""
+
+    path: str | None = None
+    every_s: Annotated[float, Meta(ge=1)] = 60.0
+    keep: Positive = 2
+
+
+class Volume(Part, frozen=True, kw_only=True):
+    """A folder that every task of the job sees: a claim, or a path of the node."""
+
+    name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
+    mount_path: Annotated[str, Meta(pattern=r"^/")]
+    claim: str | None = None
+    host_path: str | None = None
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact", omit_defaults=True):
+    """What every message has: a subject, and an id that is the same each time the same is said."""
+
+    def key(self) -> str:
+        """The last tokens of the subject."""
+        raise NotImplementedError
+
+    def id(self) -> str:
+        """Deterministic, so that the server and every fold can ignore a repetition."""
+        raise NotImplementedError
+
+
+class Spoken(Message, frozen=True, kw_only=True):
+    """A message about one job by its name."""
+
+    job: JobName
+    namespace: Namespace = "default"
+
+    def key(self) -> str:
+        return f"{self.namespace}.{self.job}"
+
+
+class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested", forbid_unknown_fields=True):
+    """Somebody asks for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
+
+    `batch` is the number of examples of one update, by one worker. `resources` absent: sized by Weir.
+    `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or `sqrt` (its root).
+    """
+
+    program: Program
+    epochs: Positive
+    batch: Span
+    ps: Span
+    workers: Span
+    resources: RoleResources | None = None
+    device_batch_max: Positive | None = None
+    priority: int = 0
+    policy: str | None = None
+    image: str | None = None
+    checkpoint: CheckpointRule = CheckpointRule()
+    grace_s: Seconds = 30.0
+    handover: HandOver = "make-before-break"
+    learning_rate: Literal["keep", "linear", "sqrt"] = "keep"
+    volumes: tuple[Volume, ...] = ()
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.requested.{self.request_id}"
+
+
+class CancelRequested(Spoken, frozen=True, kw_only=True, tag="job.cancel"):
+    """Somebody wants the job to stop and leave nothing behind."""
+
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.cancel.{self.request_id}"
+
+
+class JobMessage(Spoken, frozen=True, kw_only=True):
+    """A message about one accepted (or rejected) job. `uid` is the stream sequence of its request."""
+
+    uid: NotNegative
+    generation: NotNegative = 0
+
+    def task(self) -> str:
+        return "-"
+
+    def ordinal(self) -> str:
+        return "0"
+
+    def id(self) -> str:
+        tag = type(self).__struct_config__.tag
+        return f"{self.uid}.{tag}.{self.generation}.{self.task()}.{self.ordinal()}"
+
+
+class JobAccepted(JobMessage, frozen=True, kw_only=True, tag="job.accepted"):
+    """The request is valid and queued. `request` is it, completed (resources sized, policy named)."""
+
+    request: JobRequested
+    accepted_s: float
+
+
+class JobRejected(Message, frozen=True, kw_only=True, tag="job.rejected"):
+    """The request is not valid; every reason at once. An unusable name is answered as `invalid-<digest>`."""
+
+    job: str
+    namespace: str = "default"
+    uid: NotNegative
+    reasons: tuple[str, ...]
+
+    def key(self) -> str:
+        return f"{self.namespace}.{self.job}"
+
+    def id(self) -> str:
+        return f"{self.uid}.job.rejected.0.-.0"
+
+
+# ---------------------------------------------------------------- what is free
+
+
+class Taint(Part, frozen=True, kw_only=True):
+    key: str
+    value: str = ""
+    effect: str = "NoSchedule"
+
+
+class OwnPod(Part, frozen=True, kw_only=True):
+    """One of our pods that is subtracted from a node's free capacity."""
+
+    namespace: str
+    job: str
+    pod: str
+    resources: Resources
+    terminating: bool = False
+
+
+class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"):
+    """What one node can still hold: allocatable less the requests of every pod on it, ours or not.
+
+    `free` may not be below zero. `schedulable` is false for a cordoned node. `gone`: the node was deleted.
+    `seen` is a digest of what was seen, so that the same picture has the same id.
+    """
+
+    node: str
+    node_uid: str
+    seen: str
+    allocatable: Resources
+    free: Resources
+    ready: bool = True
+    schedulable: bool = True
+    gone: bool = False
+    taints: tuple[Taint, ...] = ()
+    own: tuple[OwnPod, ...] = ()
+    labels: dict[str, str] = {}
+    observed_s: float = 0.0
+
+    def key(self) -> str:
+        return self.node.replace(".", "_")
+
+    def id(self) -> str:
+        return f"{self.node_uid}.{self.seen}"
+
+
+# ---------------------------------------------------------------- what should run
+
+
+class TaskPlan(Part, frozen=True, kw_only=True):
+    """One wanted task. `serial` is never used twice in a job, `index` is TensorFlow's."""
+
+    role: Role
+    index: NotNegative
+    serial: NotNegative
+    node: str
+    resources: Resources
+
+
+class Alternative(Part, frozen=True, kw_only=True):
+    """A size that was considered and lost, and why."""
+
+    ps: NotNegative
+    workers: NotNegative
+    batch: NotNegative
+    why: str
+
+
+class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.decided"):
+    """The whole wanted state of one job. `generation` rises only when tasks, nodes or batch change."""
+
+    revision: NotNegative
+    request: JobRequested
+    tasks: tuple[TaskPlan, ...]
+    batch: NotNegative
+    reason: str
+    alternatives: tuple[Alternative, ...] = ()
+    gain_s: float = 0.0
+    cost_s: float = 0.0
+    cause: str = "-"
+    decided_s: float = 0.0
+
+    def ordinal(self) -> str:
+        return str(self.revision)
+
+
+# ---------------------------------------------------------------- making it so
+
+
+class TaskMessage(JobMessage, frozen=True, kw_only=True):
+    """A fact about one pod of a job."""
+
+    pod: str
+    pod_uid: str
+    role: Role
+    serial: NotNegative
+
+    def task(self) -> str:
+        return f"{self.role}-{self.serial}"
+
+    def ordinal(self) -> str:
+        return self.pod_uid
+
+
+class TaskReady(TaskMessage, frozen=True, kw_only=True, tag="task.ready"):
+    """One task stands ready at these addresses. A generation takes the port that the running one does not use."""
+
+    node: str
+    host: str
+    ports: tuple[int, int]
+
+
+class TaskStarted(TaskMessage, frozen=True, kw_only=True, tag="task.started"):
+    """A pod runs."""
+
+    node: str
+
+
+class TaskExited(TaskMessage, frozen=True, kw_only=True, tag="task.exited"):
+    """A pod ended. `reason` is Kubernetes' (OOMKilled, Evicted, NodeLost, Error, Completed, Deleted, Unschedulable)."""
+
+    node: str
+    exit_code: int | None = None
+    reason: str = ""
+    message: str = ""
+
+
+class TaskAddress(Part, frozen=True, kw_only=True):
+    """Where one task of a generation listens."""
+
+    role: Role
+    index: NotNegative
+    pod: str
+    host: str
+    port: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.published"):
+    """A generation's tasks all stand: who they are and where. `previous` is the generation that runs now, if any."""
+
+    revision: NotNegative
+    request: JobRequested
+    tasks: tuple[TaskAddress, ...]
+    batch: Positive
+    previous: NotNegative | None = None
+    published_s: float = 0.0
+
+    def ordinal(self) -> str:
+        return str(self.revision)
+
+    def addresses(self, role: Role) -> list[str]:
+        """In the order of TensorFlow's index."""
+        mine = sorted((t for t in self.tasks if t.role == role), key=lambda t: t.index)
+        return [t.address for t in mine]
+
+    def of(self, pod: str) -> TaskAddress | None:
+        return next((t for t in self.tasks if t.pod == pod), None)
+
+
+class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.prepared"):
+    """One task of the next generation stands ready beside the running one; or could not (`error`)."""
+
+    seconds: Seconds = 0.0
+    error: str | None = None
+
+
+class HandOverOrdered(JobMessage, frozen=True, kw_only=True, tag="cluster.handover"):
+    """All are prepared: drain `previous`, take over as `generation`. No previous: begin, or go on from a checkpoint."""
+
+    previous: NotNegative | None = None
+
+
+class GenerationAbandoned(JobMessage, frozen=True, kw_only=True, tag="cluster.abandoned"):
+    """This generation will not be; the one before goes on."""
+
+    reason: str
+
+
+class TaskUpdated(TaskMessage, frozen=True, kw_only=True, tag="task.updated"):
+    """CPU or memory changed in place."""
+
+    resources: Resources
+    revision: NotNegative
+
+    def ordinal(self) -> str:
+        return f"{self.pod_uid}.{self.revision}"
+
+
+# ---------------------------------------------------------------- it happens
+
+
+class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved"):
+    """A checkpoint exists: it is complete and committed. `final`: the generation drained and applies nothing more.
+
+    `step` counts updates, `samples` examples applied since the job began; `drain_s` and `seconds` are the two phases.
+    """
+
+    step: NotNegative
+    samples: NotNegative
+    path: str
+    seconds: Seconds
+    drain_s: Seconds = 0.0
+    final: bool = False
+
+    def ordinal(self) -> str:
+        return f"{self.step}{'.final' if self.final else ''}"
+
+
+class Phases(Part, frozen=True, kw_only=True):
+    """A pause, taken apart; seconds."""
+
+    drain_s: Seconds = 0.0
+    save_s: Seconds = 0.0
+    restore_s: Seconds = 0.0
+    first_step_s: Seconds = 0.0
+
+
+class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):
+    """The generation trains. `pause_s`: from the last update of the one before to the first of this, by the ps' clocks."""
+
+    step: NotNegative
+    samples: NotNegative
+    previous: NotNegative | None = None
+    pause_s: Seconds | None = None
+    phases: Phases = Phases()
+
+
+class TaskUsage(Part, frozen=True, kw_only=True):
+    """Measured use of one task: cores (mean since the last report) and GiB (resident)."""
+
+    task: str
+    cpu: Cores
+    memory_gib: Cores
+
+
+class ModelProfile(Part, frozen=True, kw_only=True):
+    """What a policy may know of the model: trainable numbers, their bytes, and how many variables hold them."""
+
+    parameters: NotNegative
+    bytes: NotNegative
+    variables: NotNegative
+
+
+class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.progress"):
+    """How far the job is. `loss` is the mean over the examples since the last report."""
+
+    step: NotNegative
+    epoch: NotNegative
+    samples: NotNegative
+    total_samples: NotNegative
+    samples_per_second: Seconds
+    loss: float | None = None
+    usage: tuple[TaskUsage, ...] = ()
+    profile: ModelProfile | None = None
+    reported_s: float = 0.0
+
+    def ordinal(self) -> str:
+        return str(self.step)
+
+
+class JobFinished(JobMessage, frozen=True, kw_only=True, tag="job.finished"):
+    """The job is over. `counted`: examples applied, counted on the ps; `cause` says why, with the traceback."""
+
+    outcome: Outcome
+    cause: str = ""
+    step: NotNegative = 0
+    samples: NotNegative = 0
+    counted: NotNegative = 0
+    metrics: dict[str, float] = {}
+    finished_s: float = 0.0
+
+    def id(self) -> str:
+        return f"{self.uid}.job.finished"
+
+
+MESSAGES: tuple[type[Message], ...] = (
+    JobRequested,
+    CancelRequested,
+    JobAccepted,
+    JobRejected,
+    CapacityChanged,
+    AllocationDecided,
+    TaskReady,
+    TaskStarted,
+    TaskExited,
+    ClusterSpecPublished,
+    GenerationPrepared,
+    HandOverOrdered,
+    GenerationAbandoned,
+    TaskUpdated,
+    CheckpointSaved,
+    TrainingResumed,
+    ProgressReported,
+    JobFinished,
+)
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message nobody could use: where it was, what it said, and why not."""
+
+    stream: str
+    sequence: int
+    subject: str
+    error: str
+    body: str
+    said_by: str
+    PREFIX: ClassVar[str] = "weir-dead"

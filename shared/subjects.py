@@ -1,0 +1,62 @@
+"""Which message lives where: subjects, streams, and the codec that holds a body against its subject.
+
+Law: a subject is declared once, as the tag on its message class; everything here is derived from that.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.messages import MESSAGES, Message
+
+PREFIX = "weir"
+ORDERS, FACTS, DEAD = "weir-orders", "weir-facts", "weir-dead"
+
+BY_TAG: dict[str, type[Message]] = {str(m.__struct_config__.tag): m for m in MESSAGES}
+_decoders = {m: msgspec.json.Decoder(m) for m in MESSAGES}
+
+
+class Unusable(ValueError):
+    """A body that is not what its subject says; the text says why."""
+
+
+def tag_of(kind: type[Message]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def subject_of(message: Message) -> str:
+    return f"{PREFIX}.{tag_of(type(message))}.{message.key()}"
+
+
+def pattern(kind: type[Message], key: str = ">") -> str:
+    """A subscription to every message of a kind, or to those of one key (`namespace.job`, or a node)."""
+    return f"{PREFIX}.{tag_of(kind)}.{key}"
+
+
+def kind_of(subject: str) -> type[Message]:
+    """The message class that a subject carries; raises `Unusable` for a subject that is none of ours."""
+    tag = ".".join(subject.split(".")[1:3])
+    if tag not in BY_TAG:
+        raise Unusable(f"no message is called {tag!r}")
+    return BY_TAG[tag]
+
+
+def encode(message: Message) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def decode(subject: str, body: bytes) -> Message:
+    """Read a body as what its subject says it is; raises `Unusable` where the two disagree."""
+    try:
+        message = _decoders[kind_of(subject)].decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unusable(str(error)) from error
+    if subject_of(message) not in (subject, _in_default_namespace(subject)):
+        raise Unusable(f"the body belongs on {subject_of(message)}, not on {subject}")
+    return message
+
+
+def _in_default_namespace(subject: str) -> str:
+    """`weir.job.requested.<job>` is short for `weir.job.requested.default.<job>`."""
+    tokens = subject.split(".")
+    return ".".join([*tokens[:3], "default", *tokens[3:]]) if len(tokens) == 4 else subject

@@ -24,6 +24,14 @@ Start = Callable[[Bus, C], Awaitable[None]]
 BAD_SETTINGS, CANNOT_GO_ON = 2, 1
 
 
+class Leave(Exception):
+    """Raised by a service that is done: drain, then end with this code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 def run(service: str, settings: type[C], start: Start[C]) -> None:
     """Run until SIGTERM or SIGINT (exit 0), or until something fails (says why, exits non-zero)."""
     try:
@@ -52,10 +60,18 @@ async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyn
     connection.spawn(start(connection, chosen))
     stopping, failing = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(connection.failed())
     done, _ = await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
-    failing.cancel()
+    if failing not in done:
+        failing.cancel()
     await asyncio.wait_for(connection.close(), chosen.drain_s)
-    if failing in done:
+    return _outcome(failing) if failing in done else 0
+
+
+def _outcome(failing: asyncio.Future[None]) -> int:
+    """The exit code that a service asked for; raises what broke it."""
+    try:
         failing.result()
+    except Leave as leave:
+        return leave.code
     return 0
 
 

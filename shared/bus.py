@@ -9,6 +9,7 @@ those who only watch. Nothing here knows a service.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -116,6 +117,7 @@ class Bus:
         self.name = name
         self.js: JetStreamContext = client.jetstream(timeout=5)
         self._tasks: set[asyncio.Future[None]] = set()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
         self._new: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # ------------------------------------------------------------ set-up
@@ -164,9 +166,7 @@ class Bus:
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
         subject = subjects.subject_of(message)
-        ack = await self.js.publish(
-            subject, subjects.encode(message), headers=_headers(message, subject, self.name)
-        )
+        ack = await self.js.publish(subject, subjects.encode(message), headers=_headers(message, subject, self.name))
         return int(ack.seq)
 
     # ------------------------------------------------------------ hearing
@@ -202,10 +202,8 @@ class Bus:
         self.spawn(self._go_on(reader, stream, handler))
 
     async def _forget(self, stream: str, durable: str) -> None:
-        try:
+        with contextlib.suppress(NotFoundError):
             await self.js.delete_consumer(stream, durable)
-        except NotFoundError:
-            pass
 
     async def _go_on(self, reader: JetStreamContext.PullSubscription, stream: str, handler: Handler) -> None:
         while True:
@@ -315,11 +313,17 @@ class Bus:
                 self._tasks.discard(task)
                 task.result()
 
+    def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
+        """Call this before the connection closes."""
+        self._closers.append(closer)
+
     async def close(self) -> None:
+        for closer in self._closers:
+            await closer()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.client.drain()
+        await self.client.close()
 
 
 def _read(raw: Msg) -> Heard:

@@ -1,7 +1,7 @@
 """Settings: declared, typed, complete. A misspelt one stops the program.
 
 A service's settings are a frozen struct whose fields come from the environment: `WEIR_<SERVICE>_<FIELD>` for its own
-and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer is one of them, and all are logged at start.
+and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer is a setting; all are logged at start.
 """
 
 from __future__ import annotations

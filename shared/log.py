@@ -15,6 +15,10 @@ import structlog
 
 from shared.messages import Message
 
+TRACEBACKS = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False, max_frames=20)
+)
+
 
 def configure(service: str, level: str = "info", as_json: bool | None = None) -> None:
     """Set up logging for this process. `as_json` absent: JSON unless standard error is a terminal."""
@@ -26,7 +30,7 @@ def configure(service: str, level: str = "info", as_json: bool | None = None) ->
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
-            *([] if plain else [structlog.processors.dict_tracebacks]),
+            *([] if plain else [TRACEBACKS]),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),

@@ -2,7 +2,7 @@
 
 Law: a message is a frozen struct, written once, read by a typed decoder. Its tag (`fact`) is its subject without the
 `weir.` in front and the names behind. A decision carries the whole wanted state and a generation, never a difference:
-late or repeated messages are harmless, and a lost one is healed by the next. New fields get defaults; tags are for ever.
+late or repeated messages are harmless, a lost one is healed by the next. New fields get defaults; tags are for ever.
 
 Units: `*_s` seconds (points in time: seconds since 1970, UTC), `cpu` cores, `memory_gib` GiB, `samples` examples.
 """
@@ -403,7 +403,7 @@ class Phases(Part, frozen=True, kw_only=True):
 
 
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):
-    """The generation trains. `pause_s`: from the last update of the one before to the first of this, by the ps' clocks."""
+    """The generation trains. `pause_s`: last update of the one before to first of this, on the ps' clocks."""
 
     step: NotNegative
     samples: NotNegative

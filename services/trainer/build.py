@@ -1,0 +1,118 @@
+"""The model on its parameter servers: built twice, once plainly to learn its sizes, once where they belong.
+
+Slots of the optimizer lie on the ps of their variable, so that applying a gradient never crosses the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from services.trainer.placing import largest_first
+from shared.messages import ModelProfile
+
+
+class Meter(tf.Module):  # type: ignore[misc]
+    """Three numbers on a ps, written in the same step as the gradient; they are part of every checkpoint.
+
+    `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: when the last update was applied,
+    and the first of this generation, by that ps' clock (seconds since 1970; 0: none yet).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.applied = tf.Variable(0, dtype=tf.int64, name="weir_applied", trainable=False)
+        self.step = tf.Variable(0, dtype=tf.int64, name="weir_step", trainable=False)
+        self.last_s = tf.Variable(0.0, dtype=tf.float64, name="weir_last_s", trainable=False)
+        self.first_s = tf.Variable(0.0, dtype=tf.float64, name="weir_first_s", trainable=False)
+
+    def count(self, examples: tf.Tensor) -> None:
+        """Count one update; to be called inside the step, behind the gradient."""
+        with tf.device(self.applied.device):
+            self.applied.assign_add(tf.cast(examples, tf.int64))
+            self.step.assign_add(1)
+            now = tf.timestamp()
+            self.last_s.assign(now)
+            self.first_s.assign(tf.where(self.first_s > 0.0, self.first_s, now))
+
+
+class Built(NamedTuple):
+    model: Any
+    optimizer: Any
+    meter: Meter
+    profile: ModelProfile
+
+
+def build(program: ModuleType, strategy: Any, ps: int) -> Built:
+    """Model, optimizer and meter on `ps` parameter servers, placed largest first."""
+    plain = _built(program.model(), program)
+    places = iter(largest_first([_bytes(v) for v in plain.variables], ps))
+    profile = profile_of(plain)
+    with strategy.scope(), _placed(strategy, lambda: next(places)):
+        model = _built(program.model(), program)
+    with strategy.scope(), _placed(strategy, lambda: 0):
+        optimizer = program.optimizer()
+        optimizer.build(model.trainable_variables)
+        meter = Meter()
+    return Built(model, optimizer, meter, profile)
+
+
+def _built(model: Any, program: ModuleType) -> Any:
+    """A model that does not know its inputs yet meets one example."""
+    if not model.built:
+        inputs, _ = next(iter(program.dataset(0, 1).batch(1)))
+        model(inputs)
+    return model
+
+
+def profile_of(model: Any) -> ModelProfile:
+    weights = model.trainable_variables
+    count = sum(int(tf.size(v.value)) for v in weights)
+    return ModelProfile(parameters=count, bytes=sum(_bytes(v) for v in weights), variables=len(weights))
+
+
+def _bytes(variable: Any) -> int:
+    return int(tf.size(variable.value)) * int(tf.as_dtype(variable.dtype).size or 8)
+
+
+@contextmanager
+def _placed(strategy: Any, choose: Callable[[], int]) -> Iterator[None]:
+    """Let `choose` name the ps of every variable created inside.
+
+    The strategy places variable number n on ps n mod count; we set n before it looks.
+    """
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        strategy.extended._variable_count = choose()
+        return next_creator(**kwargs)
+
+    with tf.variable_creator_scope(creator):
+        yield
+
+
+@contextmanager
+def _beside(strategy: Any, optimizer: Any, ps: int) -> Iterator[None]:
+    """Put each slot beside its variable, and what has none on the first ps."""
+    beside = [0]
+    plain = optimizer.add_variable_from_reference
+
+    def add(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+        beside[0] = ps_of(reference_variable.value.device)
+        try:
+            return plain(reference_variable, *args, **kwargs)
+        finally:
+            beside[0] = 0
+
+    optimizer.add_variable_from_reference = add
+    with _placed(strategy, lambda: beside[0]):
+        yield
+    del optimizer.add_variable_from_reference
+
+
+def ps_of(device: str) -> int:
+    """The task of a device name such as `/job:ps/replica:0/task:1/device:CPU:0`."""
+    return int(tf.DeviceSpec.from_string(device).task or 0)

@@ -1,0 +1,219 @@
+"""The chief of one generation: prepare beside the running one, begin when told, drain when told.
+
+prepare   connect, build, trace, and run every worker once (all of it is overwritten by what is restored)
+begin     restore, start the lanes, tell of the first update
+train     until drained, finished or broken; a checkpoint now and then, a report each second
+drain     stop at a batch boundary, save, and wait: to be ended, or to go on as if nothing had been asked
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from services.trainer import build, checkpoint, evaluate, shards, step
+from services.trainer.lanes import Lanes
+from services.trainer.orders import Assignment, Begin, Drain, Finished, GoOn, Line, Prepared, Progress, Resumed, Saved
+from services.trainer.program import examples
+
+LANES_PER_WORKER = 2
+Say = Callable[[Line], None]
+
+
+def connect(assignment: Assignment) -> Any:
+    """A strategy over the generation's cluster; waits until every ps and worker stands."""
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec(assignment.cluster), task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+    return tf.distribute.ParameterServerStrategy(resolver)
+
+
+class Chief:
+    """One generation's training. `inbox` brings orders of the supervisor and words of the lanes, in order."""
+
+    def __init__(self, assignment: Assignment, program: ModuleType, say: Say, inbox: queue.Queue[Any]) -> None:
+        self.assignment, self.program, self.say, self.inbox = assignment, program, say, inbox
+        self.folder = Path(assignment.checkpoint_dir)
+        self.workers = len(assignment.cluster["worker"])
+
+    # ------------------------------------------------------------ prepare
+
+    def prepare(self) -> None:
+        began = time.monotonic()
+        strategy = connect(self.assignment)
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self.built = build.build(self.program, strategy, len(self.assignment.cluster["ps"]))
+        self.rate = float(self.built.optimizer.learning_rate)
+        self.ledger = checkpoint.LedgerState(shards.fresh(examples(self.program), self.assignment.request.epochs))
+        self.checkpoint = checkpoint.of(self.built, self.ledger)
+        self.step = step.traced(self.program, strategy, self.built)
+        self.step.get_concrete_function()
+        lanes = LANES_PER_WORKER * self.workers
+        self.lanes = Lanes(self.coordinator, self.step, self.assignment.batch, lanes, self.inbox)
+        if self.assignment.carries_on:
+            self._warm()
+        self.say(Prepared(seconds=time.monotonic() - began))
+
+    def _warm(self) -> None:
+        """Run the step on every worker and a restore's operations once: what is slow the first time happens now."""
+        stop = min(self.assignment.batch, self.ledger.ledger.examples)
+        positions = (tf.constant(0, tf.int64), tf.constant(stop, tf.int64))
+        for value in [self.coordinator.schedule(self.step, args=positions) for _ in range(2 * self.workers)]:
+            value.fetch()
+
+    # ------------------------------------------------------------ begin
+
+    def begin(self, order: Begin) -> None:
+        started = time.monotonic()
+        last_s = self._restore(order.path)
+        restored = time.monotonic()
+        self._go(int(self.built.meter.step))
+        self._await_first()
+        first_s = float(self.built.meter.first_s)
+        self.say(
+            Resumed(
+                step=self.lanes.steps,
+                samples=self.lanes.ledger.applied,
+                pause_s=max(first_s - last_s, 0.0) if last_s else None,
+                restore_s=restored - started,
+                first_step_s=time.monotonic() - restored,
+            )
+        )
+
+    def _restore(self, path: str | None) -> float:
+        """Restore, and return when the last update was applied before (0: never)."""
+        if path is None:
+            return 0.0
+        checkpoint.read(self.checkpoint, path)
+        self.built.meter.first_s.assign(0.0)
+        self._follow_batch()
+        return float(self.built.meter.last_s)
+
+    def _follow_batch(self) -> None:
+        """Let the learning rate follow the batch: by the ratio, by its root, or not at all."""
+        rule, request = self.assignment.request.learning_rate, self.assignment.request
+        if rule != "keep":
+            ratio = self.assignment.batch / request.batch.start
+            self.built.optimizer.learning_rate = self.rate * (ratio if rule == "linear" else ratio**0.5)
+
+    def _go(self, steps: int) -> None:
+        self.reported = self.saved = time.monotonic()
+        self.reported_at = self.ledger.ledger.applied
+        self.lanes.start(shards.settled(self.ledger.ledger), steps)
+        if self.ledger.ledger.finished:
+            self.inbox.put("finished")
+
+    def _await_first(self) -> None:
+        """Wait for the first update; whatever else comes meanwhile is kept for `train`."""
+        later = []
+        while (word := self.inbox.get()) != "first":
+            later.append(word)
+            if isinstance(word, Exception) or word == "finished":
+                break
+        for kept in later:
+            self.inbox.put(kept)
+
+    # ------------------------------------------------------------ train
+
+    def train(self) -> bool:
+        """Train until finished (True), or drained and ended (False). Raises what broke a lane."""
+        while True:
+            word = self._next()
+            if isinstance(word, Exception):
+                raise word
+            if word == "finished":
+                self.finish()
+                return True
+            if isinstance(word, Drain) and self._hand_over():
+                return True
+
+    def _hand_over(self) -> bool:
+        """Drain, save and wait. True when draining finished the job; otherwise train on when told to."""
+        began = time.monotonic()
+        self.lanes.drain()
+        if self.lanes.ledger.finished:
+            self.finish()
+            return True
+        self.save(final=True, began=began)
+        while not isinstance(self.inbox.get(), GoOn):
+            pass
+        self._go(self.lanes.steps)
+        return False
+
+    def _next(self) -> Any:
+        """The next word; reports and saves when their time has come."""
+        while True:
+            try:
+                return self.inbox.get(timeout=self._until_due())
+            except queue.Empty:
+                self._due()
+
+    def _until_due(self) -> float:
+        now = time.monotonic()
+        due = min(self.reported + self.assignment.progress_s, self.saved + self.assignment.request.checkpoint.every_s)
+        return max(due - now, 0.0)
+
+    def _due(self) -> None:
+        now = time.monotonic()
+        if now >= self.reported + self.assignment.progress_s:
+            self.report(now)
+        if now >= self.saved + self.assignment.request.checkpoint.every_s:
+            self.save(final=False)
+            self._go(self.lanes.steps)
+
+    def report(self, now: float) -> None:
+        loss, _ = self.lanes.losses()
+        ledger = self.lanes.ledger
+        speed = (ledger.applied - self.reported_at) / max(now - self.reported, 1e-9)
+        self.reported, self.reported_at = now, ledger.applied
+        self.say(
+            Progress(
+                step=self.lanes.steps,
+                epoch=ledger.epoch,
+                samples=ledger.applied,
+                total_samples=ledger.total,
+                samples_per_second=max(speed, 0.0),
+                loss=loss,
+                profile=self.built.profile,
+            )
+        )
+
+    # ------------------------------------------------------------ drain
+
+    def save(self, final: bool, began: float | None = None) -> None:
+        """Stop at a batch boundary (since `began`, where somebody has begun to) and write all down."""
+        began = time.monotonic() if began is None else began
+        self.lanes.drain()
+        drained = time.monotonic()
+        self.ledger.ledger = shards.settled(self.lanes.ledger)
+        path = checkpoint.write(self.checkpoint, self.folder, self.assignment.generation, self.lanes.steps)
+        self.saved = time.monotonic()
+        self.say(
+            Saved(
+                step=self.lanes.steps,
+                samples=self.ledger.ledger.applied,
+                path=path,
+                seconds=self.saved - drained,
+                drain_s=drained - began,
+                final=final,
+            )
+        )
+
+    def finish(self) -> None:
+        self.lanes.drain()
+        self.report(time.monotonic())
+        self.save(final=False)
+        self.say(
+            Finished(
+                step=int(self.built.meter.step),
+                samples=self.lanes.ledger.applied,
+                counted=int(self.built.meter.applied),
+                metrics=evaluate.metrics(self.program, self.built.model),
+            )
+        )

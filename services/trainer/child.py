@@ -1,0 +1,155 @@
+"""One task of one generation, in a process of its own; the only process that runs TensorFlow.
+
+It is born by a fork of the pod's nursery, which has imported TensorFlow already, or freshly
+(`python -m services.trainer.child FD`). It speaks with its supervisor over a socket, and dies with it.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from services.trainer import priority
+from services.trainer.orders import (
+    EXIT_FAILED,
+    EXIT_FINISHED,
+    EXIT_PEER_LOST,
+    ORDERS,
+    Assignment,
+    Begin,
+    Born,
+    Failed,
+    Line,
+    Prepared,
+    line,
+)
+
+
+def run(channel: socket.socket) -> int:
+    """Live as the assignment says that comes first on the channel; the exit code."""
+    lines = channel.makefile("rb")
+    assignment = msgspec.json.decode(lines.readline(), type=Assignment)
+    priority.lower(assignment.nice)
+    say = _Mouth(channel)
+    say(Born(pid=os.getpid()))
+    try:
+        return _live(assignment, say, lines)
+    except BaseException as error:
+        return _explain(error, say)
+
+
+class _Mouth:
+    """Says lines, one at a time, from any thread."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel, self._lock = channel, threading.Lock()
+
+    def __call__(self, item: Line) -> None:
+        with self._lock:
+            self._channel.sendall(line(item))
+
+
+def _live(assignment: Assignment, say: _Mouth, lines: Any) -> int:
+    _threads(assignment)
+    from services.trainer import program
+
+    module = program.load(Path(assignment.program))
+    if assignment.role == "chief":
+        return _lead(assignment, module, say, lines)
+    return _stand(assignment, module, say, lines)
+
+
+def _threads(assignment: Assignment) -> None:
+    """As many threads as cores are ours; enough between operations that no worker waits for another's."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, round(assignment.resources.cpu)))
+    tf.config.threading.set_inter_op_parallelism_threads(len(assignment.cluster["worker"]) + assignment.worker_slack)
+
+
+def _lead(assignment: Assignment, module: Any, say: _Mouth, lines: Any) -> int:
+    from services.trainer.chief import Chief
+
+    inbox: queue.Queue[Any] = queue.Queue()
+    chief = Chief(assignment, module, say, inbox)
+    chief.prepare()
+    order = ORDERS.decode(lines.readline())
+    if not isinstance(order, Begin):
+        raise RuntimeError(f"expected an order to begin, not {order}")
+    priority.raise_again()
+    threading.Thread(target=_listen, args=(lines, inbox), daemon=True).start()
+    chief.begin(order)
+    chief.train()
+    return EXIT_FINISHED
+
+
+def _listen(lines: Any, inbox: queue.Queue[Any]) -> None:
+    for text in lines:
+        inbox.put(ORDERS.decode(text))
+    os._exit(EXIT_FINISHED)
+
+
+def _stand(assignment: Assignment, module: Any, say: _Mouth, lines: Any) -> int:
+    """Be a ps or a worker until the supervisor closes the channel."""
+    import tensorflow as tf
+
+    from services.trainer import feed
+
+    if assignment.role == "worker":
+        feed.serve(module)
+    threads = len(assignment.cluster["worker"]) + assignment.worker_slack
+    config = tf.compat.v1.ConfigProto(
+        inter_op_parallelism_threads=threads,
+        intra_op_parallelism_threads=max(1, round(assignment.resources.cpu)),
+    )
+    try:
+        server = tf.distribute.Server(
+            tf.train.ClusterSpec(assignment.cluster),
+            job_name=assignment.role,
+            task_index=assignment.index,
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        say(
+            Failed(cause=f"cannot serve on {assignment.cluster[assignment.role][assignment.index]}: {error}", peer=True)
+        )
+        return EXIT_PEER_LOST
+    say(Prepared(seconds=0.0))
+    for text in lines:
+        if isinstance(ORDERS.decode(text), Begin):
+            priority.raise_again()
+    del server
+    return EXIT_FINISHED
+
+
+def _explain(error: BaseException, say: _Mouth) -> int:
+    """Say what broke: another task's death, or the program, with its own traceback."""
+    if _peer_lost(error):
+        say(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
+        return EXIT_PEER_LOST
+    say(Failed(cause="".join(traceback.format_exception(error))[-20_000:]))
+    return EXIT_FAILED
+
+
+def _peer_lost(error: BaseException) -> bool:
+    from tensorflow import errors
+
+    return isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError)
+
+
+def main() -> None:
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    priority.die_with_parent()
+    os._exit(run(channel))
+
+
+if __name__ == "__main__":
+    main()

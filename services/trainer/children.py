@@ -1,0 +1,100 @@
+"""Children of a pod: processes, born by a fork of the nursery or freshly, spoken with over a socket pair."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+from services.trainer.orders import WORDS, Assignment, Born, Order, Word, line
+
+OnWord = Callable[[Word], Awaitable[None]]
+OnEnd = Callable[[], Awaitable[None]]
+LINE_LIMIT = 1 << 20
+
+
+class Nursery:
+    """A process that has imported TensorFlow and forks children; see `nursery.py`."""
+
+    def __init__(self) -> None:
+        self._channel, theirs = socket.socketpair()
+        self._process = _spawn("services.trainer.nursery", theirs)
+
+    def bear(self, channel: socket.socket) -> None:
+        """Ask for a child at the other end of `channel`; it is forked as soon as TensorFlow is imported."""
+        socket.send_fds(self._channel, [b"c"], [channel.fileno()])
+        channel.close()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Child:
+    """One child, from birth to end. `end` is final and at once; after it nothing more is heard."""
+
+    def __init__(self, assignment: Assignment, nursery: Nursery | None, on_word: OnWord, on_end: OnEnd) -> None:
+        self._on_word, self._on_end = on_word, on_end
+        self._ours, theirs = socket.socketpair()
+        self._ours.sendall(line(assignment))
+        self._fresh: subprocess.Popen[bytes] | None = None
+        if nursery is not None and nursery.alive:
+            nursery.bear(theirs)
+        else:
+            self._fresh = _spawn("services.trainer.child", theirs)
+        self._pid: int | None = self._fresh.pid if self._fresh else None
+        self._ended = False
+
+    async def listen(self) -> None:
+        """Hear the child until it ends."""
+        reader, self._writer = await asyncio.open_connection(sock=self._ours, limit=LINE_LIMIT)
+        while text := await reader.readline():
+            word = WORDS.decode(text)
+            if isinstance(word, Born):
+                self._born(word.pid)
+            elif not self._ended:
+                await self._on_word(word)
+        self._pid = None
+        self._reap()
+        if not self._ended:
+            await self._on_end()
+
+    def _born(self, pid: int) -> None:
+        self._pid = pid
+        if self._ended:
+            self._kill()
+
+    def tell(self, order: Order) -> None:
+        with contextlib.suppress(OSError):
+            self._writer.write(line(order))
+
+    def end(self) -> None:
+        self._ended = True
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        if self._fresh is not None:
+            self._fresh.wait()
+
+
+def _spawn(module: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+    handle = theirs.fileno()
+    os.set_inheritable(handle, True)
+    process = subprocess.Popen([sys.executable, "-m", module, str(handle)], pass_fds=[handle])
+    theirs.close()
+    return process

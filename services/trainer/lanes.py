@@ -1,0 +1,104 @@
+"""Lanes: threads of the chief that keep every worker busy, each with one batch out at a time.
+
+Twice as many lanes as workers, so that a worker finds the next batch waiting when it has done one. A lane takes a batch
+from the ledger, schedules it, waits until it is applied, and only then enters it as done.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from services.trainer import shards
+from services.trainer.shards import Ledger, Shard
+
+
+class Coordinator(Protocol):
+    """`tf.distribute.coordinator.ClusterCoordinator`, as far as a lane needs it."""
+
+    def schedule(self, fn: Any, args: Any = None) -> Any: ...
+
+
+class Lanes:
+    """Begin with `start`, stop at a batch boundary with `drain`. What ends them goes to `inbox`, once a run.
+
+    Into `inbox` go `"first"` (an update is applied), `"finished"` (nothing is left to do) and exceptions.
+    """
+
+    def __init__(self, coordinator: Coordinator, step: Any, batch: int, count: int, inbox: queue.Queue[Any]) -> None:
+        self._coordinator, self._step, self._batch, self._count = coordinator, step, batch, count
+        self._inbox = inbox
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._losses: list[tuple[float, int]] = []
+        self._steps = 0
+        self._said: set[str] = set()
+        self.ledger: Ledger = shards.fresh(1, 1)
+
+    def start(self, ledger: Ledger, step: int) -> None:
+        """Train on from this ledger and number of updates."""
+        self.ledger, self._steps = ledger, step
+        self._said.clear()
+        self._stop.clear()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self._count)]
+        for thread in self._threads:
+            thread.start()
+
+    def drain(self) -> None:
+        """Return when no batch is out."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def steps(self) -> int:
+        return self._steps
+
+    def losses(self) -> tuple[float | None, int]:
+        """The mean loss of the examples applied since the last call, and how many those are."""
+        with self._lock:
+            taken, self._losses = self._losses, []
+        count = sum(n for _, n in taken)
+        return (sum(loss * n for loss, n in taken) / count if count else None), count
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                shard = self._take()
+                if shard is None:
+                    return
+                self._done(shard, self._apply(shard))
+        except Exception as error:
+            self._stop.set()
+            self._say("failed", error)
+
+    def _apply(self, shard: Shard) -> float:
+        start, stop = shards.examples_of(self.ledger, shard)
+        positions = (tf.constant(start, tf.int64), tf.constant(stop, tf.int64))
+        return float(self._coordinator.schedule(self._step, args=positions).fetch())
+
+    def _take(self) -> Shard | None:
+        with self._lock:
+            self.ledger, shard = shards.take(self.ledger, self._batch)
+            return shard
+
+    def _done(self, shard: Shard, loss: float) -> None:
+        with self._lock:
+            self.ledger = shards.done(self.ledger, shard)
+            self._losses.append((loss, shard.size))
+            self._steps += 1
+            finished = self.ledger.finished
+        self._say("first", "first")
+        if finished:
+            self._say("finished", "finished")
+
+    def _say(self, key: str, word: object) -> None:
+        with self._lock:
+            if key in self._said:
+                return
+            self._said.add(key)
+        self._inbox.put(word)

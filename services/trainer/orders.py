@@ -1,0 +1,110 @@
+"""What a supervisor and its children say to each other: one JSON document a line, over a socket pair.
+
+The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`; `Drain` makes it stop
+at a batch boundary and save; `GoOn` after that lets it train on as if nothing had been asked. A ps or worker only stands.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared.messages import JobRequested, ModelProfile, Resources, Role
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
+    """One line, either way."""
+
+
+class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
+    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `carries_on`: there is something to restore."""
+
+    generation: int
+    role: Role
+    index: int
+    cluster: dict[str, list[str]]
+    request: JobRequested
+    batch: int
+    program: str
+    checkpoint_dir: str
+    resources: Resources
+    carries_on: bool
+    nice: int = 0
+    progress_s: float = 1.0
+    worker_slack: int = 2
+
+
+class Begin(Line, frozen=True, kw_only=True, tag="begin"):
+    """Restore `path` (None: begin from nothing) and train."""
+
+    path: str | None = None
+
+
+class Drain(Line, frozen=True, kw_only=True, tag="drain"):
+    """Stop at a batch boundary, save, and wait."""
+
+
+class GoOn(Line, frozen=True, kw_only=True, tag="go-on"):
+    """The hand-over is off: train on from where you drained."""
+
+
+class Born(Line, frozen=True, kw_only=True, tag="born"):
+    pid: int
+
+
+class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
+    seconds: float
+
+
+class Saved(Line, frozen=True, kw_only=True, tag="saved"):
+    step: int
+    samples: int
+    path: str
+    seconds: float
+    drain_s: float = 0.0
+    final: bool = False
+
+
+class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
+    """The first update is applied. `pause_s` by the ps' clocks; None where nothing ran before."""
+
+    step: int
+    samples: int
+    pause_s: float | None
+    restore_s: float
+    first_step_s: float
+
+
+class Progress(Line, frozen=True, kw_only=True, tag="progress"):
+    step: int
+    epoch: int
+    samples: int
+    total_samples: int
+    samples_per_second: float
+    loss: float | None
+    profile: ModelProfile | None = None
+
+
+class Finished(Line, frozen=True, kw_only=True, tag="finished"):
+    step: int
+    samples: int
+    counted: int
+    metrics: dict[str, float]
+
+
+class Failed(Line, frozen=True, kw_only=True, tag="failed"):
+    """`peer`: another task went away and this is not the program's fault; otherwise `cause` has its traceback."""
+
+    cause: str
+    peer: bool = False
+
+
+Order = Begin | Drain | GoOn
+Word = Born | Prepared | Saved | Resumed | Progress | Finished | Failed
+WORDS = msgspec.json.Decoder(Word)
+ORDERS = msgspec.json.Decoder(Order)
+
+EXIT_FINISHED, EXIT_FAILED, EXIT_PEER_LOST = 0, 1, 75
+
+
+def line(item: Line) -> bytes:
+    return msgspec.json.encode(item) + b"\n"

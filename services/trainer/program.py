@@ -1,0 +1,45 @@
+"""A training program: a plain Python file without a Weir import.
+
+It has `model()`, `optimizer()`, `loss(labels, outputs)`, `examples()` (how many) and `dataset(start, stop)` (a
+`tf.data.Dataset` of single examples `(inputs, label)`; Weir batches); it may have `evaluation()` (a dataset of examples
+that are not trained on) and `metrics()` (Keras metrics for it). What is missing is named in the error.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+REQUIRED = ("model", "optimizer", "loss", "examples", "dataset")
+OPTIONAL = ("evaluation", "metrics")
+
+
+class BadProgram(Exception):
+    """The program cannot be used; the text says why, every reason."""
+
+
+def load(path: Path) -> ModuleType:
+    """Import the file under a name of its own. Raises `BadProgram` for what is missing; import errors pass through."""
+    spec = importlib.util.spec_from_file_location("weir_training_program", path)
+    if spec is None or spec.loader is None:
+        raise BadProgram(f"{path.name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    _check(module, path.name)
+    return module
+
+
+def _check(module: ModuleType, name: str) -> None:
+    missing = [f for f in REQUIRED if not callable(getattr(module, f, None))]
+    if missing:
+        raise BadProgram(f"{name} lacks {', '.join(f'{f}()' for f in missing)}")
+
+
+def examples(module: ModuleType) -> int:
+    count = module.examples()
+    if not isinstance(count, int) or count < 1:
+        raise BadProgram(f"examples() returned {count!r}; a whole number of at least 1 is needed")
+    return count

@@ -1,0 +1,416 @@
+"""The shell of one pod: hears facts, asks `supervise`, performs what it answers, and says what its children say."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+from nats.aio.msg import Msg
+from nats.js.api import DeliverPolicy
+
+from services.trainer import fence, priority, retention, supervise
+from services.trainer.children import Child, Nursery
+from services.trainer.orders import (
+    Assignment,
+    Begin,
+    Drain,
+    Failed,
+    Finished,
+    GoOn,
+    Prepared,
+    Progress,
+    Resumed,
+    Saved,
+    Word,
+)
+from services.trainer.supervise import Pod
+from services.trainer.usage import Use
+from shared import config, log, subjects
+from shared.app import Leave
+from shared.bus import Bus, Heard, Stale
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobFinished,
+    Phases,
+    ProgressReported,
+    Resources,
+    Role,
+    TaskReady,
+    TaskUsage,
+    TrainingResumed,
+)
+
+logger = structlog.get_logger()
+EXIT_EVICTED, EXIT_RETRY = 143, 138
+
+
+class Settings(config.Common, frozen=True, kw_only=True):
+    """One task. `ports`: the pair a generation chooses from, "0,0" for free ones. `prepare_nice`: weight of a child
+    that prepares. `peer_grace_s`: how long a chief that lost a task waits for a new generation before its pod ends."""
+
+    job: str
+    uid: int
+    pod: str
+    pod_uid: str
+    role: Role
+    serial: int
+    namespace: str = "default"
+    node: str = "-"
+    host: str = "127.0.0.1"
+    ports: str = "2222,2223"
+    checkpoint_dir: str = "/checkpoints"
+    cpu: float = 1.0
+    memory_gib: float = 0.0
+    prepare_nice: int = 5
+    progress_s: float = 1.0
+    usage_s: float = 5.0
+    peer_grace_s: float = 10.0
+
+
+class Trainer:
+    """One pod."""
+
+    def __init__(self, bus: Bus, settings: Settings, gate: fence.Fence, folder: Path, nursery: Nursery | None) -> None:
+        self.bus, self.settings, self.gate, self.folder, self.nursery = bus, settings, gate, folder, nursery
+        self.pod = Pod(name=settings.pod)
+        self.children: dict[int, Child] = {}
+        self.causes: dict[int, Failed] = {}
+        self.drains: dict[int, CheckpointSaved] = {}
+        self.usage: dict[str, TaskUsage] = {}
+        self.nice = settings.prepare_nice if priority.may_raise() else 0
+
+    # ------------------------------------------------------------ facts
+
+    async def on_spec(self, spec: ClusterSpecPublished) -> None:
+        await self._perform(supervise.on_spec(self.pod, spec))
+
+    async def on_hand_over(self, order: HandOverOrdered) -> None:
+        await self._perform(supervise.on_hand_over(self.pod, order))
+
+    async def on_abandoned(self, fact: GenerationAbandoned) -> None:
+        await self._perform(supervise.on_abandoned(self.pod, fact))
+
+    async def on_saved(self, fact: CheckpointSaved) -> None:
+        if fact.final:
+            self.drains[fact.generation] = fact
+            await self._perform(supervise.on_final(self.pod, fact))
+
+    async def on_resumed(self, fact: TrainingResumed) -> None:
+        await self._perform(supervise.on_resumed(self.pod, fact))
+
+    async def hear(self, heard: Heard) -> None:
+        """One fact about this job; of another job of this name there is none."""
+        fact: Any = heard.message
+        if fact.uid == self.settings.uid:
+            with log.about(fact):
+                await self._handlers()[type(fact)](fact)
+
+    def _handlers(self) -> dict[type, Callable[[Any], Awaitable[None]]]:
+        return {
+            ClusterSpecPublished: self.on_spec,
+            HandOverOrdered: self.on_hand_over,
+            GenerationAbandoned: self.on_abandoned,
+            CheckpointSaved: self.on_saved,
+            TrainingResumed: self.on_resumed,
+        }
+
+    # ------------------------------------------------------------ what is done about them
+
+    async def _perform(self, decided: tuple[Pod, supervise.Actions]) -> None:
+        self.pod, actions = decided
+        for action in actions:
+            logger.info(type(action).__name__, of=getattr(action, "generation", None))
+            await self._act(action)
+
+    async def _act(self, action: supervise.Action) -> None:
+        match action:
+            case supervise.StartChild(spec, fresh):
+                await self._start_child(spec, fresh)
+            case supervise.BeginChild(generation, path, chief):
+                await self._begin_child(generation, path, chief)
+            case supervise.DrainChild(generation):
+                self.children[generation].tell(Drain())
+            case supervise.GoOnChild(generation):
+                await self.gate.claim(generation, back=True)
+                self.children[generation].tell(GoOn())
+            case supervise.EndChild(generation):
+                self._end_child(generation)
+            case supervise.SayLastIsFinal(generation):
+                await self._say_last_is_final(generation)
+
+    async def _start_child(self, spec: ClusterSpecPublished, fresh: bool) -> None:
+        carries_on = spec.previous is not None or bool((await self.gate.look()).paths)
+        assignment = await self._assignment(spec, carries_on)
+        child = Child(
+            assignment,
+            None if fresh else self.nursery,
+            lambda word: self._on_word(spec, word),
+            lambda: self._on_end(spec),
+        )
+        self.children[spec.generation] = child
+        self.bus.spawn(child.listen())
+
+    async def _assignment(self, spec: ClusterSpecPublished, carries_on: bool) -> Assignment:
+        task = spec.of(self.settings.pod)
+        assert task is not None, "only members start children"
+        cluster = {role: spec.addresses(role) for role in ("chief", "ps", "worker")}
+        return Assignment(
+            generation=spec.generation,
+            role=task.role,
+            index=task.index,
+            cluster=cluster,
+            request=spec.request,
+            batch=spec.batch,
+            program=str(await self._program(spec)),
+            checkpoint_dir=self.settings.checkpoint_dir,
+            resources=Resources(cpu=self.settings.cpu, memory_gib=self.settings.memory_gib),
+            carries_on=carries_on,
+            nice=self.nice if spec.previous is not None else 0,
+            progress_s=self.settings.progress_s,
+        )
+
+    async def _program(self, spec: ClusterSpecPublished) -> Path:
+        """The program's file, fetched once, by digest."""
+        path = self.folder / spec.request.program.digest / Path(spec.request.program.name).name
+        if not path.exists():
+            store = await self.bus.programs()
+            found = await store.get(spec.request.program.digest)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(found.data or b"")
+        return path
+
+    async def _begin_child(self, generation: int, path: str | None, chief: bool) -> None:
+        if chief:
+            entry = await self.gate.claim(generation)
+            path = path or (entry.paths[0] if entry.paths else None)
+        self.children[generation].tell(Begin(path=path))
+
+    def _end_child(self, generation: int) -> None:
+        child = self.children.pop(generation, None)
+        if child is not None:
+            child.end()
+
+    async def _say_last_is_final(self, generation: int) -> None:
+        entry = await self.gate.look()
+        path = entry.paths[0] if entry.paths else ""
+        await self._say(
+            CheckpointSaved, generation, step=entry.step, samples=entry.samples, path=path, seconds=0.0, final=True
+        )
+
+    # ------------------------------------------------------------ what children say
+
+    async def _on_word(self, spec: ClusterSpecPublished, word: Word) -> None:
+        match word:
+            case Prepared(seconds=seconds):
+                await self._prepared(spec, seconds)
+            case Saved():
+                await self._saved(spec, word)
+            case Resumed():
+                await self._resumed(spec, word)
+            case Progress():
+                await self._progress(spec, word)
+            case Finished():
+                await self._finished(spec, word)
+            case Failed():
+                self.causes[spec.generation] = word
+
+    async def _prepared(self, spec: ClusterSpecPublished, seconds: float) -> None:
+        await self.bus.publish(self._prepared_message(spec, seconds=seconds))
+        await self._perform(supervise.on_prepared(self.pod, spec.generation))
+
+    def _prepared_message(self, spec: ClusterSpecPublished, **more: Any) -> GenerationPrepared:
+        return GenerationPrepared(**self._task(), generation=spec.generation, **more)
+
+    async def _saved(self, spec: ClusterSpecPublished, word: Saved) -> None:
+        entry = await self.gate.commit(word.path, word.step, word.samples, spec.request.checkpoint.keep)
+        await self._say(
+            CheckpointSaved,
+            spec.generation,
+            step=word.step,
+            samples=word.samples,
+            path=word.path,
+            seconds=word.seconds,
+            drain_s=word.drain_s,
+            final=word.final,
+        )
+        if not word.final:
+            await asyncio.to_thread(retention.prune, Path(self.settings.checkpoint_dir), entry.paths)
+
+    async def _resumed(self, spec: ClusterSpecPublished, word: Resumed) -> None:
+        before = self.drains.get(-1 if spec.previous is None else spec.previous)
+        phases = Phases(
+            drain_s=before.drain_s if before else 0.0,
+            save_s=before.seconds if before else 0.0,
+            restore_s=word.restore_s,
+            first_step_s=word.first_step_s,
+        )
+        await self._say(
+            TrainingResumed,
+            spec.generation,
+            step=word.step,
+            samples=word.samples,
+            previous=spec.previous,
+            pause_s=word.pause_s,
+            phases=phases,
+        )
+
+    async def _progress(self, spec: ClusterSpecPublished, word: Progress) -> None:
+        await self._say(
+            ProgressReported,
+            spec.generation,
+            step=word.step,
+            epoch=word.epoch,
+            samples=word.samples,
+            total_samples=word.total_samples,
+            samples_per_second=word.samples_per_second,
+            loss=word.loss,
+            usage=tuple(self.usage.values()),
+            profile=word.profile,
+            reported_s=time.time(),
+        )
+
+    async def _finished(self, spec: ClusterSpecPublished, word: Finished) -> None:
+        await self._say(
+            JobFinished,
+            spec.generation,
+            outcome="succeeded",
+            step=word.step,
+            samples=word.samples,
+            counted=word.counted,
+            metrics=word.metrics,
+            finished_s=time.time(),
+        )
+        raise Leave(0)
+
+    async def _on_end(self, spec: ClusterSpecPublished) -> None:
+        """A child ended by itself."""
+        generation = spec.generation
+        failure = self.causes.get(generation, Failed(cause="the child was killed", peer=True))
+        phase = self.pod.children.get(generation)
+        self.children.pop(generation, None)
+        logger.warning("ChildEnded", generation=generation, phase=phase, cause=failure.cause)
+        if not failure.peer and (phase in ("running", "draining") or spec.previous is None):
+            await self._fail(spec, failure)
+        if phase in ("preparing", "prepared"):
+            self.pod = supervise.on_child_gone(self.pod, generation, broken=False)
+            await self.bus.publish(self._prepared_message(spec, error=failure.cause))
+        elif phase is not None and generation in self.causes and self.pod.leads(generation):
+            await self._broken(generation)
+        elif phase is not None:
+            raise Leave(EXIT_RETRY)
+
+    async def _fail(self, spec: ClusterSpecPublished, failure: Failed) -> None:
+        await self._say(JobFinished, spec.generation, outcome="failed", cause=failure.cause, finished_s=time.time())
+        raise Leave(1)
+
+    async def _broken(self, generation: int) -> None:
+        """A chief that lost another task stays for the next generation; where none comes, its pod ends."""
+        self.pod = supervise.on_child_gone(self.pod, generation, broken=True)
+        if generation in self.pod.ordered.values():
+            await self._say_last_is_final(generation)
+        await asyncio.sleep(self.settings.peer_grace_s)
+        if self.pod.newest == generation:
+            raise Leave(EXIT_RETRY)
+
+    # ------------------------------------------------------------ saying
+
+    async def _say(self, kind: Any, generation: int, **fields: Any) -> None:
+        message = kind(**self._job(), generation=generation, **fields)
+        await self.bus.publish(message)
+        logger.info(kind.__name__, **{k: v for k, v in fields.items() if k in ("step", "pause_s", "final", "outcome")})
+
+    def _job(self) -> dict[str, Any]:
+        s = self.settings
+        return {"job": s.job, "namespace": s.namespace, "uid": s.uid}
+
+    def _task(self) -> dict[str, Any]:
+        s = self.settings
+        return {**self._job(), "pod": s.pod, "pod_uid": s.pod_uid, "role": s.role, "serial": s.serial}
+
+    async def ready(self) -> None:
+        ports = free_ports(self.settings.ports)
+        s = self.settings
+        await self.bus.publish(TaskReady(**self._task(), node=s.node, host=s.host, ports=ports))
+
+    # ------------------------------------------------------------ use
+
+    async def measure(self) -> None:
+        """Tell the chief what this pod uses; over the bus' plain side, because only the newest value matters."""
+        use, name = Use(), f"{self.settings.role}-{self.settings.serial}"
+        while True:
+            await asyncio.sleep(self.settings.usage_s)
+            cores, gib = await asyncio.to_thread(use.look, self.settings.usage_s)
+            sample = {"task": name, "cpu": round(cores, 3), "memory_gib": round(gib, 3)}
+            await self.bus.client.publish(self._usage_subject(), json.dumps(sample).encode())
+
+    def _usage_subject(self) -> str:
+        return f"weir-usage.{self.settings.namespace}.{self.settings.job}.{self.settings.uid}"
+
+    async def collect_usage(self) -> None:
+        """The chief's side of `measure`."""
+
+        async def on_usage(raw: Msg) -> None:
+            sample = TaskUsage(**json.loads(raw.data))
+            self.usage[sample.task] = sample
+
+        await self.bus.client.subscribe(self._usage_subject(), cb=on_usage)
+
+    async def leave(self) -> None:
+        """End every child; nothing of this pod stays behind."""
+        for generation in list(self.children):
+            self._end_child(generation)
+        if self.nursery is not None:
+            self.nursery.close()
+
+
+def free_ports(pair: str) -> tuple[int, int]:
+    """The two ports of this task: as set, or (for 0) ones that are free now."""
+    first, second = (int(p) for p in pair.split(","))
+    if first and second:
+        return first, second
+    with socket.socket() as one, socket.socket() as two:
+        for held in (one, two):
+            held.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], two.getsockname()[1]
+
+
+async def start(bus: Bus, settings: Settings) -> None:
+    """Stand ready, then live by the facts about this job."""
+    key = f"{settings.namespace}.{settings.job}"
+    decided = await bus.last(AllocationDecided, key)
+    warm = not (decided and decided.message.request.handover == "restart")  # type: ignore[attr-defined]
+    trainer = Trainer(
+        bus,
+        settings,
+        await fence.of(bus, key, settings.uid),
+        Path(tempfile.mkdtemp(prefix="weir-trainer-")),
+        Nursery() if warm else None,
+    )
+    bus.on_close(trainer.leave)
+    await trainer.ready()
+    if settings.role == "chief":
+        await trainer.collect_usage()
+    orders = [subjects.pattern(k, key) for k in (ClusterSpecPublished, HandOverOrdered, GenerationAbandoned)]
+    facts = [subjects.pattern(k, key) for k in (CheckpointSaved, TrainingResumed)]
+    await asyncio.gather(_each(bus, orders, trainer), _each(bus, facts, trainer), trainer.measure())
+
+
+async def _each(bus: Bus, filters: list[str], trainer: Trainer) -> None:
+    async for heard in bus.tail(filters, deliver=DeliverPolicy.LAST_PER_SUBJECT):
+        try:
+            await trainer.hear(heard)
+        except Stale as error:
+            logger.error("Fenced", error=str(error))
+            raise Leave(EXIT_EVICTED) from error

@@ -1,0 +1,216 @@
+"""What a pod does about each fact: pure, facts in, actions out.
+
+The story of one hand-over from generation P to G, make before break:
+
+    ClusterSpecPublished(G)   every pod of G starts a child for G beside that of P
+    child Prepared            the pod says GenerationPrepared(G)
+    HandOverOrdered(G, P)     the chief of P drains and saves; servers of G take their full CPU weight
+    CheckpointSaved(P final)  the chief of G begins from it
+    TrainingResumed(G)        every child older than G ends
+    GenerationAbandoned(G)    the child of G ends; if P has drained already, it goes on as if nothing had been asked
+
+With `handover: restart` (stop everything, start again) the chief of P drains at once, and children of G start, freshly,
+only when that checkpoint is saved. What a pod missed while it was dead it does not need: only the newest of each fact counts.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from shared.messages import (
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    HandOverOrdered,
+    TrainingResumed,
+)
+
+Phase = Literal["preparing", "prepared", "running", "draining", "broken"]
+
+
+class StartChild(msgspec.Struct, frozen=True):
+    """`fresh`: a new process, instead of a fork of the nursery."""
+
+    spec: ClusterSpecPublished
+    fresh: bool
+
+
+class BeginChild(msgspec.Struct, frozen=True):
+    """`path` None: what the ledger bucket names last, if anything."""
+
+    generation: int
+    path: str | None
+    chief: bool
+
+
+class DrainChild(msgspec.Struct, frozen=True):
+    generation: int
+
+
+class GoOnChild(msgspec.Struct, frozen=True):
+    generation: int
+
+
+class EndChild(msgspec.Struct, frozen=True):
+    generation: int
+
+
+class SayLastIsFinal(msgspec.Struct, frozen=True):
+    """The child that should save is broken: its last checkpoint must do."""
+
+    generation: int
+
+
+Action = StartChild | BeginChild | DrainChild | GoOnChild | EndChild | SayLastIsFinal
+Actions = tuple[Action, ...]
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """What a pod knows. `children` are those alive or broken; `again` are generations to be restarted, with their path."""
+
+    name: str
+    newest: int = -1
+    specs: dict[int, ClusterSpecPublished] = {}
+    children: dict[int, Phase] = {}
+    finals: dict[int, CheckpointSaved] = {}
+    ordered: dict[int, int | None] = {}
+    again: dict[int, str] = {}
+
+    def leads(self, generation: int | None) -> bool:
+        """Whether this pod is the chief of a generation that it knows."""
+        spec = self.specs.get(-1 if generation is None else generation)
+        task = spec.of(self.name) if spec else None
+        return task is not None and task.role == "chief"
+
+    def belongs(self, generation: int) -> bool:
+        spec = self.specs.get(generation)
+        return spec is not None and spec.of(self.name) is not None
+
+
+def on_spec(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
+    """A newer generation is wanted: start for it, or first free the place."""
+    if spec.generation <= pod.newest:
+        return pod, ()
+    pod, ended = _end(pod, [g for g, phase in pod.children.items() if phase in ("preparing", "prepared")])
+    pod = msgspec.structs.replace(pod, newest=spec.generation, specs={**pod.specs, spec.generation: spec})
+    if _waits_for_final(pod, spec):
+        pod, actions = _drain(pod, spec.previous)
+    else:
+        pod, actions = _start(pod, spec)
+    return pod, ended + actions
+
+
+def _waits_for_final(pod: Pod, spec: ClusterSpecPublished) -> bool:
+    return spec.request.handover == "restart" and spec.previous is not None and spec.previous not in pod.finals
+
+
+def _start(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
+    if spec.of(pod.name) is None or spec.generation in pod.children:
+        return pod, ()
+    started = _with(pod, spec.generation, "preparing")
+    return started, (StartChild(spec, fresh=spec.request.handover == "restart"),)
+
+
+def _drain(pod: Pod, generation: int | None) -> tuple[Pod, Actions]:
+    """Make a generation stop and save, if that is this pod's to do."""
+    phase = pod.children.get(-1 if generation is None else generation)
+    if generation is None or not pod.leads(generation) or phase not in ("running", "broken"):
+        return pod, ()
+    if phase == "broken":
+        return pod, (SayLastIsFinal(generation),)
+    return _with(pod, generation, "draining"), (DrainChild(generation),)
+
+
+def on_prepared(pod: Pod, generation: int) -> tuple[Pod, Actions]:
+    """A child stands ready. One that is only restarted begins at once; others wait for the order."""
+    pod = _with(pod, generation, "prepared")
+    if generation in pod.again and pod.leads(generation):
+        return _begin(pod, generation, pod.again[generation])
+    return _begin_if_due(pod, generation)
+
+
+def on_hand_over(pod: Pod, order: HandOverOrdered) -> tuple[Pod, Actions]:
+    """All are prepared: drain the one before, begin the next when its checkpoint is there."""
+    if order.generation != pod.newest:
+        return pod, ()
+    pod = msgspec.structs.replace(pod, ordered={**pod.ordered, order.generation: order.previous})
+    pod, drained = (pod, ()) if order.previous in pod.finals else _drain(pod, order.previous)
+    pod, begun = _begin_if_due(pod, order.generation)
+    return pod, drained + begun
+
+
+def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
+    """A generation has drained and saved: the next may begin (or, after a restart, be started)."""
+    pod = msgspec.structs.replace(pod, finals={**pod.finals, saved.generation: saved})
+    spec = pod.specs.get(pod.newest)
+    if spec is None or spec.previous != saved.generation:
+        return pod, ()
+    if spec.request.handover == "restart" and pod.newest not in pod.children:
+        pod, ended = _end(pod, [g for g in pod.children if g < pod.newest])
+        pod, started = _start(pod, spec)
+        return pod, ended + started
+    return _begin_if_due(pod, pod.newest)
+
+
+def _begin_if_due(pod: Pod, generation: int) -> tuple[Pod, Actions]:
+    """Begin a prepared child once it is ordered and, where another ran before, that one's checkpoint is there."""
+    if generation not in pod.ordered or pod.children.get(generation) != "prepared":
+        return pod, ()
+    previous = pod.ordered[generation]
+    if not pod.leads(generation):
+        return _begin(pod, generation, None)
+    if previous is None:
+        return _begin(pod, generation, None)
+    final = pod.finals.get(previous)
+    return (pod, ()) if final is None else _begin(pod, generation, final.path or None)
+
+
+def _begin(pod: Pod, generation: int, path: str | None) -> tuple[Pod, Actions]:
+    return _with(pod, generation, "running"), (BeginChild(generation, path, chief=pod.leads(generation)),)
+
+
+def on_resumed(pod: Pod, fact: TrainingResumed) -> tuple[Pod, Actions]:
+    """A generation trains: everything older ends."""
+    pod, ended = _end(pod, [g for g in pod.children if g < fact.generation])
+    return msgspec.structs.replace(pod, again={}), ended
+
+
+def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
+    """A generation will not be: the one before goes on, or, where it was stopped for it, starts again."""
+    spec = pod.specs.get(fact.generation)
+    pod, ended = _end(pod, [g for g in pod.children if g == fact.generation])
+    if spec is None or spec.previous is None:
+        return pod, ended
+    pod, resumed = _revive(pod, spec.previous)
+    return pod, ended + resumed
+
+
+def _revive(pod: Pod, generation: int) -> tuple[Pod, Actions]:
+    final = pod.finals.get(generation)
+    finals = {g: f for g, f in pod.finals.items() if g != generation}
+    phase = pod.children.get(generation)
+    if phase == "draining":
+        pod = msgspec.structs.replace(_with(pod, generation, "running"), finals=finals)
+        return pod, (GoOnChild(generation),)
+    if final is None or phase is not None or not pod.belongs(generation):
+        return pod, ()
+    again = {**pod.again, generation: final.path}
+    return _start(msgspec.structs.replace(pod, finals=finals, again=again), pod.specs[generation])
+
+
+def on_child_gone(pod: Pod, generation: int, broken: bool) -> Pod:
+    """A child ended by itself. `broken`: it lost another task, and this pod stays to take part in what comes next."""
+    if broken:
+        return _with(pod, generation, "broken")
+    return msgspec.structs.replace(pod, children={g: p for g, p in pod.children.items() if g != generation})
+
+
+def _with(pod: Pod, generation: int, phase: Phase) -> Pod:
+    return msgspec.structs.replace(pod, children={**pod.children, generation: phase})
+
+
+def _end(pod: Pod, generations: list[int]) -> tuple[Pod, Actions]:
+    children = {g: p for g, p in pod.children.items() if g not in generations}
+    return msgspec.structs.replace(pod, children=children), tuple(EndChild(g) for g in generations)

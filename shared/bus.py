@@ -65,6 +65,17 @@ class Heard:
 
 
 Handler = Callable[[Heard], Awaitable[None]]
+Unusable = Callable[[str, bytes, int, str], Awaitable[bool]]
+"""Subject, body, stream sequence, error -> was it answered? The message goes to the dead letters all the same."""
+
+
+@dataclass(frozen=True)
+class Ear:
+    """Who hears a stream."""
+
+    stream: str
+    handler: Handler
+    unusable: Unusable | None = None
 
 
 def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[StreamConfig, ...]:
@@ -171,8 +182,16 @@ class Bus:
 
     # ------------------------------------------------------------ hearing
 
-    async def follow(self, kinds: Iterable[type[Message]], handler: Handler, after: dict[str, int]) -> None:
+    async def follow(
+        self,
+        kinds: Iterable[type[Message]],
+        handler: Handler,
+        after: dict[str, int],
+        unusable: Unusable | None = None,
+    ) -> None:
         """Give `handler` every message of these kinds, in stream order, beginning behind `after[stream]`.
+
+        `unusable` may answer for what cannot be read, before it is buried.
 
         Returns when all that was stored at the call has been handled, and goes on in the background. An exception of
         the handler stops the service: it is a bug, not bad input.
@@ -181,9 +200,10 @@ class Bus:
         for kind in kinds:
             by_stream.setdefault(stream_of(subjects.pattern(kind)), []).append(subjects.pattern(kind))
         for stream, filters in by_stream.items():
-            await self._follow_stream(stream, filters, handler, after.get(stream, 0))
+            await self._follow_stream(Ear(stream, handler, unusable), filters, after.get(stream, 0))
 
-    async def _follow_stream(self, stream: str, filters: list[str], handler: Handler, after: int) -> None:
+    async def _follow_stream(self, ear: Ear, filters: list[str], after: int) -> None:
+        stream = ear.stream
         durable = f"{self.name}-{stream}"
         await self._forget(stream, durable)
         config = ConsumerConfig(
@@ -198,38 +218,40 @@ class Bus:
         reader = await self.js.pull_subscribe_bind(durable=durable, stream=stream)
         left = int(info.num_pending or 0)
         while left > 0:
-            left -= await self._take(reader, stream, handler)
-        self.spawn(self._go_on(reader, stream, handler))
+            left -= await self._take(reader, ear)
+        self.spawn(self._go_on(reader, ear))
 
     async def _forget(self, stream: str, durable: str) -> None:
         with contextlib.suppress(NotFoundError):
             await self.js.delete_consumer(stream, durable)
 
-    async def _go_on(self, reader: JetStreamContext.PullSubscription, stream: str, handler: Handler) -> None:
+    async def _go_on(self, reader: JetStreamContext.PullSubscription, ear: Ear) -> None:
         while True:
-            await self._take(reader, stream, handler)
+            await self._take(reader, ear)
 
-    async def _take(self, reader: JetStreamContext.PullSubscription, stream: str, handler: Handler) -> int:
+    async def _take(self, reader: JetStreamContext.PullSubscription, ear: Ear) -> int:
         try:
             batch = await reader.fetch(256, timeout=5)
-        except NatsTimeout:
+        except TimeoutError:
             return 0
         except NatsError as error:
-            log.warning("FetchWaits", stream=stream, error=repr(error))
+            log.warning("FetchWaits", stream=ear.stream, error=repr(error))
             await asyncio.sleep(RETRY_S)
             return 0
         for raw in batch:
-            await self._hand_over(raw, stream, handler)
+            await self._hand_over(raw, ear)
         return len(batch)
 
-    async def _hand_over(self, raw: Msg, stream: str, handler: Handler) -> None:
+    async def _hand_over(self, raw: Msg, ear: Ear) -> None:
         try:
             heard = _read(raw)
         except subjects.Unusable as error:
-            await self.bury(raw, stream, str(error))
+            if ear.unusable and await ear.unusable(raw.subject, raw.data, raw.metadata.sequence.stream, str(error)):
+                log.info("AnsweredUnusable", subject=raw.subject)
+            await self.bury(raw, ear.stream, str(error))
             await raw.term()
             return
-        await handler(heard)
+        await ear.handler(heard)
         await raw.ack()
 
     async def tail(
@@ -253,7 +275,7 @@ class Bus:
         while True:
             try:
                 batch = await reader.fetch(64, timeout=5)
-            except NatsTimeout:
+            except TimeoutError:
                 continue
             for raw in batch:
                 try:

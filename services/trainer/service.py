@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import tempfile
 import time
@@ -54,6 +55,7 @@ from shared.messages import (
 
 logger = structlog.get_logger()
 EXIT_EVICTED, EXIT_RETRY = 143, 138
+FREE_PORTS = range(20_000, 32_000)
 
 
 class Settings(config.Common, frozen=True, kw_only=True):
@@ -376,14 +378,25 @@ class Trainer:
 
 
 def free_ports(pair: str) -> tuple[int, int]:
-    """The two ports of this task: as set, or (for 0) ones that are free now."""
+    """The two ports of this task: as set, or (for 0) ones that are free now.
+
+    Free ones come from below the range that the kernel gives to outgoing connections, so that none is lost to a client
+    between two generations.
+    """
     first, second = (int(p) for p in pair.split(","))
     if first and second:
         return first, second
-    with socket.socket() as one, socket.socket() as two:
-        for held in (one, two):
-            held.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
+    free = (port for port in random.sample(FREE_PORTS, len(FREE_PORTS)) if _is_free(port))
+    return next(free), next(free)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 async def start(bus: Bus, settings: Settings) -> None:

@@ -31,6 +31,7 @@ from services.trainer.orders import (
     Prepared,
     line,
 )
+from shared import lifeline
 
 
 def run(channel: socket.socket) -> int:
@@ -58,21 +59,32 @@ class _Mouth:
 
 
 def _live(assignment: Assignment, say: _Mouth, lines: Any) -> int:
+    if assignment.role == "ps":
+        return _stand(assignment, say, lines)
     _threads(assignment)
-    from services.trainer import program
+    from services.trainer import feed, program
 
     module = program.load(Path(assignment.program))
     if assignment.role == "chief":
         return _lead(assignment, module, say, lines)
-    return _stand(assignment, module, say, lines)
+    feed.serve(module)
+    return _stand(assignment, say, lines)
 
 
 def _threads(assignment: Assignment) -> None:
     """As many threads as cores are ours; enough between operations that no worker waits for another's."""
     import tensorflow as tf
 
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, round(assignment.resources.cpu)))
-    tf.config.threading.set_inter_op_parallelism_threads(len(assignment.cluster["worker"]) + assignment.worker_slack)
+    tf.config.threading.set_intra_op_parallelism_threads(within(assignment))
+    tf.config.threading.set_inter_op_parallelism_threads(between(assignment))
+
+
+def within(assignment: Assignment) -> int:
+    return max(1, round(assignment.resources.cpu))
+
+
+def between(assignment: Assignment) -> int:
+    return len(assignment.cluster["worker"]) + assignment.worker_slack
 
 
 def _lead(assignment: Assignment, module: Any, say: _Mouth, lines: Any) -> int:
@@ -97,30 +109,16 @@ def _listen(lines: Any, inbox: queue.Queue[Any]) -> None:
     os._exit(EXIT_FINISHED)
 
 
-def _stand(assignment: Assignment, module: Any, say: _Mouth, lines: Any) -> int:
+def _stand(assignment: Assignment, say: _Mouth, lines: Any) -> int:
     """Be a ps or a worker until the supervisor closes the channel."""
-    import tensorflow as tf
+    from services.trainer import lean
 
-    from services.trainer import feed
-
-    if assignment.role == "worker":
-        feed.serve(module)
-    threads = len(assignment.cluster["worker"]) + assignment.worker_slack
-    config = tf.compat.v1.ConfigProto(
-        inter_op_parallelism_threads=threads,
-        intra_op_parallelism_threads=max(1, round(assignment.resources.cpu)),
-    )
+    role, index = assignment.role, assignment.index
+    errors = _errors()
     try:
-        server = tf.distribute.Server(
-            tf.train.ClusterSpec(assignment.cluster),
-            job_name=assignment.role,
-            task_index=assignment.index,
-            config=config,
-        )
-    except tf.errors.OpError as error:
-        say(
-            Failed(cause=f"cannot serve on {assignment.cluster[assignment.role][assignment.index]}: {error}", peer=True)
-        )
+        server = lean.serve(assignment.cluster, role, index, between(assignment), within(assignment))
+    except errors.OpError as error:
+        say(Failed(cause=f"cannot serve on {assignment.cluster[role][index]}: {error}", peer=True))
         return EXIT_PEER_LOST
     say(Prepared(seconds=0.0))
     for text in lines:
@@ -128,6 +126,16 @@ def _stand(assignment: Assignment, module: Any, say: _Mouth, lines: Any) -> int:
             priority.raise_again()
     del server
     return EXIT_FINISHED
+
+
+def _errors() -> Any:
+    """TensorFlow's errors, however much of it is imported."""
+    from services.trainer import lean
+
+    lean.imported()
+    from tensorflow.python.framework import errors_impl
+
+    return errors_impl
 
 
 def _explain(error: BaseException, say: _Mouth) -> int:
@@ -140,14 +148,13 @@ def _explain(error: BaseException, say: _Mouth) -> int:
 
 
 def _peer_lost(error: BaseException) -> bool:
-    from tensorflow import errors
-
+    errors = _errors()
     return isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError)
 
 
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
-    priority.die_with_parent()
+    lifeline.die_with_parent()
     os._exit(run(channel))
 
 

@@ -21,9 +21,9 @@ LINE_LIMIT = 1 << 20
 class Nursery:
     """A process that has imported TensorFlow and forks children; see `nursery.py`."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: str) -> None:
         self._channel, theirs = socket.socketpair()
-        self._process = _spawn("services.trainer.nursery", theirs)
+        self._process = _spawn("services.trainer.nursery", theirs, role)
 
     def bear(self, channel: socket.socket) -> None:
         """Ask for a child at the other end of `channel`; it is forked as soon as TensorFlow is imported."""
@@ -92,9 +92,9 @@ class Child:
             self._fresh.wait()
 
 
-def _spawn(module: str, theirs: socket.socket) -> subprocess.Popen[bytes]:
+def _spawn(module: str, theirs: socket.socket, *words: str) -> subprocess.Popen[bytes]:
     handle = theirs.fileno()
     os.set_inheritable(handle, True)
-    process = subprocess.Popen([sys.executable, "-m", module, str(handle)], pass_fds=[handle])
+    process = subprocess.Popen([sys.executable, "-m", module, str(handle), *words], pass_fds=[handle])
     theirs.close()
     return process

@@ -11,15 +11,16 @@ import signal
 import socket
 import sys
 
-from services.trainer import child, priority
+from services.trainer import child, lean
+from shared import lifeline
 
 
 def main() -> None:
-    """`python -m services.trainer.nursery FD`: serve until the supervisor closes the channel."""
-    priority.die_with_parent()
+    """`python -m services.trainer.nursery FD ROLE`: serve until the supervisor closes the channel."""
+    lifeline.die_with_parent()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
-    _import()
+    _import(sys.argv[2])
     channel.sendall(b"r")
     while True:
         handles = _next(channel)
@@ -36,7 +37,10 @@ def _next(channel: socket.socket) -> list[int]:
         return []
 
 
-def _import() -> None:
+def _import(role: str) -> None:
+    if role == "ps":
+        lean.imported()
+        return
     import keras
     import tensorflow as tf
 
@@ -47,7 +51,7 @@ def _bear(line: socket.socket, nursery: socket.socket) -> None:
     if os.fork() == 0:
         nursery.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        priority.die_with_parent()
+        lifeline.die_with_parent()
         os._exit(child.run(line))
     line.close()
 

@@ -6,12 +6,9 @@ and raised again for each. Raising needs a privilege that a restricted container
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
-import signal
 
-PR_SET_PDEATHSIG = 1
 CAP_SYS_NICE = 23
 
 
@@ -38,8 +35,3 @@ def raise_again() -> None:
             os.setpriority(os.PRIO_PROCESS, int(thread), 0)
         except (ProcessLookupError, PermissionError):
             continue
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent dies, however it dies."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

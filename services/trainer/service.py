@@ -409,7 +409,7 @@ async def start(bus: Bus, settings: Settings) -> None:
         settings,
         await fence.of(bus, key, settings.uid),
         Path(tempfile.mkdtemp(prefix="weir-trainer-")),
-        Nursery() if warm else None,
+        Nursery(settings.role) if warm else None,
     )
     bus.on_close(trainer.leave)
     await trainer.ready()

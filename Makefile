@@ -1,0 +1,36 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help up demo test lint bench-elastic bench-pause clean
+
+help: ## show what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(READY): constraints.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+up: $(READY) ## the whole system on this machine, until Ctrl-C
+	$(BIN)/weir up
+
+demo: $(READY) ## watch a real job grow when somebody else's pods leave (under 3 minutes)
+	$(BIN)/weir demo
+
+test: $(READY) ## every test, on real parts
+	$(BIN)/pytest
+
+lint: $(READY) ## ruff and mypy --strict
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+bench-elastic: $(READY) ## the same job static and elastic: time, utilisation, accuracy
+	$(BIN)/python -m tests.bench.elastic
+
+bench-pause: $(READY) ## the pause of a hand-over, make-before-break against restart
+	$(BIN)/python -m tests.bench.pause
+
+clean: ## remove the environment and what `weir up` left
+	rm -rf $(VENV) .weir

@@ -1,0 +1,4 @@
+from services.allocator.service import Settings, start
+from shared import app
+
+app.run("allocator", Settings, start)

@@ -1,0 +1,53 @@
+"""May a request become a job?
+
+Valid in itself, its name not in use, its program in the store: accepted, completed with what the person left open.
+Requests for one name are answered in the order they were made, the next once the answer to the one before is known.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.rules import Rules
+from services.allocator.state import Asked, State
+from services.allocator.validate import Wrong, reasons_against
+from shared.messages import JobAccepted, JobRejected, JobRequested, RoleResources
+
+
+def unanswered(state: State) -> dict[int, Asked]:
+    """The oldest open request of each name."""
+    first: dict[str, int] = {}
+    for uid in sorted(state.asked):
+        first.setdefault(state.asked[uid].request.key(), uid)
+    return {uid: state.asked[uid] for uid in first.values()}
+
+
+def answer(state: State, uid: int, program_there: bool, now: float, rules: Rules) -> JobAccepted | JobRejected:
+    request = state.asked[uid].request
+    reasons = list(reasons_against(request))
+    if request.key() in state.jobs:
+        reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
+    if not program_there:
+        reasons.append(f"program.digest: the store has no program {request.program.digest}")
+    if reasons:
+        return JobRejected(job=request.job, namespace=request.namespace, uid=uid, reasons=tuple(reasons))
+    return JobAccepted(
+        job=request.job,
+        namespace=request.namespace,
+        uid=uid,
+        request=completed(request, rules),
+        accepted_s=now,
+    )
+
+
+def completed(request: JobRequested, rules: Rules) -> JobRequested:
+    """What the person left open, filled in: tasks of Weir's default size, the cluster's policy."""
+    return replace(
+        request,
+        resources=request.resources or RoleResources(),
+        policy=request.policy or rules.policy,
+    )
+
+
+def refused(wrong: Wrong, uid: int) -> JobRejected:
+    return JobRejected(job=wrong.job, namespace=wrong.namespace, uid=uid, reasons=wrong.reasons)

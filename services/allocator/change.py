@@ -1,0 +1,104 @@
+"""What becomes of a want: a first allocation at once, a change when there is room, gain and time for it.
+
+A job starts at the size wanted, or as large as there is room for, and waits while not even its gang floor (minimum of
+ps and of workers, and the chief) fits. A running job changes only as a whole: a size that does not fit waits, because
+growing waits for others' shrinking, and each pause must pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.allocator.job import Job
+from services.allocator.payback import Payback, payback
+from services.allocator.placement import Room, Size, place, place_most
+from services.allocator.policies import Want
+from services.allocator.rules import Rules
+from services.allocator.seen import seen, size_of, task_sizes
+from services.allocator.timing import Wish, due_s, retry_s, wished
+from services.allocator.verdict import Verdict, decision
+from shared.messages import AllocationDecided, Alternative, TaskPlan
+
+
+def in_flight(job: Job) -> Verdict | None:
+    """None where no decision is in flight."""
+    flies = job.flies
+    return Verdict(why=f"generation {flies.generation} is in flight: {flies.reason}") if flies else None
+
+
+def changed(
+    job: Job, want: Want | None, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
+) -> Verdict:
+    runs = job.runs
+    if now < retry_s(job, rules):
+        return Verdict(why=f"tries again after a pause: {job.abandoned_why}", wake_s=retry_s(job, rules))
+    if want is None:
+        return Verdict(why="the policy leaves it as it is")
+    if runs is None:
+        return _started(job, want, room, now, rules, cause)
+    if (size_of(runs), runs.batch) == (want.size, want.batch):
+        return Verdict(why=want.reason)
+    return _resized(job, runs, want, wish, room, now, rules, cause)
+
+
+def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
+    least = Size(min(want.ps, job.request.ps.min), min(want.workers, job.request.workers.min))
+    tasks = place_most(room, job.key, (), want.size, least, task_sizes(job, rules), job.serials)
+    if tasks is None:
+        return Verdict(why=f"waits for room for a chief, {least.ps} ps and {least.workers} workers")
+    full = len(tasks) == 1 + want.ps + want.workers
+    reason = want.reason if full else f"{want.reason}, as far as there is room"
+    others = () if full else (_lost_size(want, "not enough room"),)
+    return _granted(job, tasks, want, now, reason, cause, alternatives=others)
+
+
+def _resized(
+    job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
+) -> Verdict:
+    size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules)
+    if _grows(size, want) and not gain.pays:
+        return Verdict(why=f"{want.ps} ps and {want.workers} workers do not pay: {gain.told()}")
+    held = wished(wish, want.size, want.batch, now, cause)
+    due = due_s(held, job.resumed_s, rules)
+    if now < due:
+        told = f"will have {want.ps} ps and {want.workers} workers, if still so: {want.reason}"
+        return Verdict(why=told, wake_s=due, wish=held)
+    tasks = place(room, job.key, runs.tasks, want.size, task_sizes(job, rules), job.serials)
+    if tasks is None:
+        return Verdict(why=f"waits for room for {want.ps} ps and {want.workers} workers", wish=held)
+    stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
+    others = (*want.alternatives, stay)
+    return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)
+
+
+def _granted(
+    job: Job,
+    tasks: Sequence[TaskPlan],
+    want: Want,
+    now: float,
+    reason: str,
+    cause: str,
+    *,
+    alternatives: Sequence[Alternative] = (),
+    gain: Payback | None = None,
+) -> Verdict:
+    action = decision(
+        job,
+        tasks,
+        want.batch,
+        now,
+        reason=reason,
+        cause=cause,
+        alternatives=alternatives or want.alternatives,
+        gain_s=gain.saved_s if gain else 0.0,
+        cost_s=gain.cost_s if gain else 0.0,
+    )
+    return Verdict(why=reason, action=action)
+
+
+def _grows(size: Size, want: Want) -> bool:
+    return want.ps >= size.ps and want.workers >= size.workers
+
+
+def _lost_size(want: Want, why: str) -> Alternative:
+    return Alternative(ps=want.ps, workers=want.workers, batch=want.batch, why=why)

@@ -1,0 +1,173 @@
+"""One job, as the log tells of it: decided, resumed, abandoned, exited, progressed.
+
+A job's decisions are kept by generation, from the one that runs to the newest. `running` is the generation that
+trains; `coming` is in flight: decided, neither resumed nor abandoned. A generation that was overtaken stays among
+them, because it may still come to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator import exits
+from services.allocator.exits import Exit
+from shared.messages import (
+    AllocationDecided,
+    GenerationAbandoned,
+    JobRequested,
+    Message,
+    ProgressReported,
+    TaskExited,
+    TaskPlan,
+    TrainingResumed,
+)
+
+PAUSES_KEPT = 5
+NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """How fast the job was at one size."""
+
+    ps: int
+    workers: int
+    batch: int
+    samples_per_second: float
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One accepted job."""
+
+    uid: int
+    request: JobRequested
+    asked_s: float
+    decided: dict[int, AllocationDecided] = {}
+    running: int | None = None
+    coming: int | None = None
+    revision: int = 0
+    generation: int = 0
+    serials: int = 0
+    resumed_s: float = 0.0
+    pauses: tuple[float, ...] = ()
+    abandonments: int = 0
+    abandoned_s: float = 0.0
+    abandoned_why: str = ""
+    exits: dict[str, Exit] = {}
+    failed_generations: tuple[int, ...] = ()
+    progress: ProgressReported | None = None
+    observed: tuple[Observed, ...] = ()
+    cancelled: bool = False
+
+    @property
+    def key(self) -> str:
+        return self.request.key()
+
+    @property
+    def runs(self) -> AllocationDecided | None:
+        return None if self.running is None else self.decided[self.running]
+
+    @property
+    def flies(self) -> AllocationDecided | None:
+        return None if self.coming is None else self.decided[self.coming]
+
+    @property
+    def wanted(self) -> AllocationDecided | None:
+        return self.flies or self.runs
+
+    def pod(self, task: TaskPlan) -> str:
+        return f"{self.request.job}-{task.role}-{task.serial}"
+
+    def exit_of(self, task: TaskPlan) -> Exit | None:
+        return self.exits.get(self.pod(task))
+
+
+def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    if message.revision <= job.revision:
+        return job
+    return replace(
+        job,
+        decided=job.decided | {message.generation: message},
+        coming=job.coming if message.generation == job.running else message.generation,
+        revision=message.revision,
+        generation=max(job.generation, message.generation),
+        serials=max([job.serials, *(t.serial + 1 for t in message.tasks)]),
+    )
+
+
+def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+    now = message.generation
+    if now not in job.decided or now <= (job.running or 0):
+        return job
+    pauses = (*job.pauses, message.pause_s) if message.pause_s is not None else job.pauses
+    return replace(
+        job,
+        running=now,
+        coming=None if job.coming == now else job.coming,
+        decided={g: d for g, d in job.decided.items() if g >= now},
+        resumed_s=stored_s,
+        pauses=pauses[-PAUSES_KEPT:],
+        abandonments=0,
+        abandoned_why="",
+    )
+
+
+def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
+    gone = message.generation
+    if gone not in job.decided or gone == job.running:
+        return job
+    left = replace(job, decided={g: d for g, d in job.decided.items() if g != gone})
+    if job.coming != gone:
+        return left
+    return replace(
+        left,
+        coming=None,
+        abandonments=job.abandonments + 1,
+        abandoned_s=stored_s,
+        abandoned_why=message.reason,
+    )
+
+
+def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
+    if message.pod in job.exits:
+        return job
+    ended = Exit(message.role, message.exit_code, message.reason, message.message, stored_s)
+    job = replace(job, exits=job.exits | {message.pod: ended})
+    base = job.runs or job.flies
+    if base is None or not exits.own_fault(ended) or message.pod not in {job.pod(t) for t in base.tasks}:
+        return job
+    return replace(job, failed_generations=tuple(sorted({*job.failed_generations, base.generation})))
+
+
+def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
+    runs = job.runs
+    if runs is None or message.generation != job.running or (job.progress and not _newer(message, job.progress)):
+        return job
+    size = (counted(runs, "ps"), counted(runs, "worker"), runs.batch)
+    speed = message.samples_per_second
+    before = next((o for o in job.observed if (o.ps, o.workers, o.batch) == size), None)
+    if speed <= 0:
+        return replace(job, progress=message)
+    mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT if before else speed
+    others = tuple(o for o in job.observed if o is not before)
+    return replace(job, progress=message, observed=(*others, Observed(*size, mean)))
+
+
+def _newer(message: ProgressReported, last: ProgressReported) -> bool:
+    return (message.generation, message.step) > (last.generation, last.step)
+
+
+def counted(decision: AllocationDecided, role: str) -> int:
+    return sum(task.role == role for task in decision.tasks)
+
+
+OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {
+    AllocationDecided: _decided,
+    TrainingResumed: _resumed,
+    GenerationAbandoned: _abandoned,
+    TaskExited: _exited,
+    ProgressReported: _progress,
+}

@@ -1,0 +1,46 @@
+"""The edge that remembers: the state, stored with the last sequence of each stream, so that a restart reads the rest.
+
+Promises. What cannot be read (another version wrote it), or is ahead of the streams (they were made anew), counts as
+absent, and the log is read from its beginning.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import structlog
+from nats.js.errors import NotFoundError
+from nats.js.kv import KeyValue
+
+from services.allocator.state import State
+from shared import bus
+from shared.bus import Bus
+
+log = structlog.get_logger()
+
+KEY = "allocator"
+LARGEST = 1_000_000  # bytes; the server's default for one message
+
+
+async def recall(connection: Bus) -> State:
+    try:
+        entry = await (await connection.bucket(bus.STATE)).get(KEY)
+        state = msgspec.json.decode(zlib.decompress(entry.value or b""), type=State)
+    except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
+        log.info("StartsFromTheLog", reason=repr(error))
+        return State()
+    for stream, sequence in state.sequences.items():
+        last = (await connection.js.stream_info(stream)).state.last_seq
+        if sequence > last:
+            log.warning("SnapshotIsAhead", stream=stream, sequence=sequence, last=last)
+            return State()
+    return state
+
+
+async def remember(bucket: KeyValue, state: State) -> None:
+    body = zlib.compress(msgspec.json.encode(state), level=1)
+    if len(body) > LARGEST:
+        log.warning("SnapshotTooLarge", bytes=len(body))
+        return
+    await bucket.put(KEY, body)

@@ -1,0 +1,53 @@
+"""Is a resize worth its pause?
+
+    remaining  = total_samples - samples                       [examples]
+    v          = samples/s at the present size, v' at the new one
+    saved      = remaining / v - remaining / v'                [s]
+    cost       = mean of this job's measured pauses            [s]; a setting until one was measured
+    it pays    <=>  saved > payback_factor * cost
+
+v' is what was observed at the new size; where nothing was, the speed of the nearest observed number of workers, scaled
+linearly in workers. A job that has not reported yet has all of its work before it: growing is taken to pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from services.allocator.job import Observed
+from services.allocator.placement import Size
+from services.allocator.policies.contract import JobSeen
+from services.allocator.rules import Rules
+
+
+class Payback(msgspec.Struct, frozen=True):
+    saved_s: float
+    cost_s: float
+    pays: bool
+
+    def told(self) -> str:
+        return f"saves {self.saved_s:.1f} s for a pause of {self.cost_s:.1f} s"
+
+
+def payback(job: JobSeen, new: Size, batch: int, rules: Rules) -> Payback:
+    cost = rules.pause_default_s if job.pause_s is None else job.pause_s
+    now = speed(job.observed, job.size, job.batch) if job.size else None
+    then = speed(job.observed, new, batch)
+    if job.progress is None or not now or not then:
+        return Payback(0.0, cost, pays=True)
+    remaining = max(0, job.progress.total_samples - job.progress.samples)
+    saved = remaining / now - remaining / then
+    return Payback(saved, cost, pays=saved > rules.payback_factor * cost)
+
+
+def speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:
+    """Samples a second at a size: seen, or scaled from the nearest that was."""
+    if not observed:
+        return None
+    near = min(
+        observed,
+        key=lambda o: (abs(o.workers - size.workers), abs(o.ps - size.ps), abs(o.batch - batch)),
+    )
+    return near.samples_per_second * size.workers / near.workers

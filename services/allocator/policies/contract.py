@@ -1,0 +1,68 @@
+"""What a policy is told, and what it answers.
+
+`policy(cluster, jobs, now) -> list of Want`: for every job it has an opinion on, the size it should have. A policy
+sees only what a live allocator sees. It may shrink a job as well as grow it, and may ask for more than fits now: the
+grown one then waits until the shrunk one's pods are gone. Saying nothing of a job leaves it as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from services.allocator.job import Observed
+from services.allocator.placement import Node, Size
+from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
+
+
+class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One job. `size` is absent while nothing of it was decided; `busy`: a decision is in flight, wait for it."""
+
+    key: str
+    request: JobRequested
+    sizes: RoleResources
+    submitted_s: float
+    size: Size | None = None
+    batch: int = 0
+    tasks: tuple[TaskPlan, ...] = ()
+    since_s: float = 0.0
+    busy: bool = False
+    progress: ProgressReported | None = None
+    observed: tuple[Observed, ...] = ()
+    pause_s: float | None = None
+
+    @property
+    def start(self) -> Size:
+        return Size(self.request.ps.start, self.request.workers.start)
+
+    @property
+    def least(self) -> Size:
+        return Size(self.request.ps.min, self.request.workers.min)
+
+    @property
+    def most(self) -> Size:
+        return Size(self.request.ps.max, self.request.workers.max)
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True):
+    """One job's size, why, and what else was considered."""
+
+    job: str
+    ps: int
+    workers: int
+    batch: int
+    reason: str
+    alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def size(self) -> Size:
+        return Size(self.ps, self.workers)
+
+
+Policy = Callable[[Sequence[Node], Sequence[JobSeen], float], list[Want]]
+
+
+def at_start(job: JobSeen, reason: str) -> Want:
+    """What the user asked for at first."""
+    return Want(job=job.key, ps=job.start.ps, workers=job.start.workers, batch=job.request.batch.start, reason=reason)

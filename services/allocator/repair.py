@@ -1,0 +1,65 @@
+"""What becomes of a job that lost tasks.
+
+Each lost task is replaced at once by one with a new serial, wherever it fits; where not all fit, and no room came free
+in the time that the lost pod's own needs to be seen, the job shrinks, down to its minimum; where not even that fits, it
+waits for room. A generation in flight is overtaken, unless what it
+lost is a new task that could not be scheduled, or failed by itself while the old generation trains on: that generation
+the launcher abandons.
+"""
+
+from __future__ import annotations
+
+from services.allocator import exits
+from services.allocator.job import Job
+from services.allocator.placement import Room, Size, place, place_most
+from services.allocator.rules import Rules
+from services.allocator.seen import size_of, task_sizes
+from services.allocator.timing import retry_s
+from services.allocator.verdict import Verdict, decision
+from shared.messages import AllocationDecided, TaskPlan
+
+
+def repaired(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
+    """None where nothing is to be repaired."""
+    wanted = job.wanted
+    if wanted is None:
+        return None
+    if any(t.role == "chief" and exits.completed(job.exit_of(t)) for t in wanted.tasks):
+        return Verdict(why="the chief has ended well; the job is about to finish")
+    lost = [t for t in wanted.tasks if exits.lost(job.exit_of(t)) and not _left_to_launcher(job, t)]
+    if not lost:
+        return None
+    names = ", ".join(_told(job, t) for t in lost)
+    if now < retry_s(job, rules):
+        return Verdict(why=f"lost {names}; tries again after a pause", wake_s=retry_s(job, rules))
+    return _replaced(job, wanted, lost, names, room, now, rules)
+
+
+def _replaced(
+    job: Job, wanted: AllocationDecided, lost: list[TaskPlan], names: str, room: Room, now: float, rules: Rules
+) -> Verdict:
+    keep = [t for t in wanted.tasks if t not in lost]
+    most, sizes = size_of(wanted), task_sizes(job, rules)
+    least = Size(min(most.ps, job.request.ps.min), min(most.workers, job.request.workers.min))
+    settled_s = max(job.exits[job.pod(t)].at_s for t in lost) + rules.settle_s
+    tasks = place(room, job.key, keep, most, sizes, job.serials)
+    if tasks is None and now < settled_s:
+        return Verdict(why=f"lost {names}; looks whether its room comes free", wake_s=settled_s)
+    tasks = tasks or place_most(room, job.key, keep, most, least, sizes, job.serials)
+    if tasks is None:
+        return Verdict(why=f"lost {names}; waits for room to replace it")
+    reason = f"lost {names}; replaced" + ("" if len(tasks) == len(wanted.tasks) else " as far as there is room")
+    action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
+    return Verdict(why=reason, action=action)
+
+
+def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
+    ended, runs = job.exit_of(task), job.runs
+    if ended is None or (runs and task.serial in {t.serial for t in runs.tasks}):
+        return False
+    return ended.reason == exits.UNSCHEDULABLE or (runs is not None and exits.own_fault(ended))
+
+
+def _told(job: Job, task: TaskPlan) -> str:
+    ended = job.exit_of(task)
+    return f"{job.pod(task)} ({exits.told(ended)})" if ended else job.pod(task)

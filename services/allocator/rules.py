@@ -1,0 +1,31 @@
+"""The allocator's rules: every number that a decision depends on, with its unit. A timer of 0 acts at once."""
+
+from __future__ import annotations
+
+from shared import config
+
+
+class Rules(config.Common, frozen=True, kw_only=True):
+    policy: str = "config-manager"
+    """For jobs that name none."""
+    window_s: float = 2.0
+    """A change must stay wanted for so long (stabilisation)."""
+    max_delay_s: float = 30.0
+    """Some change was wanted for so long: the window ends, however much the wish itself still moves."""
+    cooldown_s: float = 10.0
+    """No change of mind for so long after training resumed."""
+    backoff_s: float = 5.0
+    """Wait after an abandoned generation; doubles with each in a row."""
+    backoff_max_s: float = 300.0
+    max_start_failures: int = 5
+    """A job of which nothing ever ran fails with so many generations abandoned in a row."""
+    max_failures: int = 3
+    """A job fails with so many generations in which a task failed by its own fault."""
+    settle_s: float = 1.0
+    """A job that lost a task shrinks only after so long: the lost pod's own room may be seen free a little later."""
+    pause_default_s: float = 5.0
+    """What a resize is taken to cost until this job's own was measured."""
+    payback_factor: float = 1.0
+    """A resize must save more than so many times its pause."""
+    oom_memory_factor: float = 1.5
+    """Tasks of a role get so much more memory after each of them that ran out of it."""

@@ -1,0 +1,49 @@
+"""A job as a policy sees it, and how large its tasks are."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.exits import OUT_OF_MEMORY
+from services.allocator.job import Job, counted
+from services.allocator.placement import Size
+from services.allocator.policies.contract import JobSeen
+from services.allocator.rules import Rules
+from shared.messages import AllocationDecided, Resources, Role, RoleResources
+
+
+def seen(job: Job, rules: Rules) -> JobSeen:
+    wanted = job.wanted
+    return JobSeen(
+        key=job.key,
+        request=job.request,
+        sizes=task_sizes(job, rules),
+        submitted_s=job.asked_s,
+        size=size_of(wanted) if wanted else None,
+        batch=wanted.batch if wanted else 0,
+        tasks=wanted.tasks if wanted else (),
+        since_s=job.resumed_s,
+        busy=job.coming is not None,
+        progress=job.progress,
+        observed=job.observed,
+        pause_s=sum(job.pauses) / len(job.pauses) if job.pauses else None,
+    )
+
+
+def size_of(decision: AllocationDecided) -> Size:
+    return Size(counted(decision, "ps"), counted(decision, "worker"))
+
+
+def task_sizes(job: Job, rules: Rules) -> RoleResources:
+    """As requested (or Weir's default), with more memory for a role whose tasks ran out of it: never the same again."""
+    sizes = job.request.resources or RoleResources()
+    return RoleResources(
+        chief=_grown(job, "chief", sizes.chief, rules),
+        ps=_grown(job, "ps", sizes.ps, rules),
+        worker=_grown(job, "worker", sizes.worker, rules),
+    )
+
+
+def _grown(job: Job, role: Role, size: Resources, rules: Rules) -> Resources:
+    times = sum(e.role == role and e.reason == OUT_OF_MEMORY for e in job.exits.values())
+    return replace(size, memory_gib=size.memory_gib * rules.oom_memory_factor**times)

@@ -1,0 +1,196 @@
+"""The allocator's shell: fold what is heard, decide, say it.
+
+Every message is folded and wakes the decider; so does the timer of the last decision. The decider says what it decided
+and waits until it has heard itself before it looks again: so no decision is taken on a state that lacks the last one.
+While the log is replayed nothing is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+import msgspec
+import structlog
+from nats.js.errors import ObjectNotFoundError
+from nats.js.kv import KeyValue
+
+from services.allocator import admission, memory
+from services.allocator.decide import Decisions, decide
+from services.allocator.replay import Merge
+from services.allocator.rules import Rules
+from services.allocator.state import HEARD, State, apply
+from services.allocator.validate import Wrong, check
+from services.allocator.view import JobView, closed_view, job_view
+from shared import bus as wire
+from shared import subjects
+from shared.bus import Bus, Heard, Stale
+from shared.log import about
+from shared.messages import AllocationDecided, JobFinished, JobRejected, JobRequested, Message
+
+log = structlog.get_logger()
+
+
+class Settings(Rules, frozen=True, kw_only=True):
+    """The rules, and the shell's own timers."""
+
+    view_s: float = 0.5
+    """Shortest time between two updates of the jobs' view."""
+    snapshot_s: float = 10.0
+    """Shortest time between two snapshots of the state."""
+    echo_s: float = 5.0
+    """Longest wait for what was said to be heard."""
+
+
+class Allocator:
+    def __init__(self, bus: Bus, rules: Settings, state: State) -> None:
+        self.bus, self.rules, self.state = bus, rules, state
+        self.decisions = Decisions()
+        self.expected: dict[str, int] = {}
+        self.poisoned: dict[int, JobRejected] = {}
+        self.replayed: Merge[Heard] | None = Merge(subjects.ORDERS)
+        self.awake, self.folded = asyncio.Event(), asyncio.Condition()
+        self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
+        self.shown: dict[str, JobView] = {}
+
+    # ------------------------------------------------------------ hearing
+
+    async def on_fact(self, heard: Heard) -> None:
+        """Remember; then look again."""
+        for fact in self.replayed.add(heard) if self.replayed else [heard]:
+            self._remember(fact)
+        if not self.replayed:
+            await self._look_again()
+
+    async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
+        """Answer a request that cannot be read: a person waits for it."""
+        if not subject.startswith(subjects.pattern(JobRequested, "")):
+            return False
+        wrong = check(body)
+        if not isinstance(wrong, Wrong):
+            wrong = Wrong(wrong.job, wrong.namespace, (error,))
+        self.poisoned[sequence] = admission.refused(wrong, sequence)
+        if not self.replayed:
+            await self._look_again()
+        return True
+
+    async def live(self) -> None:
+        """The replay is over: fold what was held back, and begin to decide."""
+        held, self.replayed = self.replayed.rest() if self.replayed else [], None
+        for fact in held:
+            self._remember(fact)
+        await self._look_again()
+
+    def _remember(self, heard: Heard) -> None:
+        self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
+        if isinstance(heard.message, JobRejected):
+            self.poisoned.pop(heard.message.uid, None)
+
+    async def _look_again(self) -> None:
+        self.awake.set()
+        self.changed.set()
+        self.unsaved.set()
+        async with self.folded:
+            self.folded.notify_all()
+
+    # ------------------------------------------------------------ deciding
+
+    async def decide_for_ever(self) -> None:
+        while True:
+            self.awake.clear()
+            await self._answer_requests()
+            self.decisions = decide(self.state, time.time(), self.rules, self.decisions.wishes)
+            self.changed.set()
+            for action in self.decisions.actions:
+                await self._say(action)
+            await self._sleep(self.decisions.wake_s)
+
+    async def _sleep(self, until_s: float | None) -> None:
+        wait = None if until_s is None else max(0.0, until_s - time.time())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.awake.wait(), wait)
+
+    async def _answer_requests(self) -> None:
+        while self.poisoned:
+            _, rejected = self.poisoned.popitem()
+            await self._heard(await self.bus.publish(rejected))
+        for uid, asked in admission.unanswered(self.state).items():
+            there = await self._has_program(asked.request.program.digest)
+            await self._heard(await self.bus.publish(admission.answer(self.state, uid, there, time.time(), self.rules)))
+
+    async def _has_program(self, digest: str) -> bool:
+        try:
+            await (await self.bus.programs()).get_info(digest)
+        except ObjectNotFoundError:
+            return False
+        return True
+
+    # ------------------------------------------------------------ saying
+
+    async def _say(self, action: AllocationDecided | JobFinished) -> None:
+        with about(action):
+            try:
+                sequence = await self.bus.publish(action, expect_last=self._expected(action))
+            except Stale:
+                log.warning("DecidedOnAnOldState")
+                await self._catch_up(action)
+                return
+            log.info(type(action).__name__, why=self.decisions.why.get(action.key(), ""))
+            await self._heard(sequence)
+
+    def _expected(self, action: Message) -> int | None:
+        """Sequence of the last decision on this subject that was folded; a stale leader's is another."""
+        if not isinstance(action, AllocationDecided):
+            return None
+        return self.expected.pop(action.key(), self.state.spoken.get(action.key(), 0))
+
+    async def _catch_up(self, action: Message) -> None:
+        """Hear what we lacked; where the subject holds less than we know (it was purged), go by what it holds."""
+        last = await self.bus.last(type(action), action.key())
+        self.expected[action.key()] = last.sequence if last else 0
+        if last and last.sequence > self.state.spoken.get(action.key(), 0):
+            self.expected.pop(action.key())
+            await self._heard(last.sequence)
+        self.awake.set()
+
+    async def _heard(self, sequence: int) -> None:
+        """Wait until the fold has reached this order."""
+        async with self.folded:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.folded.wait_for(lambda: self._reached(sequence)), self.rules.echo_s)
+
+    def _reached(self, sequence: int) -> bool:
+        return self.state.sequences.get(subjects.ORDERS, 0) >= sequence
+
+    # ------------------------------------------------------------ showing and keeping
+
+    async def show_for_ever(self, bucket: KeyValue) -> None:
+        while True:
+            await self.changed.wait()
+            self.changed.clear()
+            for key, view in self._views().items():
+                if self.shown.get(key) != view:
+                    await bucket.put(key, msgspec.json.encode(view))
+                    self.shown[key] = view
+            await asyncio.sleep(self.rules.view_s)
+
+    def _views(self) -> dict[str, JobView]:
+        ended = {key: closed_view(closed) for key, closed in self.state.closed.items()}
+        return ended | {k: job_view(j, self.decisions.why.get(k, "")) for k, j in self.state.jobs.items()}
+
+    async def keep_for_ever(self, bucket: KeyValue) -> None:
+        while True:
+            await self.unsaved.wait()
+            self.unsaved.clear()
+            await memory.remember(bucket, self.state)
+            await asyncio.sleep(self.rules.snapshot_s)
+
+
+async def start(bus: Bus, settings: Settings) -> None:
+    allocator = Allocator(bus, settings, await memory.recall(bus))
+    await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable)
+    await allocator.live()
+    bus.spawn(allocator.decide_for_ever())
+    bus.spawn(allocator.show_for_ever(await bus.bucket(wire.JOBS)))
+    bus.spawn(allocator.keep_for_ever(await bus.bucket(wire.STATE)))

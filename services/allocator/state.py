@@ -1,0 +1,150 @@
+"""What the allocator knows: a pure fold over the log.
+
+Law: `apply(state, message, stream, sequence, stored_s) -> state`. Time is the server's. What was applied already, what
+speaks of a job that is over, and what comes from a stale generation changes nothing, however late or often it comes:
+revisions and generations only rise, a pod exits once, and each stream's sequence only moves forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.job import OF_JOB, Job
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    JobAccepted,
+    JobFinished,
+    JobMessage,
+    JobRejected,
+    JobRequested,
+    Message,
+)
+
+CLOSED_KEPT = 200
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request that is not answered yet."""
+
+    request: JobRequested
+    asked_s: float
+    cancelled: bool = False
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """A job that is over, as it was at the end."""
+
+    job: Job
+    finished: JobFinished
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    asked: dict[int, Asked] = {}
+    jobs: dict[str, Job] = {}
+    closed: dict[str, Closed] = {}
+    nodes: dict[str, CapacityChanged] = {}
+    sequences: dict[str, int] = {}
+    spoken: dict[str, int] = {}
+    """Sequence of the last `AllocationDecided` on each job's subject."""
+    cause: str = "-"
+    """The id of the newest message that was applied."""
+
+
+def apply(state: State, message: Message, stream: str, sequence: int, stored_s: float) -> State:
+    """The state after one more message; the same state if it is an old one."""
+    if sequence <= state.sequences.get(stream, 0):
+        return state
+    state = replace(state, sequences=state.sequences | {stream: sequence}, cause=message.id())
+    if isinstance(message, AllocationDecided):
+        state = replace(state, spoken=state.spoken | {message.key(): sequence})
+    if type(message) in OF_STATE:
+        return OF_STATE[type(message)](state, message, sequence, stored_s)
+    if isinstance(message, JobMessage) and type(message) in OF_JOB:
+        return _apply_to_job(state, message, stored_s)
+    return state
+
+
+def _apply_to_job(state: State, message: JobMessage, stored_s: float) -> State:
+    job = state.jobs.get(message.key())
+    if job is None or job.uid != message.uid:
+        return state
+    return replace(state, jobs=state.jobs | {job.key: OF_JOB[type(message)](job, message, stored_s)})
+
+
+# ---------------------------------------------------------------- requests and nodes
+
+
+def _requested(state: State, message: JobRequested, sequence: int, stored_s: float) -> State:
+    if message.request_id != "-" and message.request_id in _request_ids(state, message.key()):
+        return state
+    return replace(state, asked=state.asked | {sequence: Asked(message, stored_s)})
+
+
+def _request_ids(state: State, key: str) -> set[str]:
+    known = [a.request for a in state.asked.values() if a.request.key() == key]
+    known += [j.request for j in (state.jobs.get(key),) if j]
+    known += [c.job.request for c in (state.closed.get(key),) if c]
+    return {request.request_id for request in known}
+
+
+def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float) -> State:
+    asked, key = state.asked.get(message.uid), message.key()
+    state = _answered(state, message.uid)
+    before = state.closed.get(key)
+    if key in state.jobs or (before and before.job.uid >= message.uid):
+        return state
+    job = Job(
+        uid=message.uid,
+        request=message.request,
+        asked_s=asked.asked_s if asked else stored_s,
+        cancelled=asked.cancelled if asked else False,
+        serials=before.job.serials if before else 0,
+    )
+    return replace(state, jobs=state.jobs | {key: job})
+
+
+def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float) -> State:
+    return _answered(state, message.uid)
+
+
+def _answered(state: State, uid: int) -> State:
+    return replace(state, asked={u: a for u, a in state.asked.items() if u != uid})
+
+
+def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: float) -> State:
+    key = message.key()
+    asked = {u: replace(a, cancelled=True) if a.request.key() == key else a for u, a in state.asked.items()}
+    jobs = state.jobs | ({key: replace(state.jobs[key], cancelled=True)} if key in state.jobs else {})
+    return replace(state, asked=asked, jobs=jobs)
+
+
+def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
+    others = {n: c for n, c in state.nodes.items() if n != message.node}
+    return replace(state, nodes=others if message.gone else others | {message.node: message})
+
+
+def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
+    job = state.jobs.get(message.key())
+    if job is None or job.uid != message.uid:
+        return state
+    jobs = {k: j for k, j in state.jobs.items() if k != job.key}
+    closed = {k: c for k, c in state.closed.items() if k != job.key} | {job.key: Closed(job, message)}
+    return replace(state, jobs=jobs, closed=dict(list(closed.items())[-CLOSED_KEPT:]))
+
+
+OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {
+    JobRequested: _requested,
+    JobAccepted: _accepted,
+    JobRejected: _rejected,
+    CancelRequested: _cancel,
+    CapacityChanged: _capacity,
+    JobFinished: _finished,
+}
+
+HEARD: tuple[type[Message], ...] = (*OF_STATE, *OF_JOB)

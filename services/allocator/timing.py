@@ -1,0 +1,48 @@
+"""When may a wish become a decision?
+
+    due = max(resumed + cooldown, min(since + window, first + max_delay))
+
+`since`: this very wish has been held since then; `first`: some wish for a change has. So a wish must hold still for
+the window, a wish that keeps moving is granted after the maximum delay, and nobody is disturbed within the cooldown.
+After an abandoned generation: wait `backoff`, twice as long each time in a row, up to `backoff_max`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.allocator.job import Job
+from services.allocator.placement import Size
+from services.allocator.rules import Rules
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """A change that is wanted, but not decided."""
+
+    size: Size
+    batch: int
+    first_s: float
+    since_s: float
+    cause: str = "-"
+
+
+def wished(before: Wish | None, size: Size, batch: int, now: float, cause: str) -> Wish:
+    """The wish as it stands: the same one held on, or a new one since now."""
+    if before is None:
+        return Wish(size, batch, now, now, cause)
+    if (before.size, before.batch) == (size, batch):
+        return before
+    return Wish(size, batch, before.first_s, now, cause)
+
+
+def due_s(wish: Wish, resumed_s: float, rules: Rules) -> float:
+    held = min(wish.since_s + rules.window_s, wish.first_s + rules.max_delay_s)
+    return max(held, resumed_s + rules.cooldown_s)
+
+
+def retry_s(job: Job, rules: Rules) -> float:
+    """Not before this time, after what was abandoned."""
+    if not job.abandonments:
+        return 0.0
+    wait = rules.backoff_s * 2.0 ** min(job.abandonments - 1, 30)
+    return job.abandoned_s + min(wait, rules.backoff_max_s)

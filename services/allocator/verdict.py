@@ -1,0 +1,61 @@
+"""What one pass concludes about one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from services.allocator.job import Job
+from services.allocator.timing import Wish
+from shared.messages import AllocationDecided, Alternative, JobFinished, TaskPlan
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Something to say, or a reason to say nothing (and when to look again)."""
+
+    why: str
+    action: AllocationDecided | JobFinished | None = None
+    wake_s: float | None = None
+    wish: Wish | None = None
+
+
+def decision(
+    job: Job,
+    tasks: Sequence[TaskPlan],
+    batch: int,
+    now: float,
+    *,
+    reason: str,
+    cause: str,
+    alternatives: Sequence[Alternative] = (),
+    gain_s: float = 0.0,
+    cost_s: float = 0.0,
+) -> AllocationDecided:
+    """The next decision about a job. Its generation rises only where tasks, nodes or batch change."""
+    return AllocationDecided(
+        job=job.request.job,
+        namespace=job.request.namespace,
+        uid=job.uid,
+        generation=job.generation + changes(job, tasks, batch),
+        revision=job.revision + 1,
+        request=job.request,
+        tasks=tuple(tasks),
+        batch=batch,
+        reason=reason,
+        alternatives=tuple(alternatives),
+        gain_s=gain_s,
+        cost_s=cost_s,
+        cause=cause,
+        decided_s=now,
+    )
+
+
+def changes(job: Job, tasks: Sequence[TaskPlan], batch: int) -> bool:
+    """Do these tasks differ from the newest decision's in more than their resources?"""
+    newest = job.decided.get(job.generation)
+    return newest is None or newest.batch != batch or {_who(t) for t in newest.tasks} != {_who(t) for t in tasks}
+
+
+def _who(task: TaskPlan) -> tuple[str, int, int, str]:
+    return (task.role, task.index, task.serial, task.node)

@@ -1,0 +1,95 @@
+"""The current view of each job, for `weir jobs`: derived from the state, kept in a bucket, rebuildable."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from services.allocator.job import Job
+from services.allocator.seen import size_of
+from services.allocator.state import Closed
+from shared.messages import Outcome
+
+Phase = Literal["Pending", "Starting", "Running", "Scaling", "Succeeded", "Failed", "Cancelled"]
+ENDED: dict[Outcome, Phase] = {"succeeded": "Succeeded", "failed": "Failed", "cancelled": "Cancelled"}
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """One job at a glance. `why`: why it is, or is not, growing. `ps` and `workers` run; `wanted_*` are decided."""
+
+    job: str
+    namespace: str
+    uid: int
+    phase: Phase
+    ps: int = 0
+    workers: int = 0
+    batch: int = 0
+    wanted_ps: int = 0
+    wanted_workers: int = 0
+    generation: int = 0
+    revision: int = 0
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    total_samples: int = 0
+    samples_per_second: float = 0.0
+    loss: float | None = None
+    pauses: tuple[float, ...] = ()
+    reason: str = ""
+    why: str = ""
+    submitted_s: float = 0.0
+    resumed_s: float = 0.0
+    finished_s: float = 0.0
+
+
+def phase_of(job: Job) -> Phase:
+    if job.running is None:
+        return "Pending" if job.coming is None else "Starting"
+    return "Running" if job.coming is None else "Scaling"
+
+
+def job_view(job: Job, why: str = "") -> JobView:
+    runs, wanted, progress = job.runs, job.wanted, job.progress
+    size, goal = (size_of(d) if d else None for d in (runs, wanted))
+    return JobView(
+        job=job.request.job,
+        namespace=job.request.namespace,
+        uid=job.uid,
+        phase=phase_of(job),
+        ps=size.ps if size else 0,
+        workers=size.workers if size else 0,
+        batch=runs.batch if runs else 0,
+        wanted_ps=goal.ps if goal else 0,
+        wanted_workers=goal.workers if goal else 0,
+        generation=runs.generation if runs else 0,
+        revision=job.revision,
+        step=progress.step if progress else 0,
+        epoch=progress.epoch if progress else 0,
+        samples=progress.samples if progress else 0,
+        total_samples=progress.total_samples if progress else 0,
+        samples_per_second=progress.samples_per_second if progress else 0.0,
+        loss=progress.loss if progress else None,
+        pauses=job.pauses,
+        reason=wanted.reason if wanted else "",
+        why=why,
+        submitted_s=job.asked_s,
+        resumed_s=job.resumed_s,
+    )
+
+
+def closed_view(closed: Closed) -> JobView:
+    finished, last = closed.finished, job_view(closed.job)
+    return msgspec.structs.replace(
+        last,
+        phase=ENDED[finished.outcome],
+        ps=0,
+        workers=0,
+        wanted_ps=0,
+        wanted_workers=0,
+        step=max(last.step, finished.step),
+        samples=max(last.samples, finished.samples),
+        samples_per_second=0.0,
+        why=finished.cause,
+        finished_s=finished.finished_s,
+    )

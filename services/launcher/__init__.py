@@ -1,0 +1,3 @@
+"""Hears: AllocationDecided, TaskReady, GenerationPrepared, CheckpointSaved, TrainingResumed, JobFinished; and pods.
+Says: ClusterSpecPublished, HandOverOrdered, GenerationAbandoned, TaskStarted, TaskExited, TaskUpdated.
+Read first: `reconcile.py`, then `generations.py`. The newest generation wins, everything else is stale."""

@@ -1,0 +1,24 @@
+"""What has to be made for a generation: first the service that owns everything, then the pods that are missing.
+
+Law: a name is used by one pod at a time, and by one that has lived never again. A name that an earlier job of the same
+name has not given back is waited for.
+"""
+
+from __future__ import annotations
+
+from services.launcher.actions import Action, CreatePod, CreateService
+from services.launcher.jobs import Job
+from services.launcher.view import View
+
+
+def creations(view: View, job: Job, number: int) -> list[Action]:
+    generation, service = job.generations[number], view.services.get(job.uid)
+    if service is None or service.leaving:
+        free = service is None and not view.service_taken(job)
+        return [CreateService(decision=generation.decision)] if free else []
+    there = {*view.standing(job.uid), *job.known_pods(), *view.taken(job)}
+    return [
+        CreatePod(decision=generation.decision, task=task, name=name, owner_uid=service.uid)
+        for name, task in generation.tasks.items()
+        if name not in there
+    ]

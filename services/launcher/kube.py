@@ -1,0 +1,106 @@
+"""Performing what was decided, on a Kubernetes API server. Edge.
+
+Promise: performing an action twice, or late, is harmless: what is there is left as it is, what is gone is gone, and
+only the very pod that was meant (its uid is a precondition) is deleted. `Refused`: it will not work this way, and why.
+`TryLater`: it may work soon; nothing, or everything, may have been done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.launcher import labels, pods
+from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod
+from services.launcher.api import TROUBLES, Api, ApiError
+from services.launcher.settings import Settings
+
+Body = dict[str, Any]
+BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_LARGE, INVALID = 400, 403, 404, 409, 413, 422
+HOPELESS = (BAD_REQUEST, FORBIDDEN, NOT_FOUND, 405, TOO_LARGE, 415, INVALID)
+
+
+class Refused(Exception):
+    """The cluster says no, and will say so again."""
+
+
+class TryLater(Exception):
+    """The cluster cannot be asked just now, or something is in the way that will go."""
+
+
+async def perform(action: Action, api: Api, settings: Settings) -> None:
+    try:
+        await _PERFORM[type(action)](action, api, settings)
+    except ApiError as error:
+        raise (Refused if error.status in HOPELESS else TryLater)(str(error)) from error
+    except TROUBLES as error:
+        raise TryLater(repr(error)) from error
+
+
+async def _create_service(action: CreateService, api: Api, settings: Settings) -> None:
+    await _create(api, "services", pods.service(action.decision))
+
+
+async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
+    await _create(api, "pods", pods.pod(action, settings))
+
+
+async def _create(api: Api, kind: str, body: Body) -> None:
+    namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+    try:
+        await api.call("POST", _path(namespace, kind), body)
+    except ApiError as error:
+        if error.status != CONFLICT or error.reason != "AlreadyExists":
+            raise
+        _must_be_ours(await _existing(api, namespace, kind, name), body)
+
+
+async def _existing(api: Api, namespace: str, kind: str, name: str) -> Body:
+    try:
+        return await api.call("GET", _path(namespace, kind, name))
+    except ApiError as error:
+        raise TryLater(f"{kind}/{name} was there and is gone") if error.status == NOT_FOUND else error from error
+
+
+def _must_be_ours(found: Body, wanted: Body) -> None:
+    tags, name = found["metadata"].get("labels") or {}, wanted["metadata"]["name"]
+    if tags.get(labels.UID) == wanted["metadata"]["labels"][labels.UID]:
+        return
+    if tags.get(labels.MANAGED_BY) == labels.OURS or "deletionTimestamp" in found["metadata"]:
+        raise TryLater(f"{name} still belongs to an earlier job")
+    raise Refused(f"the name {name} is taken by something that is not Weir's")
+
+
+async def _delete_pod(action: DeletePod, api: Api, settings: Settings) -> None:
+    await _delete(api, _path(action.namespace, "pods", action.name), action.uid, action.grace_s)
+
+
+async def _delete_service(action: DeleteService, api: Api, settings: Settings) -> None:
+    await _delete(api, _path(action.namespace, "services", action.name), action.uid)
+
+
+async def _delete(api: Api, path: str, uid: str, grace_s: int | None = None) -> None:
+    options: Body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+    grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
+    try:
+        await api.call("DELETE", path, {**options, "propagationPolicy": "Background", **grace})
+    except ApiError as error:
+        if error.status not in (NOT_FOUND, CONFLICT):  # gone, or another one of that name
+            raise
+
+
+async def _resize(action: ResizePod, api: Api, settings: Settings) -> None:
+    path = _path(action.namespace, "pods", action.name) + "/resize"
+    await api.call("PATCH", path, pods.resize(action.task.resources), patch=True)
+
+
+def _path(namespace: str, kind: str, name: str = "") -> str:
+    return f"/api/v1/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
+
+
+_PERFORM: dict[type[Action], Any] = {
+    CreateService: _create_service,
+    CreatePod: _create_pod,
+    DeletePod: _delete_pod,
+    DeleteService: _delete_service,
+    ResizePod: _resize,
+}

@@ -1,0 +1,54 @@
+"""What was heard, stored now and then, so that a restart reads the rest only, even when old facts are gone. Edge.
+
+Promise: what is loaded is what the messages up to `after` told. Where it does not fit the streams (they were made
+anew), or cannot be read, it is nothing, and all is read again.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+import structlog
+from nats.errors import Error as NatsError
+
+from services.launcher.view import Told
+from shared import bus
+from shared.bus import Bus
+
+log = structlog.get_logger()
+
+KEY = "launcher"
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """`after`: by stream, the sequence of the last message that is in it."""
+
+    after: dict[str, int] = {}
+    told: Told = Told()
+
+
+async def load(connection: Bus) -> Snapshot:
+    bucket = await connection.bucket(bus.STATE)
+    try:
+        entry = await bucket.get(KEY)
+        found = msgspec.json.decode(zlib.decompress(entry.value or b""), type=Snapshot)
+    except (NatsError, zlib.error, msgspec.DecodeError) as error:
+        log.info("NoSnapshot", error=repr(error))
+        return Snapshot()
+    return found if await _fits(connection, found) else Snapshot()
+
+
+async def _fits(connection: Bus, found: Snapshot) -> bool:
+    for stream, sequence in found.after.items():
+        if (await connection.js.stream_info(stream)).state.last_seq < sequence:
+            return False
+    return True
+
+
+async def save(connection: Bus, snapshot: Snapshot) -> None:
+    bucket = await connection.bucket(bus.STATE)
+    try:
+        await bucket.put(KEY, zlib.compress(msgspec.json.encode(snapshot), 1))
+    except NatsError as error:  # too large, or the bus is away: a restart will read more
+        log.warning("SnapshotFailed", error=repr(error))

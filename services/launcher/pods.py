@@ -1,0 +1,170 @@
+"""What a trainer's pod and a job's service look like to Kubernetes: plain manifests, made from a decision.
+
+The service is headless and owns the pods, so that deleting it removes the job. A pod is bound by affinity to the node
+that was chosen, so the scheduler has the last word; what it requests is its limit; and it never restarts: a lost task
+is decided anew.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+import msgspec
+
+from services.launcher import labels
+from services.launcher.actions import CreatePod
+from services.launcher.quantities import GPU, quantities
+from services.launcher.settings import Settings
+from shared.messages import AllocationDecided, JobRequested, Resources, TaskPlan, Volume
+
+Body = dict[str, Any]
+CONTAINER, PORT = "tensorflow", "tfjob-port"  # as a TFJob's: old selectors, dashboards and log queries go on working
+COMMAND = ["python", "-m", "services.trainer"]
+CHECKPOINTS = "weir-checkpoints"
+
+
+def service(decision: AllocationDecided) -> Body:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": decision.job,
+            "namespace": decision.namespace,
+            "labels": labels.job_labels(decision.job, decision.uid),
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {labels.JOB: decision.job, labels.UID: str(decision.uid)},
+            "ports": [{"name": PORT, "port": 2222}],
+        },
+    }
+
+
+def pod(order: CreatePod, settings: Settings) -> Body:
+    decision, task = order.decision, order.task
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": order.name,
+            "namespace": decision.namespace,
+            "labels": labels.task_labels(decision.job, decision.uid, task),
+            "annotations": {
+                labels.GENERATION: str(decision.generation),
+                labels.RESOURCES: msgspec.json.encode(task.resources).decode(),
+            },
+            "ownerReferences": [_owner(decision.job, order.owner_uid)],
+        },
+        "spec": _spec(decision, task, order.name, settings),
+    }
+
+
+def resize(resources: Resources) -> Body:
+    """The patch for a pod's `resize` subresource: cpu and memory only, devices cannot change."""
+    wanted = {k: v for k, v in quantities(resources).items() if k != GPU}
+    container = {"name": CONTAINER, "resources": {"requests": wanted, "limits": wanted}}
+    return {"spec": {"containers": [container]}}
+
+
+def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
+    """What the request names (a relative path begins at the cluster's folder), else a folder for this job alone."""
+    own = f"{decision.namespace}/{decision.job}-{decision.uid}"
+    return posixpath.join(settings.checkpoint_dir, decision.request.checkpoint.path or own)
+
+
+def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Settings) -> Body:
+    request = decision.request
+    volumes = [*_volumes(request), *_checkpoint_volume(settings)]
+    return {
+        "hostname": name,
+        "subdomain": decision.job,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": round(request.grace_s),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "affinity": _on_node(task.node),
+        "securityContext": _pod_security(settings),
+        "containers": [_container(decision, task, settings)],
+        **({"tolerations": [{"key": GPU, "operator": "Exists"}]} if task.resources.gpu else {}),
+        **({"volumes": volumes} if volumes else {}),
+    }
+
+
+def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> Body:
+    request, amounts = decision.request, quantities(task.resources)
+    mounts = [{"name": v.name, "mountPath": v.mount_path} for v in request.volumes]
+    if settings.checkpoint_claim:
+        mounts.append({"name": CHECKPOINTS, "mountPath": settings.checkpoint_dir})
+    port = int(settings.task_ports.split(",")[0])
+    return {
+        "name": CONTAINER,
+        "image": request.image or settings.image,
+        "command": COMMAND,
+        "env": [*_env(decision, task, settings), *_pod_env()],
+        "resources": {"requests": amounts, "limits": amounts},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **({"ports": [{"name": PORT, "containerPort": port}]} if port else {}),
+        **({"volumeMounts": mounts} if mounts else {}),
+    }
+
+
+def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> list[Body]:
+    values = {
+        "WEIR_NATS_URL": settings.trainer_nats_url or settings.nats_url,
+        "WEIR_LOG_LEVEL": settings.log_level,
+        "WEIR_TRAINER_JOB": decision.job,
+        "WEIR_TRAINER_NAMESPACE": decision.namespace,
+        "WEIR_TRAINER_UID": str(decision.uid),
+        "WEIR_TRAINER_ROLE": task.role,
+        "WEIR_TRAINER_SERIAL": str(task.serial),
+        "WEIR_TRAINER_PORTS": settings.task_ports,
+        "WEIR_TRAINER_CHECKPOINT_DIR": checkpoint_dir(decision, settings),
+        "WEIR_TRAINER_CPU": f"{task.resources.cpu:g}",
+        "WEIR_TRAINER_MEMORY_GIB": f"{task.resources.memory_gib:g}",
+        "GRPC_FAIL_FAST": "use_caller",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _pod_env() -> list[Body]:
+    """What only Kubernetes knows, once the pod is placed."""
+    fields = {
+        "WEIR_TRAINER_POD": "metadata.name",
+        "WEIR_TRAINER_POD_UID": "metadata.uid",
+        "WEIR_TRAINER_NODE": "spec.nodeName",
+        "WEIR_TRAINER_HOST": "status.podIP",
+    }
+    return [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+
+
+def _on_node(node: str) -> Body:
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def _pod_security(settings: Settings) -> Body:
+    return {"runAsNonRoot": True, "fsGroup": settings.fs_group, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def _volumes(request: JobRequested) -> list[Body]:
+    return [{"name": volume.name, **_source(volume)} for volume in request.volumes]
+
+
+def _source(volume: Volume) -> Body:
+    if volume.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": volume.claim}}
+    return {"hostPath": {"path": volume.host_path}} if volume.host_path is not None else {"emptyDir": {}}
+
+
+def _checkpoint_volume(settings: Settings) -> list[Body]:
+    claim = settings.checkpoint_claim
+    return [{"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": claim}}] if claim else []
+
+
+def _owner(name: str, uid: str) -> Body:
+    return {"apiVersion": "v1", "kind": "Service", "name": name, "uid": uid, "controller": True}

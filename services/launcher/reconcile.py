@@ -1,0 +1,86 @@
+"""The launcher's one decision: from all that is known, what is to be done now. Pure.
+
+It looks at the world as it is and not at what has just happened, so a repeated event, a late one, or a restart at any
+moment makes no difference. For each job, in this order:
+
+    1  a job that is over leaves nothing behind
+    2  pods that ended are reported
+    3  a generation that is overtaken, or will not be, is abandoned
+    4  the one in flight takes its next step (cluster spec, then hand-over), and what it lacks is made
+    5  pods that began are reported
+    6  what nobody wants any more goes
+    7  cpu and memory change in place
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from services.launcher.actions import Action, Say
+from services.launcher.creations import creations
+from services.launcher.exits import exits, lost_s, starts
+from services.launcher.generations import abandonment, in_flight, superseded
+from services.launcher.jobs import Job
+from services.launcher.resizes import resizes
+from services.launcher.settings import Settings
+from services.launcher.specs import next_step
+from services.launcher.troubles import reason, troubles
+from services.launcher.victims import orphaned_s, remains, victims
+from services.launcher.view import View
+from shared.messages import JobMessage
+
+
+def reconcile(view: View, now: float, rules: Settings, only: Iterable[int] | None = None) -> list[Action]:
+    """What is to be done, for these jobs (absent: all). What is under way already is left out."""
+    found: list[Action] = []
+    for uid in sorted(view.uids() if only is None else only):
+        job = view.told.jobs.get(uid)
+        found += _without_job(view, uid, now, rules) if job is None else _of_job(view, job, now, rules)
+    return [action for action in found if action.key() not in view.asked]
+
+
+def next_due(view: View, now: float, rules: Settings, uid: int) -> float | None:
+    """When time alone will change the answer for a job; None: never."""
+    return min((due for due in _dues(view, uid, rules) if due > now), default=None)
+
+
+def _without_job(view: View, uid: int, now: float, rules: Settings) -> list[Action]:
+    due = orphaned_s(view, uid, rules.orphan_s)
+    return remains(view, uid) if due is not None and due <= now else []
+
+
+def _of_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
+    return [
+        *_say(exits(view, job, now, rules.node_lost_s)),
+        *_say(superseded(job)),
+        *_flight(view, job, now, rules),
+        *_say(starts(view, job)),
+        *victims(view, job),
+        *resizes(view, job),
+    ]
+
+
+def _flight(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
+    number = in_flight(job)
+    if number is None:
+        return []
+    why = reason(troubles(view, job, number, rules), now)
+    if why is not None:
+        return _say([abandonment(job, number, why)])
+    step = next_step(view, job, number, now)
+    return [*_say([step] if step else []), *creations(view, job, number)]
+
+
+def _say(messages: Sequence[JobMessage]) -> list[Action]:
+    return [Say(message=message) for message in messages]
+
+
+def _dues(view: View, uid: int, rules: Settings) -> list[float]:
+    job = view.told.jobs.get(uid)
+    if job is None:
+        due = orphaned_s(view, uid, rules.orphan_s)
+        return [] if due is None else [due]
+    lost = (lost_s(pod, view.nodes, rules.node_lost_s) for pod in view.pods_of(uid))
+    number = in_flight(job)
+    late = troubles(view, job, number, rules) if number is not None else []
+    return [due for due in lost if due is not None] + [due for due, _ in late]

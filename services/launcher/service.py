@@ -1,0 +1,225 @@
+"""The launcher's shell: remember each fact, ask the one pure question, perform the answer.
+
+Every fact is dealt with in the same way, whatever it is: it is folded into the view and the reconciler is woken. A
+burst of facts is answered once. Nothing is performed before all that was said is read and all that exists is listed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import cast
+
+import structlog
+
+from services.launcher import exits, facts, kube, memory, view
+from services.launcher.actions import Action, CreatePod, CreateService, ResizePod, Say
+from services.launcher.api import Api, Body, connect
+from services.launcher.facts import Kind
+from services.launcher.reconcile import next_due, reconcile
+from services.launcher.settings import Settings as Settings
+from services.launcher.watch import Watcher
+from shared.bus import Bus, Heard
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobFinished,
+    JobMessage,
+    Message,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+    TrainingResumed,
+)
+
+log = structlog.get_logger()
+
+SAID: tuple[type[Message], ...] = (
+    ClusterSpecPublished,
+    HandOverOrdered,
+    GenerationAbandoned,
+    TaskStarted,
+    TaskExited,
+    TaskUpdated,
+)
+HEARD: tuple[type[Message], ...] = (
+    AllocationDecided,
+    JobFinished,
+    TaskReady,
+    GenerationPrepared,
+    CheckpointSaved,
+    TrainingResumed,
+)
+KINDS: tuple[Kind, ...] = ("nodes", "services", "pods")
+
+
+class Launcher:
+    def __init__(self, bus: Bus, api: Api, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+        self.bus, self.api, self.settings, self.clock = bus, api, settings, clock
+        self.view = view.View()
+        self.after: dict[str, int] = {}  # by stream: the last message in the view
+        self.backlog: list[Heard] | None = []  # until all that was said is read
+        self.unlisted, self.listed = set(KINDS), asyncio.Event()
+        self.dirty, self.wake = set[int](), asyncio.Event()
+        self.dues: dict[int, float] = {}  # when time alone changes something, by job
+        self.failures: dict[str, int] = {}  # in a row, by action
+        self.slots = asyncio.Semaphore(settings.kube_parallel)
+        self.saved_s, self.unsaved = clock(), False
+
+    # ------------------------------------------------------------ remember
+
+    async def on_fact(self, heard: Heard) -> None:
+        """Two streams are read one behind the other: what is read late is put in order before it is remembered."""
+        if self.backlog is not None:
+            self.backlog.append(heard)
+            return
+        self.remember(cast(JobMessage, heard.message), heard.stored_s)
+        self.after[heard.stream] = max(heard.sequence, self.after.get(heard.stream, 0))
+
+    def remember(self, message: JobMessage, at_s: float) -> None:
+        self.view = view.told(self.view, message, at_s)
+        self.unsaved = True
+        self.stir(message.uid)
+
+    async def caught_up(self) -> None:
+        backlog, self.backlog = self.backlog or [], None
+        for heard in sorted(backlog, key=lambda heard: heard.stored_s):
+            await self.on_fact(heard)
+
+    def on_list(self, kind: Kind, bodies: list[Body]) -> None:
+        if kind == "nodes":
+            self.view = view.nodes_listed(self.view, [facts.node_fact(b) for b in bodies], self.clock())
+        elif kind == "services":
+            self.view = view.services_listed(self.view, [s for b in bodies if (s := facts.service_fact(b))])
+        else:
+            self.view = view.pods_listed(self.view, [p for b in bodies if (p := facts.pod_fact(b))])
+        self.unlisted.discard(kind)
+        if not self.unlisted:
+            self.listed.set()
+        self.stir(*self.view.uids())
+
+    def on_change(self, kind: Kind, body: Body, gone: bool) -> None:
+        if kind == "nodes":
+            self.on_node(facts.node_fact(body), gone)
+        elif kind == "services" and (service := facts.service_fact(body)):
+            self.view = view.service_seen(self.view, service, gone)
+            self.stir(service.job_uid, *self.view.told.jobs)
+        elif kind == "pods" and (pod := facts.pod_fact(body)):
+            self.view = view.pod_seen(self.view, facts.gone(pod) if gone else pod)
+            self.stir(pod.job_uid, *(self.namesakes(pod) if gone else ()))
+
+    def on_node(self, node: facts.NodeFact, gone: bool) -> None:
+        """Nodes report themselves all the time; only their readiness matters."""
+        known = self.view.nodes.get(node.name)
+        if gone or known is None or known.ready != node.ready:
+            self.view = view.node_seen(self.view, node, gone, self.clock())
+            self.stir(*self.view.uids())
+
+    def namesakes(self, pod: facts.PodFact) -> list[int]:
+        """The jobs that may have waited for a pod's name."""
+        return [uid for uid, job in self.view.told.jobs.items() if (job.namespace, job.job) == (pod.namespace, pod.job)]
+
+    def stir(self, *uids: int) -> None:
+        self.dirty.update(uids)
+        self.wake.set()
+
+    # ------------------------------------------------------------ ask, perform
+
+    async def run(self) -> None:
+        self.view = view.awake(self.view, self.clock())
+        log.info("Awake", jobs=len(self.view.told.jobs), pods=sum(map(len, self.view.pods.values())))
+        try:
+            while True:
+                await self.answer()
+                await self.save_now_and_then()
+                await self.until_stirred()
+        finally:
+            await self.api.close()
+
+    async def answer(self) -> None:
+        """Once for all that has happened since the last time."""
+        self.wake.clear()
+        uids, self.dirty = self.dirty, set()
+        for action in reconcile(self.view, self.clock(), self.settings, uids):
+            if isinstance(action, Say):
+                await self.say(action.message)
+            else:
+                self.view = view.asked(self.view, action.key())
+                self.bus.spawn(self.perform(action))
+        for uid in uids:
+            self.view = exits.forget(self.view, uid)
+            self.look_again(uid)
+
+    def look_again(self, uid: int) -> None:
+        due = next_due(self.view, self.clock(), self.settings, uid)
+        if due is not None:
+            self.dues[uid] = due
+        else:
+            self.dues.pop(uid, None)
+
+    async def until_stirred(self) -> None:
+        """Sleep until something happens, or until time alone changes something."""
+        saving = [self.saved_s + self.settings.snapshot_s] if self.unsaved else []
+        due = min([*self.dues.values(), *saving], default=None)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.wake.wait(), None if due is None else max(0.0, due - self.clock()))
+        self.stir(*(uid for uid, at in self.dues.items() if at <= self.clock()))
+
+    async def say(self, message: JobMessage) -> None:
+        log.info(type(message).__name__, job=message.key(), generation=message.generation, id=message.id())
+        await self.bus.publish(message)
+        self.remember(message, self.clock())
+
+    async def perform(self, action: Action) -> None:
+        log.info(type(action).__name__, action=action.key())
+        try:
+            async with self.slots:
+                await kube.perform(action, self.api, self.settings)
+            self.failures.pop(action.key(), None)
+        except kube.Refused as error:
+            await self.on_refused(action, str(error))
+        except kube.TryLater as error:
+            await self.again_later(action, str(error))
+
+    async def on_refused(self, action: Action, why: str) -> None:
+        """What cannot be made ends its generation; a resize that cannot be done is left; a deletion is tried again."""
+        log.warning("Refused", action=action.key(), error=why)
+        if isinstance(action, CreatePod | CreateService):
+            decision = action.decision
+            self.view = view.refused(self.view, decision.uid, decision.generation, why)
+            self.view = view.unasked(self.view, action.key())
+            self.stir(decision.uid)
+        elif not isinstance(action, ResizePod):
+            await self.again_later(action, why)
+
+    async def again_later(self, action: Action, why: str) -> None:
+        count = self.failures[action.key()] = self.failures.get(action.key(), 0) + 1
+        wait_s = min(self.settings.kube_retry_s * 2 ** (count - 1), self.settings.kube_retry_max_s)
+        log.warning("TryingAgain", action=action.key(), in_s=wait_s, error=why)
+        await asyncio.sleep(wait_s)
+        self.view = view.unasked(self.view, action.key())
+        self.stir(*self.view.uids())
+
+    async def save_now_and_then(self) -> None:
+        if self.unsaved and self.clock() >= self.saved_s + self.settings.snapshot_s:
+            self.saved_s, self.unsaved = self.clock(), False
+            await memory.save(self.bus, memory.Snapshot(after=dict(self.after), told=self.view.told))
+
+
+async def start(bus: Bus, settings: Settings) -> None:
+    launcher = Launcher(bus, await connect(settings), settings)
+    known = await memory.load(bus)
+    launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
+    await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)
+    await launcher.caught_up()
+    for kind in KINDS:
+        bus.spawn(Watcher(launcher.api, kind, settings, launcher.on_list, launcher.on_change).run())
+    await launcher.listed.wait()
+    bus.spawn(launcher.run())

@@ -1,0 +1,37 @@
+"""Settings of the launcher: where the cluster is, what a pod looks like, and how long each step may take."""
+
+from __future__ import annotations
+
+from shared.config import Common
+
+
+class Settings(Common, frozen=True, kw_only=True):
+    """`WEIR_LAUNCHER_<FIELD>`. Every timer is one of these."""
+
+    # The cluster: a URL (the local stand-in, a proxy), else a kubeconfig, else the pod's own service account.
+    kube_url: str = ""
+    kubeconfig: str = ""
+    kube_namespace: str = ""  # look at this namespace only; empty: at all
+    kube_parallel: int = 16  # requests under way at once
+    kube_timeout_s: float = 15.0  # one request
+    kube_retry_s: float = 0.5  # first wait after a failure; doubles up to kube_retry_max_s
+    kube_retry_max_s: float = 15.0
+    kube_watch_s: int = 240  # the server ends a watch after this long, and it is begun again
+
+    # A trainer's pod.
+    image: str = "weir-trainer:latest"  # where the request names none
+    trainer_nats_url: str = ""  # the bus as a pod sees it; empty: as the launcher does
+    task_ports: str = "2222,2223"  # "0,0": free ones, for many pods on one machine
+    checkpoint_dir: str = "/var/lib/weir/checkpoints"
+    checkpoint_claim: str = ""  # a claim that every pod mounts at checkpoint_dir
+    fs_group: int = 65532  # so that a pod which is not root may write to a claim
+
+    # How long a generation may take for each step, from the message that began it; then it is abandoned.
+    unschedulable_s: float = 30.0  # the scheduler says no
+    start_timeout_s: float = 300.0  # decided -> every task ready (images may have to be pulled)
+    prepare_timeout_s: float = 180.0  # cluster spec -> every task prepared
+    resume_timeout_s: float = 120.0  # hand-over -> training resumed
+
+    node_lost_s: float = 10.0  # not Ready this long (on top of Kubernetes' own 40 s): its pods are lost
+    orphan_s: float = 300.0  # what belongs to no known job is removed so long after our start; 0: never
+    snapshot_s: float = 30.0  # what was heard is stored this often, so that a restart reads less

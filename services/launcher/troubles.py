@@ -1,0 +1,76 @@
+"""Why, and from when on, a generation that is being brought up will not be.
+
+Law: everything that can go wrong is listed with the moment at which it counts (0: at once). The earliest that has
+passed is the reason to give the generation up; the earliest that has not is when to look again. One list, so no timer
+can be forgotten.
+"""
+
+from __future__ import annotations
+
+from services.launcher.exits import lost_s
+from services.launcher.facts import PodFact
+from services.launcher.jobs import Generation, Job, locked
+from services.launcher.settings import Settings
+from services.launcher.specs import ready_tasks, unprepared
+from services.launcher.view import View
+
+NOW = 0.0
+Trouble = tuple[float, str]
+
+
+def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble]:
+    generation = job.generations[number]
+    found = [late(view, job, generation, rules)]
+    if (job.uid, number) in view.refused:
+        found.append((NOW, view.refused[job.uid, number]))
+    found += [(NOW, f"{p.pod}: {p.error}") for p in generation.prepared.values() if p.error is not None]
+    fragile = _indispensable(generation) if locked(job) == number else list(generation.tasks)
+    return found + [trouble for name in sorted(fragile) for trouble in _of_pod(view, job, name, rules)]
+
+
+def reason(found: list[Trouble], now: float) -> str | None:
+    """The first that counts by now."""
+    due = sorted((t for t in found if t[0] <= now), key=lambda t: t[0])
+    return due[0][1] if due else None
+
+
+def late(view: View, job: Job, generation: Generation, rules: Settings) -> Trouble:
+    """The time limit of the step that the generation is at, and who keeps it waiting."""
+    if generation.ordered_s is not None:
+        due = max(generation.ordered_s, view.awake_s) + rules.resume_timeout_s
+        return due, f"training not resumed within {rules.resume_timeout_s:g} s of the hand-over"
+    if generation.spec is not None:
+        due = max(generation.spec_s, view.awake_s) + rules.prepare_timeout_s
+        waits = ", ".join(unprepared(view, job, generation))
+        return due, f"not prepared within {rules.prepare_timeout_s:g} s: {waits}"
+    due = max(generation.decided_s, job.settled_s, view.awake_s) + rules.start_timeout_s
+    return due, f"not ready within {rules.start_timeout_s:g} s: {_unready(view, job, generation)}"
+
+
+def _unready(view: View, job: Job, generation: Generation) -> str:
+    ready, pods = ready_tasks(view, job, generation), view.standing(job.uid)
+    return ", ".join(f"{name} ({_state(pods.get(name))})" for name in sorted(generation.tasks) if name not in ready)
+
+
+def _state(pod: PodFact | None) -> str:
+    return "no pod" if pod is None else pod.waiting or pod.stuck or pod.phase
+
+
+def _indispensable(generation: Generation) -> list[str]:
+    """A locked generation can do without a worker; without its chief or a ps it cannot come to be."""
+    return [name for name, task in generation.tasks.items() if task.role != "worker"]
+
+
+def _of_pod(view: View, job: Job, name: str, rules: Settings) -> list[Trouble]:
+    pod = view.standing(job.uid).get(name)
+    if pod is None:
+        return [(NOW, f"{name} is gone")] if name in job.known_pods() else []
+    if pod.over:
+        return [(NOW, f"{name} ended: {pod.reason} (exit code {pod.exit_code}) {pod.message}".strip())]
+    if pod.leaving:
+        return [(NOW, f"{name} is being deleted")]
+    lost = lost_s(pod, view.nodes, rules.node_lost_s)
+    found = [] if lost is None else [(lost, f"{name} is lost: node {pod.node} is not ready")]
+    if pod.stuck:
+        found.append((pod.stuck_s + rules.unschedulable_s, f"{name} is unschedulable: {pod.stuck}"))
+    return found

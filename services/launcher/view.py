@@ -1,0 +1,170 @@
+"""Everything the launcher knows: what the bus said of each job, and what Kubernetes shows. A pure fold of both.
+
+What the bus said is kept over a restart (`Told`); what Kubernetes shows is listed anew; what is under way (`asked`) is
+forgotten, because performing it again does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from services.launcher import actions
+from services.launcher.facts import NodeFact, PodFact, ServiceFact
+from services.launcher.jobs import Job, fold
+from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, JobMessage
+
+FINISHED_KEPT = 10_000  # uids of finished jobs, the newest: a late decision must not bring one back
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the bus said, by job uid."""
+
+    jobs: dict[int, Job] = {}
+    finished: dict[int, float] = {}
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """`pods` by job uid and pod uid, `services` by job uid. `refused`: why (job uid, generation) cannot be made."""
+
+    told: Told = Told()
+    pods: dict[int, dict[str, PodFact]] = {}
+    services: dict[int, ServiceFact] = {}
+    nodes: dict[str, NodeFact] = {}
+    refused: dict[tuple[int, int], str] = {}
+    asked: frozenset[str] = frozenset()
+    awake_s: float = 0.0  # since when we watch: no step is late before its time has passed before our eyes
+
+    def pods_of(self, uid: int) -> list[PodFact]:
+        return list(self.pods.get(uid, {}).values())
+
+    def standing(self, uid: int) -> dict[str, PodFact]:
+        """The pods of a job that exist, by name."""
+        return {pod.name: pod for pod in self.pods_of(uid) if not pod.gone}
+
+    def taken(self, job: Job) -> set[str]:
+        """Pod names that an earlier job of the same name has not given back yet."""
+        others = (pods.values() for uid, pods in self.pods.items() if uid != job.uid)
+        return {
+            p.name for pods in others for p in pods if (p.namespace, p.job) == (job.namespace, job.job) and not p.gone
+        }
+
+    def service_taken(self, job: Job) -> bool:
+        same = (job.namespace, job.job)
+        return any((s.namespace, s.name) == same for uid, s in self.services.items() if uid != job.uid)
+
+    def uids(self) -> set[int]:
+        return {*self.told.jobs, *self.pods, *self.services}
+
+
+# ---------------------------------------------------------------- the bus
+
+
+def told(view: View, message: JobMessage, at_s: float) -> View:
+    """Remember a message."""
+    new = _told(view.told, message, at_s)
+    if new is view.told:
+        return view
+    gone = (message.uid, message.generation)
+    keep = {k: v for k, v in view.refused.items() if not (isinstance(message, GenerationAbandoned) and k == gone)}
+    return replace(view, told=new, refused=keep)
+
+
+def _told(said: Told, message: JobMessage, at_s: float) -> Told:
+    uid = message.uid
+    if uid in said.finished:
+        return said
+    if isinstance(message, JobFinished):
+        newest = sorted([*said.finished, uid])[-FINISHED_KEPT:]
+        left = {u: job for u, job in said.jobs.items() if u != uid}
+        return Told(jobs=left, finished={u: said.finished.get(u, at_s) for u in newest})
+    job = said.jobs.get(uid)
+    if job is None and isinstance(message, AllocationDecided):
+        job = Job(namespace=message.namespace, job=message.job, uid=uid)
+    if job is None:
+        return said
+    return replace(said, jobs={**said.jobs, uid: fold(job, message, at_s)})
+
+
+# ---------------------------------------------------------------- Kubernetes
+
+
+def pod_seen(view: View, pod: PodFact) -> View:
+    """Remember a pod as it is now; of one that is gone, only if it lived, how it ended."""
+    own = {uid: p for uid, p in view.pods.get(pod.job_uid, {}).items() if uid != pod.uid}
+    if not (pod.gone and pod.phase == "Pending"):
+        own[pod.uid] = pod
+    done = {actions.creation(pod.name, pod.job_uid)} | ({f"delete pod {pod.uid}"} if pod.gone else set())
+    return replace(view, pods=_put(view.pods, pod.job_uid, own), asked=view.asked - done)
+
+
+def pods_listed(view: View, listed: Iterable[PodFact]) -> View:
+    """All there are: the others are gone."""
+    found = list(listed)
+    there = {pod.uid for pod in found}
+    lost = [p for own in view.pods.values() for p in own.values() if p.uid not in there and not p.gone]
+    for pod in [*(replace(p, gone=True) for p in lost), *found]:
+        view = pod_seen(view, pod)
+    return view
+
+
+def pod_forgotten(view: View, pod: PodFact) -> View:
+    """A pod that is gone, of which nothing more needs to be said."""
+    own = {uid: p for uid, p in view.pods.get(pod.job_uid, {}).items() if uid != pod.uid}
+    return replace(view, pods=_put(view.pods, pod.job_uid, own))
+
+
+def service_seen(view: View, service: ServiceFact, gone: bool) -> View:
+    known = view.services.get(service.job_uid)
+    if gone:
+        if known is None or known.uid != service.uid:
+            return view
+        left = {uid: s for uid, s in view.services.items() if uid != service.job_uid}
+        return replace(view, services=left, asked=view.asked - {f"delete service {service.uid}"})
+    asked = frozenset(k for k in view.asked if not k.startswith(f"create service {service.job_uid} "))
+    return replace(view, services={**view.services, service.job_uid: service}, asked=asked)
+
+
+def services_listed(view: View, listed: Iterable[ServiceFact]) -> View:
+    view = replace(view, services={})
+    for service in listed:
+        view = service_seen(view, service, gone=False)
+    return view
+
+
+def node_seen(view: View, node: NodeFact, gone: bool, now: float) -> View:
+    fact = NodeFact(name=node.name, ready=False, since_s=now) if gone else node
+    return replace(view, nodes={**view.nodes, node.name: fact})
+
+
+def nodes_listed(view: View, listed: Iterable[NodeFact], now: float) -> View:
+    """All there are: a node that was there and is not any more counts as not ready from now on."""
+    found = {node.name: node for node in listed}
+    lost = {n: f if not f.ready else NodeFact(name=n, ready=False, since_s=now) for n, f in view.nodes.items()}
+    return replace(view, nodes={**lost, **found})
+
+
+# ---------------------------------------------------------------- what is under way
+
+
+def awake(view: View, now: float) -> View:
+    return replace(view, awake_s=now)
+
+
+def asked(view: View, key: str) -> View:
+    return replace(view, asked=view.asked | {key})
+
+
+def unasked(view: View, key: str) -> View:
+    """It failed, or nothing will show that it is done: it may be ordered again."""
+    return replace(view, asked=view.asked - {key})
+
+
+def refused(view: View, uid: int, generation: int, why: str) -> View:
+    return replace(view, refused={**view.refused, (uid, generation): why})
+
+
+def _put(pods: dict[int, dict[str, PodFact]], uid: int, own: dict[str, PodFact]) -> dict[int, dict[str, PodFact]]:
+    return {**{u: p for u, p in pods.items() if u != uid}, **({uid: own} if own else {})}

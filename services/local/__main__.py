@@ -1,0 +1,48 @@
+"""`python -m services.local --cluster FILE --data DIR [--port 0] [--port-file FILE] [--token T]`"""
+
+import argparse
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+from services.local.node_spec import BadCluster, parse
+from services.local.service import Settings, local_cluster
+from shared import log
+
+BAD_SETTINGS = 2
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="services.local", description="a Kubernetes cluster on one machine")
+    parser.add_argument("--cluster", type=Path, required=True, help="YAML file with nodes and tenants")
+    parser.add_argument("--data", type=Path, required=True, help="folder for logs and pods")
+    parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; 0: any that is free")
+    parser.add_argument("--port-file", type=Path, help="where to write the port, once it is open")
+    parser.add_argument("--token", default="", help="if given, every request must carry it")
+    return parser.parse_args()
+
+
+async def serve(chosen: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    spec = parse(chosen.cluster.read_text())
+    settings = Settings(port=chosen.port, token=chosen.token)
+    async with local_cluster(spec.nodes, chosen.data, tenants=spec.tenants, settings=settings) as cluster:
+        if chosen.port_file is not None:
+            chosen.port_file.write_text(cluster.url.rpartition(":")[2])
+        await stop.wait()
+
+
+def main() -> None:
+    log.configure("local")
+    try:
+        asyncio.run(serve(arguments()))
+    except (BadCluster, OSError) as error:
+        print(f"cannot start the cluster: {error}", file=sys.stderr)
+        sys.exit(BAD_SETTINGS)
+
+
+if __name__ == "__main__":
+    main()

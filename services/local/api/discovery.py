@@ -1,0 +1,63 @@
+"""What there is, for clients that ask before they act."""
+
+from services.local.kubelet.node import VERSION
+from services.local.objects.bodies import Body
+from services.local.objects.kinds import KINDS, Kind
+
+VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+METRICS = "metrics.k8s.io"
+METRIC_KINDS = (("nodes", "NodeMetrics", False), ("pods", "PodMetrics", True))
+
+
+def version() -> Body:
+    major, minor = VERSION.removeprefix("v").split(".")[:2]
+    return {"major": major, "minor": minor, "gitVersion": f"{VERSION}+weir", "gitCommit": "", "gitTreeState": "clean",
+            "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": "linux"}
+
+
+def core_versions() -> Body:
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+
+
+def groups() -> list[str]:
+    return sorted({f"{kind.group}/{kind.version}" for kind in KINDS if kind.group} | {f"{METRICS}/v1beta1"})
+
+
+def group(group_version: str) -> Body:
+    name, _, number = group_version.partition("/")
+    one = {"groupVersion": group_version, "version": number}
+    return {"name": name, "versions": [one], "preferredVersion": one}
+
+
+def group_list() -> Body:
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group(each) for each in groups()]}
+
+
+def one_group(name: str) -> Body | None:
+    found = next((each for each in groups() if each.partition("/")[0] == name), None)
+    return {"kind": "APIGroup", "apiVersion": "v1", **group(found)} if found else None
+
+
+def resource(kind: Kind) -> Body:
+    short = {"shortNames": list(kind.short)} if kind.short else {}
+    return {"name": kind.plural, "singularName": kind.name.lower(), "namespaced": kind.namespaced, "kind": kind.name,
+            "verbs": VERBS, **short}
+
+
+def subresources(kind: Kind) -> list[Body]:
+    names = [*(("status",) if kind.has_status else ()), *kind.subresources]
+    return [{"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.name,
+             "verbs": ["get", "patch", "update"]} for name in names]
+
+
+def resource_list(group: str, version: str) -> Body | None:
+    """None: no such group and version."""
+    here = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
+    listed = [entry for kind in here for entry in (resource(kind), *subresources(kind))]
+    if (group, version) == (METRICS, "v1beta1"):
+        listed = [{"name": plural, "singularName": "", "namespaced": namespaced, "kind": name, "verbs": ["get", "list"]}
+                  for plural, name, namespaced in METRIC_KINDS]
+    if not listed:
+        return None
+    whole = f"{group}/{version}" if group else version
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": whole, "resources": listed}

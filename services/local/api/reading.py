@@ -1,0 +1,91 @@
+"""get and list. A list is joined from bytes that are there already; no object is encoded twice."""
+
+import base64
+import binascii
+
+import msgspec
+from aiohttp import web
+
+from services.local.api.options import JSON, ListOptions, list_options, wants_table
+from services.local.api.paths import Place
+from services.local.api.tables import table
+from services.local.happenings import as_new
+from services.local.journal import Stored, encode
+from services.local.objects.bodies import Body, name_of, namespace_of
+from services.local.objects.kinds import NEW_EVENT, Kind
+from services.local.objects.refusals import bad_request, expired
+from services.local.store import Key, Store
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a paged list goes on. Its revision is that of the first page, so a watch from there misses nothing."""
+
+    revision: int
+    after: Key
+
+
+def answer(body: Body, code: int = 200) -> web.Response:
+    return web.Response(body=encode(body), status=code, content_type=JSON)
+
+
+def outward(kind: Kind, body: Body) -> Body:
+    return as_new(body) if kind is NEW_EVENT else body
+
+
+def get_one(request: web.Request, store: Store, place: Place) -> web.Response:
+    body = outward(place.kind, store.read(place.kind, place.namespace, place.name))
+    if wants_table(request):
+        version = {"resourceVersion": body["metadata"]["resourceVersion"]}
+        return answer(table(place.kind, [body], store.clock(), version))
+    return answer(body)
+
+
+def shown(kind: Kind, found: list[Stored]) -> list[Stored]:
+    return [Stored(as_new(s.body), s.revision) for s in found] if kind is NEW_EVENT else found
+
+
+def matching(store: Store, place: Place, options: ListOptions) -> list[Stored]:
+    found = shown(place.kind, store.stored(place.kind, place.namespace))
+    chosen = [s for s in found if options.match(s.body)]
+    return [s for s in chosen if name_of(s.body) == place.name] if place.name else chosen
+
+
+def get_list(request: web.Request, store: Store, place: Place) -> web.Response:
+    options = list_options(place.kind, request.query)
+    page = read_token(options.go_on, store.journal(place.kind).floor) if options.go_on else None
+    found = matching(store, place, options)
+    rest = [s for s in found if page is None or key_of(s) > page.after]
+    revision = page.revision if page else store.revision
+    chosen = rest[: options.limit] if options.limit else rest
+    meta: Body = {"resourceVersion": str(revision)}
+    if len(chosen) < len(rest):
+        token = write_token(Page(revision=revision, after=key_of(chosen[-1])))
+        meta |= {"continue": token, "remainingItemCount": len(rest) - len(chosen)}
+    if wants_table(request):
+        return answer(table(place.kind, [s.body for s in chosen], store.clock(), meta))
+    return joined(place.kind, meta, chosen)
+
+
+def joined(kind: Kind, meta: Body, items: list[Stored]) -> web.Response:
+    head = encode({"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": meta})
+    body = head[:-1] + b',"items":[' + b",".join(s.encoded for s in items) + b"]}"
+    return web.Response(body=body, content_type=JSON)
+
+
+def key_of(stored: Stored) -> Key:
+    return namespace_of(stored.body), name_of(stored.body)
+
+
+def write_token(page: Page) -> str:
+    return base64.urlsafe_b64encode(encode(page)).decode().rstrip("=")
+
+
+def read_token(text: str, floor: int) -> Page:
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        page = msgspec.json.decode(raw, type=Page)
+    except (binascii.Error, msgspec.DecodeError) as error:
+        raise bad_request(f"continue key is not valid: {error}") from error
+    if page.revision < floor:
+        raise expired(page.revision, floor)
+    return page

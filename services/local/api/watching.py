@@ -1,0 +1,134 @@
+"""watch: what happens, as it happens, as JSON lines.
+
+    resourceVersion empty or 0   first every object there is, as ADDED, then what happens
+    resourceVersion n            what happened after n; 410 Expired, as an ERROR event, if that is forgotten
+    sendInitialEvents            as the first, with a bookmark that says where the first part ends
+
+A watcher is a position in the journal. All lines that are ready go out in one write.
+"""
+
+import asyncio
+import random
+
+from aiohttp import web
+
+from services.local.api.options import JSON, ListOptions, list_options, wants_table
+from services.local.api.paths import Place
+from services.local.api.reading import matching
+from services.local.api.tables import table
+from services.local.happenings import as_new
+from services.local.journal import ADDED, BOOKMARK, ERROR, Change, encode, line_of
+from services.local.objects.bodies import Body, meta, name_of, namespace_of
+from services.local.objects.kinds import NEW_EVENT, Kind
+from services.local.objects.refusals import Refusal, bad_request, too_new
+from services.local.store import Store
+
+BOOKMARK_S = 60.0
+EXPIRED = 410
+LONGEST_S = (1800.0, 3600.0)  # a watch that names no timeout ends somewhere in between
+
+
+class Watch:
+    def __init__(self, store: Store, place: Place, options: ListOptions, as_table: bool, bookmark_s: float) -> None:
+        self.store, self.place, self.options, self.as_table = store, place, options, as_table
+        self.journal = store.journal(place.kind)
+        self.bookmark_s = bookmark_s
+        self.position = store.revision
+
+    def first(self) -> bytes:
+        """What goes out before anything happens. Raises if the revision cannot be served."""
+        asked, initial = self.options.revision, self.options.initial_events
+        if not asked.isdigit() and asked:
+            raise bad_request(f"invalid resource version: {asked!r}")
+        if initial or (initial is None and asked in ("", "0")):
+            return self.everything() + (self.bookmark(ended=True) if initial else b"")
+        self.position = int(asked) if asked else self.store.revision
+        if self.position > self.store.revision:
+            raise too_new(self.position, self.store.revision)
+        return self.later()
+
+    def everything(self) -> bytes:
+        found = matching(self.store, self.place, self.options)
+        return b"".join(self.written(ADDED, s.body, s.encoded) for s in found)
+
+    def later(self) -> bytes:
+        """What happened since the position, which moves."""
+        changes = self.journal.after(self.position)
+        self.position = max(self.position, self.store.revision)
+        return b"".join(self.line(change) for change in changes)
+
+    def line(self, change: Change) -> bytes:
+        body = change.after.body
+        if self.place.namespace not in ("", namespace_of(body)) or self.place.name not in ("", name_of(body)):
+            return b""
+        verb = change.seen_by(self.options.match)
+        if verb is None:
+            return b""
+        if self.as_table or self.place.kind is NEW_EVENT:
+            return self.written(verb, change.shown(verb), None)
+        return change.line(verb)
+
+    def written(self, verb: str, body: Body, encoded: bytes | None) -> bytes:
+        body = as_new(body) if self.place.kind is NEW_EVENT and "regarding" not in body else body
+        if self.as_table:
+            version = {"resourceVersion": meta(body).get("resourceVersion")}
+            return line_of(verb, encode(table(self.place.kind, [body], self.store.clock(), version)))
+        return line_of(verb, encoded if encoded is not None else encode(body))
+
+    def bookmark(self, ended: bool = False) -> bytes:
+        return bookmark_line(self.place.kind, self.position, ended)
+
+
+def bookmark_line(kind: Kind, revision: int, ended: bool) -> bytes:
+    notes = {"annotations": {"k8s.io/initial-events-end": "true"}} if ended else {}
+    told = {"resourceVersion": str(revision), "creationTimestamp": None, **notes}
+    return line_of(BOOKMARK, encode({"kind": kind.name, "apiVersion": kind.api_version, "metadata": told}))
+
+
+async def serve(request: web.Request, store: Store, place: Place, bookmark_s: float = BOOKMARK_S) -> web.StreamResponse:
+    options = list_options(place.kind, request.query)
+    watch = Watch(store, place, options, wants_table(request), bookmark_s)
+    response = web.StreamResponse(headers={"Content-Type": JSON})
+    response.enable_chunked_encoding()
+    try:
+        first = watch.first()
+    except Refusal as refusal:
+        if refusal.code != EXPIRED:
+            raise
+        await response.prepare(request)
+        await response.write(error_line(refusal))
+        return response
+    await response.prepare(request)
+    await response.write(first)
+    await follow(watch, response, options.timeout_s or random.uniform(*LONGEST_S))
+    return response
+
+
+def error_line(refusal: Refusal) -> bytes:
+    return line_of(ERROR, encode(refusal.as_status()))
+
+
+async def follow(watch: Watch, response: web.StreamResponse, timeout_s: float) -> None:
+    """Until the time is over, the client has gone, or the journal has forgotten where we stood."""
+    loop = asyncio.get_running_loop()
+    end, bookmark_at = loop.time() + timeout_s, loop.time() + watch.bookmark_s
+    while loop.time() < end:
+        news = watch.journal.news
+        try:
+            lines = watch.later()
+        except Refusal as refusal:
+            await response.write(error_line(refusal))
+            return
+        if watch.options.bookmarks and loop.time() >= bookmark_at:
+            lines, bookmark_at = lines + watch.bookmark(), loop.time() + watch.bookmark_s
+        if lines:
+            await response.write(lines)
+        await wait_until(news, min(end, bookmark_at))
+
+
+async def wait_until(news: asyncio.Event, at: float) -> None:
+    try:
+        async with asyncio.timeout_at(at):
+            await news.wait()
+    except TimeoutError:
+        return

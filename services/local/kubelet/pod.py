@@ -1,0 +1,204 @@
+"""One pod's life, from the node's yes to the last process's end.
+
+    1 groups and folders        3 the containers, side by side, each as often as `restartPolicy` wants
+    2 init containers, in turn  4 the last status, groups and folders gone; a leaving pod is taken away
+
+A life ends by itself, by `stop` (SIGTERM, and SIGKILL of everything after the grace), or by `kill`.
+"""
+
+import asyncio
+import base64
+import shutil
+
+from services.local.happenings import NORMAL, WARNING
+from services.local.kubelet import status
+from services.local.kubelet.container import ContainerRun
+from services.local.kubelet.launch import CannotLaunch, empty_dirs, launch_of
+from services.local.kubelet.rules import limits_of
+from services.local.kubelet.status import End, Progress, fresh
+from services.local.kubelet.world import World
+from services.local.objects.bodies import (
+    Body,
+    containers_of,
+    is_leaving,
+    name_of,
+    namespace_of,
+    node_of,
+    spec,
+    uid_of,
+    with_status,
+    without_condition,
+)
+from services.local.objects.kinds import BY_NAME, POD
+from services.local.telling import tell
+
+COMPONENT = "kubelet"
+SOURCES = {"configMapKeyRef": "ConfigMap", "secretKeyRef": "Secret"}
+DEADLINE = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+
+
+class PodLife:
+    def __init__(self, world: World, pod: Body) -> None:
+        self.world, self.pod = world, pod
+        self.inits = [fresh(c) for c in spec(pod).get("initContainers") or []]
+        self.mains = [fresh(c) for c in containers_of(pod)]
+        self.runs: dict[str, ContainerRun] = {}
+        self.stopping = asyncio.Event()
+        self.killer: asyncio.TimerHandle | None = None
+        self.cause: tuple[str, str] | None = None  # why the whole pod failed, whatever its containers did
+
+    # ---- what may be asked from outside
+
+    @property
+    def granted(self) -> dict[str, Body]:
+        return {p.name: p.granted for p in self.mains}
+
+    def stop(self, grace_s: float) -> None:
+        """Asked twice, the shorter grace counts."""
+        if not self.stopping.is_set():
+            tell(self.world.store, self.pod, COMPONENT, NORMAL, "Killing", "Stopping container " + ", ".join(self.runs))
+            for run in self.runs.values():
+                run.terminate()
+        self.stopping.set()
+        self.kill_in(grace_s)
+
+    def kill_in(self, grace_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self.killer is None or loop.time() + grace_s < self.killer.when():
+            if self.killer is not None:
+                self.killer.cancel()
+            self.killer = loop.call_later(grace_s, self.kill)
+
+    def kill(self) -> None:
+        self.stopping.set()
+        for run in self.runs.values():
+            run.kill()
+
+    def resize(self, pod: Body) -> None:
+        try:
+            self.world.cgroups.resize(node_of(pod), uid_of(pod), limits_of(pod))
+        except OSError as error:  # such as a memory limit below what is in use
+            tell(self.world.store, pod, COMPONENT, WARNING, "ResizeFailed", str(error))
+            return
+        self.pod = pod
+        for progress in self.mains:
+            progress.granted = status.granted_of(pod)[progress.name]
+        self.report(resized=True)
+
+    def out_of_time(self) -> None:
+        self.cause = DEADLINE
+        self.stop(float(spec(self.pod).get("terminationGracePeriodSeconds", 30)))
+
+    # ---- the life
+
+    async def live(self) -> None:
+        deadline = spec(self.pod).get("activeDeadlineSeconds")
+        timer = asyncio.get_running_loop().call_later(deadline, self.out_of_time) if deadline else None
+        try:
+            self.open()
+            if await self.prepare():
+                await asyncio.gather(*map(self.run, self.mains, containers_of(self.pod)))
+        except OSError as error:  # the machine refused a group or a folder
+            self.cause = ("CannotRun", str(error))
+        finally:
+            for handle in (timer, self.killer):
+                if handle is not None:
+                    handle.cancel()
+            self.kill()
+            self.close()
+
+    def open(self) -> None:
+        self.world.cgroups.open_pod(node_of(self.pod), uid_of(self.pod), limits_of(self.pod))
+        for name in empty_dirs(self.pod):
+            (self.world.pod_folder(self.pod) / "volumes" / name).mkdir(parents=True, exist_ok=True)
+
+    def close(self) -> None:
+        self.world.cgroups.close_pod(node_of(self.pod), uid_of(self.pod))
+        shutil.rmtree(self.world.pod_folder(self.pod), ignore_errors=True)
+        self.report()
+        current = self.current()
+        if current is not None and is_leaving(current):
+            self.world.store.finish(POD, current)
+
+    async def prepare(self) -> bool:
+        """Run the init containers in turn; False: the containers are not to be started."""
+        for progress, container in zip(self.inits, spec(self.pod).get("initContainers") or [], strict=True):
+            await self.run(progress, container, once_done=True)
+            if progress.end is None or progress.end.code:
+                return False
+        return not self.stopping.is_set()
+
+    async def run(self, progress: Progress, container: Body, once_done: bool = False) -> None:
+        """`once_done`: an init container, which is not run again after a success."""
+        while not self.stopping.is_set():
+            end = await self.run_once(progress, container)
+            again = end is not None and status.restarts(self.pod, end) and not (once_done and end.code == 0)
+            if self.stopping.is_set() or (end is not None and not again):
+                progress.end = end
+                break
+            await self.back_off(progress, end)
+        self.report()
+
+    async def run_once(self, progress: Progress, container: Body) -> End | None:
+        """How it ended; None if its command or environment cannot be made yet."""
+        run = self.runs[progress.name] = ContainerRun(self.world, self.pod, progress.name)
+        folder = str(self.world.data)
+        try:
+            launch = launch_of(self.pod, container, self.world.base, self.world.python, folder, self.look_up)
+        except CannotLaunch as error:
+            progress.waiting, progress.message = "CreateContainerConfigError", str(error)
+            tell(self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {error}")
+            return None
+        end = await run.start(launch)
+        if end is not None:
+            tell(self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {end.message}")
+            return end
+        return await self.see_through(progress, run)
+
+    async def see_through(self, progress: Progress, run: ContainerRun) -> End:
+        progress.started_s = run.started_s
+        tell(self.world.store, self.pod, COMPONENT, NORMAL, "Started", f"Started container {progress.name}")
+        self.report()
+        if self.stopping.is_set():  # it was asked to stop while it was being started
+            run.terminate()
+        return await run.wait()
+
+    async def back_off(self, progress: Progress, end: End | None) -> None:
+        settings, wait_s = self.world.settings, self.world.settings.retry_s
+        if end is not None:
+            wait_s = status.back_off_s(progress.restarts, settings.restart_first_s, settings.restart_longest_s)
+            progress.last_end, progress.started_s, progress.restarts = end, None, progress.restarts + 1
+            progress.waiting = status.BACK_OFF
+            tell(self.world.store, self.pod, COMPONENT, WARNING, "BackOff", f"Back-off restarting failed container {progress.name}")
+        self.report()
+        waiting = asyncio.ensure_future(self.stopping.wait())
+        await asyncio.wait((waiting,), timeout=wait_s)
+        waiting.cancel()
+
+    # ---- what others see
+
+    def current(self) -> Body | None:
+        """The pod in the store, if it is still this one."""
+        found = self.world.store.find(POD, namespace_of(self.pod), name_of(self.pod))
+        return found if found is not None and uid_of(found) == uid_of(self.pod) else None
+
+    def report(self, resized: bool = False) -> None:
+        current = self.current()
+        if current is None:
+            return
+        base = without_condition(current, "PodResizePending") if resized else current
+        new = status.with_progress(base, self.inits, self.mains, self.world.store.clock())
+        if self.cause is not None:
+            new = with_status(new, phase="Failed", reason=self.cause[0], message=self.cause[1])
+        self.world.store.update(POD, new)
+
+    def look_up(self, source: str, name: str, key: str) -> str | None:
+        kind = BY_NAME["v1", SOURCES[source]]
+        found = self.world.store.find(kind, namespace_of(self.pod), name)
+        return None if found is None else values_of(found).get(key)
+
+
+def values_of(source: Body) -> dict[str, str]:
+    secret = source["kind"] == "Secret"
+    plain = {key: base64.b64decode(text).decode() if secret else text for key, text in (source.get("data") or {}).items()}
+    return {**plain, **(source.get("stringData") or {})}

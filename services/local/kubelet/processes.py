@@ -1,0 +1,90 @@
+"""Processes of pods, found in /proc by what they carry: an environment variable that every descendant inherits.
+
+    WEIR_LOCAL_POD=<digest of the data folder>/<pod uid>/<container>
+
+A parent can die and a session can be left, but the environment a process was started with stays readable. So a pod's
+processes can be found whoever adopted them, also by the next start of this program.
+"""
+
+import hashlib
+import os
+import signal
+from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger()
+
+MARK = "WEIR_LOCAL_POD"
+PROC = Path("/proc")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def home_of(data: Path) -> str:
+    """What tells this cluster's processes from those of another cluster on the same machine."""
+    return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
+
+
+def mark_of(home: str, pod: str, container: str) -> str:
+    return f"{home}/{pod}/{container}"
+
+
+def mark_in(pid: int) -> str:
+    """The mark that a process carries; empty for one that is none of ours or has just gone."""
+    try:
+        environment = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return ""
+    wanted = MARK.encode() + b"="
+    return next((e[len(wanted):].decode() for e in environment.split(b"\0") if e.startswith(wanted)), "")
+
+
+def all_pids() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def marked(part: str) -> list[int]:
+    """The processes whose mark has this part: a home or a pod's uid."""
+    return [pid for pid in all_pids() if part in mark_in(pid).split("/")]
+
+
+def marked_with(mark: str) -> list[int]:
+    """The processes of one container."""
+    return [pid for pid in all_pids() if mark_in(pid) == mark]
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the third on (the second may hold blanks); empty if the process has gone."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def cpu_seconds(pid: int) -> float:
+    """Its own and its reaped children's: utime + stime + cutime + cstime, fields 14 to 17."""
+    return sum(int(ticks) for ticks in stat_fields(pid)[11:15]) / TICKS_PER_S
+
+
+def resident_bytes(pid: int) -> int:
+    fields = stat_fields(pid)
+    return int(fields[21]) * PAGE_BYTES if len(fields) > 21 else 0
+
+
+def is_running(pid: int) -> bool:
+    fields = stat_fields(pid)
+    return bool(fields) and fields[0] not in ("Z", "X")
+
+
+def send(pid: int, number: int) -> None:
+    """A process that has gone, or is no longer ours, is no error."""
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError) as error:
+        log.debug("SignalNotSent", pid=pid, error=str(error))
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        send(pid, signal.SIGKILL)

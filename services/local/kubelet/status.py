@@ -1,0 +1,136 @@
+"""What a pod's containers did, as the status that everybody reads. Pure.
+
+    nothing started               Pending    ContainerCreating, or why it cannot be created
+    one runs                      Running    Ready
+    all ended, each with 0        Succeeded  Completed
+    all ended, one with another   Failed     Error, or OOMKilled
+"""
+
+import msgspec
+
+from services.local.kubelet.launch import LOOPBACK
+from services.local.objects.bodies import Body, containers_of, meta, spec, stamp, status, with_condition, with_status, without_none
+from services.local.objects.requests import resources_of
+
+SIGNAL_BASE = 128
+CREATING = "ContainerCreating"
+BACK_OFF = "CrashLoopBackOff"
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How a container ended."""
+
+    code: int
+    started_s: float
+    ended_s: float
+    reason: str
+    message: str = ""
+    signal: int | None = None
+
+
+class Progress(msgspec.Struct, kw_only=True):
+    """How far a container has come."""
+
+    name: str
+    image: str
+    started_s: float | None = None
+    end: End | None = None
+    last_end: End | None = None  # of the run before this one
+    restarts: int = 0
+    waiting: str = CREATING
+    message: str = ""
+    granted: Body = msgspec.field(default_factory=dict)  # its resources, as they are in force
+
+
+def end_of(returncode: int, started_s: float, ended_s: float, out_of_memory: bool) -> End:
+    """`returncode` as Python has it: minus the signal's number for a process that was killed."""
+    code = SIGNAL_BASE - returncode if returncode < 0 else returncode
+    killed = code - SIGNAL_BASE if SIGNAL_BASE < code <= SIGNAL_BASE + 64 else None
+    reason = "OOMKilled" if out_of_memory else "Error" if code else "Completed"
+    return End(code=code, started_s=started_s, ended_s=ended_s, reason=reason, signal=killed)
+
+
+def fresh(container: Body) -> Progress:
+    granted = {w: q for w, q in (container.get("resources") or {}).items() if w in ("requests", "limits")}
+    return Progress(name=container["name"], image=str(container.get("image")), granted=granted)
+
+
+def ended(end: End) -> Body:
+    times = {"startedAt": stamp(end.started_s), "finishedAt": stamp(end.ended_s)}
+    return {"terminated": without_none({"exitCode": end.code, "reason": end.reason, "message": end.message or None,
+                                        "signal": end.signal, **times})}
+
+
+def state_of(progress: Progress) -> Body:
+    if progress.end is not None:
+        return ended(progress.end)
+    if progress.started_s is not None:
+        return {"running": {"startedAt": stamp(progress.started_s)}}
+    return {"waiting": without_none({"reason": progress.waiting, "message": progress.message or None})}
+
+
+def is_running(progress: Progress) -> bool:
+    return progress.started_s is not None and progress.end is None
+
+
+def container_status(progress: Progress, uid: str) -> Body:
+    running = is_running(progress)
+    requests = progress.granted.get("requests")
+    return without_none({
+        "name": progress.name, "image": progress.image, "imageID": "", "containerID": f"process://{uid}/{progress.name}",
+        "ready": running, "started": running, "restartCount": progress.restarts, "state": state_of(progress),
+        "lastState": ended(progress.last_end) if progress.last_end else {},
+        "resources": progress.granted or None, "allocatedResources": requests or None,
+    })
+
+
+def phase_of(progress: list[Progress]) -> str:
+    if all(p.end is not None for p in progress):
+        return "Succeeded" if all(p.end and p.end.code == 0 for p in progress) else "Failed"
+    began = any(p.started_s is not None or p.end is not None or p.restarts for p in progress)
+    return "Running" if began else "Pending"
+
+
+def with_progress(pod: Body, inits: list[Progress], mains: list[Progress], now_s: float) -> Body:
+    """The pod with the status that follows from what its containers did."""
+    now, phase, uid = stamp(now_s), phase_of(mains), str(meta(pod).get("uid"))
+    failed_init = next((p for p in inits if p.end is not None and p.end.code), None)
+    phase = "Failed" if failed_init is not None else phase
+    known = {"hostIP": LOOPBACK, "hostIPs": [{"ip": LOOPBACK}], "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}],
+             "startTime": status(pod).get("startTime") or now, "observedGeneration": meta(pod).get("generation")}
+    pod = with_status(pod, **known, phase=phase, containerStatuses=[container_status(p, uid) for p in mains],
+                      initContainerStatuses=[container_status(p, uid) for p in inits] or None)
+    return with_readiness(pod, now, all(is_running(p) for p in mains), phase, all(p.end for p in inits))
+
+
+def with_readiness(pod: Body, now: str, ready: bool, phase: str, initialized: bool) -> Body:
+    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "" if ready else "ContainersNotReady")
+    pod = with_condition(pod, now, "PodReadyToStartContainers", "True")
+    pod = with_condition(pod, now, "Initialized", str(initialized), "" if initialized else "ContainersNotInitialized")
+    pod = with_condition(pod, now, "Ready", str(ready), why)
+    return with_condition(pod, now, "ContainersReady", str(ready), why)
+
+
+def failed(pod: Body, reason: str, message: str, now_s: float) -> Body:
+    """A pod that the kubelet refuses before anything ran."""
+    pod = with_status(pod, phase="Failed", reason=reason, message=message, startTime=stamp(now_s))
+    return with_condition(pod, stamp(now_s), "Ready", "False", "PodFailed")
+
+
+def granted_of(pod: Body) -> dict[str, Body]:
+    return {c["name"]: {w: q for w, q in (c.get("resources") or {}).items() if w in ("requests", "limits")}
+            for c in containers_of(pod)}
+
+
+def cpu_request(pod: Body) -> int:
+    return sum(resources_of(c, "requests").get("cpu", 0) for c in containers_of(pod))
+
+
+def restarts(pod: Body, end: End) -> bool:
+    policy = spec(pod).get("restartPolicy")
+    return policy == "Always" or (policy == "OnFailure" and end.code != 0)
+
+
+def back_off_s(earlier: int, first_s: float, longest_s: float) -> float:
+    """first, 2 x first, 4 x first ... at most the longest."""
+    return float(min(first_s * 2**earlier, longest_s))

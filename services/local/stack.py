@@ -1,0 +1,196 @@
+"""Everything on one machine: nats-server, the cluster stand-in and the services, each a process of its own.
+
+A service that dies is started again at once; the stack itself dies as a whole, whatever ends it (`lifeline`).
+
+    async with Stack(folder, cluster_file) as stack:
+        stack.nats_url, stack.kube_url
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+import structlog
+
+from shared import bus, lifeline
+
+log = structlog.get_logger()
+
+SERVICES = ("monitor", "allocator", "launcher")
+START_S, STOP_S, AGAIN_S = 20.0, 8.0, 0.2
+
+
+class CannotStart(Exception):
+    """A part of the stack did not come up; the text says which, and where its log is."""
+
+
+class Part:
+    """One process that is kept alive. Its output goes to `<folder>/<name>.log`."""
+
+    def __init__(self, name: str, command: list[str], environment: Mapping[str, str], folder: Path) -> None:
+        self.name, self.command, self.environment = name, command, environment
+        self.log_path = folder / f"{name}.log"
+        self.process: asyncio.subprocess.Process | None = None
+        self.restarts = 0
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self._spawn()
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def _spawn(self) -> None:
+        with self.log_path.open("ab") as output:
+            self.process = await asyncio.create_subprocess_exec(
+                *self.command,
+                env={**os.environ, **self.environment},
+                stdout=output,
+                stderr=output,
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=lifeline.die_with_parent,
+            )
+
+    async def _keep(self) -> None:
+        """Start it again whenever it ends."""
+        while self.process is not None:
+            began = time.monotonic()
+            code = await self.process.wait()
+            self.restarts += 1
+            log.warning("PartEnded", part=self.name, code=code, log=str(self.log_path))
+            if time.monotonic() - began < 1.0:
+                await asyncio.sleep(AGAIN_S)
+            await self._spawn()
+
+    async def stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+        if self.process is None or self.process.returncode is not None:
+            return
+        self.process.terminate()
+        try:
+            await asyncio.wait_for(self.process.wait(), STOP_S)
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+
+class Stack:
+    """The parts, started in order and stopped in reverse. Ports of 0 are chosen freely."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster_file: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        nats_port: int = 0,
+        kube_port: int = 0,
+        services: tuple[str, ...] = SERVICES,
+    ) -> None:
+        self.folder, self.cluster_file, self.settings = folder, cluster_file, dict(settings or {})
+        self.nats_port, self.kube_port = nats_port or free_port(), kube_port or free_port()
+        self.services = services
+        self.parts: dict[str, Part] = {}
+
+    @property
+    def nats_url(self) -> str:
+        return f"nats://127.0.0.1:{self.nats_port}"
+
+    @property
+    def kube_url(self) -> str:
+        return f"http://127.0.0.1:{self.kube_port}"
+
+    async def __aenter__(self) -> Stack:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            await self._start_nats()
+            await self._start_cluster()
+            for name in self.services:
+                await self._start(name, [sys.executable, "-m", f"services.{name}"], self._environment(name))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for name in ("monitor", "allocator", "launcher", "cluster", "nats"):
+            if name in self.parts:
+                await self.parts.pop(name).stop()
+
+    # ------------------------------------------------------------ parts
+
+    async def _start_nats(self) -> None:
+        store = self.folder / "nats"
+        server = Path(sys.executable).with_name("nats-server")
+        await self._start(
+            "nats", [str(server), "-a", "127.0.0.1", "-p", str(self.nats_port), "-js", "-sd", str(store)], {}
+        )
+        await self._answers("nats", self.nats_port)
+        connection = await bus.connect(self.nats_url, "up")
+        await connection.create()
+        await connection.close()
+
+    async def _start_cluster(self) -> None:
+        command = [sys.executable, "-m", "services.local", "--cluster", str(self.cluster_file)]
+        command += ["--data", str(self.folder / "cluster"), "--port", str(self.kube_port)]
+        await self._start("cluster", command, {})
+        await self._answers("cluster", self.kube_port)
+
+    async def _start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
+        self.parts[name] = Part(name, command, environment, self.folder)
+        await self.parts[name].start()
+
+    def _environment(self, name: str) -> dict[str, str]:
+        """A service's settings: where things are here, and what the caller wants otherwise."""
+        checkpoints = self.folder / "checkpoints"
+        here = {
+            "WEIR_NATS_URL": self.nats_url,
+            "WEIR_MONITOR_KUBE_URL": self.kube_url,
+            "WEIR_LAUNCHER_KUBE_URL": self.kube_url,
+            "WEIR_LAUNCHER_TASK_PORTS": "0,0",
+            "WEIR_LAUNCHER_CHECKPOINT_DIR": str(checkpoints.resolve()),
+            **self.settings,
+        }
+        own = f"WEIR_{name.upper()}_"
+        return {k: v for k, v in here.items() if k.startswith(own) or k in ("WEIR_NATS_URL", "WEIR_LOG_LEVEL")}
+
+    async def _answers(self, name: str, port: int) -> None:
+        """Wait until something listens on the port."""
+        end = time.monotonic() + START_S
+        while not _listens(port):
+            if time.monotonic() > end:
+                raise CannotStart(f"{name} does not answer on port {port}; its log:\n{self._last_lines(name)}")
+            await asyncio.sleep(0.05)
+
+    def _last_lines(self, name: str) -> str:
+        return "\n".join(self.parts[name].log_path.read_text(errors="replace").splitlines()[-10:])
+
+    def write_connection(self, path: Path) -> None:
+        """Let other commands find this stack."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"nats_url": self.nats_url, "kube_url": self.kube_url}))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.2)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

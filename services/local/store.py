@@ -1,0 +1,221 @@
+"""The state of the cluster: objects by kind, namespace and name, under one revision number for all of them.
+
+Every write makes a new body and takes the next revision; a write that changes nothing takes none. Nothing here waits, so
+each call is a transaction. Deleting follows the rules of the real store:
+
+    finalizers left            -> deletionTimestamp is set, the object stays until an update takes the last one away
+    a pod that a node may hold -> deletionTimestamp and grace are set, the kubelet takes the pod away when it has ended
+    grace 0 for such a pod     -> MODIFIED with deletionTimestamp, then DELETED, at once
+    otherwise                  -> DELETED
+
+Objects live in memory only: a cluster that is started again is a new one, with revisions above those of the last.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from services.local.garbage import owners_of
+from services.local.journal import ADDED, DELETED, MODIFIED, Change, Journal, Stored
+from services.local.objects.bodies import (
+    Body,
+    is_leaving,
+    is_over,
+    meta,
+    name_of,
+    namespace_of,
+    node_of,
+    spec,
+    stamp,
+    uid_of,
+    with_meta,
+    with_status,
+)
+from services.local.objects.kinds import KINDS, NAMESPACE, Kind
+from services.local.objects.refusals import already_exists, conflict, forbidden, not_found
+
+Key = tuple[str, str]  # namespace, name
+
+STALE = "the object has been modified; please apply your changes to the latest version and try again"
+JOURNAL_LENGTH = 50_000  # changes of one kind that a watch can go back
+
+
+class Deletion(msgspec.Struct, frozen=True, kw_only=True):
+    """How somebody wants an object gone."""
+
+    grace_s: int | None = None  # None: what the pod itself asks for
+    uid: str | None = None  # precondition
+    revision: str | None = None  # precondition
+    orphan: bool = False  # leave what it owns
+    foreground: bool = False  # take what it owns first
+
+
+def new_uid() -> str:
+    return str(uuid.uuid4())
+
+
+class Store:
+    def __init__(self, first_revision: int, clock: Callable[[], float] = time.time,
+                 uids: Callable[[], str] = new_uid, journal_length: int = JOURNAL_LENGTH) -> None:
+        self.clock, self.uids = clock, uids
+        self.revision = first_revision
+        self.objects: dict[str, dict[Key, Stored]] = {kind.stored_as: {} for kind in KINDS}
+        self.journals = {kind.stored_as: Journal(first_revision, journal_length) for kind in KINDS}
+        self.alive: dict[str, tuple[Kind, Key]] = {}  # by uid
+        self.owned: dict[str, dict[str, tuple[Kind, Key]]] = {}  # by the owner's uid, then by their own
+        self.news = asyncio.Event()  # set, and replaced, at every write of any kind
+
+    def now(self) -> str:
+        return stamp(self.clock())
+
+    def journal(self, kind: Kind) -> Journal:
+        return self.journals[kind.stored_as]
+
+    # ---- reading
+
+    def find(self, kind: Kind, namespace: str, name: str) -> Body | None:
+        stored = self.objects[kind.stored_as].get((namespace, name))
+        return stored.body if stored else None
+
+    def read(self, kind: Kind, namespace: str, name: str) -> Body:
+        body = self.find(kind, namespace, name)
+        if body is None:
+            raise not_found(kind.plural, name, kind.group)
+        return body
+
+    def stored(self, kind: Kind, namespace: str = "") -> list[Stored]:
+        """All of a kind, or of one namespace, by namespace and name."""
+        items = sorted(self.objects[kind.stored_as].items(), key=lambda item: item[0])
+        return [stored for key, stored in items if not namespace or key[0] == namespace]
+
+    def bodies(self, kind: Kind) -> Iterator[Body]:
+        return (stored.body for stored in list(self.objects[kind.stored_as].values()))
+
+    # ---- writing
+
+    def create(self, kind: Kind, body: Body) -> Body:
+        key = (namespace_of(body), name_of(body))
+        if key in self.objects[kind.stored_as]:
+            raise already_exists(kind.plural, key[1])
+        if kind.namespaced:
+            self.check_namespace(key[0], f"{kind.plural} {key[1]}")
+        return self.put(kind, key, ADDED, None, body)
+
+    def check_namespace(self, namespace: str, what: str) -> None:
+        if is_leaving(self.read(NAMESPACE, "", namespace)):
+            raise forbidden(f"{what} is forbidden: unable to create new content in namespace {namespace} because it is "
+                            f"being terminated")
+
+    def update(self, kind: Kind, body: Body) -> Body:
+        """Raises Conflict if the body names a revision that is not the latest."""
+        key = (namespace_of(body), name_of(body))
+        old = self.objects[kind.stored_as].get(key)
+        if old is None:
+            raise not_found(kind.plural, key[1], kind.group)
+        if meta(body).get("resourceVersion") not in (None, "", meta(old.body)["resourceVersion"]):
+            raise conflict(kind.plural, key[1], STALE)
+        same = with_meta(body, resourceVersion=meta(old.body)["resourceVersion"])
+        if same == old.body:
+            return old.body
+        if is_leaving(body) and held(kind, old.body) and self.may_go(kind, body):
+            return self.drop(kind, key, body)
+        return self.put(kind, key, MODIFIED, old, body)
+
+    def change(self, kind: Kind, namespace: str, name: str, how: Callable[[Body], Body]) -> Body | None:
+        """As the system's own parts write: the latest version through `how`; None if there is no such object."""
+        body = self.find(kind, namespace, name)
+        return None if body is None else self.update(kind, how(body))
+
+    def put(self, kind: Kind, key: Key, verb: str, old: Stored | None, body: Body) -> Body:
+        self.revision += 1
+        new = Stored(with_meta(body, resourceVersion=str(self.revision)), self.revision)
+        self.forget(kind, key, old)
+        if verb != DELETED:
+            self.keep(kind, key, new)
+        self.journal(kind).append(Change(verb, old, new))
+        told, self.news = self.news, asyncio.Event()
+        told.set()
+        return new.body
+
+    def keep(self, kind: Kind, key: Key, new: Stored) -> None:
+        self.objects[kind.stored_as][key] = new
+        self.alive[uid_of(new.body)] = (kind, key)
+        for owner in owners_of(new.body):
+            self.owned.setdefault(str(owner.get("uid")), {})[uid_of(new.body)] = (kind, key)
+
+    def forget(self, kind: Kind, key: Key, old: Stored | None) -> None:
+        if old is None:
+            return
+        self.objects[kind.stored_as].pop(key, None)
+        self.alive.pop(uid_of(old.body), None)
+        for owner in owners_of(old.body):
+            self.owned.get(str(owner.get("uid")), {}).pop(uid_of(old.body), None)
+
+    def dependents(self, owner_uid: str) -> list[tuple[Kind, Body]]:
+        places = list(self.owned.get(owner_uid, {}).values())
+        return [(kind, stored.body) for kind, key in places if (stored := self.objects[kind.stored_as].get(key))]
+
+    def drop(self, kind: Kind, key: Key, body: Body) -> Body:
+        return self.put(kind, key, DELETED, self.objects[kind.stored_as][key], body)
+
+    # ---- deleting
+
+    def delete(self, kind: Kind, namespace: str, name: str, how: Deletion) -> Body:
+        body = self.read(kind, namespace, name)
+        check_preconditions(kind, body, how)
+        return self.mark(kind, body, how) if self.must_wait(kind, body, how) else self.remove_now(kind, body, how)
+
+    def must_wait(self, kind: Kind, body: Body, how: Deletion) -> bool:
+        return held(kind, body) or how.foreground or self.grace(kind, body, how) > 0
+
+    def grace(self, kind: Kind, body: Body, how: Deletion) -> int:
+        if kind.name != "Pod" or not node_of(body) or is_over(body):
+            return 0
+        wanted = spec(body).get("terminationGracePeriodSeconds", 30) if how.grace_s is None else how.grace_s
+        earlier = meta(body).get("deletionGracePeriodSeconds")
+        return int(wanted) if earlier is None else min(int(wanted), int(earlier))
+
+    def mark(self, kind: Kind, body: Body, how: Deletion) -> Body:
+        grace = self.grace(kind, body, how)
+        changes: Body = {"deletionTimestamp": stamp(self.clock() + grace), "deletionGracePeriodSeconds": grace}
+        if is_leaving(body) and meta(body).get("deletionGracePeriodSeconds") == grace:
+            changes = {}
+        if how.foreground and "foregroundDeletion" not in (meta(body).get("finalizers") or []):
+            changes["finalizers"] = [*(meta(body).get("finalizers") or []), "foregroundDeletion"]
+        marked = with_meta(body, **changes)
+        return self.update(kind, with_status(marked, phase="Terminating") if kind is NAMESPACE else marked)
+
+    def remove_now(self, kind: Kind, body: Body, how: Deletion) -> Body:
+        key = (namespace_of(body), name_of(body))
+        if kind.name == "Pod" and node_of(body) and not is_over(body) and not leaves_now(body):
+            marks = {"deletionTimestamp": self.now(), "deletionGracePeriodSeconds": 0}
+            body = self.put(kind, key, MODIFIED, self.objects[kind.stored_as][key], with_meta(body, **marks))
+        return self.drop(kind, key, body)
+
+    def may_go(self, kind: Kind, body: Body) -> bool:
+        """A leaving object that nothing holds any more."""
+        return not held(kind, body) and (kind.name != "Pod" or leaves_now(body) or not node_of(body) or is_over(body))
+
+    def finish(self, kind: Kind, body: Body) -> None:
+        """The kubelet's last word on a pod: it has ended, so it may go, unless a finalizer holds it or it is another pod."""
+        current = self.find(kind, namespace_of(body), name_of(body))
+        if current is not None and uid_of(current) == uid_of(body):
+            self.delete(kind, namespace_of(body), name_of(body), Deletion(grace_s=0))
+
+
+def held(kind: Kind, body: Body) -> bool:
+    return bool(meta(body).get("finalizers")) or (kind is NAMESPACE and bool(spec(body).get("finalizers")))
+
+
+def leaves_now(body: Body) -> bool:
+    return is_leaving(body) and meta(body).get("deletionGracePeriodSeconds") == 0
+
+
+def check_preconditions(kind: Kind, body: Body, how: Deletion) -> None:
+    for field, wanted in (("uid", how.uid), ("resourceVersion", how.revision)):
+        if wanted and meta(body)[field] != wanted:
+            why = f"the {field} in the precondition ({wanted}) does not match the {field} in record ({meta(body)[field]})"
+            raise conflict(kind.plural, name_of(body), why)

@@ -1,0 +1,47 @@
+"""Somebody else's work: burns about that much cpu until it is told to go. `python -m services.local.tenant --cpu 0.3`
+
+In every slice of 10 ms it works for cpu x 10 ms and sleeps for the rest, so it uses its share and no more even where no
+limit is enforced. More than one core takes one process a core. SIGTERM ends it, with 0.
+"""
+
+import argparse
+import multiprocessing
+import signal
+import sys
+import time
+from types import FrameType
+
+SLICE_S = 0.010
+
+
+def shares(cpu: float) -> list[float]:
+    """2.5 -> 1, 1, 0.5"""
+    whole, rest = int(cpu), cpu - int(cpu)
+    return [1.0] * whole + ([rest] if rest > 1e-9 else [])
+
+
+def leave(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
+
+
+def burn(share: float) -> None:
+    """For ever. A slice that was too long, because others wanted the core, is not made up for."""
+    signal.signal(signal.SIGTERM, leave)
+    while True:
+        start, used = time.monotonic(), time.thread_time()
+        while time.thread_time() - used < share * SLICE_S and time.monotonic() - start < SLICE_S:
+            pass
+        time.sleep(max(0.0, start + SLICE_S - time.monotonic()))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="tenant", description="burn some cpu until SIGTERM")
+    parser.add_argument("--cpu", type=float, required=True, help="cores")
+    first, *others = shares(parser.parse_args(arguments).cpu) or [0.0]
+    for share in others:
+        multiprocessing.Process(target=burn, args=(share,), daemon=True).start()
+    burn(first)
+
+
+if __name__ == "__main__":
+    main()

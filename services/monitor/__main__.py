@@ -1,0 +1,4 @@
+from services.monitor.service import Settings, start
+from shared import app
+
+app.run("monitor", Settings, start)

@@ -1,0 +1,197 @@
+"""Small frozen facts out of the API's large objects.
+
+Law: only what is counted is kept. The `...Object` shapes name the few fields that are read; everything else is
+skipped by the decoder, so that five thousand pods stay a few megabytes.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from services.monitor.quantities import Amount, Quantity, amount, total
+from shared.messages import Taint
+
+MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
+JOB_LABEL = "weir.dev/job"
+
+
+class PodFact(msgspec.Struct, frozen=True):
+    """One pod: where it is bound, what it requests, and whose it is (`job` is empty for a foreign one)."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    requests: Amount
+    job: str = ""
+    terminating: bool = False
+    ended: bool = False
+
+
+class NodeFact(msgspec.Struct, frozen=True):
+    uid: str
+    name: str
+    allocatable: Amount
+    ready: bool = True
+    schedulable: bool = True
+    taints: tuple[Taint, ...] = ()
+    labels: dict[str, str] = {}
+
+
+Fact = TypeVar("Fact", PodFact, NodeFact)
+
+# ---------------------------------------------------------------- the API's shapes
+
+
+class Shape(msgspec.Struct, rename="camel"):
+    """A piece of an API object; null stands for absent."""
+
+
+class ObjectMeta(Shape):
+    name: str = ""
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    labels: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+
+
+class Requirements(Shape):
+    requests: dict[str, Quantity] | None = None
+
+
+class Container(Shape):
+    name: str = ""
+    resources: Requirements | None = None
+    restart_policy: str | None = None
+
+
+class ContainerStatus(Shape):
+    name: str = ""
+    allocated_resources: dict[str, Quantity] | None = None
+
+
+class PodSpec(Shape):
+    node_name: str | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, Quantity] | None = None
+
+
+class PodStatus(Shape):
+    phase: str | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class PodObject(Shape):
+    metadata: ObjectMeta
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    def fact(self) -> PodFact:
+        labels = self.metadata.labels or {}
+        return PodFact(
+            uid=self.metadata.uid or f"{self.metadata.namespace}/{self.metadata.name}",
+            namespace=self.metadata.namespace or "",
+            name=self.metadata.name,
+            node=self.spec.node_name or "",
+            requests=effective_request(self),
+            job=labels.get(JOB_LABEL, "") if labels.get(MANAGED_BY) == OURS else "",
+            terminating=self.metadata.deletion_timestamp is not None,
+            ended=self.status.phase in ("Succeeded", "Failed"),
+        )
+
+
+class TaintObject(Shape):
+    key: str = ""
+    value: str | None = None
+    effect: str = ""
+
+
+class NodeSpec(Shape):
+    unschedulable: bool | None = None
+    taints: list[TaintObject] | None = None
+
+
+class Condition(Shape):
+    type: str = ""
+    status: str = ""
+
+
+class NodeStatus(Shape):
+    allocatable: dict[str, Quantity] | None = None
+    conditions: list[Condition] | None = None
+
+
+class NodeObject(Shape):
+    metadata: ObjectMeta
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+    def fact(self) -> NodeFact:
+        return NodeFact(
+            uid=self.metadata.uid or self.metadata.name,
+            name=self.metadata.name,
+            allocatable=amount(self.status.allocatable),
+            ready=any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ()),
+            schedulable=not self.spec.unschedulable,
+            taints=tuple(Taint(key=t.key, value=t.value or "", effect=t.effect) for t in self.spec.taints or ()),
+            labels=self.metadata.labels or {},
+        )
+
+
+Object = TypeVar("Object", PodObject, NodeObject)
+
+
+class Listing(Shape, Generic[Object]):
+    """One page of a list."""
+
+    metadata: ListMeta
+    items: list[Object] | None = None
+
+
+class ListMeta(Shape):
+    resource_version: str | None = None
+    continue_: str | None = msgspec.field(name="continue", default=None)
+
+
+class WatchEvent(Shape):
+    """One line of a watch."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Status(Shape):
+    """The API's way to say no."""
+
+    code: int = 0
+    message: str | None = None
+
+
+# ---------------------------------------------------------------- what a pod requests
+
+
+def effective_request(pod: PodObject) -> Amount:
+    """As the scheduler counts: max(containers + sidecars, any init container beside the sidecars before it) + overhead.
+
+    A sidecar is an init container that restarts always. While a container is being resized, the larger of what it
+    asks for and what it still has counts.
+    """
+    has = {s.name: amount(s.allocated_resources) for s in pod.status.container_statuses or ()}
+    sidecars, peak = Amount(), Amount()
+    for container in pod.spec.init_containers or ():
+        wanted = _wanted(container)
+        if container.restart_policy == "Always":
+            sidecars = sidecars + wanted
+            peak = peak.at_least(sidecars)
+        else:
+            peak = peak.at_least(sidecars + wanted)
+    running = total(_wanted(c).at_least(has.get(c.name, Amount())) for c in pod.spec.containers or ())
+    return (running + sidecars).at_least(peak) + amount(pod.spec.overhead)
+
+
+def _wanted(container: Container) -> Amount:
+    return amount(container.resources.requests if container.resources else None)

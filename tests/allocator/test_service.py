@@ -1,0 +1,164 @@
+"""The allocator on a real bus: what is asked is answered, and a restart goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import msgspec
+from nats.js.errors import NotFoundError
+
+from services.allocator.service import Settings, start
+from services.allocator.view import JobView
+from shared import bus as wire
+from shared import subjects
+from shared.bus import Bus
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    JobAccepted,
+    JobFinished,
+    JobRejected,
+    Message,
+    Program,
+    ProgressReported,
+)
+from tests.allocator.builders import node, own, request, resumed, size
+
+M = TypeVar("M", bound=Message)
+QUICK = Settings(window_s=0.05, cooldown_s=0, max_delay_s=1, backoff_s=0.05, view_s=0.05, snapshot_s=0.1)
+
+
+@asynccontextmanager
+async def allocator(url: str, settings: Settings = QUICK) -> AsyncIterator[Bus]:
+    connection = await wire.connect(url, "allocator")
+    await start(connection, settings)
+    failing = asyncio.ensure_future(connection.failed())
+    yield connection
+    if failing.done():
+        failing.result()
+    failing.cancel()
+    await connection.close()
+
+
+async def soon(look: Callable[[], Awaitable[M | None]], within_s: float = 4.0) -> M:
+    async with asyncio.timeout(within_s):
+        while (found := await look()) is None:
+            await asyncio.sleep(0.01)
+        return found
+
+
+async def last(bus: Bus, kind: type[M], key: str = "default.mnist", past: int = 0) -> M:
+    """The newest message of a kind on a subject, once there is one behind `past`."""
+
+    async def look() -> M | None:
+        heard = await bus.last(kind, key)
+        return heard.message if heard and heard.sequence > past else None  # type: ignore[return-value]
+
+    return await soon(look)
+
+
+async def view(bus: Bus, wanted: Callable[[JobView], bool]) -> JobView:
+    bucket = await bus.bucket(wire.JOBS)
+    async with asyncio.timeout(4):
+        while True:
+            try:
+                found = msgspec.json.decode((await bucket.get("default.mnist")).value or b"", type=JobView)
+                if wanted(found):
+                    return found
+            except NotFoundError:
+                pass
+            await asyncio.sleep(0.02)
+
+
+async def with_program(bus: Bus, **fields: object):
+    digest = "sha256-" + "a" * 64
+    await (await bus.programs()).put(digest, b"def model(): ...")
+    return request(program=Program(name="train.py", digest=digest), **fields)
+
+
+async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: Bus):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url):
+        uid = await person.request(await with_program(person))
+        assert (await last(person, JobAccepted)).uid == uid
+        first = await last(person, AllocationDecided)
+        assert size(first) == (1, 1) and first.request.policy == "config-manager"
+        await person.publish(resumed(1, uid=uid))
+        await person.publish(node(cpu=9, free=6, own=own("mnist", *first.tasks), labels={"seen": "again"}))
+        told = msgspec.structs.replace(node("n2", cpu=2), seen="1")
+        await person.publish(told)
+
+        async def grown() -> AllocationDecided | None:
+            heard = await person.last(AllocationDecided, "default.mnist")
+            decision = heard.message if heard else None
+            return decision if isinstance(decision, AllocationDecided) and decision.generation == 2 else None
+
+        assert size(await soon(grown)) == (2, 2)
+        await person.publish(resumed(2, uid=uid, pause_s=0.5))
+        said = ProgressReported(
+            job="mnist", uid=uid, generation=2, step=5, epoch=0, samples=50, total_samples=99, samples_per_second=9
+        )
+        await person.publish(said)
+        shown = await view(person, lambda v: v.samples == 50)
+        assert (shown.phase, shown.ps, shown.workers, shown.pauses) == ("Running", 2, 2, (0.5,))
+
+
+async def test_a_wrong_request_is_answered_with_every_reason(nats_url: str, person: Bus):
+    async with allocator(nats_url):
+        body = msgspec.json.encode(msgspec.to_builtins(request("wrong")) | {"epochs": 0, "workrs": 1})
+        await person.js.publish("weir.job.requested.default.wrong", body)
+        rejected = await last(person, JobRejected, "default.wrong")
+        assert len(rejected.reasons) == 2 and "did you mean 'workers'" in rejected.reasons[0]
+        await person.js.publish("weir.job.requested.nobody", b"{not json")
+        rejected = await last(person, JobRejected, f"-.invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}")
+        assert "not JSON" in rejected.reasons[0]
+        assert (await person.js.stream_info(subjects.DEAD)).state.messages == 2
+
+
+async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(nats_url: str, person: Bus):
+    async with allocator(nats_url):
+        uid = await person.request(request("empty"))
+        assert "the store has no program" in (await last(person, JobRejected, "default.empty")).reasons[0]
+        good = await with_program(person)
+        uid = await person.request(good)
+        again = await person.request(msgspec.structs.replace(good, request_id="again"))
+        assert (await last(person, JobAccepted)).uid == uid
+        rejected = await last(person, JobRejected)
+        assert rejected.uid == again and "is running already" in rejected.reasons[0]
+
+
+async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: Bus):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url):
+        uid = await person.request(await with_program(person))
+        first = await last(person, AllocationDecided)
+        await view(person, lambda v: v.phase == "Starting")
+    before = (await person.js.stream_info(subjects.ORDERS)).state.last_seq
+    for forget in (False, True):
+        if forget:
+            await (await person.bucket(wire.STATE)).purge("allocator")
+        async with allocator(nats_url):
+            await asyncio.sleep(0.2)
+            assert (await person.js.stream_info(subjects.ORDERS)).state.last_seq == before
+    async with allocator(nats_url):
+        assert first.generation == 1
+        await person.publish(CancelRequested(job="mnist"))
+        finished = await last(person, JobFinished)
+        assert (finished.uid, finished.outcome) == (uid, "cancelled")
+        assert (await view(person, lambda v: v.phase == "Cancelled")).why == "cancelled on request"
+
+
+async def test_a_decision_on_an_old_state_is_refused_and_made_anew(nats_url: str, person: Bus):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url):
+        await person.request(await with_program(person))
+        first = await last(person, AllocationDecided)
+        rival = msgspec.structs.replace(first, revision=2, generation=2, reason="a rival's")
+        sequence = await person.publish(rival)
+        await person.publish(resumed(2, uid=first.uid))
+        await person.publish(node("n2", cpu=2))
+        assert (await last(person, AllocationDecided, past=sequence)).generation == 3

@@ -1,0 +1,91 @@
+"""The fold: once is enough, late is harmless, and the log alone gives the same state."""
+
+from __future__ import annotations
+
+from services.allocator.state import State, apply
+from services.allocator.view import job_view
+from shared.messages import JobFinished
+from tests.allocator.builders import (
+    Story,
+    abandoned,
+    accepted,
+    exited,
+    node,
+    progress,
+    request,
+    resumed,
+)
+
+
+def eventful() -> Story:
+    story = Story().hear(request(), node(cpu=3), accepted())
+    first = story.decided()
+    story.hear(resumed(1, pause_s=None), progress(1, 10, 1000, 5), node("n2", cpu=2)).decided()
+    story.hear(abandoned(2)).decided()
+    story.hear(resumed(3, pause_s=0.5), exited(first.tasks[2]), accepted(request("other"), uid=7))
+    story.decide()
+    return story
+
+
+def test_a_restart_from_the_log_gives_the_same_state():
+    story = eventful()
+    assert story.replayed() == story.state
+
+
+def test_what_comes_twice_changes_nothing():
+    story = eventful()
+    jobs, nodes = story.state.jobs, story.state.nodes
+    for message, *_ in list(story.log[1:]):
+        story.hear(message)
+    assert story.state.jobs == jobs
+    assert set(story.state.nodes) == set(nodes)
+
+
+def test_a_message_with_an_old_sequence_is_the_same_state():
+    story = eventful()
+    message, stream, _, stored_s = story.log[0]
+    assert apply(story.state, message, stream, 1, stored_s) is story.state
+
+
+def test_a_request_said_twice_under_one_request_id_is_one_request():
+    story = Story().hear(request(request_id="a"), request(request_id="a"), request(request_id="b"))
+    assert list(story.state.asked) == [1, 3]
+
+
+def test_a_stale_generation_reports_into_the_void():
+    story = eventful()
+    before = story.state.jobs["default.mnist"]
+    story.hear(progress(1, 999, 1000, 5, step=99), resumed(1), abandoned(1))
+    assert story.state.jobs["default.mnist"] == before
+
+
+def test_facts_whose_job_nobody_knows_any_more_are_ignored():
+    story = Story().hear(resumed(3), abandoned(3), progress(3, 1, 2, 3))
+    assert story.state.jobs == {} and story.decide() == ()
+
+
+def test_the_generation_that_was_overtaken_may_still_come_to_run():
+    story = Story().hear(node(cpu=20), accepted())
+    first = story.decided()
+    story.hear(exited(first.tasks[2])).decided()
+    story.hear(resumed(1))
+    job = story.state.jobs["default.mnist"]
+    assert (job.running, job.coming) == (1, 2)
+
+
+def test_a_job_of_the_same_name_goes_on_numbering_its_tasks():
+    story = Story().hear(node(), accepted())
+    story.decided()
+    story.hear(JobFinished(job="mnist", uid=1, outcome="succeeded"), accepted(uid=8))
+    assert min(t.serial for t in story.decided().tasks) == 3
+
+
+def test_a_view_tells_what_runs_what_is_wanted_and_why():
+    story = eventful()
+    view = job_view(story.state.jobs["default.mnist"], "because")
+    assert (view.phase, view.generation, view.pauses, view.why) == ("Scaling", 3, (0.5,), "because")
+    assert (view.samples, view.total_samples, view.samples_per_second) == (10, 1000, 5)
+
+
+def test_a_state_without_a_past_decides_nothing():
+    assert Story().decide() == () and Story().replayed() == State()

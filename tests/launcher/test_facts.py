@@ -1,0 +1,92 @@
+"""Reading pods, nodes and quantities as real servers write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.launcher.facts import node_fact, pod_fact, seconds, service_fact
+from services.launcher.quantities import number, quantities, resources, same
+from shared.messages import Resources
+
+TAGS = {"weir.dev/job": "net", "weir.dev/uid": "7", "weir.dev/role": "ps", "weir.dev/serial": "1"}
+
+
+def pod(status: dict[str, Any], **meta: Any) -> Any:
+    about = {"name": "net-ps-1", "namespace": "default", "uid": "u", "labels": TAGS, **meta}
+    return pod_fact({"metadata": about, "spec": {"containers": [{"name": "tensorflow"}]}, "status": status})
+
+
+def ended(reason: str, code: int) -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"terminated": {"reason": reason, "exitCode": code}}}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "meta", "says"),
+    [
+        ({"phase": "Failed", **ended("OOMKilled", 137)}, {}, (137, "OOMKilled")),
+        ({"phase": "Failed", **ended("Error", 1)}, {}, (1, "Error")),
+        ({"phase": "Succeeded", **ended("Completed", 0)}, {}, (0, "Completed")),
+        ({"phase": "Failed", "reason": "Evicted"}, {}, (None, "Evicted")),
+        ({"phase": "Failed", "reason": "OutOfcpu"}, {}, (None, "OutOfcpu")),
+        ({"phase": "Failed", **ended("Error", 143)}, {"deletionTimestamp": "2026-01-01T00:00:00Z"}, (143, "Deleted")),
+        (
+            {"phase": "Failed", **ended("Error", 143), "conditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+            (143, "Evicted"),
+        ),
+        ({"phase": "Failed"}, {}, (None, "Error")),
+    ],
+)
+def test_why_a_pod_ended(status: dict[str, Any], meta: dict[str, Any], says: tuple[int | None, str]) -> None:
+    fact = pod(status, **meta)
+    assert (fact.exit_code, fact.reason) == says
+
+
+def test_since_when_a_pod_finds_no_place() -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
+    fact = pod({"phase": "Pending", "conditions": [{**condition, "lastTransitionTime": "1970-01-01T00:01:00Z"}]})
+    assert (fact.stuck, fact.stuck_s) == ("no room", 60.0)
+
+
+def test_why_a_container_waits() -> None:
+    assert pod({"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}).waiting == "ImagePullBackOff"
+
+
+def test_what_the_node_really_gives() -> None:
+    given_now = {"containerStatuses": [{"resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}]}
+    assert pod(given_now).actual == Resources(cpu=2, memory_gib=1)
+
+
+@pytest.mark.parametrize("tags", [{}, {**TAGS, "weir.dev/uid": "x"}, {**TAGS, "weir.dev/role": "evaluator"}])
+def test_what_is_not_labelled_as_ours_is_not_ours(tags: dict[str, str]) -> None:
+    assert pod({}, labels=tags) is None
+
+
+def test_services_and_nodes() -> None:
+    found = service_fact({"metadata": {"name": "net", "namespace": "default", "uid": "s", "labels": TAGS}})
+    assert found and found.job_uid == 7
+    assert service_fact({"metadata": {"name": "other", "namespace": "default", "uid": "s"}}) is None
+    ready = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-01T00:01:00Z"}
+    node = node_fact({"metadata": {"name": "n"}, "status": {"conditions": [ready]}})
+    assert (node.ready, node.since_s) == (False, 60.0)
+
+
+def test_no_stamp_is_the_beginning_of_time() -> None:
+    assert seconds(None) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500m", 0.5), ("2", 2.0), ("0.25", 0.25), ("1Gi", 2**30), ("128974848", 128974848), ("1k", 1000)]
+)
+def test_quantities_are_numbers(text: str, value: float) -> None:
+    assert number(text) == value
+
+
+@given(st.floats(0.001, 512), st.floats(0.001, 4096), st.integers(0, 16))
+def test_quantities_there_and_back(cpu: float, memory: float, gpu: int) -> None:
+    asked = Resources(cpu=cpu, memory_gib=memory, gpu=gpu)
+    assert same(resources(quantities(asked)), asked)

@@ -1,0 +1,84 @@
+"""What the bus said of a job: repeated, late and lost messages."""
+
+from __future__ import annotations
+
+from services.launcher.generations import in_flight, previous, wanted
+from services.launcher.jobs import Job, fold, paused
+from services.launcher.view import View, told
+from shared.messages import CheckpointSaved, GenerationAbandoned, JobFinished, TaskReady, TrainingResumed
+from tests.launcher.builders import JOB, UID, decided, names
+from tests.launcher.world import World
+
+
+def job(*messages: object) -> Job:
+    made = Job(namespace="default", job=JOB, uid=UID)
+    for at_s, message in enumerate(messages):
+        made = fold(made, message, float(at_s))  # type: ignore[arg-type]
+    return made
+
+
+def resumed(generation: int) -> TrainingResumed:
+    return TrainingResumed(job=JOB, uid=UID, generation=generation, step=1, samples=1)
+
+
+def saved(generation: int, final: bool = True) -> CheckpointSaved:
+    about = {"path": "x", "seconds": 0.1, "final": final}
+    return CheckpointSaved(job=JOB, uid=UID, generation=generation, step=1, samples=1, **about)
+
+
+def abandoned(generation: int) -> GenerationAbandoned:
+    return GenerationAbandoned(job=JOB, uid=UID, generation=generation, reason="no")
+
+
+def test_every_message_of_a_whole_life_may_come_twice() -> None:
+    world = World()
+    world.train(decided(1, "c0 p1 w2"))
+    world.hand_over(decided(2, "c0 p1"))
+    once, twice = View(), View()
+    for at_s, message in world.log:
+        once = told(once, message, at_s)
+        twice = told(told(twice, message, at_s), message, at_s + 1)
+    assert once.told == twice.told
+
+
+def test_an_older_decision_changes_nothing() -> None:
+    assert job(decided(2, "c0"), decided(1, "c0 p1")) == job(decided(2, "c0"))
+    assert job(decided(1, "c0", revision=5), decided(1, "c0", revision=4)) == job(decided(1, "c0", revision=5))
+
+
+def test_a_new_revision_of_a_generation_keeps_its_time() -> None:
+    generation = job(decided(1, "c0", revision=1), decided(1, "c0", revision=2)).generations[1]
+    assert (generation.decision.revision, generation.decided_s) == (2, 0.0)
+
+
+def test_generations_before_the_running_one_are_forgotten() -> None:
+    assert list(job(decided(1, "c0"), decided(2, "c0 p1"), resumed(2)).generations) == [2]
+
+
+def test_a_checkpoint_shows_that_a_generation_runs_even_if_the_resumption_was_never_heard() -> None:
+    assert job(decided(1, "c0"), saved(1, final=False)).running == 1
+
+
+def test_a_final_checkpoint_leaves_nothing_to_take_over_from() -> None:
+    assert previous(job(decided(1, "c0"), resumed(1))) == 1
+    assert previous(job(decided(1, "c0"), resumed(1), saved(1))) is None
+
+
+def test_only_the_latest_abandoned_generations_are_remembered() -> None:
+    lived = job(*(message for g in range(1, 9) for message in (decided(g, f"c{g}"), abandoned(g))))
+    assert list(lived.generations) == [6, 7, 8]
+    assert in_flight(lived) is None and wanted(lived) == {}
+
+
+def test_a_pause_wants_nothing_and_the_next_decision_ends_it() -> None:
+    lived = job(decided(1, "c0"), resumed(1), decided(2, ""))
+    assert paused(lived) and wanted(lived) == {}
+    after = fold(lived, decided(3, "c1"), 9.0)
+    assert (after.running, in_flight(after), list(wanted(after))) == (None, 3, names("c1"))
+
+
+def test_facts_about_unknown_and_finished_jobs_are_not_kept() -> None:
+    fact = TaskReady(job=JOB, uid=UID, pod="p", pod_uid="u", role="ps", serial=0, node="n", host="h", ports=(1, 2))
+    assert told(View(), fact, 0.0).told.jobs == {}
+    over = told(told(View(), decided(1, "c0"), 0.0), JobFinished(job=JOB, uid=UID, outcome="failed"), 1.0)
+    assert told(told(over, decided(2, "c0"), 2.0), fact, 3.0).told.jobs == {}

@@ -1,0 +1,126 @@
+"""The manifests: what Kubernetes, and old habits, find on a trainer's pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.launcher import pods
+from services.launcher.actions import CreatePod
+from services.launcher.facts import pod_fact
+from services.launcher.settings import Settings
+from shared.messages import CheckpointRule, JobRequested, Resources, Volume
+from tests.launcher.builders import decided, request
+
+
+def made(word: str = "w3", wanted: JobRequested | None = None, resources: Resources | None = None, **fields: Any) -> Any:
+    amounts = resources or Resources(cpu=0.5, memory_gib=1.5)
+    decision = decided(4, word, resources=amounts)
+    from msgspec.structs import replace
+
+    decision = replace(decision, request=wanted or request())
+    task = decision.tasks[0]
+    name = f"net-{task.role}-{task.serial}"
+    return pods.pod(CreatePod(decision=decision, task=task, name=name, owner_uid="owner"), Settings(**fields))
+
+
+def container(pod: Any) -> Any:
+    return pod["spec"]["containers"][0]
+
+
+def env(pod: Any) -> dict[str, str]:
+    return {e["name"]: e.get("value") or e["valueFrom"]["fieldRef"]["fieldPath"] for e in container(pod)["env"]}
+
+
+def test_labels_are_ours_the_common_ones_and_a_tfjobs() -> None:
+    tags = made()["metadata"]["labels"]
+    assert tags["weir.dev/uid"] == "7" and tags["weir.dev/serial"] == "3" and tags["weir.dev/role"] == "worker"
+    assert tags["app.kubernetes.io/managed-by"] == "weir" and tags["app.kubernetes.io/component"] == "worker"
+    assert tags["training.kubeflow.org/replica-type"] == "worker" and tags["training.kubeflow.org/replica-index"] == "0"
+    assert "training.kubeflow.org/job-role" not in tags
+    assert made("c0")["metadata"]["labels"]["training.kubeflow.org/job-role"] == "master"
+
+
+def test_the_service_owns_the_pod() -> None:
+    owner = made()["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Service", "net", "owner")
+    service = pods.service(decided(1, "c0"))
+    assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
+    assert service["spec"]["selector"].items() <= made()["metadata"]["labels"].items()
+
+
+def test_requests_are_limits() -> None:
+    found = container(made(resources=Resources(cpu=0.5, memory_gib=1.5, gpu=2)))["resources"]
+    assert found["requests"] == found["limits"] == {"cpu": "500m", "memory": "1536Mi", "nvidia.com/gpu": "2"}
+
+
+def test_a_resize_leaves_devices_alone() -> None:
+    patched = pods.resize(Resources(cpu=1, memory_gib=1, gpu=2))["spec"]["containers"][0]
+    assert patched["resources"]["requests"] == {"cpu": "1000m", "memory": "1024Mi"}
+
+
+def test_the_pod_goes_to_its_node_and_never_restarts() -> None:
+    spec = made()["spec"]
+    rules = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    fields = rules["nodeSelectorTerms"][0]["matchFields"]
+    assert fields == [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]
+    assert spec["restartPolicy"] == "Never" and spec["terminationGracePeriodSeconds"] == 30
+
+
+def test_the_pod_is_restricted() -> None:
+    pod = made()
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert pod["spec"]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert container(pod)["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def test_the_trainer_is_told_who_it_is() -> None:
+    found = env(made(trainer_nats_url="nats://bus:4222"))
+    assert found["WEIR_NATS_URL"] == "nats://bus:4222"
+    who = [found[f"WEIR_TRAINER_{word}"] for word in ("JOB", "NAMESPACE", "UID", "ROLE", "SERIAL", "PORTS")]
+    assert who == ["net", "default", "7", "worker", "3", "2222,2223"]
+    paths = [found[f"WEIR_TRAINER_{word}"] for word in ("POD", "POD_UID", "NODE", "HOST")]
+    assert paths == ["metadata.name", "metadata.uid", "spec.nodeName", "status.podIP"]
+    assert (found["WEIR_TRAINER_CPU"], found["WEIR_TRAINER_MEMORY_GIB"]) == ("0.5", "1.5")
+    assert found["GRPC_FAIL_FAST"] == "use_caller"
+
+
+def test_without_a_bus_of_its_own_a_trainer_uses_the_launchers() -> None:
+    assert env(made(nats_url="nats://here:4222"))["WEIR_NATS_URL"] == "nats://here:4222"
+
+
+def test_the_container_is_a_tfjobs() -> None:
+    found = container(made())
+    assert (found["name"], found["command"]) == ("tensorflow", ["python", "-m", "services.trainer"])
+    assert found["ports"] == [{"name": "tfjob-port", "containerPort": 2222}]
+    assert "ports" not in container(made(task_ports="0,0"))
+
+
+def test_the_image_is_the_requests_or_the_settings() -> None:
+    assert container(made(image="ours:1"))["image"] == "ours:1"
+    assert container(made(wanted=request(image="theirs:2")))["image"] == "theirs:2"
+
+
+def test_checkpoints_go_where_the_request_says_or_to_the_jobs_own_folder() -> None:
+    def where(path: str | None) -> str:
+        wanted = request(checkpoint=CheckpointRule(path=path))
+        return env(made(wanted=wanted, checkpoint_dir="/ckpt"))["WEIR_TRAINER_CHECKPOINT_DIR"]
+
+    assert [where(p) for p in (None, "mine", "/data/x")] == ["/ckpt/default/net-7", "/ckpt/mine", "/data/x"]
+
+
+def test_volumes_are_mounted() -> None:
+    wanted = (Volume(name="a", mount_path="/a", claim="c"), Volume(name="b", mount_path="/b", host_path="/h"))
+    pod = made(wanted=request(volumes=wanted), checkpoint_claim="shared", checkpoint_dir="/ckpt")
+    sources = {v["name"]: v for v in pod["spec"]["volumes"]}
+    assert sources["a"]["persistentVolumeClaim"] == {"claimName": "c"}
+    assert sources["b"]["hostPath"] == {"path": "/h"}
+    assert [m["mountPath"] for m in container(pod)["volumeMounts"]] == ["/a", "/b", "/ckpt"]
+
+
+def test_a_pod_is_read_back_as_it_was_made() -> None:
+    body = made()
+    body["metadata"]["uid"] = "u"
+    fact = pod_fact(body)
+    assert fact and (fact.job_uid, fact.role, fact.serial, fact.generation) == (7, "worker", 3, 4)
+    assert fact.resources == fact.made_with == Resources(cpu=0.5, memory_gib=1.5)

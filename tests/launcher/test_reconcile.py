@@ -1,0 +1,354 @@
+"""Whole stories of a job, told to the pure reconciler."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.launcher.actions import CreatePod, CreateService, DeletePod
+from services.launcher.facts import PodFact, ServiceFact
+from services.launcher.reconcile import reconcile
+from services.launcher.view import View, pod_seen, refused, service_seen
+from shared.messages import ClusterSpecPublished, TaskExited, TaskReady, TaskStarted
+from tests.launcher.builders import UID, decided, names
+from tests.launcher.world import World
+
+
+def test_a_first_start_makes_the_service_then_the_pods_then_the_spec_then_the_order(world: World) -> None:
+    world.decide(decided(1, "c0 p1 w2"))
+    assert [type(a) for a in world.done] == [CreateService, CreatePod, CreatePod, CreatePod]
+    assert all(a.owner_uid == "s1" for a in world.done if isinstance(a, CreatePod))
+    world.run_pods()
+    world.settle()
+    spec = world.spec(1)
+    assert spec.previous is None and [t.pod for t in spec.tasks] == names("c0 p1 w2")
+    assert world.ordered() == []
+    world.prepare(1)
+    world.settle()
+    assert world.ordered() == [(1, None)]
+
+
+def test_a_started_pod_is_reported_once(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    assert sorted(m.pod for m in world.all(TaskStarted)) == sorted(names("c0 p1 w2"))
+
+
+def test_no_spec_before_the_last_task_is_ready(world: World) -> None:
+    world.decide(decided(1, "c0 p1"))
+    world.change("net-chief-0", phase="Running")
+    world.change("net-ps-1", phase="Running")
+    pod = world.pod("net-ps-1")
+    world.hear(TaskReady(**world.about(pod), node="n", host="h", ports=(1, 2)))
+    world.settle()
+    assert world.all(ClusterSpecPublished) == []
+
+
+def test_a_task_that_another_pod_of_that_name_called_ready_is_not_ready(world: World) -> None:
+    world.decide(decided(1, "c0"))
+    world.change("net-chief-0", phase="Running")
+    stale = {**world.about(world.pod("net-chief-0")), "pod_uid": "another"}
+    world.hear(TaskReady(**stale, node="n", host="h", ports=(1, 2)))
+    world.settle()
+    assert world.all(ClusterSpecPublished) == []
+
+
+def test_growing_keeps_every_pod(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.train(decided(2, "c0 p1 w2 w3"))
+    assert world.ordered() == [(1, None), (2, 1)]
+    assert world.spec(2).previous == 1
+    assert world.standing() == names("c0 p1 w2 w3")
+
+
+def test_shrinking_removes_the_named_victims_only_after_the_smaller_generation_resumed(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2 w3"))
+    world.hand_over(decided(2, "c0 p1 w3"))
+    world.drain(1)
+    world.settle()
+    assert world.standing() == names("c0 p1 w2 w3")
+    world.resume(2)
+    world.settle()
+    assert world.standing() == names("c0 p1 w3")
+
+
+def test_a_victim_is_not_reported_as_lost(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2 w3"))
+    world.train(decided(2, "c0 p1 w3"))
+    world.reap()
+    world.settle()
+    assert world.all(TaskExited) == []
+
+
+def test_ports_alternate_between_the_generations_that_a_pod_serves(world: World) -> None:
+    for generation in (1, 2, 3):
+        world.train(decided(generation, "c0 p1" + " w2" * (generation > 1)))
+    ports = [{t.pod: t.port for t in world.spec(g).tasks} for g in (1, 2, 3)]
+    assert [p["net-ps-1"] for p in ports] == [2222, 2223, 2222]
+    assert [p.get("net-worker-2") for p in ports] == [None, 2222, 2223]
+
+
+def test_after_an_abandoned_generation_the_port_is_still_not_the_running_ones(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.stand(decided(2, "c0 p1 w2"))
+    world.prepare(2, error="out of memory")
+    world.settle()
+    world.train(decided(3, "c0 p1 w3"))
+    assert {t.port for t in world.spec(3).tasks if t.role != "worker"} == {2223}
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_an_unschedulable_pod_ends_its_generation_after_a_while(world: World, before: int) -> None:
+    if before:
+        world.train(decided(1, "c0 p1"))
+    world.decide(decided(2, "c0 p1 w2"))
+    world.change("net-worker-2", stuck="0/3 nodes are available", stuck_s=world.now)
+    world.settle()
+    assert world.abandoned() == {}
+    world.wait()
+    assert world.now == 1000.0 + world.rules.unschedulable_s
+    assert "unschedulable: 0/3 nodes" in world.abandoned()[2]
+    assert world.standing() == (names("c0 p1") if before else [])
+
+
+def test_an_error_in_preparing_ends_the_generation_and_only_its_own_pods_go(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.stand(decided(2, "c0 p1 w2 w3"))
+    world.prepare(2, error="bind failed")
+    world.settle()
+    assert "bind failed" in world.abandoned()[2]
+    assert world.standing() == names("c0 p1 w2")
+    assert world.ordered() == [(1, None)]
+
+
+@pytest.mark.parametrize(
+    ("step", "limit", "says"),
+    [("decide", "start", "net-worker-2 (Pending)"), ("stand", "prepare", "not prepared"), ("hand_over", "resume", "not resumed")],
+)
+def test_each_step_has_its_time_limit(world: World, step: str, limit: str, says: str) -> None:
+    world.train(decided(1, "c0 p1"))
+    getattr(world, step)(decided(2, "c0 p1 w2"))
+    begun = world.now
+    world.wait()
+    assert world.now - begun == getattr(world.rules, f"{limit}_timeout_s")
+    assert says in world.abandoned()[2]
+    assert world.standing() == names("c0 p1")
+
+
+def test_a_newer_decision_overtakes_one_in_flight_and_keeps_the_pods_that_both_want(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.stand(decided(2, "c0 p1 w2 w3"))
+    world.train(decided(3, "c0 p1 w3 w4"))
+    assert world.abandoned() == {2: "superseded by generation 3"}
+    assert world.ordered() == [(1, None), (3, 1)]
+    assert world.standing() == names("c0 p1 w3 w4")
+
+
+def test_after_the_final_checkpoint_a_newer_decision_waits_for_the_generation_handed_over_to(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.drain(1)
+    world.stand(decided(3, "c0 p1 w2 w3"))
+    assert world.abandoned() == {} and "net-worker-3" not in world.standing()
+    world.resume(2)
+    world.settle()
+    world.train(decided(3, "c0 p1 w2 w3"))
+    assert world.ordered() == [(1, None), (2, 1), (3, 2)]
+
+
+def test_before_the_final_checkpoint_a_newer_decision_overtakes_even_an_ordered_hand_over(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.train(decided(3, "c0 p1 w3"))
+    assert world.abandoned() == {2: "superseded by generation 3"}
+
+
+def test_a_hand_over_that_never_resumes_leaves_no_previous_generation(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.drain(1)
+    world.settle()
+    world.wait()
+    assert "not resumed" in world.abandoned()[2]
+    world.train(decided(3, "c0 p1 w3"))
+    assert world.ordered()[-1] == (3, None)
+
+
+def test_after_the_final_checkpoint_a_lost_worker_is_borne_but_not_a_lost_ps(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.drain(1)
+    world.change("net-worker-2", phase="Failed", exit_code=1, reason="Error")
+    world.settle()
+    assert world.abandoned() == {}
+    world.change("net-ps-1", phase="Failed", exit_code=137, reason="OOMKilled")
+    world.settle()
+    assert "net-ps-1 ended: OOMKilled" in world.abandoned()[2]
+
+
+def test_a_generation_that_resumed_although_it_was_given_up_is_the_running_one(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.wait()
+    assert 2 in world.abandoned()
+    world.resume(2)
+    world.settle()
+    world.train(decided(3, "c0 p1 w3"))
+    assert world.ordered()[-1] == (3, 2)
+
+
+def test_a_lost_worker_is_reported_and_not_made_again(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.change("net-worker-2", phase="Failed", exit_code=137, reason="OOMKilled", message="too big")
+    world.settle()
+    fact = world.last(TaskExited)
+    assert (fact.pod, fact.exit_code, fact.reason, fact.message) == ("net-worker-2", 137, "OOMKilled", "too big")
+    world.vanish(world.pod("net-worker-2"))
+    world.settle()
+    assert len(world.all(TaskExited)) == 1 and world.standing() == names("c0 p1")
+    world.train(decided(2, "c0 p1 w3"))
+    assert world.standing() == names("c0 p1 w3")
+
+
+def test_a_pod_that_vanishes_is_reported_even_if_nobody_looked(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    del world.pods[world.pod("net-worker-2").uid]
+    world.restart()
+    world.settle()
+    assert (world.last(TaskExited).pod, world.last(TaskExited).reason) == ("net-worker-2", "Deleted")
+
+
+def test_a_lost_pod_of_the_generation_in_flight_ends_it(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.stand(decided(2, "c0 p1 w2 w3"))
+    world.vanish(world.pod("net-worker-3"))
+    world.settle()
+    assert world.last(TaskExited).pod == "net-worker-3"
+    assert world.abandoned() == {2: "net-worker-3 is gone"}
+
+
+def test_a_pod_on_a_lost_node_is_lost_although_its_phase_says_running(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.node("node-2", ready=False)
+    world.settle()
+    assert world.all(TaskExited) == []
+    world.wait()
+    assert (world.last(TaskExited).pod, world.last(TaskExited).reason) == ("net-worker-2", "NodeLost")
+    world.node("node-2", ready=True)
+    world.settle()
+    assert len(world.all(TaskExited)) == 1
+
+
+def test_a_node_that_is_back_in_time_costs_nothing(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.node("node-2", ready=False)
+    world.now += world.rules.node_lost_s / 2
+    world.node("node-2", ready=True)
+    world.now += world.rules.node_lost_s
+    world.settle()
+    assert world.all(TaskExited) == []
+
+
+def test_a_terminating_pod_on_a_node_that_is_not_ready_is_lost_at_once(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.node("node-2", ready=False)
+    world.change("net-worker-2", leaving=True)
+    world.settle()
+    assert world.last(TaskExited).reason == "NodeLost"
+
+
+def test_a_pause_removes_all_pods_and_what_comes_next_has_no_previous_generation(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.decide(decided(2, ""))
+    assert world.standing() == []
+    world.reap()
+    world.settle()
+    assert world.all(TaskExited) == [] and world.abandoned() == {}
+    world.train(decided(3, "c2 p3"))
+    assert world.ordered() == [(1, None), (3, None)]
+    assert world.standing() == names("c2 p3")
+
+
+def test_waiting_makes_nothing(world: World) -> None:
+    world.decide(decided(1, ""))
+    assert world.done == []
+
+
+def test_a_finished_job_leaves_nothing_and_a_late_decision_brings_nothing_back(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.stand(decided(2, "c0 p1 w2 w3"))
+    world.finish()
+    world.settle()
+    assert world.services == {} and world.standing() == []
+    world.reap()
+    world.decide(decided(3, "c0 p1"))
+    assert world.pods == {} and world.services == {}
+    assert world.view.pods == {} and world.view.told.jobs == {}
+
+
+def test_a_new_job_of_the_same_name_waits_until_the_names_are_free(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.finish()
+    world.settle()
+    world.decide(decided(1, "c0 p1", uid=9))
+    assert {p.job_uid for p in world.pods.values()} == {UID}
+    world.reap()
+    world.settle()
+    assert {p.job_uid for p in world.pods.values()} == {9}
+
+
+def test_what_belongs_to_no_known_job_goes_after_a_while(world: World) -> None:
+    world.show(PodFact(namespace="default", job="old", job_uid=3, role="ps", serial=0, name="old-ps-0", uid="x"))
+    world.services[3] = ServiceFact(namespace="default", name="old", uid="y", job_uid=3)
+    world.view = service_seen(world.view, world.services[3], gone=False)
+    world.settle()
+    assert world.standing() == ["old-ps-0"]
+    world.now += world.rules.orphan_s
+    world.settle()
+    assert world.standing() == [] and world.services == {}
+
+
+def test_a_pod_that_cannot_be_made_ends_its_generation(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hear(decided(2, "c0 p1 w2"))
+    world.view = refused(world.view, UID, 2, "403 Forbidden: exceeded quota")
+    world.settle()
+    assert world.abandoned() == {2: "403 Forbidden: exceeded quota"}
+
+
+def test_a_pending_pod_that_somebody_deleted_is_made_again(world: World) -> None:
+    world.decide(decided(1, "c0 p1"))
+    world.vanish(world.pod("net-ps-1"))
+    world.settle()
+    assert world.standing() == names("c0 p1")
+
+
+def test_the_restart_of_the_launcher_does_not_count_against_a_generation() -> None:
+    world = World()
+    world.decide(decided(1, "c0 p1"))
+    world.now += 10 * world.rules.start_timeout_s
+    world.view = replace(world.view, awake_s=world.now)
+    world.settle()
+    assert world.abandoned() == {}
+
+
+def test_what_is_under_way_is_not_ordered_again() -> None:
+    world = World()
+    world.hear(decided(1, "c0 p1"))
+    first = reconcile(world.view, world.now, world.rules)
+    for action in first:
+        world.view = replace(world.view, asked=world.view.asked | {action.key()})
+    assert first and reconcile(world.view, world.now, world.rules) == []
+
+
+def test_a_deletion_is_ordered_for_that_very_pod() -> None:
+    world = World()
+    world.train(decided(1, "c0 p1 w2"))
+    victim = world.pod("net-worker-2").uid
+    world.train(decided(2, "c0 p1"))
+    assert [a.uid for a in world.done if isinstance(a, DeletePod)] == [victim]
+
+
+def test_the_view_of_an_empty_world_wants_nothing() -> None:
+    assert reconcile(View(), 0.0, World().rules) == []
+    orphan = PodFact(namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", gone=True)
+    assert reconcile(pod_seen(View(), orphan), 1e9, World().rules) == []

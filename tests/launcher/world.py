@@ -1,0 +1,251 @@
+"""A cluster and its trainers as plain values: performs what the launcher decides, and holds it to its invariants.
+
+Never two pods of one name; never a pod of the running generation deleted before its successor resumed; nothing made for a
+job that is over; nothing said twice. `restarts`: the launcher is killed and rebuilt from the log at every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.launcher import view as views
+from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod, Say
+from services.launcher.exits import forget
+from services.launcher.facts import NodeFact, PodFact, ServiceFact
+from services.launcher.jobs import paused
+from services.launcher.reconcile import next_due, reconcile
+from services.launcher.settings import Settings
+from services.launcher.view import View
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobFinished,
+    JobMessage,
+    TaskReady,
+    TrainingResumed,
+)
+from tests.launcher.builders import JOB, UID
+
+EPOCH = 1_000.0
+
+
+class World:
+    def __init__(self, restarts: bool = False, **rules: Any) -> None:
+        self.rules, self.restarts, self.now = Settings(**rules), restarts, EPOCH
+        self.view = View(awake_s=EPOCH)
+        self.log: list[tuple[float, JobMessage]] = []
+        self.said: list[JobMessage] = []
+        self.done: list[Action] = []
+        self.pods: dict[str, PodFact] = {}  # by uid
+        self.services: dict[int, ServiceFact] = {}
+        self.nodes = {f"node-{n}": NodeFact(name=f"node-{n}") for n in range(3)}
+        self.born = 0
+        self.show_nodes()
+
+    # ------------------------------------------------------------ the launcher
+
+    def settle(self) -> None:
+        """Perform until nothing is left to do; more than a few rounds would be a loop."""
+        for _ in range(12):
+            if self.restarts:
+                self.restart()
+            todo = reconcile(self.view, self.now, self.rules)
+            for action in todo:
+                self.perform(action)
+            for uid in self.view.uids():
+                self.view = forget(self.view, uid)
+            if not todo:
+                return
+        raise AssertionError(f"never done: {todo}")
+
+    def restart(self) -> None:
+        """As after kill -9: the log is read again, the cluster listed again, what was under way is forgotten."""
+        fresh = View(awake_s=self.view.awake_s, refused=self.view.refused)
+        for at_s, message in self.log:
+            fresh = views.told(fresh, message, at_s)
+        fresh = views.services_listed(fresh, self.services.values())
+        self.view = views.pods_listed(fresh, self.pods.values())
+        self.show_nodes()
+
+    def hear(self, message: JobMessage) -> None:
+        self.log.append((self.now, message))
+        self.view = views.told(self.view, message, self.now)
+
+    def perform(self, action: Action) -> None:
+        if not isinstance(action, Say):
+            self.view = views.asked(self.view, action.key())
+        self.done.append(action)
+        PERFORM[type(action)](self, action)
+
+    def say(self, action: Say) -> None:
+        assert action.message.id() not in {m.id() for m in self.said}, f"said twice: {action.message}"
+        self.said.append(action.message)
+        self.hear(action.message)
+
+    # ------------------------------------------------------------ the cluster
+
+    def create_service(self, action: CreateService) -> None:
+        self.born += 1
+        decision = action.decision
+        assert decision.uid not in self.view.told.finished, "made for a job that is over"
+        fact = ServiceFact(namespace="default", name=decision.job, uid=f"s{self.born}", job_uid=decision.uid)
+        self.services[decision.uid] = fact
+        self.view = views.service_seen(self.view, fact, gone=False)
+
+    def create_pod(self, action: CreatePod) -> None:
+        self.born += 1
+        decision, task = action.decision, action.task
+        assert action.name not in {p.name for p in self.pods.values()}, f"two pods are called {action.name}"
+        assert decision.uid not in self.view.told.finished, "made for a job that is over"
+        fact = PodFact(
+            namespace="default",
+            job=decision.job,
+            job_uid=decision.uid,
+            role=task.role,
+            serial=task.serial,
+            name=action.name,
+            uid=f"u{self.born}",
+            generation=decision.generation,
+            node=task.node,
+            resources=task.resources,
+            made_with=task.resources,
+        )
+        self.show(fact)
+
+    def delete_pod(self, action: DeletePod) -> None:
+        pod = self.pods.get(action.uid)
+        if pod is None:
+            return
+        job = self.view.told.jobs.get(pod.job_uid)
+        if job is not None and job.running is not None and not paused(job):
+            assert pod.name not in job.generations[job.running].tasks, f"{pod.name} still trains"
+        self.show(replace(pod, leaving=True))
+
+    def delete_service(self, action: DeleteService) -> None:
+        for uid, service in list(self.services.items()):
+            if service.uid == action.uid:
+                del self.services[uid]
+                self.view = views.service_seen(self.view, service, gone=True)
+
+    def resize(self, action: ResizePod) -> None:
+        if action.uid in self.pods:
+            self.show(replace(self.pods[action.uid], resources=action.task.resources))
+
+    def show(self, pod: PodFact) -> None:
+        self.pods[pod.uid] = pod
+        self.view = views.pod_seen(self.view, pod)
+
+    def show_nodes(self) -> None:
+        self.view = views.nodes_listed(self.view, self.nodes.values(), self.now)
+
+    def node(self, name: str, ready: bool) -> None:
+        self.nodes[name] = NodeFact(name=name, ready=ready, since_s=self.now)
+        self.show_nodes()
+
+    def vanish(self, pod: PodFact) -> None:
+        del self.pods[pod.uid]
+        self.view = views.pod_seen(self.view, replace(pod, gone=True))
+
+    def reap(self) -> None:
+        """Grace periods end: pods that were deleted are gone."""
+        for pod in [p for p in self.pods.values() if p.leaving]:
+            self.vanish(pod)
+
+    def pod(self, name: str) -> PodFact:
+        return next(p for p in self.pods.values() if p.name == name)
+
+    def change(self, name: str, **fields: Any) -> None:
+        self.show(replace(self.pod(name), **fields))
+
+    # ------------------------------------------------------------ the trainers
+
+    def run_pods(self) -> None:
+        for pod in list(self.pods.values()):
+            if pod.phase == "Pending" and not pod.leaving and not pod.stuck:
+                self.show(replace(pod, phase="Running"))
+                self.hear(TaskReady(**self.about(pod), node=pod.node, host="10.0.0.1", ports=(2222, 2223)))
+
+    def prepare(self, generation: int, error: str | None = None) -> None:
+        for address in self.spec(generation).tasks:
+            pod = self.pod(address.pod)
+            self.hear(GenerationPrepared(**{**self.about(pod), "generation": generation}, error=error))
+
+    def drain(self, generation: int) -> None:
+        fields = {"step": 9, "samples": 9, "path": "x", "seconds": 0.1, "final": True}
+        self.hear(CheckpointSaved(job=JOB, uid=UID, generation=generation, **fields))
+
+    def resume(self, generation: int) -> None:
+        self.hear(TrainingResumed(job=JOB, uid=UID, generation=generation, step=9, samples=9))
+
+    def finish(self) -> None:
+        self.hear(JobFinished(job=JOB, uid=UID, outcome="succeeded"))
+
+    def about(self, pod: PodFact) -> dict[str, Any]:
+        names = {"pod": pod.name, "pod_uid": pod.uid, "role": pod.role, "serial": pod.serial}
+        return {"job": pod.job, "uid": pod.job_uid, **names}
+
+    # ------------------------------------------------------------ telling
+
+    def decide(self, decision: AllocationDecided) -> None:
+        self.hear(decision)
+        self.settle()
+
+    def stand(self, decision: AllocationDecided) -> None:
+        """Decide, and let the pods run until all are ready: the cluster spec is out."""
+        self.decide(decision)
+        self.run_pods()
+        self.settle()
+
+    def hand_over(self, decision: AllocationDecided) -> None:
+        """All the way to the order."""
+        self.stand(decision)
+        self.prepare(decision.generation)
+        self.settle()
+
+    def train(self, decision: AllocationDecided) -> None:
+        """All the way to training."""
+        self.hand_over(decision)
+        self.resume(decision.generation)
+        self.settle()
+
+    def wait(self) -> None:
+        """Until time alone changes something for the job."""
+        due = next_due(self.view, self.now, self.rules, UID)
+        assert due is not None, "nothing is waited for"
+        self.now = due
+        self.settle()
+
+    def all(self, kind: type[JobMessage]) -> list[Any]:
+        return [message for message in self.said if isinstance(message, kind)]
+
+    def last(self, kind: type[JobMessage]) -> Any:
+        return self.all(kind)[-1]
+
+    def spec(self, generation: int) -> ClusterSpecPublished:
+        return next(m for m in self.all(ClusterSpecPublished) if m.generation == generation)
+
+    def abandoned(self) -> dict[int, str]:
+        return {m.generation: m.reason for m in self.all(GenerationAbandoned)}
+
+    def ordered(self) -> list[tuple[int, int | None]]:
+        return [(m.generation, m.previous) for m in self.all(HandOverOrdered)]
+
+    def standing(self) -> list[str]:
+        return sorted(pod.name for pod in self.pods.values() if not pod.leaving)
+
+
+PERFORM: dict[type[Action], Callable[[World, Any], None]] = {
+    Say: World.say,
+    CreateService: World.create_service,
+    CreatePod: World.create_pod,
+    DeletePod: World.delete_pod,
+    DeleteService: World.delete_service,
+    ResizePod: World.resize,
+}

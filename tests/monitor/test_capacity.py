@@ -1,0 +1,106 @@
+"""What a node can still hold."""
+
+from __future__ import annotations
+
+from services.monitor.capacity import node_capacity, same_picture
+from services.monitor.picture import Picture
+from services.monitor.quantities import Amount
+from shared.messages import Resources
+from tests.monitor.builders import container, node, node_fact, ours, pod, pod_fact
+
+
+def capacity(raw_node, *pods, revision="1"):
+    return node_capacity(node_fact(raw_node), [pod_fact(p) for p in pods], revision, 0.0)
+
+
+def test_free_is_allocatable_less_every_pods_request():
+    told = capacity(node(), pod("a"), ours(), pod("b", "n1", container("250m", "512Mi"), container("250m", "512Mi")))
+    assert told.allocatable == Resources(cpu=8, memory_gib=16)
+    assert told.free == Resources(cpu=5.5, memory_gib=13)
+    assert [(o.namespace, o.job, o.pod) for o in told.own] == [("default", "mnist", "mnist-worker-2")]
+    assert told.labels == {"zone": "a"}
+
+
+def test_ended_pods_do_not_count_and_terminating_ones_do():
+    leaving = ours()
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    told = capacity(node(), pod("a", phase="Succeeded"), pod("b", phase="Failed"), leaving)
+    assert told.free.cpu == 7 and told.own[0].terminating
+
+
+def test_free_is_never_below_nothing():
+    assert capacity(node(cpu="1"), pod("a", "n1", container("3"))).free.cpu == 0
+
+
+def test_init_containers_sidecars_and_overhead_count_as_the_scheduler_counts():
+    sidecar = container("1", "0", restartPolicy="Always")
+    inits = [container("2", "0"), sidecar, container("4", "0")]
+    made = pod("a", "n1", container("3", "0"), initContainers=inits, overhead={"cpu": "250m"})
+    assert pod_fact(made).requests == Amount(5250)
+    made = pod("a", "n1", container("6", "0"), initContainers=inits)
+    assert pod_fact(made).requests == Amount(7000)
+
+
+def test_a_container_that_is_being_shrunk_still_holds_what_it_had():
+    made = pod("a", "n1", container("1", "0"))
+    made["status"]["containerStatuses"] = [{"name": "main", "allocatedResources": {"cpu": "2"}}]
+    assert pod_fact(made).requests == Amount(2000)
+
+
+def test_a_nodes_condition_cordon_and_taints_are_told():
+    tainted = node(ready="Unknown", unschedulable=True, taints=[{"key": "k", "effect": "NoExecute"}])
+    told = capacity(tainted)
+    assert (told.ready, told.schedulable, told.taints[0].effect) == (False, False, "NoExecute")
+
+
+def test_an_old_picture_seen_again_is_a_new_fact_with_another_id():
+    one, other = capacity(node(), revision="5"), capacity(node(), revision="9")
+    assert same_picture(one, other) and one.id() != other.id()
+    assert one.id() == capacity(node(), revision="5").id()
+
+
+# ---------------------------------------------------------------- the picture
+
+
+def looking(*said):
+    picture = Picture(said)
+    picture.see_nodes([node_fact(node("n1")), node_fact(node("n2"))], "1")
+    return picture
+
+
+def test_one_pods_event_recounts_one_node_and_only_news_is_told():
+    picture = looking()
+    assert len(picture.news(["n1", "n2"], 0.0)) == 2
+    assert picture.see_pod(pod_fact(), "2") == {"n1"}
+    (told,) = picture.news(["n1"], 0.0)
+    assert told.free.cpu == 7
+    assert picture.news(picture.see_pod(pod_fact(), "3"), 0.0) == []
+    assert picture.news(picture.miss_pod(pod_fact(), "4"), 0.0)[0].free.cpu == 8
+
+
+def test_a_pod_that_ends_frees_its_node_and_an_unbound_one_holds_none():
+    picture = looking()
+    assert picture.see_pod(pod_fact(pod(node="")), "2") == set()
+    picture.see_pod(pod_fact(), "3")
+    assert picture.see_pod(pod_fact(pod(phase="Succeeded")), "4") == {"n1"}
+    assert picture.see_pod(pod_fact(pod(phase="Succeeded")), "5") == set()
+
+
+def test_a_new_list_forgets_what_it_does_not_hold():
+    picture = looking()
+    picture.see_pods([pod_fact(pod("a")), pod_fact(pod("b", "n2"))], "2")
+    picture.news(["n1", "n2"], 0.0)
+    told = picture.news(picture.see_pods([pod_fact(pod("a"))], "9"), 0.0)
+    assert [(t.node, t.free.cpu) for t in told] == [("n2", 8)]
+    (gone,) = picture.news(picture.see_nodes([node_fact(node("n1"))], "10"), 0.0)
+    assert gone.node == "n2" and gone.gone and not gone.ready
+
+
+def test_a_node_that_vanished_while_nobody_looked_is_told_once():
+    before = looking()
+    said = before.news(["n1", "n2"], 0.0)
+    picture = Picture(said)
+    told = picture.news(picture.see_nodes([node_fact(node("n1"))], "7"), 0.0)
+    assert [(t.node, t.gone) for t in told] == [("n2", True)]
+    again = Picture([said[0], *told])
+    assert again.news(again.see_nodes([node_fact(node("n1"))], "8"), 0.0) == []

@@ -1,0 +1,131 @@
+"""The monitor between a small, rude API server and a real bus."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from services.monitor.service import Settings, start
+from shared import bus as wire
+from shared import subjects
+from shared.bus import Bus
+from shared.messages import CapacityChanged
+from tests.monitor.apiserver import ApiServer, api_server
+from tests.monitor.builders import node, ours, pod
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ApiServer]:
+    async with api_server() as server:
+        server.put("nodes", node("n1"))
+        server.put("nodes", node("n2.example.com"))
+        server.put("pods", pod("a"))
+        yield server
+
+
+@asynccontextmanager
+async def monitor(nats_url: str, api: ApiServer, **settings: object) -> AsyncIterator[Bus]:
+    connection = await wire.connect(nats_url, "monitor")
+    chosen = Settings(kube_url=api.url, retry_s=0.05, **settings)  # type: ignore[arg-type]
+    await start(connection, chosen)
+    failing = asyncio.ensure_future(connection.failed())
+    await settled(lambda: all(api.watchers.values()))
+    yield connection
+    if failing.done():
+        failing.result()
+    failing.cancel()
+    await connection.close()
+
+
+async def settled(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+async def told(bus: Bus, name: str, wanted: Callable[[CapacityChanged], bool]) -> CapacityChanged:
+    async with asyncio.timeout(5):
+        while True:
+            heard = await bus.last(CapacityChanged, name)
+            if heard and isinstance(heard.message, CapacityChanged) and wanted(heard.message):
+                return heard.message
+            await asyncio.sleep(0.005)
+
+
+async def count(bus: Bus) -> int:
+    return (await bus.js.stream_info(subjects.FACTS)).state.messages
+
+
+async def test_the_whole_picture_is_told_at_start_and_then_only_what_changed(
+    nats_url: str, person: Bus, api: ApiServer
+):
+    async with monitor(nats_url, api, page=1):
+        assert (await told(person, "n1", bool)).free.cpu == 7
+        assert (await told(person, "n2_example_com", bool)).node == "n2.example.com"
+        assert await count(person) == 2
+        api.put("pods", ours())
+        told_own = await told(person, "n1", lambda c: c.free.cpu == 6)
+        assert [o.pod for o in told_own.own] == ["mnist-worker-2"]
+        api.put("nodes", node("n1"))
+        api.delete("nodes", "uid-n2.example.com")
+        await told(person, "n2_example_com", lambda c: c.gone)
+        assert await count(person) == 4
+
+
+async def test_a_deleted_pods_room_is_told_at_once(nats_url: str, person: Bus, api: ApiServer):
+    heard: list[tuple[float, float]] = []
+
+    async def hear(fact: wire.Heard) -> None:
+        assert isinstance(fact.message, CapacityChanged)
+        heard.append((time.monotonic(), fact.message.free.cpu))
+
+    async with monitor(nats_url, api):
+        await person.follow([CapacityChanged], hear, {})
+        await settled(lambda: len(heard) == 2)
+        took = []
+        for _ in range(5):
+            api.put("pods", ours())
+            await settled(lambda: heard[-1][1] == 6)
+            began = time.monotonic()
+            api.delete("pods", "uid-mnist-worker-2")
+            await settled(lambda: heard[-1][1] == 7)
+            took.append(heard[-1][0] - began)
+        assert sorted(took)[2] < 0.05
+
+
+@pytest.mark.parametrize("trouble", ["expire", "cut", "both"])
+async def test_what_was_missed_while_the_watch_was_broken_is_told(
+    nats_url: str, person: Bus, api: ApiServer, trouble: str
+):
+    async with monitor(nats_url, api):
+        await told(person, "n1", lambda c: c.free.cpu == 7)
+        api.forget("pods", "uid-a")
+        api.expired = trouble == "both"
+        api.expire() if trouble == "expire" else api.cut()
+        await told(person, "n1", lambda c: c.free.cpu == 8)
+        await settled(lambda: all(api.watchers.values()))
+        api.put("pods", pod("b"))
+        await told(person, "n1", lambda c: c.free.cpu == 7)
+        assert api.lists["pods"] >= 2
+
+
+async def test_a_restart_tells_only_what_changed_while_nobody_looked(nats_url: str, person: Bus, api: ApiServer):
+    async with monitor(nats_url, api):
+        await told(person, "n2_example_com", bool)
+    assert await count(person) == 2
+    api.forget("nodes", "uid-n2.example.com")
+    async with monitor(nats_url, api):
+        await told(person, "n2_example_com", lambda c: c.gone)
+        assert await count(person) == 3
+
+
+async def test_an_api_that_is_away_is_waited_for(nats_url: str, person: Bus, api: ApiServer):
+    away = ApiServer()
+    away.url, away.watchers = "http://127.0.0.1:9", {}
+    async with monitor(nats_url, away) as connection:
+        await asyncio.sleep(0.2)
+        assert await count(person) == 0 and connection.client.is_connected

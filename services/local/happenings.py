@@ -8,25 +8,49 @@ SAME = ("metadata", "reason", "type", "action", "related", "series", "reportingI
 
 
 def event_about(body: Body, component: str, kind: str, reason: str, message: str, now: str, uid: str) -> Body:
-    about = {"kind": body["kind"], "apiVersion": body["apiVersion"], "name": name_of(body),
-             "namespace": namespace_of(body) or None, "uid": meta(body).get("uid"),
-             "resourceVersion": meta(body).get("resourceVersion")}
+    about = {
+        "kind": body["kind"],
+        "apiVersion": body["apiVersion"],
+        "name": name_of(body),
+        "namespace": namespace_of(body) or None,
+        "uid": meta(body).get("uid"),
+        "resourceVersion": meta(body).get("resourceVersion"),
+    }
     return {
-        "kind": EVENT.name, "apiVersion": EVENT.api_version,
-        "metadata": {"name": f"{name_of(body)}.{uid.replace('-', '')[:16]}", "namespace": namespace_of(body) or "default",
-                     "uid": uid, "creationTimestamp": now},
-        "involvedObject": without_none(about), "reason": reason, "message": message, "type": kind, "count": 1,
-        "firstTimestamp": now, "lastTimestamp": now, "source": {"component": component}, "reportingComponent": component,
-        "reportingInstance": "", "eventTime": None,
+        "kind": EVENT.name,
+        "apiVersion": EVENT.api_version,
+        "metadata": {
+            "name": f"{name_of(body)}.{uid.replace('-', '')[:16]}",
+            "namespace": namespace_of(body) or "default",
+            "uid": uid,
+            "creationTimestamp": now,
+        },
+        "involvedObject": without_none(about),
+        "reason": reason,
+        "message": message,
+        "type": kind,
+        "count": 1,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "source": {"component": component},
+        "reportingComponent": component,
+        "reportingInstance": "",
+        "eventTime": None,
     }
 
 
 def as_new(event: Body) -> Body:
     """core/v1 -> events.k8s.io/v1"""
-    old = {"regarding": event.get("involvedObject"), "note": event.get("message"),
-           "reportingController": event.get("reportingComponent") or (event.get("source") or {}).get("component"),
-           "deprecatedCount": event.get("count"), "deprecatedFirstTimestamp": event.get("firstTimestamp"),
-           "deprecatedLastTimestamp": event.get("lastTimestamp"), "deprecatedSource": event.get("source")}
+    old = {
+        "regarding": event.get("involvedObject"),
+        "note": event.get("message"),
+        "reportingController": event.get("reportingComponent")
+        or (event.get("source") or {}).get("component"),
+        "deprecatedCount": event.get("count"),
+        "deprecatedFirstTimestamp": event.get("firstTimestamp"),
+        "deprecatedLastTimestamp": event.get("lastTimestamp"),
+        "deprecatedSource": event.get("source"),
+    }
     kept = {field: event.get(field) for field in SAME}
     return {"kind": NEW_EVENT.name, "apiVersion": NEW_EVENT.api_version, **without_none({**kept, **old})}
 
@@ -34,9 +58,14 @@ def as_new(event: Body) -> Body:
 def as_core(event: Body) -> Body:
     """events.k8s.io/v1 -> core/v1"""
     controller = event.get("reportingController")
-    new = {"involvedObject": event.get("regarding"), "message": event.get("note"), "reportingComponent": controller,
-           "count": event.get("deprecatedCount", 1), "source": event.get("deprecatedSource") or {"component": controller},
-           "firstTimestamp": event.get("deprecatedFirstTimestamp") or event.get("eventTime"),
-           "lastTimestamp": event.get("deprecatedLastTimestamp") or event.get("eventTime")}
+    new = {
+        "involvedObject": event.get("regarding"),
+        "message": event.get("note"),
+        "reportingComponent": controller,
+        "count": event.get("deprecatedCount", 1),
+        "source": event.get("deprecatedSource") or {"component": controller},
+        "firstTimestamp": event.get("deprecatedFirstTimestamp") or event.get("eventTime"),
+        "lastTimestamp": event.get("deprecatedLastTimestamp") or event.get("eventTime"),
+    }
     kept = {field: event.get(field) for field in SAME}
     return {"kind": EVENT.name, "apiVersion": EVENT.api_version, **without_none({**kept, **new})}

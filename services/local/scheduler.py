@@ -74,8 +74,12 @@ def wish_of(pod: Body) -> Wish:
 def room_of(node: Body, used: Amounts) -> Room:
     allocatable = amounts(status(node).get("allocatable") or status(node).get("capacity"))
     return Room(
-        name=name_of(node), labels=labels(node), taints=(*(spec(node).get("taints") or ()), *trouble_taints(node)),
-        cordoned=bool(spec(node).get("unschedulable")), allocatable=allocatable, free=minus(allocatable, used),
+        name=name_of(node),
+        labels=labels(node),
+        taints=(*(spec(node).get("taints") or ()), *trouble_taints(node)),
+        cordoned=bool(spec(node).get("unschedulable")),
+        allocatable=allocatable,
+        free=minus(allocatable, used),
     )
 
 
@@ -96,7 +100,10 @@ def tolerates(toleration: Body, taint: Body) -> bool:
     if not toleration.get("key"):
         return toleration.get("operator") == "Exists"
     same = toleration["key"] == taint.get("key")
-    return same and (toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.get("value") or ""))
+    return same and (
+        toleration.get("operator") == "Exists"
+        or (toleration.get("value") or "") == (taint.get("value") or "")
+    )
 
 
 def untolerated(wish: Wish, room: Room) -> Body | None:
@@ -111,7 +118,9 @@ def is_wanted(wish: Wish, room: Room) -> bool:
 
 
 def lacking(wish: Wish, room: Room) -> list[str]:
-    return [resource for resource, asked in wish.requests.items() if asked and asked > room.free.get(resource, 0)]
+    return [
+        resource for resource, asked in wish.requests.items() if asked and asked > room.free.get(resource, 0)
+    ]
 
 
 def refusals(wish: Wish, room: Room) -> list[str]:
@@ -122,7 +131,10 @@ def refusals(wish: Wish, room: Room) -> list[str]:
         return [f"node(s) had untolerated taint(s) {{{bad.get('key')}: {bad.get('value') or ''}}}"]
     if not is_wanted(wish, room):
         return [MISMATCH]
-    return ["Too many pods" if resource == "pods" else f"Insufficient {resource}" for resource in lacking(wish, room)]
+    return [
+        "Too many pods" if resource == "pods" else f"Insufficient {resource}"
+        for resource in lacking(wish, room)
+    ]
 
 
 def share_left(wish: Wish, room: Room, resource: str) -> float:
@@ -131,8 +143,14 @@ def share_left(wish: Wish, room: Room, resource: str) -> float:
 
 
 def score(wish: Wish, room: Room) -> float:
-    liked = sum(p.get("weight", 0) for p in wish.preferred if term_matches(p.get("preference") or {}, room.labels, room.name))
-    return (share_left(wish, room, "cpu") + share_left(wish, room, "memory")) / 2 + float(liked) * PREFERENCE_WEIGHT
+    liked = sum(
+        p.get("weight", 0)
+        for p in wish.preferred
+        if term_matches(p.get("preference") or {}, room.labels, room.name)
+    )
+    return (share_left(wish, room, "cpu") + share_left(wish, room, "memory")) / 2 + float(
+        liked
+    ) * PREFERENCE_WEIGHT
 
 
 def choose(wish: Wish, rooms: list[Room]) -> Choice:

@@ -34,7 +34,9 @@ log = structlog.get_logger()
 
 LEASES = "kube-node-lease"
 LEASE_DURATION_S = 40
-REVISIONS_PER_S = 1000  # a later start begins above every revision of an earlier one that wrote no faster than this
+REVISIONS_PER_S = (
+    1000  # a later start begins above every revision of an earlier one that wrote no faster than this
+)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +57,14 @@ class Cluster:
         self.store = Store(int(time.time() * REVISIONS_PER_S))
         self.keeper = Keeper(home)
         groups = cgroups.find(f"weir-local-{home}", settings.kubelet.quota_period_us)
-        self.world = World(store=self.store, cgroups=groups, settings=settings.kubelet, data=self.data, home=home,
-                           base=bare_environment(os.environ))
+        self.world = World(
+            store=self.store,
+            cgroups=groups,
+            settings=settings.kubelet,
+            data=self.data,
+            home=home,
+            base=bare_environment(os.environ),
+        )
         self.kubelet = Kubelet(self.world, set(spec.named()))
         self.usage = Usage(self.world, self.kubelet)
         self.runner: web.AppRunner | None = None
@@ -71,13 +79,25 @@ class Cluster:
         await self.keeper.start()
         self.world.cgroups.close()
         controllers = Controllers(self.store, self.settings.controllers)
-        parts = [controllers.follow, controllers.look, Scheduling(self.store).run, self.kubelet.run, self.keep_alive,
-                 self.measure, Tenancy(self.store, self.spec.tenants).run]
+        parts = [
+            controllers.follow,
+            controllers.look,
+            Scheduling(self.store).run,
+            self.kubelet.run,
+            self.keep_alive,
+            self.measure,
+            Tenancy(self.store, self.spec.tenants).run,
+        ]
         create_namespaces(self.store)
         self.register()
         self.tasks = [asyncio.create_task(self.guard(part)) for part in parts]
         await self.open_doors()
-        log.info("ClusterStarted", url=self.url, nodes=len(self.kubelet.nodes), enforced=self.world.cgroups.enforced)
+        log.info(
+            "ClusterStarted",
+            url=self.url,
+            nodes=len(self.kubelet.nodes),
+            enforced=self.world.cgroups.enforced,
+        )
 
     async def guard(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """A part that breaks is told at once, and started again where it stood."""
@@ -91,7 +111,9 @@ class Cluster:
 
     async def open_doors(self) -> None:
         metrics = Metrics(self.world, self.usage)
-        server = Server(self.store, metrics, self.data / "logs", self.settings.token, self.settings.bookmark_s)
+        server = Server(
+            self.store, metrics, self.data / "logs", self.settings.token, self.settings.bookmark_s
+        )
         self.runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.2)
         await self.runner.setup()
         listening = socket.create_server(("127.0.0.1", self.settings.port), backlog=1024)
@@ -145,8 +167,13 @@ class Cluster:
 
 
 @asynccontextmanager
-async def local_cluster(nodes: Sequence[NodeSpec], data: Path, *, tenants: Sequence[TenantSpec] = (),
-                        settings: Settings | None = None) -> AsyncIterator[Cluster]:
+async def local_cluster(
+    nodes: Sequence[NodeSpec],
+    data: Path,
+    *,
+    tenants: Sequence[TenantSpec] = (),
+    settings: Settings | None = None,
+) -> AsyncIterator[Cluster]:
     """A cluster for as long as the block lasts; afterwards no process of it is left."""
     spec = ClusterSpec(nodes=tuple(nodes), tenants=tuple(tenants))
     cluster = Cluster(spec, data, settings or Settings())

@@ -58,8 +58,13 @@ def new_uid() -> str:
 
 
 class Store:
-    def __init__(self, first_revision: int, clock: Callable[[], float] = time.time,
-                 uids: Callable[[], str] = new_uid, journal_length: int = JOURNAL_LENGTH) -> None:
+    def __init__(
+        self,
+        first_revision: int,
+        clock: Callable[[], float] = time.time,
+        uids: Callable[[], str] = new_uid,
+        journal_length: int = JOURNAL_LENGTH,
+    ) -> None:
         self.clock, self.uids = clock, uids
         self.revision = first_revision
         self.objects: dict[str, dict[Key, Stored]] = {kind.stored_as: {} for kind in KINDS}
@@ -106,8 +111,10 @@ class Store:
 
     def check_namespace(self, namespace: str, what: str) -> None:
         if is_leaving(self.read(NAMESPACE, "", namespace)):
-            raise forbidden(f"{what} is forbidden: unable to create new content in namespace {namespace} because it is "
-                            f"being terminated")
+            raise forbidden(
+                f"{what} is forbidden: unable to create new content in namespace {namespace} because it is "
+                f"being terminated"
+            )
 
     def update(self, kind: Kind, body: Body) -> Body:
         """Raises Conflict if the body names a revision that is not the latest."""
@@ -156,7 +163,9 @@ class Store:
 
     def dependents(self, owner_uid: str) -> list[tuple[Kind, Body]]:
         places = list(self.owned.get(owner_uid, {}).values())
-        return [(kind, stored.body) for kind, key in places if (stored := self.objects[kind.stored_as].get(key))]
+        return [
+            (kind, stored.body) for kind, key in places if (stored := self.objects[kind.stored_as].get(key))
+        ]
 
     def drop(self, kind: Kind, key: Key, body: Body) -> Body:
         return self.put(kind, key, DELETED, self.objects[kind.stored_as][key], body)
@@ -166,7 +175,11 @@ class Store:
     def delete(self, kind: Kind, namespace: str, name: str, how: Deletion) -> Body:
         body = self.read(kind, namespace, name)
         check_preconditions(kind, body, how)
-        return self.mark(kind, body, how) if self.must_wait(kind, body, how) else self.remove_now(kind, body, how)
+        return (
+            self.mark(kind, body, how)
+            if self.must_wait(kind, body, how)
+            else self.remove_now(kind, body, how)
+        )
 
     def must_wait(self, kind: Kind, body: Body, how: Deletion) -> bool:
         return held(kind, body) or how.foreground or self.grace(kind, body, how) > 0
@@ -180,7 +193,10 @@ class Store:
 
     def mark(self, kind: Kind, body: Body, how: Deletion) -> Body:
         grace = self.grace(kind, body, how)
-        changes: Body = {"deletionTimestamp": stamp(self.clock() + grace), "deletionGracePeriodSeconds": grace}
+        changes: Body = {
+            "deletionTimestamp": stamp(self.clock() + grace),
+            "deletionGracePeriodSeconds": grace,
+        }
         if is_leaving(body) and meta(body).get("deletionGracePeriodSeconds") == grace:
             changes = {}
         if how.foreground and "foregroundDeletion" not in (meta(body).get("finalizers") or []):
@@ -197,7 +213,9 @@ class Store:
 
     def may_go(self, kind: Kind, body: Body) -> bool:
         """A leaving object that nothing holds any more."""
-        return not held(kind, body) and (kind.name != "Pod" or leaves_now(body) or not node_of(body) or is_over(body))
+        return not held(kind, body) and (
+            kind.name != "Pod" or leaves_now(body) or not node_of(body) or is_over(body)
+        )
 
     def finish(self, kind: Kind, body: Body) -> None:
         """The kubelet's last word on a pod: it has ended, so it may go, unless a finalizer holds it or it is another pod."""

@@ -17,7 +17,11 @@ GRACE_S = 2
 
 def due(tenants: Sequence[TenantSpec], elapsed_s: float) -> set[int]:
     """Which of them should be there now, by their place in the file."""
-    return {index for index, t in enumerate(tenants) if t.from_s <= elapsed_s and (t.to_s is None or elapsed_s < t.to_s)}
+    return {
+        index
+        for index, t in enumerate(tenants)
+        if t.from_s <= elapsed_s and (t.to_s is None or elapsed_s < t.to_s)
+    }
 
 
 def pod_name(index: int) -> str:
@@ -27,9 +31,18 @@ def pod_name(index: int) -> str:
 def pod_spec(tenant: TenantSpec) -> Body:
     cpu = {"cpu": f"{round(tenant.cpu * 1000)}m"}
     command = ["python", "-m", "services.local.tenant", "--cpu", f"{tenant.cpu:g}"]
-    container = {"name": "tenant", "image": "tenant", "command": command, "resources": {"requests": cpu, "limits": cpu}}
-    return {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": tenant.node}, "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": GRACE_S}
+    container = {
+        "name": "tenant",
+        "image": "tenant",
+        "command": command,
+        "resources": {"requests": cpu, "limits": cpu},
+    }
+    return {
+        "containers": [container],
+        "nodeSelector": {"kubernetes.io/hostname": tenant.node},
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": GRACE_S,
+    }
 
 
 class Tenancy:
@@ -40,7 +53,9 @@ class Tenancy:
     async def run(self) -> None:
         if not self.tenants:
             return
-        self.store.create(NAMESPACE, identified(self.store, NAMESPACE, HOME, spec={}, status={"phase": "Active"}))
+        self.store.create(
+            NAMESPACE, identified(self.store, NAMESPACE, HOME, spec={}, status={"phase": "Active"})
+        )
         start = asyncio.get_running_loop().time()
         while True:
             self.settle(due(self.tenants, asyncio.get_running_loop().time() - start))

@@ -1,4 +1,4 @@
-"""The fence: a checkpoint exists once the ledger bucket names it, and only the generation that holds the fence may name one.
+"""The fence: a checkpoint exists once the ledger bucket names it; only who holds the fence may name one.
 
 Each write is a compare-and-set on what this holder wrote or claimed last, so a stale generation's commit is refused.
 """

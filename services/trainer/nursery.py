@@ -1,7 +1,8 @@
 """The nursery: a process that has imported TensorFlow and nothing more, and forks a child for each generation.
 
-Importing TensorFlow takes seconds of CPU, a fork milliseconds; and the children share the pages. It starts no TensorFlow
-runtime of its own, so a fork is safe. The supervisor sends one end of a socket pair (SCM_RIGHTS) for each child it wants.
+Importing TensorFlow takes seconds of CPU, a fork milliseconds; and the children share the pages. It starts no
+TensorFlow runtime of its own, so a fork is safe. The supervisor sends one end of a socket pair (SCM_RIGHTS) for each
+child that it wants.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What a supervisor and its children say to each other: one JSON document a line, over a socket pair.
 
-The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`; `Drain` makes it stop
-at a batch boundary and save; `GoOn` after that lets it train on as if nothing had been asked. A ps or worker only stands.
+The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`; `Drain` makes it
+stop at a batch boundary and save; `GoOn` after that lets it train on as if nothing had been asked. A ps or worker only
+stands.
 """
 
 from __future__ import annotations

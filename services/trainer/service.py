@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-import socket
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -31,6 +29,7 @@ from services.trainer.orders import (
     Saved,
     Word,
 )
+from services.trainer.ports import Ports
 from services.trainer.supervise import Pod
 from services.trainer.usage import Use
 from shared import config, log, subjects
@@ -55,7 +54,6 @@ from shared.messages import (
 
 logger = structlog.get_logger()
 EXIT_EVICTED, EXIT_RETRY = 143, 138
-FREE_PORTS = range(20_000, 32_000)
 
 
 class Settings(config.Common, frozen=True, kw_only=True):
@@ -87,6 +85,7 @@ class Trainer:
     def __init__(self, bus: Bus, settings: Settings, gate: fence.Fence, folder: Path, nursery: Nursery | None) -> None:
         self.bus, self.settings, self.gate, self.folder, self.nursery = bus, settings, gate, folder, nursery
         self.pod = Pod(name=settings.pod)
+        self.ports = Ports(settings.ports)
         self.children: dict[int, Child] = {}
         self.causes: dict[int, Failed] = {}
         self.drains: dict[int, CheckpointSaved] = {}
@@ -342,9 +341,8 @@ class Trainer:
         return {**self._job(), "pod": s.pod, "pod_uid": s.pod_uid, "role": s.role, "serial": s.serial}
 
     async def ready(self) -> None:
-        ports = free_ports(self.settings.ports)
         s = self.settings
-        await self.bus.publish(TaskReady(**self._task(), node=s.node, host=s.host, ports=ports))
+        await self.bus.publish(TaskReady(**self._task(), node=s.node, host=s.host, ports=self.ports.numbers))
 
     # ------------------------------------------------------------ use
 
@@ -375,28 +373,6 @@ class Trainer:
             self._end_child(generation)
         if self.nursery is not None:
             self.nursery.close()
-
-
-def free_ports(pair: str) -> tuple[int, int]:
-    """The two ports of this task: as set, or (for 0) ones that are free now.
-
-    Free ones come from below the range that the kernel gives to outgoing connections, so that none is lost to a client
-    between two generations.
-    """
-    first, second = (int(p) for p in pair.split(","))
-    if first and second:
-        return first, second
-    free = (port for port in random.sample(FREE_PORTS, len(FREE_PORTS)) if _is_free(port))
-    return next(free), next(free)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 async def start(bus: Bus, settings: Settings) -> None:

@@ -10,7 +10,7 @@ The story of one hand-over from generation P to G, make before break:
     GenerationAbandoned(G)    the child of G ends; if P has drained already, it goes on as if nothing had been asked
 
 With `handover: restart` (stop everything, start again) the chief of P drains at once, and children of G start, freshly,
-only when that checkpoint is saved. What a pod missed while it was dead it does not need: only the newest of each fact counts.
+only when that checkpoint is saved. What a pod missed while it was dead it does not need: the newest of each counts.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ Actions = tuple[Action, ...]
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod knows. `children` are those alive or broken; `again` are generations to be restarted, with their path."""
+    """What a pod knows. `children` live or are broken; `again`: generations to be restarted, with their path."""
 
     name: str
     newest: int = -1

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import socket
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -28,7 +31,8 @@ async def nats_url(tmp_path: Path) -> AsyncIterator[str]:
         port = free.getsockname()[1]
     where = ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(tmp_path)]
     quiet = asyncio.subprocess.DEVNULL
-    server = await asyncio.create_subprocess_exec("nats-server", *where, stdout=quiet, stderr=quiet)
+    program = shutil.which("nats-server", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}") or "nats-server"
+    server = await asyncio.create_subprocess_exec(program, *where, stdout=quiet, stderr=quiet)
     yield f"nats://127.0.0.1:{port}"
     server.terminate()
     await server.wait()

@@ -11,8 +11,17 @@ METRIC_KINDS = (("nodes", "NodeMetrics", False), ("pods", "PodMetrics", True))
 
 def version() -> Body:
     major, minor = VERSION.removeprefix("v").split(".")[:2]
-    return {"major": major, "minor": minor, "gitVersion": f"{VERSION}+weir", "gitCommit": "", "gitTreeState": "clean",
-            "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": "linux"}
+    return {
+        "major": major,
+        "minor": minor,
+        "gitVersion": f"{VERSION}+weir",
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "",
+        "platform": "linux",
+    }
 
 
 def core_versions() -> Body:
@@ -40,14 +49,28 @@ def one_group(name: str) -> Body | None:
 
 def resource(kind: Kind) -> Body:
     short = {"shortNames": list(kind.short)} if kind.short else {}
-    return {"name": kind.plural, "singularName": kind.name.lower(), "namespaced": kind.namespaced, "kind": kind.name,
-            "verbs": VERBS, **short}
+    return {
+        "name": kind.plural,
+        "singularName": kind.name.lower(),
+        "namespaced": kind.namespaced,
+        "kind": kind.name,
+        "verbs": VERBS,
+        **short,
+    }
 
 
 def subresources(kind: Kind) -> list[Body]:
     names = [*(("status",) if kind.has_status else ()), *kind.subresources]
-    return [{"name": f"{kind.plural}/{name}", "singularName": "", "namespaced": kind.namespaced, "kind": kind.name,
-             "verbs": ["get", "patch", "update"]} for name in names]
+    return [
+        {
+            "name": f"{kind.plural}/{name}",
+            "singularName": "",
+            "namespaced": kind.namespaced,
+            "kind": kind.name,
+            "verbs": ["get", "patch", "update"],
+        }
+        for name in names
+    ]
 
 
 def resource_list(group: str, version: str) -> Body | None:
@@ -55,9 +78,51 @@ def resource_list(group: str, version: str) -> Body | None:
     here = [kind for kind in KINDS if (kind.group, kind.version) == (group, version)]
     listed = [entry for kind in here for entry in (resource(kind), *subresources(kind))]
     if (group, version) == (METRICS, "v1beta1"):
-        listed = [{"name": plural, "singularName": "", "namespaced": namespaced, "kind": name, "verbs": ["get", "list"]}
-                  for plural, name, namespaced in METRIC_KINDS]
+        listed = [
+            {
+                "name": plural,
+                "singularName": "",
+                "namespaced": namespaced,
+                "kind": name,
+                "verbs": ["get", "list"],
+            }
+            for plural, name, namespaced in METRIC_KINDS
+        ]
     if not listed:
         return None
     whole = f"{group}/{version}" if group else version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": whole, "resources": listed}
+
+
+# ---- openapi: just enough for kubectl to leave the validation of objects to the server
+
+
+def openapi_index() -> Body:
+    """The path of every group and version below /openapi/v3."""
+    paths = sorted({openapi_path(kind) for kind in KINDS})
+    return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in paths}}
+
+
+def openapi_path(kind: Kind) -> str:
+    return f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}"
+
+
+def openapi(path: str) -> Body | None:
+    here = [kind for kind in KINDS if openapi_path(kind) == path]
+    if not here:
+        return None
+    paths = {f"/{path}/{kind.plural}/{{name}}": {"patch": validated(kind)} for kind in here}
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": VERSION},
+        "paths": paths,
+        "components": {},
+    }
+
+
+def validated(kind: Kind) -> Body:
+    named = {"group": kind.group, "version": kind.version, "kind": kind.name}
+    parameters = [
+        {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("dryRun", "fieldValidation")
+    ]
+    return {"parameters": parameters, "responses": {}, "x-kubernetes-group-version-kind": named}

@@ -41,7 +41,10 @@ def number(query: Mapping[str, str], name: str) -> int | None:
 def list_options(kind: Kind, query: Mapping[str, str]) -> ListOptions:
     initial = query.get("sendInitialEvents")
     return ListOptions(
-        match=both(label_selector(query.get("labelSelector", "")), field_selector(query.get("fieldSelector", ""), kind.fields)),
+        match=both(
+            label_selector(query.get("labelSelector", "")),
+            field_selector(query.get("fieldSelector", ""), kind.fields),
+        ),
         limit=number(query, "limit") or 0,
         go_on=query.get("continue", ""),
         revision=query.get("resourceVersion", ""),
@@ -71,8 +74,10 @@ async def deletion_of(request: web.Request) -> Deletion:
     before = raw.get("preconditions") or {}
     return Deletion(
         grace_s=raw.get("gracePeriodSeconds") if asked is None else asked,
-        uid=before.get("uid"), revision=before.get("resourceVersion"),
-        orphan=legacy or policy == "Orphan", foreground=policy == "Foreground",
+        uid=before.get("uid"),
+        revision=before.get("resourceVersion"),
+        orphan=legacy or policy == "Orphan",
+        foreground=policy == "Foreground",
     )
 
 

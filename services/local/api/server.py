@@ -16,7 +16,14 @@ from services.local.api.metrics import Metrics
 from services.local.api.options import truth
 from services.local.api.paths import Place, locate
 from services.local.objects.bodies import Body
-from services.local.objects.refusals import Refusal, bad_request, forbidden, no_such_path, not_allowed, unauthorized
+from services.local.objects.refusals import (
+    Refusal,
+    bad_request,
+    forbidden,
+    no_such_path,
+    not_allowed,
+    unauthorized,
+)
 from services.local.store import Store
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -25,8 +32,14 @@ LARGEST_BODY = 4 * 2**20
 
 
 class Server:
-    def __init__(self, store: Store, metrics: Metrics, logs: Path, token: str = "",
-                 bookmark_s: float = watching.BOOKMARK_S) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metrics: Metrics,
+        logs: Path,
+        token: str = "",
+        bookmark_s: float = watching.BOOKMARK_S,
+    ) -> None:
         self.store, self.metrics, self.logs, self.token = store, metrics, logs, token
         self.bookmark_s = bookmark_s
 
@@ -42,7 +55,8 @@ class Server:
         app.router.add_get("/api/v1", resources)
         app.router.add_get("/apis/{group}", one_group)
         app.router.add_get("/apis/{group}/{version}", resources)
-        app.router.add_get("/openapi/v3", constant({"paths": {}}))
+        app.router.add_get("/openapi/v3", constant(discovery.openapi_index()))
+        app.router.add_get("/openapi/v3/{path:.+}", openapi)
         app.router.add_get("/debug/cpu-seconds", self.cpu_seconds)
         app.router.add_get("/apis/metrics.k8s.io/v1beta1/{rest:.+}", self.measures)
         app.router.add_route("*", "/{path:.*}", self.objects)
@@ -50,11 +64,16 @@ class Server:
 
     @web.middleware
     async def guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.headers.get("Origin") or request.host.rpartition(":")[0] not in LOCAL_NAMES and \
-                request.host not in LOCAL_NAMES:
+        if (
+            request.headers.get("Origin")
+            or (request.host.rpartition(":")[0] not in LOCAL_NAMES
+            and request.host not in LOCAL_NAMES)
+        ):
             raise forbidden("only programs on this machine are answered")
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if (given or self.token) and not (self.token and hmac.compare_digest(given.encode(), self.token.encode())):
+        if (given or self.token) and not (
+            self.token and hmac.compare_digest(given.encode(), self.token.encode())
+        ):
             raise unauthorized()
         return await handler(request)
 
@@ -97,9 +116,12 @@ class Server:
         if place.sub == "log":
             return await subresources.log(request, self.store, place, self.logs)
         verbs = {
-            ("POST", "binding"): subresources.bind, ("POST", "eviction"): subresources.evict,
-            ("GET", "resize"): subresources.resize, ("PUT", "resize"): subresources.resize,
-            ("PATCH", "resize"): subresources.resize, ("PUT", "finalize"): subresources.finalize,
+            ("POST", "binding"): subresources.bind,
+            ("POST", "eviction"): subresources.evict,
+            ("GET", "resize"): subresources.resize,
+            ("PUT", "resize"): subresources.resize,
+            ("PATCH", "resize"): subresources.resize,
+            ("PUT", "finalize"): subresources.finalize,
         }
         if (request.method, place.sub) not in verbs:
             raise not_allowed(request.method)
@@ -116,13 +138,16 @@ async def said(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPRequestEntityTooLarge:
         return reading.answer(Refusal(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        wrong = bad_request(f"the object is not of the form that its kind has: {type(error).__name__}: {error}")
+        wrong = bad_request(
+            f"the object is not of the form that its kind has: {type(error).__name__}: {error}"
+        )
         return reading.answer(wrong.as_status(), wrong.code)
 
 
 def constant(body: Body) -> Handler:
     async def handler(request: web.Request) -> web.Response:
         return reading.answer(body)
+
     return handler
 
 
@@ -135,8 +160,15 @@ async def one_group(request: web.Request) -> web.Response:
     return reading.answer(found) if found else refuse()
 
 
+async def openapi(request: web.Request) -> web.Response:
+    found = discovery.openapi(request.match_info["path"])
+    return reading.answer(found) if found else refuse()
+
+
 async def resources(request: web.Request) -> web.Response:
-    found = discovery.resource_list(request.match_info.get("group", ""), request.match_info.get("version", "v1"))
+    found = discovery.resource_list(
+        request.match_info.get("group", ""), request.match_info.get("version", "v1")
+    )
     return reading.answer(found) if found else refuse()
 
 

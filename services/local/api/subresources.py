@@ -10,7 +10,17 @@ from services.local.api.paths import Place
 from services.local.api.reading import answer
 from services.local.api.writing import PATCHES
 from services.local.objects.admission import check, risen
-from services.local.objects.bodies import Body, containers_of, is_over, meta, name_of, node_of, spec, status, with_spec
+from services.local.objects.bodies import (
+    Body,
+    containers_of,
+    is_over,
+    meta,
+    name_of,
+    node_of,
+    spec,
+    status,
+    with_spec,
+)
 from services.local.objects.kinds import NAMESPACE, POD
 from services.local.objects.pod_rules import resize_causes, resized
 from services.local.objects.refusals import bad_request, conflict, not_allowed
@@ -40,7 +50,11 @@ async def evict(request: web.Request, store: Store, place: Place) -> web.Respons
     eviction = await body_of(request, JSON)
     options = eviction.get("deleteOptions") or {}
     before = options.get("preconditions") or {}
-    how = Deletion(grace_s=options.get("gracePeriodSeconds"), uid=before.get("uid"), revision=before.get("resourceVersion"))
+    how = Deletion(
+        grace_s=options.get("gracePeriodSeconds"),
+        uid=before.get("uid"),
+        revision=before.get("resourceVersion"),
+    )
     store.delete(POD, place.namespace, place.name, how)
     return answer(SUCCESS, 201)
 
@@ -88,10 +102,14 @@ async def log(request: web.Request, store: Store, place: Place, logs: Path) -> w
         raise bad_request(f'pod "{place.name}" does not have a host assigned')
     file = logs / f"{place.namespace}_{place.name}_{meta(pod)['uid']}" / f"{container}.log"
     if not file.exists():
-        raise bad_request(f'container "{container}" in pod "{place.name}" is waiting to start: ContainerCreating')
+        raise bad_request(
+            f'container "{container}" in pod "{place.name}" is waiting to start: ContainerCreating'
+        )
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
-    position = await send_tail(response, file, number(request.query, "tailLines"), number(request.query, "limitBytes"))
+    position = await send_tail(
+        response, file, number(request.query, "tailLines"), number(request.query, "limitBytes")
+    )
     if truth(request.query.get("follow")):
         await follow(response, store, place, file, position, str(meta(pod)["uid"]))
     return response
@@ -102,7 +120,9 @@ def chosen_container(pod: Body, asked: str) -> str:
     if asked and asked not in names:
         raise bad_request(f"container {asked} is not valid for pod {name_of(pod)}")
     if not asked and len(containers_of(pod)) > 1:
-        raise bad_request(f"a container name must be specified for pod {name_of(pod)}, choose one of: [{' '.join(names)}]")
+        raise bad_request(
+            f"a container name must be specified for pod {name_of(pod)}, choose one of: [{' '.join(names)}]"
+        )
     return asked or str(names[0])
 
 
@@ -119,7 +139,9 @@ async def send_tail(response: web.StreamResponse, file: Path, lines: int | None,
     return len(text)
 
 
-async def follow(response: web.StreamResponse, store: Store, place: Place, file: Path, position: int, uid: str) -> None:
+async def follow(
+    response: web.StreamResponse, store: Store, place: Place, file: Path, position: int, uid: str
+) -> None:
     while True:
         pod = store.find(POD, place.namespace, place.name)
         ended = pod is None or is_over(pod) or meta(pod)["uid"] != uid or not status(pod)

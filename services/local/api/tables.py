@@ -37,7 +37,13 @@ def duration(seconds: float) -> str:
         return f"{whole}s"
     if whole < 600:
         return f"{whole // 60}m{whole % 60}s" if whole % 60 else f"{whole // 60}m"
-    return f"{whole // 60}m" if whole < 10800 else f"{whole // 3600}h" if whole < 172800 else f"{whole // 86400}d"
+    return (
+        f"{whole // 60}m"
+        if whole < 10800
+        else f"{whole // 3600}h"
+        if whole < 172800
+        else f"{whole // 86400}d"
+    )
 
 
 def name(body: Body, _: float) -> str:
@@ -75,7 +81,9 @@ def pod_restarts(pod: Body, _: float) -> str:
 
 
 def node_state(node: Body, _: float) -> str:
-    ready = {"True": "Ready", "Unknown": "Unknown"}.get((condition(node, "Ready") or {}).get("status", ""), "NotReady")
+    ready = {"True": "Ready", "Unknown": "Unknown"}.get(
+        (condition(node, "Ready") or {}).get("status", ""), "NotReady"
+    )
     return ready + (",SchedulingDisabled" if spec(node).get("unschedulable") else "")
 
 
@@ -85,7 +93,9 @@ def node_roles(node: Body, _: float) -> str:
 
 
 def node_address(node: Body, _: float) -> str:
-    return next((a["address"] for a in status(node).get("addresses") or [] if a.get("type") == "InternalIP"), NONE)
+    return next(
+        (a["address"] for a in status(node).get("addresses") or [] if a.get("type") == "InternalIP"), NONE
+    )
 
 
 def event_age(event: Body, now_s: float) -> str:
@@ -108,21 +118,47 @@ def data_size(body: Body, _: float) -> str:
 NAME, AGE = ("Name", name), ("Age", age)
 NARROW: dict[str, list[Column]] = {
     "Pod": [NAME, ("Ready", pod_ready), ("Status", pod_state), ("Restarts", pod_restarts), AGE],
-    "Node": [NAME, ("Status", node_state), ("Roles", node_roles), AGE, ("Version", at("status.nodeInfo.kubeletVersion"))],
+    "Node": [
+        NAME,
+        ("Status", node_state),
+        ("Roles", node_roles),
+        AGE,
+        ("Version", at("status.nodeInfo.kubeletVersion")),
+    ],
     "Namespace": [NAME, ("Status", at("status.phase")), AGE],
-    "Event": [("Last Seen", event_age), ("Type", at("type")), ("Reason", at("reason")), ("Object", event_object),
-              ("Message", at("message"))],
-    "Service": [NAME, ("Type", at("spec.type")), ("Cluster-IP", at("spec.clusterIP")), ("Ports", service_ports), AGE],
+    "Event": [
+        ("Last Seen", event_age),
+        ("Type", at("type")),
+        ("Reason", at("reason")),
+        ("Object", event_object),
+        ("Message", at("message")),
+    ],
+    "Service": [
+        NAME,
+        ("Type", at("spec.type")),
+        ("Cluster-IP", at("spec.clusterIP")),
+        ("Ports", service_ports),
+        AGE,
+    ],
     "Lease": [NAME, ("Holder", at("spec.holderIdentity")), AGE],
     "ConfigMap": [NAME, ("Data", data_size), AGE],
     "Secret": [NAME, ("Type", at("type", "Opaque")), ("Data", data_size), AGE],
-    "PersistentVolumeClaim": [NAME, ("Status", at("status.phase")), ("Volume", at("spec.volumeName", "")), AGE],
+    "PersistentVolumeClaim": [
+        NAME,
+        ("Status", at("status.phase")),
+        ("Volume", at("spec.volumeName", "")),
+        AGE,
+    ],
 }
 ONLY_WIDE: dict[str, list[Column]] = {
     "Pod": [("IP", at("status.podIP")), ("Node", lambda pod, _: node_of(pod) or NONE)],
-    "Node": [("Internal-IP", node_address), ("CPU", at("status.allocatable.cpu")), ("Memory", at("status.allocatable.memory")),
-             ("Kernel-Version", at("status.nodeInfo.kernelVersion")),
-             ("Container-Runtime", at("status.nodeInfo.containerRuntimeVersion"))],
+    "Node": [
+        ("Internal-IP", node_address),
+        ("CPU", at("status.allocatable.cpu")),
+        ("Memory", at("status.allocatable.memory")),
+        ("Kernel-Version", at("status.nodeInfo.kernelVersion")),
+        ("Container-Runtime", at("status.nodeInfo.containerRuntimeVersion")),
+    ],
 }
 
 
@@ -137,7 +173,20 @@ def row(kind: Kind, body: Body, now_s: float) -> Body:
 
 
 def table(kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body:
-    columns = [{"name": title, "type": "string", "format": "name" if title == "Name" else "", "description": title,
-                "priority": priority} for title, _, priority in columns_of(kind)]
-    return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": list_meta, "columnDefinitions": columns,
-            "rows": [row(kind, body, now_s) for body in bodies]}
+    columns = [
+        {
+            "name": title,
+            "type": "string",
+            "format": "name" if title == "Name" else "",
+            "description": title,
+            "priority": priority,
+        }
+        for title, _, priority in columns_of(kind)
+    ]
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": list_meta,
+        "columnDefinitions": columns,
+        "rows": [row(kind, body, now_s) for body in bodies],
+    }

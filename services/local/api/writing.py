@@ -17,10 +17,15 @@ from services.local.objects.kinds import EVENT, NAMESPACE, NEW_EVENT, Kind
 from services.local.objects.refusals import bad_request, conflict, not_found
 from services.local.store import STALE, Deletion, Store
 
-JSON_PATCH, MERGE, STRATEGIC = "application/json-patch+json", "application/merge-patch+json", \
-    "application/strategic-merge-patch+json"
+JSON_PATCH, MERGE, STRATEGIC = (
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+)
 PATCHES: dict[str, Callable[[Any, Any], Any]] = {
-    JSON_PATCH: patches.json_patch, MERGE: patches.merge_patch, STRATEGIC: patches.strategic_merge,
+    JSON_PATCH: patches.json_patch,
+    MERGE: patches.merge_patch,
+    STRATEGIC: patches.strategic_merge,
 }
 Admit = Callable[[Kind, Body, Body], Body]  # kind, old, new -> what is stored
 

@@ -39,8 +39,9 @@ class Keeper:
         sweep(self.home)
         command = ("sh", "-c", SCRIPT, "keeper", f"{processes.MARK}={self.home}/")
         bare = {"PATH": os.environ.get("PATH", os.defpath)}
-        self.shell = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL,
-                                                          start_new_session=True, env=bare)
+        self.shell = await asyncio.create_subprocess_exec(
+            *command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True, env=bare
+        )
 
     async def stop(self) -> None:
         if self.shell is not None and self.shell.stdin is not None:

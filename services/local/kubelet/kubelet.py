@@ -42,8 +42,14 @@ class Kubelet:
             return  # its end is a later change
         life = self.lives.get(uid_of(pod))
         order = rules.order_for(latest, gone, life is not None, life.granted if life else {})
-        {Order.START: self.start, Order.STOP: self.stop, Order.KILL: self.kill, Order.RESIZE: self.resize,
-         Order.TAKE_AWAY: self.take_away, Order.NOTHING: self.leave}[order](latest)
+        {
+            Order.START: self.start,
+            Order.STOP: self.stop,
+            Order.KILL: self.kill,
+            Order.RESIZE: self.resize,
+            Order.TAKE_AWAY: self.take_away,
+            Order.NOTHING: self.leave,
+        }[order](latest)
 
     def leave(self, pod: Body) -> None:
         """Nothing to do."""
@@ -59,7 +65,9 @@ class Kubelet:
     def refuse(self, pod: Body, why: str) -> None:
         message = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
         tell(self.world.store, pod, COMPONENT, WARNING, why, message)
-        self.world.store.update(POD, status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock()))
+        self.world.store.update(
+            POD, status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock())
+        )
 
     def ended(self, pod: Body, task: asyncio.Task[None]) -> None:
         self.lives.pop(uid_of(pod), None)
@@ -91,7 +99,9 @@ class Kubelet:
             return
         self.deferred.add(uid_of(pod))
         message = "Node didn't have enough resource"
-        self.world.store.update(POD, with_condition(pod, self.world.store.now(), "PodResizePending", "True", why, message))
+        self.world.store.update(
+            POD, with_condition(pod, self.world.store.now(), "PodResizePending", "True", why, message)
+        )
 
     def retry_deferred(self) -> None:
         for uid in list(self.deferred):

@@ -10,8 +10,11 @@ from services.local.objects.quantities import cpu_text
 GPU = "nvidia.com/gpu"
 PODS_PER_NODE = 110
 VERSION = "v1.36.0"
-QUIET = {"MemoryPressure": "KubeletHasSufficientMemory", "DiskPressure": "KubeletHasNoDiskPressure",
-         "PIDPressure": "KubeletHasSufficientPID"}
+QUIET = {
+    "MemoryPressure": "KubeletHasSufficientMemory",
+    "DiskPressure": "KubeletHasNoDiskPressure",
+    "PIDPressure": "KubeletHasSufficientPID",
+}
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -22,10 +25,18 @@ def capacity_of(node: NodeSpec) -> Body:
 
 
 def info() -> Body:
-    return {"architecture": architecture(), "operatingSystem": "linux", "kernelVersion": platform.release(),
-            "osImage": "one machine, pods as processes", "kubeletVersion": VERSION, "kubeProxyVersion": VERSION,
-            "containerRuntimeVersion": f"process://{sys.version_info.major}.{sys.version_info.minor}",
-            "machineID": "", "systemUUID": "", "bootID": ""}
+    return {
+        "architecture": architecture(),
+        "operatingSystem": "linux",
+        "kernelVersion": platform.release(),
+        "osImage": "one machine, pods as processes",
+        "kubeletVersion": VERSION,
+        "kubeProxyVersion": VERSION,
+        "containerRuntimeVersion": f"process://{sys.version_info.major}.{sys.version_info.minor}",
+        "machineID": "",
+        "systemUUID": "",
+        "bootID": "",
+    }
 
 
 def architecture() -> str:
@@ -33,7 +44,11 @@ def architecture() -> str:
 
 
 def labels_for(name: str) -> dict[str, str]:
-    plain = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": architecture()}
+    plain = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": architecture(),
+    }
     return {**plain, "weir.dev/local": "true"}
 
 
@@ -49,8 +64,13 @@ def ready(node: Body, now: str) -> Body:
 def status_of(node: NodeSpec, name: str) -> Body:
     addresses = [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}]
     capacity = capacity_of(node)
-    return {"capacity": capacity, "allocatable": capacity, "addresses": addresses, "nodeInfo": info(),
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}}}
+    return {
+        "capacity": capacity,
+        "allocatable": capacity,
+        "addresses": addresses,
+        "nodeInfo": info(),
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
+    }
 
 
 def lease_spec(name: str, now: str, duration_s: int) -> Body:

@@ -56,7 +56,14 @@ class PodLife:
     def stop(self, grace_s: float) -> None:
         """Asked twice, the shorter grace counts."""
         if not self.stopping.is_set():
-            tell(self.world.store, self.pod, COMPONENT, NORMAL, "Killing", "Stopping container " + ", ".join(self.runs))
+            tell(
+                self.world.store,
+                self.pod,
+                COMPONENT,
+                NORMAL,
+                "Killing",
+                "Stopping container " + ", ".join(self.runs),
+            )
             for run in self.runs.values():
                 run.terminate()
         self.stopping.set()
@@ -166,10 +173,19 @@ class PodLife:
     async def back_off(self, progress: Progress, end: End | None) -> None:
         settings, wait_s = self.world.settings, self.world.settings.retry_s
         if end is not None:
-            wait_s = status.back_off_s(progress.restarts, settings.restart_first_s, settings.restart_longest_s)
+            wait_s = status.back_off_s(
+                progress.restarts, settings.restart_first_s, settings.restart_longest_s
+            )
             progress.last_end, progress.started_s, progress.restarts = end, None, progress.restarts + 1
             progress.waiting = status.BACK_OFF
-            tell(self.world.store, self.pod, COMPONENT, WARNING, "BackOff", f"Back-off restarting failed container {progress.name}")
+            tell(
+                self.world.store,
+                self.pod,
+                COMPONENT,
+                WARNING,
+                "BackOff",
+                f"Back-off restarting failed container {progress.name}",
+            )
         self.report()
         waiting = asyncio.ensure_future(self.stopping.wait())
         await asyncio.wait((waiting,), timeout=wait_s)
@@ -200,5 +216,8 @@ class PodLife:
 
 def values_of(source: Body) -> dict[str, str]:
     secret = source["kind"] == "Secret"
-    plain = {key: base64.b64decode(text).decode() if secret else text for key, text in (source.get("data") or {}).items()}
+    plain = {
+        key: base64.b64decode(text).decode() if secret else text
+        for key, text in (source.get("data") or {}).items()
+    }
     return {**plain, **(source.get("stringData") or {})}

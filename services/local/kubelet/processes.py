@@ -37,7 +37,7 @@ def mark_in(pid: int) -> str:
     except OSError:
         return ""
     wanted = MARK.encode() + b"="
-    return next((e[len(wanted):].decode() for e in environment.split(b"\0") if e.startswith(wanted)), "")
+    return next((e[len(wanted) :].decode() for e in environment.split(b"\0") if e.startswith(wanted)), "")
 
 
 def all_pids() -> list[int]:

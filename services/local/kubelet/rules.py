@@ -1,19 +1,24 @@
 """What to do about a pod. Pure: what the store says and whether the pod has a life here in, one order out.
 
-             | it is gone | it is leaving | it has ended | its cpu or memory changed | otherwise
-    a life   | kill       | stop          | nothing      | resize                    | nothing
-    no life  | nothing    | take away     | nothing      | start                     | start
+         | it is gone | it is leaving | it has ended | its cpu or memory changed | otherwise
+a life   | kill       | stop          | nothing      | resize                    | nothing
+no life  | nothing    | take away     | nothing      | start                     | start
 """
 
 from collections.abc import Iterable
 from enum import Enum
 
-from services.local.kubelet.status import cpu_request, granted_of
-from services.local.objects.bodies import Body, is_leaving, is_over, node_of, status, uid_of
-from services.local.objects.quantities import Amounts, amounts, minus
-from services.local.objects.requests import container_requests, pod_limit, pod_requests, total, wanted_requests
-from services.local.objects.bodies import containers_of
 from services.local.kubelet.cgroups import Limits
+from services.local.kubelet.status import cpu_request, granted_of
+from services.local.objects.bodies import Body, containers_of, is_leaving, is_over, node_of, status, uid_of
+from services.local.objects.quantities import Amounts, amounts, minus
+from services.local.objects.requests import (
+    container_requests,
+    pod_limit,
+    pod_requests,
+    total,
+    wanted_requests,
+)
 
 
 class Order(Enum):
@@ -60,7 +65,9 @@ def why_not_started(pod: Body, free: Amounts) -> str:
 def why_not_resized(pod: Body, node: Body, free: Amounts) -> str:
     """`Infeasible`: never on this node. `Deferred`: not now. Empty: go ahead. What shrinks always may."""
     wanted = wanted_requests(pod)
-    grows = lacking(wanted, total(container_requests(without_wish(pod), c) for c in containers_of(without_wish(pod))))
+    grows = lacking(
+        wanted, total(container_requests(without_wish(pod), c) for c in containers_of(without_wish(pod)))
+    )
     if lacking(wanted, amounts(status(node).get("allocatable"))):
         return "Infeasible"
     return "Deferred" if [r for r in lacking(wanted, free) if r in grows] else ""

@@ -1,15 +1,25 @@
 """What a pod's containers did, as the status that everybody reads. Pure.
 
-    nothing started               Pending    ContainerCreating, or why it cannot be created
-    one runs                      Running    Ready
-    all ended, each with 0        Succeeded  Completed
-    all ended, one with another   Failed     Error, or OOMKilled
+nothing started               Pending    ContainerCreating, or why it cannot be created
+one runs                      Running    Ready
+all ended, each with 0        Succeeded  Completed
+all ended, one with another   Failed     Error, or OOMKilled
 """
 
 import msgspec
 
 from services.local.kubelet.launch import LOOPBACK
-from services.local.objects.bodies import Body, containers_of, meta, spec, stamp, status, with_condition, with_status, without_none
+from services.local.objects.bodies import (
+    Body,
+    containers_of,
+    meta,
+    spec,
+    stamp,
+    status,
+    with_condition,
+    with_status,
+    without_none,
+)
 from services.local.objects.requests import resources_of
 
 SIGNAL_BASE = 128
@@ -57,8 +67,17 @@ def fresh(container: Body) -> Progress:
 
 def ended(end: End) -> Body:
     times = {"startedAt": stamp(end.started_s), "finishedAt": stamp(end.ended_s)}
-    return {"terminated": without_none({"exitCode": end.code, "reason": end.reason, "message": end.message or None,
-                                        "signal": end.signal, **times})}
+    return {
+        "terminated": without_none(
+            {
+                "exitCode": end.code,
+                "reason": end.reason,
+                "message": end.message or None,
+                "signal": end.signal,
+                **times,
+            }
+        )
+    }
 
 
 def state_of(progress: Progress) -> Body:
@@ -76,12 +95,21 @@ def is_running(progress: Progress) -> bool:
 def container_status(progress: Progress, uid: str) -> Body:
     running = is_running(progress)
     requests = progress.granted.get("requests")
-    return without_none({
-        "name": progress.name, "image": progress.image, "imageID": "", "containerID": f"process://{uid}/{progress.name}",
-        "ready": running, "started": running, "restartCount": progress.restarts, "state": state_of(progress),
-        "lastState": ended(progress.last_end) if progress.last_end else {},
-        "resources": progress.granted or None, "allocatedResources": requests or None,
-    })
+    return without_none(
+        {
+            "name": progress.name,
+            "image": progress.image,
+            "imageID": "",
+            "containerID": f"process://{uid}/{progress.name}",
+            "ready": running,
+            "started": running,
+            "restartCount": progress.restarts,
+            "state": state_of(progress),
+            "lastState": ended(progress.last_end) if progress.last_end else {},
+            "resources": progress.granted or None,
+            "allocatedResources": requests or None,
+        }
+    )
 
 
 def phase_of(progress: list[Progress]) -> str:
@@ -96,17 +124,32 @@ def with_progress(pod: Body, inits: list[Progress], mains: list[Progress], now_s
     now, phase, uid = stamp(now_s), phase_of(mains), str(meta(pod).get("uid"))
     failed_init = next((p for p in inits if p.end is not None and p.end.code), None)
     phase = "Failed" if failed_init is not None else phase
-    known = {"hostIP": LOOPBACK, "hostIPs": [{"ip": LOOPBACK}], "podIP": LOOPBACK, "podIPs": [{"ip": LOOPBACK}],
-             "startTime": status(pod).get("startTime") or now, "observedGeneration": meta(pod).get("generation")}
-    pod = with_status(pod, **known, phase=phase, containerStatuses=[container_status(p, uid) for p in mains],
-                      initContainerStatuses=[container_status(p, uid) for p in inits] or None)
+    known = {
+        "hostIP": LOOPBACK,
+        "hostIPs": [{"ip": LOOPBACK}],
+        "podIP": LOOPBACK,
+        "podIPs": [{"ip": LOOPBACK}],
+        "startTime": status(pod).get("startTime") or now,
+        "observedGeneration": meta(pod).get("generation"),
+    }
+    pod = with_status(
+        pod,
+        **known,
+        phase=phase,
+        containerStatuses=[container_status(p, uid) for p in mains],
+        initContainerStatuses=[container_status(p, uid) for p in inits] or None,
+    )
     return with_readiness(pod, now, all(is_running(p) for p in mains), phase, all(p.end for p in inits))
 
 
 def with_readiness(pod: Body, now: str, ready: bool, phase: str, initialized: bool) -> Body:
-    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "" if ready else "ContainersNotReady")
+    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(
+        phase, "" if ready else "ContainersNotReady"
+    )
     pod = with_condition(pod, now, "PodReadyToStartContainers", "True")
-    pod = with_condition(pod, now, "Initialized", str(initialized), "" if initialized else "ContainersNotInitialized")
+    pod = with_condition(
+        pod, now, "Initialized", str(initialized), "" if initialized else "ContainersNotInitialized"
+    )
     pod = with_condition(pod, now, "Ready", str(ready), why)
     return with_condition(pod, now, "ContainersReady", str(ready), why)
 
@@ -118,8 +161,10 @@ def failed(pod: Body, reason: str, message: str, now_s: float) -> Body:
 
 
 def granted_of(pod: Body) -> dict[str, Body]:
-    return {c["name"]: {w: q for w, q in (c.get("resources") or {}).items() if w in ("requests", "limits")}
-            for c in containers_of(pod)}
+    return {
+        c["name"]: {w: q for w, q in (c.get("resources") or {}).items() if w in ("requests", "limits")}
+        for c in containers_of(pod)
+    }
 
 
 def cpu_request(pod: Body) -> int:

@@ -30,11 +30,18 @@ class Usage:
     def look(self) -> None:
         now, groups = self.world.store.clock(), self.world.cgroups
         pods = self.living()
-        self.pods = {place(pod): next_sample(self.pods.get(place(pod)), now, self.pod_seconds(pod), self.memory(pod))
-                     for pod in pods}
-        memory = {name: sum(self.pods[place(p)].memory for p in pods if node_of(p) == name) for name in self.kubelet.nodes}
-        self.nodes = {name: next_sample(self.nodes.get(name), now, groups.node_seconds(name), memory[name])
-                      for name in sorted(self.kubelet.nodes)}
+        self.pods = {
+            place(pod): next_sample(self.pods.get(place(pod)), now, self.pod_seconds(pod), self.memory(pod))
+            for pod in pods
+        }
+        memory = {
+            name: sum(self.pods[place(p)].memory for p in pods if node_of(p) == name)
+            for name in self.kubelet.nodes
+        }
+        self.nodes = {
+            name: next_sample(self.nodes.get(name), now, groups.node_seconds(name), memory[name])
+            for name in sorted(self.kubelet.nodes)
+        }
 
     def living(self) -> list[Body]:
         return [life.pod for life in self.kubelet.lives.values()]

@@ -5,14 +5,30 @@ Update: identity stays; the main resource never changes the status and the statu
         labels and annotations; `generation` of a pod rises with its spec.
 """
 
-from services.local.objects.bodies import Body, labels, meta, name_of, namespace_of, spec, status, uid_of, with_meta
+from services.local.objects.bodies import (
+    Body,
+    labels,
+    meta,
+    name_of,
+    namespace_of,
+    spec,
+    status,
+    uid_of,
+    with_meta,
+)
 from services.local.objects.kinds import Kind
 from services.local.objects.naming import Causes, label_causes, name_causes
 from services.local.objects.pod_rules import new_pod, pod_causes, update_causes
 from services.local.objects.quantities import parse
 from services.local.objects.refusals import bad_request, conflict, invalid
 
-GIVEN_BY_SERVER = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
+GIVEN_BY_SERVER = (
+    "uid",
+    "creationTimestamp",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
 LEFT_TO_STATUS = ("labels", "annotations", "managedFields", "resourceVersion")
 
 
@@ -46,20 +62,35 @@ def typed(kind: Kind, body: Body) -> Body:
         raise bad_request("the body is not an object")
     for field, wanted in (("kind", kind.name), ("apiVersion", kind.api_version)):
         if body.get(field) not in (None, "", wanted):
-            raise bad_request(f"the {field} of the object ({body[field]}) does not match the expected {field} ({wanted})")
+            raise bad_request(
+                f"the {field} of the object ({body[field]}) does not match the expected {field} ({wanted})"
+            )
     return {**body, "kind": kind.name, "apiVersion": kind.api_version}
 
 
 def new_service(service: Body, address: str) -> Body:
     ports = [{"protocol": "TCP", "targetPort": p.get("port"), **p} for p in spec(service).get("ports") or []]
-    defaults = {"type": "ClusterIP", "sessionAffinity": "None", "clusterIP": address, "internalTrafficPolicy": "Cluster"}
+    defaults = {
+        "type": "ClusterIP",
+        "sessionAffinity": "None",
+        "clusterIP": address,
+        "internalTrafficPolicy": "Cluster",
+    }
     filled = {**defaults, **spec(service), **({"ports": ports} if ports else {})}
-    return {**service, "spec": {**filled, "clusterIPs": [filled["clusterIP"]]}, "status": {"loadBalancer": {}}}
+    return {
+        **service,
+        "spec": {**filled, "clusterIPs": [filled["clusterIP"]]},
+        "status": {"loadBalancer": {}},
+    }
 
 
 def new_namespace(body: Body) -> Body:
     named = {**labels(body), "kubernetes.io/metadata.name": name_of(body)}
-    return {**with_meta(body, labels=named), "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+    return {
+        **with_meta(body, labels=named),
+        "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"},
+    }
 
 
 def defaulted(kind: Kind, body: Body, ordinal: int) -> Body:
@@ -77,8 +108,12 @@ def defaulted(kind: Kind, body: Body, ordinal: int) -> Body:
 def admit_new(kind: Kind, namespace: str, body: Body, now: str, uid: str, ordinal: int) -> Body:
     given = typed(kind, body)
     if kind.namespaced and namespace_of(given) not in ("", namespace):
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-    name = name_of(given) or (meta(given)["generateName"] + uid[:5] if meta(given).get("generateName") else "")
+        raise bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    name = name_of(given) or (
+        meta(given)["generateName"] + uid[:5] if meta(given).get("generateName") else ""
+    )
     clean = with_meta(given, **dict.fromkeys((*GIVEN_BY_SERVER, "resourceVersion", "selfLink")))
     named = with_meta(clean, name=name, namespace=namespace or None)
     check(kind, named, name_causes(kind, name) + label_causes(named) + kind_causes(kind, named))

@@ -13,12 +13,24 @@ SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 QUALIFIED = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
 
 RULES = {
-    "Namespace": (LABEL, 63, "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'"),
-    "Service": (SERVICE_LABEL, 63, "a DNS-1035 label must consist of lower case alphanumeric characters or '-', and start "
-                                   "with an alphabetic character"),
+    "Namespace": (
+        LABEL,
+        63,
+        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'",
+    ),
+    "Service": (
+        SERVICE_LABEL,
+        63,
+        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', and start "
+        "with an alphabetic character",
+    ),
 }
-OTHERWISE = (SUBDOMAIN, 253, "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
-                             "and must start and end with an alphanumeric character")
+OTHERWISE = (
+    SUBDOMAIN,
+    253,
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
+    "and must start and end with an alphanumeric character",
+)
 
 
 def name_causes(kind: Kind, name: str) -> Causes:
@@ -41,6 +53,14 @@ def value_is_good(value: object) -> bool:
 
 def label_causes(body: Body) -> Causes:
     found = (meta(body).get("labels") or {}).items()
-    keys = [("metadata.labels", f'Invalid value: "{key}": not a qualified name') for key, _ in found if not key_is_good(key)]
-    bad = [("metadata.labels", f'Invalid value: "{value}": not a valid label') for _, value in found if not value_is_good(value)]
+    keys = [
+        ("metadata.labels", f'Invalid value: "{key}": not a qualified name')
+        for key, _ in found
+        if not key_is_good(key)
+    ]
+    bad = [
+        ("metadata.labels", f'Invalid value: "{value}": not a valid label')
+        for _, value in found
+        if not value_is_good(value)
+    ]
     return keys + bad

@@ -15,11 +15,23 @@ from services.local.objects.bodies import Body
 from services.local.objects.refusals import Refusal, bad_request
 
 MERGE_KEYS = {
-    "conditions": ("type",), "addresses": ("type",), "ownerReferences": ("uid",),
-    "containers": ("name",), "initContainers": ("name",), "ephemeralContainers": ("name",), "volumes": ("name",),
-    "env": ("name",), "imagePullSecrets": ("name",), "secrets": ("name",), "resizePolicy": ("resourceName",),
-    "volumeMounts": ("mountPath",), "volumeDevices": ("devicePath",), "ports": ("containerPort", "port"),
-    "hostAliases": ("ip",), "podIPs": ("ip",), "topologySpreadConstraints": ("topologyKey",),
+    "conditions": ("type",),
+    "addresses": ("type",),
+    "ownerReferences": ("uid",),
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "ephemeralContainers": ("name",),
+    "volumes": ("name",),
+    "env": ("name",),
+    "imagePullSecrets": ("name",),
+    "secrets": ("name",),
+    "resizePolicy": ("resourceName",),
+    "volumeMounts": ("mountPath",),
+    "volumeDevices": ("devicePath",),
+    "ports": ("containerPort", "port"),
+    "hostAliases": ("ip",),
+    "podIPs": ("ip",),
+    "topologySpreadConstraints": ("topologyKey",),
 }
 PRIMITIVE_SETS = ("finalizers", "podCIDRs")
 DELETE_FROM = "$deleteFromPrimitiveList/"
@@ -71,7 +83,10 @@ def merge_list(field: str, old: list[Any], new: list[Any]) -> list[Any]:
         return [item for item in new if item.get("$patch") != "replace"]
     if field in PRIMITIVE_SETS:
         return [*old, *(item for item in new if item not in old)]
-    key = next((k for k in MERGE_KEYS.get(field, ()) if all(isinstance(i, dict) and k in i for i in [*old, *new])), None)
+    key = next(
+        (k for k in MERGE_KEYS.get(field, ()) if all(isinstance(i, dict) and k in i for i in [*old, *new])),
+        None,
+    )
     return new if key is None else merge_keyed(key, old, new)
 
 
@@ -92,7 +107,11 @@ def pointer(path: str) -> list[str]:
 
 
 def missing(path: str) -> Refusal:
-    return Refusal(422, "Invalid", f"the server rejected our request due to an error in our request: no such path {path!r}")
+    return Refusal(
+        422,
+        "Invalid",
+        f"the server rejected our request due to an error in our request: no such path {path!r}",
+    )
 
 
 def index_of(steps: list[Any], step: str, path: str, room: int) -> int:
@@ -120,7 +139,7 @@ def put(document: Any, path: str, value: Any, grow: bool) -> Any:
     parent = value_at(document, path.rpartition("/")[0])
     if isinstance(parent, list):
         at = len(parent) if steps[-1] == "-" and grow else index_of(parent, steps[-1], path, int(grow))
-        parent[at:at + (not grow)] = [value]
+        parent[at : at + (not grow)] = [value]
     elif isinstance(parent, dict) and (grow or steps[-1] in parent):
         parent[steps[-1]] = value
     else:

@@ -12,12 +12,21 @@ from services.local.objects.quantities import amount, parse
 from services.local.objects.requests import quality_of
 
 POD_DEFAULTS: Body = {
-    "restartPolicy": "Always", "terminationGracePeriodSeconds": 30, "dnsPolicy": "ClusterFirst",
-    "serviceAccountName": "default", "serviceAccount": "default", "schedulerName": "default-scheduler",
-    "securityContext": {}, "enableServiceLinks": True, "preemptionPolicy": "PreemptLowerPriority", "priority": 0,
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "serviceAccountName": "default",
+    "serviceAccount": "default",
+    "schedulerName": "default-scheduler",
+    "securityContext": {},
+    "enableServiceLinks": True,
+    "preemptionPolicy": "PreemptLowerPriority",
+    "priority": 0,
 }
 CONTAINER_DEFAULTS: Body = {
-    "resources": {}, "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+    "resources": {},
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
     "imagePullPolicy": "IfNotPresent",
 }
 PATIENCE_S = 300  # how long a pod stays on a node that is not ready, unless it says otherwise
@@ -64,7 +73,9 @@ def quantity_causes(where: str, resources: Body) -> Causes:
         for resource, text in (resources.get(which) or {}).items():
             try:
                 if parse(text) < 0:
-                    causes.append((f"{where}.{which}[{resource}]", f'Invalid value: "{text}": must not be negative'))
+                    causes.append(
+                        (f"{where}.{which}[{resource}]", f'Invalid value: "{text}": must not be negative')
+                    )
             except ValueError as error:
                 causes.append((f"{where}.{which}[{resource}]", f"Invalid value: {error}"))
     return causes or over_limit(where, resources)
@@ -72,12 +83,21 @@ def quantity_causes(where: str, resources: Body) -> Causes:
 
 def over_limit(where: str, resources: Body) -> Causes:
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    return [(f"{where}.requests", f'Invalid value: "{requests[r]}": must be less than or equal to {r} limit of {limits[r]}')
-            for r in requests if r in limits and amount(r, requests[r]) > amount(r, limits[r])]
+    return [
+        (
+            f"{where}.requests",
+            f'Invalid value: "{requests[r]}": must be less than or equal to {r} limit of {limits[r]}',
+        )
+        for r in requests
+        if r in limits and amount(r, requests[r]) > amount(r, limits[r])
+    ]
 
 
 def container_causes(where: str, container: Body, seen: set[str]) -> Causes:
-    name, causes = str(container.get("name") or ""), quantity_causes(f"{where}.resources", container.get("resources") or {})
+    name, causes = (
+        str(container.get("name") or ""),
+        quantity_causes(f"{where}.resources", container.get("resources") or {}),
+    )
     if not LABEL.match(name) or len(name) > 63:
         causes.append((f"{where}.name", f'Invalid value: "{name}": must be a lowercase RFC 1123 label'))
     if name in seen:
@@ -95,12 +115,19 @@ def pod_causes(pod: Body) -> Causes:
         for index, container in enumerate(spec(pod).get(field) or []):
             causes += container_causes(f"spec.{field}[{index}]", container, seen)
     if spec(pod).get("restartPolicy", "Always") not in RESTARTS:
-        causes.append(("spec.restartPolicy", f'Unsupported value: "{spec(pod)["restartPolicy"]}": supported values: {RESTARTS}'))
+        causes.append(
+            (
+                "spec.restartPolicy",
+                f'Unsupported value: "{spec(pod)["restartPolicy"]}": supported values: {RESTARTS}',
+            )
+        )
     return causes
 
 
 def fixed_part(pod: Body) -> Body:
-    kept = {key: value for key, value in spec(pod).items() if key not in MUTABLE and value not in (None, [], {})}
+    kept = {
+        key: value for key, value in spec(pod).items() if key not in MUTABLE and value not in (None, [], {})
+    }
     for field in ("containers", "initContainers"):
         kept[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec(pod).get(field) or []]
     return kept
@@ -109,14 +136,22 @@ def fixed_part(pod: Body) -> Body:
 def update_causes(old: Body, new: Body) -> Causes:
     if fixed_part(old) == fixed_part(new):
         return []
-    return [("spec", "Forbidden: pod updates may not change fields other than `spec.containers[*].image`, "
-                     "`spec.activeDeadlineSeconds`, `spec.tolerations` (only additions to existing tolerations)")]
+    return [
+        (
+            "spec",
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`, "
+            "`spec.activeDeadlineSeconds`, `spec.tolerations` (only additions to existing tolerations)",
+        )
+    ]
 
 
 def bare(container: Body) -> Body:
     """A container without what a resize may change."""
     resources = container.get("resources") or {}
-    parts = {w: {r: q for r, q in (resources.get(w) or {}).items() if r not in RESIZABLE} for w in ("requests", "limits")}
+    parts = {
+        w: {r: q for r, q in (resources.get(w) or {}).items() if r not in RESIZABLE}
+        for w in ("requests", "limits")
+    }
     return {**container, "resources": parts}
 
 

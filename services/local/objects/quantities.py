@@ -8,9 +8,22 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
-DECIMAL = {"n": "1e-9", "u": "1e-6", "m": "1e-3", "": "1", "k": "1e3", "M": "1e6", "G": "1e9", "T": "1e12", "P": "1e15",
-           "E": "1e18"}
-FACTORS = {**{unit: Decimal(n) for unit, n in BINARY.items()}, **{unit: Decimal(n) for unit, n in DECIMAL.items()}}
+DECIMAL = {
+    "n": "1e-9",
+    "u": "1e-6",
+    "m": "1e-3",
+    "": "1",
+    "k": "1e3",
+    "M": "1e6",
+    "G": "1e9",
+    "T": "1e12",
+    "P": "1e15",
+    "E": "1e18",
+}
+FACTORS = {
+    **{unit: Decimal(n) for unit, n in BINARY.items()},
+    **{unit: Decimal(n) for unit, n in DECIMAL.items()},
+}
 PATTERN = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d+)|(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E))?$")
 
 Amounts = dict[str, int]

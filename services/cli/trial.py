@@ -1,0 +1,147 @@
+"""One job on a stack, with somebody else's pods beside it, watched from submission to end. For the demo and benches."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+from nats.js.api import DeliverPolicy
+
+from services.cli.figures import CpuSample
+from services.local.node_spec import TenantSpec
+from services.local.stack import Stack
+from services.local.tenancy import pod_spec
+from shared import bus
+from shared.bus import Bus, Heard
+from shared.messages import JobFinished, JobRejected, JobRequested, Program
+
+NAMESPACE = "tenants"
+SAMPLE_S = 0.5
+EVERYTHING = (["weir.job.>", "weir.allocation.>", "weir.cluster.>"], ["weir.task.>", "weir.training.>", "weir.capacity.>"])
+
+
+class Failed(Exception):
+    """The job did not do what the trial is about; the text says why."""
+
+
+class Tenants:
+    """Somebody else's pods, over the cluster's own API."""
+
+    def __init__(self, kube_url: str) -> None:
+        self._pods = f"{kube_url}/api/v1/namespaces/{NAMESPACE}/pods"
+        self._namespaces = f"{kube_url}/api/v1/namespaces"
+        self._count = 0
+
+    async def come(self, node: str, cpu: float) -> str:
+        """Put a pod that burns `cpu` cores on a node; returns its name."""
+        self._count += 1
+        name = f"tenant-{self._count}"
+        spec = pod_spec(TenantSpec(node=node, cpu=cpu))
+        async with aiohttp.ClientSession() as http:
+            await http.post(self._namespaces, json={"metadata": {"name": NAMESPACE}})
+            async with http.post(self._pods, json={"metadata": {"name": name}, "spec": spec}) as answer:
+                answer.raise_for_status()
+        return name
+
+    async def leave(self, name: str) -> None:
+        async with aiohttp.ClientSession() as http, http.delete(f"{self._pods}/{name}") as answer:
+            answer.raise_for_status()
+
+
+@dataclass
+class Trial:
+    """What was heard and measured. `heard` grows while it runs; `changed` is set at each message."""
+
+    stack: Stack
+    bus: Bus
+    tenants: Tenants
+    heard: list[Heard] = field(default_factory=list)
+    cpu: list[CpuSample] = field(default_factory=list)
+    enforced: bool = False
+    submitted_s: float = 0.0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def submit(self, request: dict[str, Any], program: Path) -> None:
+        """Upload the program and ask for the job."""
+        body = program.read_bytes()
+        digest = f"sha256-{hashlib.sha256(body).hexdigest()}"
+        await (await self.bus.programs()).put(digest, body)
+        named = {**request, "program": msgspec.to_builtins(Program(name=program.name, digest=digest))}
+        self.submitted_s = time.time()
+        await self.bus.request(msgspec.convert(named, JobRequested))
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """Every message of a kind, in the order heard."""
+        return [h.message for h in self.heard if isinstance(h.message, kind)]
+
+    async def until(self, holds: Callable[[], Any], timeout_s: float, what: str) -> Any:
+        """Wait until something holds, looking again at each message; raises `Failed` where it does not come."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not (found := holds()):
+                    self._raise_if_over(what)
+                    self._changed.clear()
+                    await self._changed.wait()
+                return found
+        except TimeoutError as error:
+            raise Failed(f"{what} did not come within {timeout_s:g} s") from error
+
+    def _raise_if_over(self, what: str) -> None:
+        for rejected in self.of(JobRejected):
+            raise Failed("\n".join(rejected.reasons))
+        for finished in self.of(JobFinished):
+            raise Failed(f"the job {finished.outcome} before {what}\n{finished.cause}")
+
+    async def finished(self, timeout_s: float) -> JobFinished:
+        """The end of the job; raises `Failed` unless it succeeded."""
+        over: JobFinished = await self.until(lambda: next(iter(self.of(JobFinished)), None), timeout_s, "the end")
+        if over.outcome != "succeeded":
+            raise Failed(f"the job {over.outcome}: {over.cause}")
+        return over
+
+    # ------------------------------------------------------------ watching
+
+    async def listen(self, filters: list[str]) -> None:
+        async for heard in self.bus.tail(filters, deliver=DeliverPolicy.ALL):
+            self.heard.append(heard)
+            self._changed.set()
+
+    async def measure(self) -> None:
+        """Read the CPU seconds of all pods, as the kernel counts them, twice a second."""
+        async with aiohttp.ClientSession() as http:
+            while True:
+                self.cpu.append(await self._sample(http))
+                await asyncio.sleep(SAMPLE_S)
+
+    async def _sample(self, http: aiohttp.ClientSession) -> CpuSample:
+        async with http.get(f"{self.stack.kube_url}/debug/cpu-seconds") as answer:
+            document = await answer.json()
+        self.enforced = bool(document["enforced"])
+        nodes = document["nodes"].values()
+        return CpuSample(
+            at_s=time.time(),
+            seconds=sum(n["seconds"] for n in nodes),
+            allocatable=sum(n["allocatable"] for n in nodes),
+        )
+
+
+@asynccontextmanager
+async def trial(stack: Stack) -> AsyncIterator[Trial]:
+    """Watch a stack."""
+    connection = await bus.connect(stack.nats_url, "trial")
+    watched = Trial(stack, connection, Tenants(stack.kube_url))
+    for filters in EVERYTHING:
+        connection.spawn(watched.listen(filters))
+    connection.spawn(watched.measure())
+    try:
+        yield watched
+    finally:
+        await connection.close()

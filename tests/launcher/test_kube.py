@@ -1,0 +1,100 @@
+"""Performing actions over real HTTP: twice, too late, refused, and while the server is away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.launcher import kube, pods
+from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod
+from services.launcher.api import Api, connect
+from services.launcher.settings import Settings
+from shared.messages import Resources
+from tests.launcher.api_server import ApiServer, api_server
+from tests.launcher.builders import decided, plan
+
+POD = CreatePod(decision=decided(1, "w3"), task=plan("w3"), name="net-worker-3", owner_uid="s")
+SERVICE = CreateService(decision=decided(1, "w3"))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with api_server() as made:
+        yield made
+
+
+@pytest.fixture
+async def api(server: ApiServer) -> AsyncIterator[Api]:
+    made = await connect(Settings(kube_url=server.url))
+    yield made
+    await made.close()
+
+
+async def perform(action: Action, api: Api) -> None:
+    await kube.perform(action, api, Settings())
+
+
+async def test_making_twice_is_making_once(server: ApiServer, api: Api) -> None:
+    for action in (SERVICE, POD, POD, SERVICE):
+        await perform(action, api)
+    assert (server.names("pods"), server.names("services")) == (["net-worker-3"], ["net"])
+
+
+async def test_a_name_that_an_earlier_job_still_has_is_waited_for(server: ApiServer, api: Api) -> None:
+    await perform(POD, api)
+    server.pod("net-worker-3")["metadata"]["labels"]["weir.dev/uid"] = "1"
+    with pytest.raises(kube.TryLater):
+        await perform(POD, api)
+
+
+async def test_a_name_that_somebody_else_has_is_refused(server: ApiServer, api: Api) -> None:
+    server.put("pods", {"metadata": {"name": "net-worker-3", "namespace": "default", "uid": "x"}})
+    with pytest.raises(kube.Refused, match="taken"):
+        await perform(POD, api)
+
+
+async def test_removing_what_is_gone_is_fine(server: ApiServer, api: Api) -> None:
+    await perform(DeletePod(namespace="default", name="net-worker-3", uid="x"), api)
+    await perform(DeleteService(namespace="default", name="net", uid="x"), api)
+
+
+async def test_only_the_very_pod_is_removed(server: ApiServer, api: Api) -> None:
+    await perform(POD, api)
+    await perform(DeletePod(namespace="default", name="net-worker-3", uid="an earlier one"), api)
+    assert server.names("pods") == ["net-worker-3"]
+    uid = server.pod("net-worker-3")["metadata"]["uid"]
+    await perform(DeletePod(namespace="default", name="net-worker-3", uid=uid, grace_s=3), api)
+    assert server.names("pods") == [] and server.calls[-1][2]["gracePeriodSeconds"] == 3
+
+
+async def test_a_resize_goes_to_the_subresource(server: ApiServer, api: Api) -> None:
+    await perform(POD, api)
+    task = plan("w3", Resources(cpu=2, memory_gib=4))
+    await perform(ResizePod(namespace="default", name="net-worker-3", uid="x", task=task, revision=2), api)
+    assert server.pod("net-worker-3")["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2000m", "memory": "4096Mi"}
+
+
+@pytest.mark.parametrize(("code", "reason"), [(403, "Forbidden"), (404, "NotFound"), (422, "Invalid")])
+async def test_what_will_never_work_is_refused(server: ApiServer, api: Api, code: int, reason: str) -> None:
+    server.trouble = [(code, reason)]
+    with pytest.raises(kube.Refused, match=reason):
+        await perform(POD, api)
+
+
+@pytest.mark.parametrize("code", [401, 429, 500, 503])
+async def test_what_may_work_soon_is_tried_later(server: ApiServer, api: Api, code: int) -> None:
+    server.trouble = [(code, "Busy")]
+    with pytest.raises(kube.TryLater):
+        await perform(POD, api)
+
+
+async def test_a_server_that_is_away_is_tried_later() -> None:
+    api = await connect(Settings(kube_url="http://127.0.0.1:9", kube_timeout_s=1.0))
+    with pytest.raises(kube.TryLater):
+        await perform(POD, api)
+    await api.close()
+
+
+def test_the_manifest_is_the_same_each_time() -> None:
+    assert pods.pod(POD, Settings()) == pods.pod(POD, Settings())

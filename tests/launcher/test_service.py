@@ -1,0 +1,222 @@
+"""The launcher itself, on a real bus and over real HTTP; it is killed and begun again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from services.launcher import memory
+from services.launcher.service import start
+from services.launcher.settings import Settings
+from shared import bus
+from shared.bus import Bus, Heard
+from shared.messages import (
+    AllocationDecided,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobFinished,
+    Message,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+    TrainingResumed,
+)
+from tests.launcher.api_server import ApiServer, api_server
+from tests.launcher.builders import JOB, UID, decided, names
+
+SAID: tuple[type[Message], ...] = (
+    ClusterSpecPublished,
+    HandOverOrdered,
+    GenerationAbandoned,
+    TaskStarted,
+    TaskExited,
+)
+ENOUGH_S = 8.0
+
+
+class Stage:
+    """A bus, a cluster, the launcher on both, and hands that play the trainers."""
+
+    def __init__(self, url: str, connection: Bus, server: ApiServer) -> None:
+        self.url, self.bus, self.server = url, connection, server
+        self.said: list[tuple[float, Any]] = []
+        self.launcher: Bus | None = None
+
+    async def on_said(self, heard: Heard) -> None:
+        self.said.append((time.monotonic(), heard.message))
+
+    async def begin(self, **settings: Any) -> None:
+        self.launcher = await bus.connect(self.url, "launcher")
+        retry = {"kube_retry_s": 0.02, "kube_retry_max_s": 0.1}
+        await start(self.launcher, Settings(nats_url=self.url, kube_url=self.server.url, **retry, **settings))
+
+    async def kill(self) -> None:
+        assert self.launcher
+        for task in self.launcher._tasks:
+            task.cancel()
+        await asyncio.gather(*self.launcher._tasks, return_exceptions=True)
+        await self.launcher.client.close()
+
+    async def until(self, true: Callable[[], object]) -> None:
+        async with asyncio.timeout(ENOUGH_S):
+            while not true():
+                await asyncio.sleep(0.002)
+
+    def all(self, kind: type[Message]) -> list[Any]:
+        return [message for _, message in self.said if isinstance(message, kind)]
+
+    async def heard(self, kind: type[Message], count: int = 1) -> Any:
+        await self.until(lambda: len(self.all(kind)) >= count)
+        return self.all(kind)[count - 1]
+
+    def about(self, name: str) -> dict[str, Any]:
+        role, serial = name.split("-")[1:]
+        pod_uid = self.server.pod(name)["metadata"]["uid"]
+        return {"job": JOB, "uid": UID, "pod": name, "pod_uid": pod_uid, "role": role, "serial": int(serial)}
+
+    async def ready(self, *pods: str) -> None:
+        await self.until(lambda: set(pods) <= set(self.server.names("pods")))
+        for name in pods:
+            await self.bus.publish(TaskReady(**self.about(name), node="node-0", host="10.0.0.1", ports=(2222, 2223)))
+
+    async def prepared(self, generation: int, *pods: str) -> None:
+        for name in pods:
+            await self.bus.publish(GenerationPrepared(**self.about(name), generation=generation))
+
+    async def resumed(self, generation: int) -> None:
+        await self.bus.publish(TrainingResumed(job=JOB, uid=UID, generation=generation, step=1, samples=1))
+
+    async def train(self, decision: AllocationDecided, words: str, spec: int) -> None:
+        await self.bus.publish(decision)
+        await self.ready(*names(words))
+        await self.heard(ClusterSpecPublished, spec)
+        await self.prepared(decision.generation, *names(words))
+        await self.heard(HandOverOrdered, spec)
+        await self.resumed(decision.generation)
+
+
+@pytest.fixture
+async def stage(nats_url: str, connection: Bus) -> AsyncIterator[Stage]:
+    async with api_server() as server:
+        made = Stage(nats_url, connection, server)
+        await connection.follow(SAID, made.on_said, {})
+        yield made
+        if made.launcher:
+            await made.kill()
+
+
+async def test_a_life_from_the_decision_to_nothing(stage: Stage) -> None:
+    await stage.begin()
+    await stage.train(decided(1, "c0 p1 w2"), "c0 p1 w2", 1)
+    await stage.train(decided(2, "c0 p1"), "c0 p1", 2)
+    await stage.until(lambda: stage.server.names("pods") == names("c0 p1"))
+    assert [t.port for t in stage.all(ClusterSpecPublished)[1].tasks] == [2223, 2223]
+    await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="succeeded"))
+    await stage.until(lambda: not stage.server.names("pods") and not stage.server.names("services"))
+    assert len(stage.all(TaskStarted)) == 3
+    assert stage.all(TaskExited) == stage.all(GenerationAbandoned) == []
+
+
+async def test_from_the_last_prepared_to_the_order_it_is_a_few_milliseconds(stage: Stage) -> None:
+    await stage.begin()
+    await stage.bus.publish(decided(1, "c0 p1"))
+    await stage.ready(*names("c0 p1"))
+    await stage.heard(ClusterSpecPublished)
+    await stage.prepared(1, "net-chief-0")
+    await asyncio.sleep(0.05)
+    begun = time.monotonic()
+    await stage.prepared(1, "net-ps-1")
+    await stage.heard(HandOverOrdered)
+    took = next(at for at, m in stage.said if isinstance(m, HandOverOrdered)) - begun
+    assert took < 0.1, f"{took * 1000:.1f} ms"  # 3 ms on an idle machine
+
+
+async def test_killed_between_any_two_steps_it_goes_on_where_it_was(stage: Stage) -> None:
+    async def again() -> None:
+        await stage.kill()
+        await stage.begin()
+
+    await stage.begin()
+    await stage.bus.publish(decided(1, "c0 p1"))
+    await again()
+    await stage.ready(*names("c0 p1"))
+    await again()
+    await stage.heard(ClusterSpecPublished)
+    await stage.prepared(1, "net-chief-0")
+    await again()
+    await stage.prepared(1, "net-ps-1")
+    await stage.kill()
+    await stage.begin()
+    await stage.heard(HandOverOrdered)
+    await stage.resumed(1)
+    await again()
+    await stage.train(decided(2, "c0 p1 w2"), "c0 p1 w2", 2)
+    said = [m.id() for _, m in stage.said]
+    assert len(said) == len(set(said)) and stage.all(GenerationAbandoned) == []
+
+
+async def test_while_it_was_away_a_pod_vanished_and_a_job_finished(stage: Stage) -> None:
+    await stage.begin()
+    await stage.train(decided(1, "c0 p1 w2"), "c0 p1 w2", 1)
+    await stage.heard(TaskStarted, 3)
+    await stage.kill()
+    stage.server.put("pods", stage.server.pod("net-worker-2"), "DELETED")
+    await stage.begin()
+    assert (await stage.heard(TaskExited)).pod == "net-worker-2"
+    await stage.kill()
+    await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="failed"))
+    await stage.begin()
+    await stage.until(lambda: not stage.server.names("pods") and not stage.server.names("services"))
+
+
+async def test_a_restart_reads_on_from_the_snapshot_even_when_old_facts_are_gone(stage: Stage) -> None:
+    await stage.begin(snapshot_s=0.0)
+    await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
+    while len((await memory.load(stage.bus)).told.jobs) == 0 or (await memory.load(stage.bus)).told.jobs[UID].running != 1:
+        await asyncio.sleep(0.01)
+    await stage.kill()
+    await stage.bus.js.purge_stream("weir-facts")
+    await stage.begin(resume_timeout_s=0.2)
+    await asyncio.sleep(0.4)
+    assert stage.all(GenerationAbandoned) == []
+    await stage.bus.publish(decided(2, "c0 p1 w2"))
+    await stage.ready("net-worker-2")
+    assert (await stage.heard(ClusterSpecPublished, 2)).previous == 1
+
+
+async def test_a_lost_pod_is_heard_of(stage: Stage) -> None:
+    await stage.begin()
+    await stage.train(decided(1, "c0 p1 w2"), "c0 p1 w2", 1)
+    ended = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+    stage.server.status("net-worker-2", phase="Failed", containerStatuses=[{"state": ended}])
+    fact = await stage.heard(TaskExited)
+    assert (fact.pod, fact.reason, fact.exit_code, fact.node) == ("net-worker-2", "OOMKilled", 137, "node-0")
+
+
+async def test_a_server_in_trouble_only_delays(stage: Stage) -> None:
+    await stage.begin()
+    stage.server.trouble = [(503, "ServiceUnavailable"), (500, "InternalError"), (429, "TooManyRequests")]
+    stage.server.expire()
+    await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
+    assert stage.all(GenerationAbandoned) == []
+
+
+async def test_what_the_cluster_refuses_is_abandoned_with_its_words(stage: Stage) -> None:
+    await stage.begin()
+    stage.server.trouble = [(403, "exceeded quota")]
+    await stage.bus.publish(decided(1, "c0 p1"))
+    assert "exceeded quota" in (await stage.heard(GenerationAbandoned)).reason
+
+
+async def test_time_limits_need_no_event(stage: Stage) -> None:
+    stage.server.node_runs = False
+    await stage.begin(start_timeout_s=0.3)
+    await stage.bus.publish(decided(1, "c0"))
+    assert "net-chief-0 (Pending)" in (await stage.heard(GenerationAbandoned)).reason
+    await stage.until(lambda: not stage.server.names("pods"))

@@ -19,18 +19,20 @@ def model():
     return keras.Sequential(
         [
             keras.layers.Input((8, 8, 1)),
-            keras.layers.Conv2D(32, 3, activation="relu", padding="same"),
             keras.layers.Conv2D(64, 3, activation="relu", padding="same"),
+            keras.layers.Conv2D(96, 3, activation="relu", padding="same"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Conv2D(96, 3, activation="relu", padding="same"),
+            keras.layers.Conv2D(96, 3, activation="relu", padding="same"),
             keras.layers.MaxPooling2D(),
             keras.layers.Flatten(),
-            keras.layers.Dense(128, activation="relu"),
             keras.layers.Dense(10),
         ]
     )
 
 
 def optimizer():
-    return keras.optimizers.Adam(5e-4)
+    return keras.optimizers.SGD(0.1)
 
 
 def loss(labels, outputs):

@@ -25,7 +25,10 @@ from shared.messages import JobFinished, JobRejected, JobRequested, Program
 
 NAMESPACE = "tenants"
 SAMPLE_S = 0.5
-EVERYTHING = (["weir.job.>", "weir.allocation.>", "weir.cluster.>"], ["weir.task.>", "weir.training.>", "weir.capacity.>"])
+EVERYTHING = (
+    ["weir.job.>", "weir.allocation.>", "weir.cluster.>"],
+    ["weir.task.>", "weir.training.>", "weir.capacity.>"],
+)
 
 
 class Failed(Exception):
@@ -67,6 +70,7 @@ class Trial:
     cpu: list[CpuSample] = field(default_factory=list)
     enforced: bool = False
     submitted_s: float = 0.0
+    saying: str = ""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, request: dict[str, Any], program: Path) -> None:

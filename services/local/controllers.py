@@ -1,7 +1,8 @@
-"""What tidies up after everybody: ownership, namespaces, pods without a node, nodes in trouble. They act on the store
-as somebody with a client could, and decide nothing themselves: see `garbage.py`.
+"""What tidies up after everybody: ownership, namespaces, pods without a node, nodes in trouble. They act on
+the store as somebody with a client could, and decide nothing themselves: see `garbage.py`.
 
-A node that its owner no longer reports on is found by its Ready condition alone: whoever simulates a node writes that.
+A node that its owner no longer reports on is found by its Ready condition alone: whoever simulates a node
+writes that.
 """
 
 import asyncio

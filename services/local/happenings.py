@@ -1,4 +1,4 @@
-"""Events, as `kubectl describe` shows them; and the two forms in which an event is written (core/v1 and events.k8s.io/v1)."""
+"""Events, as `kubectl describe` shows them; and the two forms of one: core/v1 and events.k8s.io/v1."""
 
 from services.local.objects.bodies import Body, meta, name_of, namespace_of, without_none
 from services.local.objects.kinds import EVENT, NEW_EVENT

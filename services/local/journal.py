@@ -1,9 +1,10 @@
 """What happened, in order: the memory behind every watch.
 
-One `Journal` a kind. A change is kept once, with the bytes it has on the wire, which are made once for all watchers. A
-watcher is no queue but a position: it reads what came since, and sleeps on `news`. So five hundred watchers cost nothing
-while nothing happens, and a slow one holds nobody up: if the journal has forgotten the revision after which it wants to
-read, it is told so (410 Expired) and lists again, just as behind a real API server.
+One `Journal` a kind. A change is kept once, with the bytes it has on the wire, which are made once for all
+watchers. A watcher is no queue but a position: it reads what came since, and sleeps on `news`. So five
+hundred watchers cost nothing while nothing happens, and a slow one holds nobody up: if the journal has
+forgotten the revision after which it wants to read, it is told so (410 Expired) and lists again, just as
+behind a real API server.
 """
 
 import asyncio

@@ -1,15 +1,17 @@
-"""Which node does a pod go to? Pure: a wish and what is left on the nodes in; a choice, or why there is none, out.
+"""Which node does a pod go to? Pure: a wish and what is left on the nodes in; a choice, or why there is none,
+out.
 
 A node is fit when, in this order (the first reason that speaks against it is the one that is told):
 
     cordon       the node is not unschedulable
     taints       every NoSchedule or NoExecute taint is tolerated; a node that is not Ready has such a taint
-    affinity     nodeSelector, and at least one term of the required node affinity, on labels and on metadata.name
+    affinity     nodeSelector, and at least one term of the required node affinity, on labels and on
+                 metadata.name
     room         requests <= allocatable - requests of every pod there that has not ended
 
-Of the fit nodes the emptiest after placement wins (least allocated: mean of free cpu and free memory, as shares of what
-is allocatable), plus what preferred affinity adds; on a tie the first by name. Pod affinity, topology spread, volumes and
-preemption are left out.
+Of the fit nodes the emptiest after placement wins (least allocated: mean of free cpu and free memory, as
+shares of what is allocatable), plus what preferred affinity adds; on a tie the first by name. Pod affinity,
+topology spread, volumes and preemption are left out.
 """
 
 import json

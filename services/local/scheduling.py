@@ -1,6 +1,7 @@
 """The scheduler's hands: hears pods and nodes from the store, asks `scheduler.choose`, binds or says why not.
 
-What the pods hold is kept up pod by pod (`Ledger`), so that one more pod costs one more sum and not five thousand.
+What the pods hold is kept up pod by pod (`Ledger`), so that one more pod costs one more sum and not five
+thousand.
 """
 
 import asyncio

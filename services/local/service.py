@@ -17,7 +17,7 @@ from services.local.api.metrics import Metrics
 from services.local.api.server import Server
 from services.local.api.watching import BOOKMARK_S
 from services.local.controllers import Controllers, ControllerSettings, create_namespaces, identified
-from services.local.kubelet import cgroups, node
+from services.local.kubelet import machine, node
 from services.local.kubelet.keeper import Keeper
 from services.local.kubelet.kubelet import Kubelet
 from services.local.kubelet.processes import home_of
@@ -56,7 +56,7 @@ class Cluster:
         home = home_of(self.data)
         self.store = Store(int(time.time() * REVISIONS_PER_S))
         self.keeper = Keeper(home)
-        groups = cgroups.find(f"weir-local-{home}", settings.kubelet.quota_period_us)
+        groups = machine.find(f"weir-local-{home}", settings.kubelet.quota_period_us)
         self.world = World(
             store=self.store,
             cgroups=groups,

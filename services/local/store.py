@@ -1,14 +1,17 @@
 """The state of the cluster: objects by kind, namespace and name, under one revision number for all of them.
 
-Every write makes a new body and takes the next revision; a write that changes nothing takes none. Nothing here waits, so
-each call is a transaction. Deleting follows the rules of the real store:
+Every write makes a new body and takes the next revision; a write that changes nothing takes none. Nothing
+here waits, so each call is a transaction. Deleting follows the rules of the real store:
 
-    finalizers left            -> deletionTimestamp is set, the object stays until an update takes the last one away
-    a pod that a node may hold -> deletionTimestamp and grace are set, the kubelet takes the pod away when it has ended
+    finalizers left            -> deletionTimestamp is set, the object stays until an update takes the last
+                               one away
+    a pod that a node may hold -> deletionTimestamp and grace are set, the kubelet takes the pod away when it
+    has ended
     grace 0 for such a pod     -> MODIFIED with deletionTimestamp, then DELETED, at once
     otherwise                  -> DELETED
 
-Objects live in memory only: a cluster that is started again is a new one, with revisions above those of the last.
+Objects live in memory only: a cluster that is started again is a new one, with revisions above those of the
+last.
 """
 
 import asyncio
@@ -132,7 +135,7 @@ class Store:
         return self.put(kind, key, MODIFIED, old, body)
 
     def change(self, kind: Kind, namespace: str, name: str, how: Callable[[Body], Body]) -> Body | None:
-        """As the system's own parts write: the latest version through `how`; None if there is no such object."""
+        """As the system's own parts write: the latest version through `how`; None: there is no such object."""
         body = self.find(kind, namespace, name)
         return None if body is None else self.update(kind, how(body))
 
@@ -218,7 +221,7 @@ class Store:
         )
 
     def finish(self, kind: Kind, body: Body) -> None:
-        """The kubelet's last word on a pod: it has ended, so it may go, unless a finalizer holds it or it is another pod."""
+        """The kubelet's last word: it has ended and may go, unless a finalizer holds it or it is another pod."""
         current = self.find(kind, namespace_of(body), name_of(body))
         if current is not None and uid_of(current) == uid_of(body):
             self.delete(kind, namespace_of(body), name_of(body), Deletion(grace_s=0))
@@ -235,5 +238,5 @@ def leaves_now(body: Body) -> bool:
 def check_preconditions(kind: Kind, body: Body, how: Deletion) -> None:
     for field, wanted in (("uid", how.uid), ("resourceVersion", how.revision)):
         if wanted and meta(body)[field] != wanted:
-            why = f"the {field} in the precondition ({wanted}) does not match the {field} in record ({meta(body)[field]})"
+            why = f"the {field} in the precondition ({wanted}) does not match the record's ({meta(body)[field]})"
             raise conflict(kind.plural, name_of(body), why)

@@ -1,4 +1,4 @@
-"""Telling people: the system's own events. An event that cannot be written (its namespace is going) is not worth a word."""
+"""Telling people: the system's own events. One that cannot be written (its namespace is going) is dropped."""
 
 import contextlib
 

@@ -18,7 +18,7 @@ from services.local.store import Key, Store
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a paged list goes on. Its revision is that of the first page, so a watch from there misses nothing."""
+    """Where a paged list goes on. Its revision is the first page's: a watch from there misses nothing."""
 
     revision: int
     after: Key

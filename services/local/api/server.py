@@ -1,8 +1,9 @@
 """The doors. Who may enter, who answers, and how a refusal is said.
 
-The server runs commands for whoever may create pods, so it answers on loopback only, and never a web page: a request with
-an Origin, or with a Host that is not this machine, is refused. There are no accounts: a request without credentials is let
-in, unless the cluster was started with a token; a token that is not that one is wrong (401).
+The server runs commands for whoever may create pods, so it answers on loopback only, and never a web page: a
+request with an Origin, or with a Host that is not this machine, is refused. There are no accounts: a request
+without credentials is let in, unless the cluster was started with a token; a token that is not that one is
+wrong (401).
 """
 
 import hmac
@@ -64,10 +65,8 @@ class Server:
 
     @web.middleware
     async def guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if (
-            request.headers.get("Origin")
-            or (request.host.rpartition(":")[0] not in LOCAL_NAMES
-            and request.host not in LOCAL_NAMES)
+        if request.headers.get("Origin") or (
+            request.host.rpartition(":")[0] not in LOCAL_NAMES and request.host not in LOCAL_NAMES
         ):
             raise forbidden("only programs on this machine are answered")
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")

@@ -1,4 +1,4 @@
-"""The parts of an object that are written apart from it: binding, eviction, resize, log, finalize; status is in `writing`."""
+"""What is written apart from an object: binding, eviction, resize, log, finalize (`status` is in `writing`)."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""create, replace, patch, delete. Each is one step in the store: nothing waits between reading and writing."""
+"""create, replace, patch, delete. Each is one step: nothing waits between reading and writing."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,28 +1,28 @@
-"""Cpu and memory of pods: limited and measured by control groups where the machine lets us, by /proc where it does not.
+"""Cpu and memory of pods: limited and measured by control groups where the machine lets us, by /proc where it
+does not.
 
 Contract, for every implementation:
 
     open_node(node, cpu)       twice is once. What runs on the node shares `cpu` thousandths of a core.
     open_pod(node, pod, ...)   before the pod's first process; its processes join through `joining(...)`.
     resize(node, pod, ...)     takes effect at once, for processes that run already.
-    pod_seconds / node_seconds cpu seconds used since it was opened; of a node: by all pods that ever ran there.
+    pod_seconds / node_seconds cpu seconds used since it was opened; of a node: by all pods that ever ran
+    there.
     processes(node, pod)       every process inside, whoever its parent is now.
     close_pod / close_node     removes; what still runs inside was killed before. A missing one is no error.
 
-    quota = cpu limit x period; period = 10 ms, longer where that would give a quota below 1 ms, which kernels refuse.
+    quota = cpu limit x period; period = 10 ms, longer where that would give a quota below 1 ms, which kernels
+    refuse.
 
-A long period makes remote calls wait: with the usual 100 ms, a task that has spent its quota sleeps up to 100 ms in the
-middle of an answer.
+A long period makes remote calls wait: with the usual 100 ms, a task that has spent its quota sleeps up to 100
+ms in the middle of an answer.
 """
 
-import os
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import structlog
-
-from services.local.kubelet import processes
 
 log = structlog.get_logger()
 
@@ -91,227 +91,3 @@ def remove(folder: Path) -> None:
         folder.rmdir()
     except OSError as error:
         log.debug("LeftControlGroup", folder=str(folder), error=str(error))
-
-
-class VersionOne:
-    """Three hierarchies: cpu, cpuacct, memory."""
-
-    enforced = True
-
-    def __init__(self, cpu: Path, account: Path, memory: Path, period_us: int) -> None:
-        self.cpu, self.account, self.memory, self.period_us = cpu, account, memory, period_us
-
-    @property
-    def roots(self) -> list[Path]:
-        return list(dict.fromkeys((self.cpu, self.account, self.memory)))
-
-    def open_node(self, node: str, cpu: int) -> None:
-        for root in self.roots:
-            (root / node).mkdir(parents=True, exist_ok=True)
-        self.write_quota(self.cpu / node, cpu)
-
-    def open_pod(self, node: str, pod: str, limits: Limits) -> None:
-        for root in self.roots:
-            (root / node / pod).mkdir(parents=True, exist_ok=True)
-        self.resize(node, pod, limits)
-
-    def resize(self, node: str, pod: str, limits: Limits) -> None:
-        folder = self.cpu / node / pod
-        (folder / "cpu.shares").write_text(str(shares_of(limits.cpu_request)))
-        self.write_quota(folder, self.within_node(node, limits.cpu))
-        if limits.memory is not None:
-            (self.memory / node / pod / "memory.limit_in_bytes").write_text(str(limits.memory))
-
-    def within_node(self, node: str, cpu: int | None) -> int | None:
-        """The kernel refuses a group more than its parent has; the node bounds it anyway."""
-        quota = int((self.cpu / node / "cpu.cfs_quota_us").read_text())
-        period = int((self.cpu / node / "cpu.cfs_period_us").read_text())
-        return None if cpu is None or (quota > 0 and cpu * period >= quota * 1000) else cpu
-
-    def write_quota(self, folder: Path, cpu: int | None) -> None:
-        quota, period = (NO_LIMIT, self.period_us) if cpu is None else quota_of(cpu, self.period_us)
-        (folder / "cpu.cfs_quota_us").write_text(str(NO_LIMIT))  # else quota and period are checked half-way
-        (folder / "cpu.cfs_period_us").write_text(str(period))
-        (folder / "cpu.cfs_quota_us").write_text(str(quota))
-
-    def joining(self, node: str, pod: str) -> list[Path]:
-        return [root / node / pod / "cgroup.procs" for root in self.roots]
-
-    def processes(self, node: str, pod: str) -> list[int]:
-        return pids_in(self.cpu / node / pod)
-
-    def pod_seconds(self, node: str, pod: str) -> float:
-        return int((self.account / node / pod / "cpuacct.usage").read_text()) / 1e9
-
-    def node_seconds(self, node: str) -> float:
-        return int((self.account / node / "cpuacct.usage").read_text()) / 1e9
-
-    def memory_bytes(self, node: str, pod: str) -> int:
-        return int((self.memory / node / pod / "memory.usage_in_bytes").read_text())
-
-    def oom_kills(self, node: str, pod: str) -> int:
-        file = self.memory / node / pod / "memory.oom_control"
-        return number_after(file.read_text(), "oom_kill") if file.exists() else 0
-
-    def close_pod(self, node: str, pod: str) -> None:
-        for root in self.roots:
-            remove(root / node / pod)
-
-    def close_node(self, node: str) -> None:
-        for root in self.roots:
-            remove(root / node)
-
-    def close(self) -> None:
-        for root in self.roots:
-            remove(root)
-
-
-class VersionTwo:
-    """One hierarchy. The groups in the middle hand their controllers on, and hold no process themselves."""
-
-    enforced = True
-
-    def __init__(self, root: Path, period_us: int) -> None:
-        self.root, self.period_us = root, period_us
-
-    def make(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cgroup.subtree_control").write_text("+cpu +memory")
-
-    def open_node(self, node: str, cpu: int) -> None:
-        self.make(self.root)
-        self.make(self.root / node)
-        self.write_quota(self.root / node, cpu)
-
-    def open_pod(self, node: str, pod: str, limits: Limits) -> None:
-        (self.root / node / pod).mkdir(parents=True, exist_ok=True)
-        self.resize(node, pod, limits)
-
-    def resize(self, node: str, pod: str, limits: Limits) -> None:
-        folder = self.root / node / pod
-        (folder / "cpu.weight").write_text(str(weight_of(shares_of(limits.cpu_request))))
-        self.write_quota(folder, limits.cpu)
-        if limits.memory is not None:
-            (folder / "memory.max").write_text(str(limits.memory))
-
-    def write_quota(self, folder: Path, cpu: int | None) -> None:
-        quota, period = ("max", self.period_us) if cpu is None else quota_of(cpu, self.period_us)
-        (folder / "cpu.max").write_text(f"{quota} {period}")
-
-    def joining(self, node: str, pod: str) -> list[Path]:
-        return [self.root / node / pod / "cgroup.procs"]
-
-    def processes(self, node: str, pod: str) -> list[int]:
-        return pids_in(self.root / node / pod)
-
-    def pod_seconds(self, node: str, pod: str) -> float:
-        return number_after((self.root / node / pod / "cpu.stat").read_text(), "usage_usec") / 1e6
-
-    def node_seconds(self, node: str) -> float:
-        return number_after((self.root / node / "cpu.stat").read_text(), "usage_usec") / 1e6
-
-    def memory_bytes(self, node: str, pod: str) -> int:
-        return int((self.root / node / pod / "memory.current").read_text())
-
-    def oom_kills(self, node: str, pod: str) -> int:
-        return number_after((self.root / node / pod / "memory.events").read_text(), "oom_kill")
-
-    def close_pod(self, node: str, pod: str) -> None:
-        remove(self.root / node / pod)
-
-    def close_node(self, node: str) -> None:
-        remove(self.root / node)
-
-    def close(self) -> None:
-        remove(self.root)
-
-
-class NotPermitted:
-    """No limits. What was used is read from /proc; what a process used between the last look and its end is lost."""
-
-    enforced = False
-
-    def __init__(self, why: str) -> None:
-        self.seen: dict[tuple[str, str], dict[int, float]] = {}  # (node, pod) -> pid -> most seconds seen
-        self.gone: dict[str, float] = {}  # seconds of pods that have ended, by node
-        hint = "systemd-run --user --scope -p Delegate=yes, or root, would permit it"
-        log.warning("LimitsNotEnforced", why=why, hint=hint)
-
-    def open_node(self, node: str, cpu: int) -> None:
-        self.gone.setdefault(node, 0.0)
-
-    def open_pod(self, node: str, pod: str, limits: Limits) -> None:
-        self.seen[node, pod] = {}
-
-    def resize(self, node: str, pod: str, limits: Limits) -> None:
-        """Nothing to resize."""
-
-    def joining(self, node: str, pod: str) -> list[Path]:
-        return []
-
-    def processes(self, node: str, pod: str) -> list[int]:
-        return processes.marked(pod)
-
-    def pod_seconds(self, node: str, pod: str) -> float:
-        seen = self.seen.setdefault((node, pod), {})
-        for pid in processes.marked(pod):
-            seen[pid] = max(seen.get(pid, 0.0), processes.cpu_seconds(pid))
-        return sum(seen.values())
-
-    def node_seconds(self, node: str) -> float:
-        live = sum(self.pod_seconds(*place) for place in list(self.seen) if place[0] == node)
-        return self.gone.get(node, 0.0) + live
-
-    def memory_bytes(self, node: str, pod: str) -> int:
-        return sum(processes.resident_bytes(pid) for pid in processes.marked(pod))
-
-    def oom_kills(self, node: str, pod: str) -> int:
-        return 0
-
-    def close_pod(self, node: str, pod: str) -> None:
-        self.gone[node] = self.gone.get(node, 0.0) + sum(self.seen.pop((node, pod), {}).values())
-
-    def close_node(self, node: str) -> None:
-        """Nothing to remove."""
-
-    def close(self) -> None:
-        """Nothing to remove."""
-
-
-def own_group(controller: str, text: str) -> str:
-    """This process's own group, from the text of /proc/self/cgroup; the empty controller is version 2."""
-    for line in text.splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return path
-    return "/"
-
-
-def under_own(mount: Path, controller: str, name: str) -> Path:
-    """Below our own group, so that whatever bounds us bounds our pods; at the mount where our own is not visible."""
-    own = mount / own_group(controller, Path("/proc/self/cgroup").read_text()).lstrip("/")
-    return (own if own.is_dir() else mount) / name
-
-
-def find(name: str, period_us: int, mount: Path = Path("/sys/fs/cgroup")) -> Cgroups:
-    """The best that this machine lets us have."""
-    try:
-        if (mount / "cgroup.controllers").exists():
-            return version_two(mount, name, period_us)
-        cpu, account, memory = (under_own(mount / c, c, name) for c in ("cpu", "cpuacct", "memory"))
-        tried = VersionOne(cpu, account, memory, period_us)
-        tried.open_node("trial", 1000)
-        tried.close_node("trial")
-        return tried
-    except OSError as error:
-        return NotPermitted(str(error))
-
-
-def version_two(mount: Path, name: str, period_us: int) -> Cgroups:
-    """The root group may have processes beside groups; any other one may not, so there we stand beside our own."""
-    base = mount if os.access(mount, os.W_OK) else under_own(mount, "", name).parent.parent
-    (base / "cgroup.subtree_control").write_text("+cpu +memory")
-    tried = VersionTwo(base / name, period_us)
-    tried.open_node("trial", 1000)
-    tried.close_node("trial")
-    return tried

@@ -1,8 +1,8 @@
 """One container, once: its process from start to end, and nothing of it afterwards.
 
-The process joins its pod's control groups before it becomes the command (a shell writes its own number and then execs), so
-not an instant of it goes unmeasured. It leads a session of its own. When it has ended, whatever it left behind is killed:
-in a real container the end of the first process is the end of all.
+The process joins its pod's control groups before it becomes the command (a shell writes its own number and
+then execs), so not an instant of it goes unmeasured. It leads a session of its own. When it has ended,
+whatever it left behind is killed: in a real container the end of the first process is the end of all.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class ContainerRun:
             processes.send(self.process.pid, signal.SIGTERM)
 
     def left(self) -> list[int]:
-        """What runs in this container, by its mark; and by the pod's group, if no other container shares that."""
+        """What runs in it, by its mark; and by the pod's group, if no other container shares that."""
         found = set(processes.marked_with(self.mark))
         if len(containers_of(self.pod)) == 1:
             found |= set(self.world.cgroups.processes(node_of(self.pod), uid_of(self.pod)))

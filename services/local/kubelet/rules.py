@@ -48,7 +48,7 @@ def limits_of(pod: Body) -> Limits:
 
 
 def free_for(pod: Body, node: Body, pods: Iterable[Body]) -> Amounts:
-    """What the node has for this pod: its allocatable less the requests of every other pod there that has not ended."""
+    """What the node has for this pod: allocatable less the requests of every other pod that has not ended."""
     others = [p for p in pods if node_of(p) == node_of(pod) and uid_of(p) != uid_of(pod) and not is_over(p)]
     return minus(amounts(status(node).get("allocatable")), total(pod_requests(p) for p in others))
 

@@ -1,1 +1,1 @@
-"""What a Kubernetes object is: kinds, names, quantities, selectors, patches, defaults. Everything here is pure."""
+"""What a Kubernetes object is: kinds, names, quantities, selectors, patches, defaults. All of it pure."""

@@ -1,8 +1,8 @@
 """How an object enters the store: what the server fills in, what it takes from nobody, and what it refuses.
 
 New:    names are checked, identity is given, kinds get their defaults.
-Update: identity stays; the main resource never changes the status and the status subresource changes nothing else but
-        labels and annotations; `generation` of a pod rises with its spec.
+Update: identity stays; the main resource never changes the status and the status subresource changes nothing
+        else but         labels and annotations; `generation` of a pod rises with its spec.
 """
 
 from services.local.objects.bodies import (

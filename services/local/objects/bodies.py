@@ -1,5 +1,6 @@
-"""What all objects have in common: the few questions that everybody asks of one. A stored body is never changed in place.
+"""What all objects have in common: the few questions that everybody asks of one.
 
+A stored body is never changed in place.
 Every `with_...` gives a new body that shares what did not change with the old one.
 """
 

@@ -1,4 +1,4 @@
-"""What may be a name: DNS-1123 subdomains for most kinds, DNS-1035 labels for services; and label keys and values."""
+"""What may be a name: a DNS-1123 subdomain, for services a DNS-1035 label; and label keys and values."""
 
 import re
 

@@ -1,7 +1,8 @@
-"""What makes a pod a good pod: what the server fills in, what it refuses, and what may change once the pod exists.
+"""What makes a pod a good pod: what the server fills in, what it refuses, and what may change later.
 
-A pod's spec is fixed but for its image, its deadline, added tolerations, and labels that no one here reads. Cpu and memory
-change through the `resize` subresource alone, and never so that the pod's quality of service becomes another.
+A pod's spec is fixed but for its image, its deadline, added tolerations, and labels that no one here reads.
+Cpu and memory change through the `resize` subresource alone, and never so that the pod's quality of service
+becomes another.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""Quantities, as whole numbers: cpu in thousandths of a core, everything else in units (bytes, devices, pods).
+"""Quantities, as whole numbers: cpu in thousandths of a core, all else in units (bytes, devices, pods).
 
 Parsed through Decimal, and a rest is rounded up: `100m` -> 100, `0.5` -> 500, `1Gi` -> 1073741824.
 """

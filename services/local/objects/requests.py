@@ -2,8 +2,8 @@
 
     requests(pod) = max(sum over containers, each init container) + overhead, and one of the node's `pods`
 
-A container that is being resized in place counts with the larger of what it has and what it wants, unless the node has
-said that it will never get it (Infeasible).
+A container that is being resized in place counts with the larger of what it has and what it wants, unless the
+node has said that it will never get it (Infeasible).
 """
 
 from collections.abc import Iterable

@@ -69,7 +69,7 @@ def field_term(text: str, allowed: Iterable[str]) -> Match:
     path, operator, value = found.groups()
     if path not in allowed:
         raise bad_request(f"field label not supported: {path}")
-    same: Match = lambda body: field_text(at_path(body, path)) == value  # noqa: E731  # reads as the sentence it is
+    same: Match = lambda body: field_text(at_path(body, path)) == value  # noqa: E731  # it reads better
     return (lambda body: not same(body)) if operator == "!=" else same
 
 
@@ -92,7 +92,7 @@ def both(left: Match, right: Match) -> Match:
 
 
 def term_matches(term: Body, node_labels: Mapping[str, str], node_name: str) -> bool:
-    """One term of a required node affinity: every expression on labels and every one on fields. An empty term: never."""
+    """One term of a node affinity: every expression on labels and every one on fields. An empty term: never."""
     on_labels, on_fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     fields = {"metadata.name": node_name}
     pairs = [(e, node_labels) for e in on_labels] + [(e, fields) for e in on_fields]

@@ -1,0 +1,206 @@
+"""`weir demo`: a real job grows because somebody else's pods leave. Under three minutes, and nothing stays behind.
+
+A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on what is left, the strangers
+leave in mid-run, and the job takes their place. The last line of standard output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from services.cli import figures, picture, scene
+from services.cli.trial import Failed, Trial, trial
+from services.cli.up import cluster_file
+from services.local.stack import CannotStart, Stack
+from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
+
+JOBS = Path(__file__).resolve().parents[2] / "deploy" / "jobs"
+CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 6}\n"
+STRANGERS = (("node-2", 0.5), ("node-3", 0.5), ("node-4", 0.5))
+EPOCHS, BATCH = 120, 128
+LEAVE_AFTER_S = 8.0
+PATIENCE_S = 240.0
+REDRAW_S = 0.25
+
+
+def size(cpu: float) -> dict[str, float]:
+    return {"cpu": cpu, "memory_gib": 1.5}
+
+
+REQUEST: dict[str, Any] = {
+    "job": "digits",
+    "epochs": EPOCHS,
+    "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
+    "ps": {"start": 1, "min": 1, "max": 2},
+    "workers": {"start": 1, "min": 1, "max": 6},
+    "resources": {"chief": size(0.15), "ps": size(0.1), "worker": size(0.25)},
+    "policy": "config-manager",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--picture", type=Path, default=Path("weir-demo.png"), help="where the PNG goes")
+    parser.add_argument("--keep", type=Path, help="keep state and logs in this folder")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: it grew and counted every example once."""
+    with _folder(args.keep) as folder, cluster_file(None, CLUSTER) as cluster:
+        try:
+            return asyncio.run(_stoppable(_demo(folder, cluster, args.picture)))
+        except (Failed, CannotStart) as error:
+            print(f"weir demo: {error}", file=sys.stderr)
+            print(f"logs: {folder} (kept with --keep)", file=sys.stderr)
+            return 1
+
+
+@contextlib.contextmanager
+def _folder(keep: Path | None):  # type: ignore[no-untyped-def]
+    folder = keep or Path(tempfile.mkdtemp(prefix="weir-demo-"))
+    try:
+        yield folder
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _stoppable(work: Any) -> int:
+    """Ctrl-C and SIGTERM end the work in order, so that it leaves nothing behind."""
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        return int(await task)
+    except asyncio.CancelledError:
+        print("weir demo: stopped", file=sys.stderr)
+        return 130
+
+
+async def _demo(folder: Path, cluster: Path, png: Path) -> int:
+    console = Console(stderr=not sys.stdout.isatty())
+    async with Stack(folder, cluster) as stack, trial(stack) as watched:
+        await _watch(console, watched)
+    return _report(console, watched, png)
+
+
+async def _watch(console: Console, watched: Trial) -> None:
+    with Live(console=console, refresh_per_second=4, transient=False) as live:
+        drawing = asyncio.create_task(_draw(live, watched))
+        try:
+            await _play(watched)
+        finally:
+            drawing.cancel()
+            live.update(scene.draw(watched, "the end"))
+
+
+async def _draw(live: Live, watched: Trial) -> None:
+    while True:
+        live.update(scene.draw(watched, watched.saying))
+        await asyncio.sleep(REDRAW_S)
+
+
+async def _play(watched: Trial) -> None:
+    """The story."""
+    watched.saying = "strangers' pods fill three of four nodes"
+    names = [await watched.tenants.come(node, cpu) for node, cpu in STRANGERS]
+    await watched.submit(REQUEST, JOBS / "digits.py")
+    watched.saying = "the job was submitted as a message; it starts on what is left"
+    await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
+    watched.saying = "it trains; the strangers leave soon"
+    began = watched.of(ProgressReported)[-1].reported_s if watched.of(ProgressReported) else time.time()
+    await watched.until(lambda: _last_report(watched) >= began + LEAVE_AFTER_S, PATIENCE_S, "progress")
+    for name in names:
+        await watched.tenants.leave(name)
+    watched.saying = "the strangers left: their cores are free, and the job grows into them while it trains on"
+    await watched.until(lambda: len(watched.of(TrainingResumed)) > 1, PATIENCE_S, "growth")
+    watched.saying = "grown: more ps, more workers, not one example lost or repeated"
+    await watched.finished(PATIENCE_S)
+
+
+def _last_report(watched: Trial) -> float:
+    reports = watched.of(ProgressReported)
+    return float(reports[-1].reported_s) if reports else 0.0
+
+
+# ---------------------------------------------------------------- what it came to
+
+
+def _report(console: Console, watched: Trial, png: Path) -> int:
+    elastic, static = _elastic(watched), _static(watched)
+    picture.draw([static, elastic], png, "digits: elastic (measured) against static (predicted)")
+    console.print(_table(watched, elastic, static))
+    console.print(f"the picture: {png}")
+    result = _result(watched)
+    print(json.dumps(result), flush=True)
+    return 0 if result["grew"] and result["examples_counted"] == result["examples_expected"] else 1
+
+
+def _elastic(watched: Trial) -> picture.Run:
+    finished = watched.of(JobFinished)[-1]
+    reports = watched.of(ProgressReported)
+    at = [h.stored_s - watched.submitted_s for h in watched.heard if isinstance(h.message, TrainingResumed)]
+    used = figures.utilisation_over_time(watched.cpu)
+    return picture.Run(
+        name="elastic",
+        total_s=finished.finished_s - watched.submitted_s,
+        epoch_s=figures.epoch_seconds(reports, _training_since(watched), EPOCHS),
+        utilisation=[(s - watched.submitted_s, u) for s, u in used if s <= finished.finished_s],
+        hand_overs=at[1:],
+    )
+
+
+def _static(watched: Trial) -> picture.Run:
+    """Predicted: the job at the speed it had before it grew, to its end."""
+    reports, began = watched.of(ProgressReported), _training_since(watched)
+    before = [r for r in reports if r.generation == 1]
+    pace = before[-1].samples / max(before[-1].reported_s - began, 1e-9)
+    epoch = reports[0].total_samples / EPOCHS / pace
+    total = began - watched.submitted_s + epoch * EPOCHS
+    return picture.Run(name="static (predicted)", total_s=total, epoch_s=[epoch] * EPOCHS)
+
+
+def _training_since(watched: Trial) -> float:
+    return next(h.stored_s for h in watched.heard if isinstance(h.message, TrainingResumed))
+
+
+def _table(watched: Trial, elastic: picture.Run, static: picture.Run) -> Table:
+    table = Table(title="digits, elastic against static")
+    for heading in ("", "static (predicted)", "elastic (measured)"):
+        table.add_column(heading, justify="right")
+    ends = (elastic.epoch_s[-1], static.epoch_s[-1])
+    table.add_row("total time", f"{static.total_s:.0f} s", f"{elastic.total_s:.0f} s")
+    table.add_row("last epoch", f"{ends[1]:.2f} s", f"{ends[0]:.2f} s")
+    mean = figures.utilisation(watched.cpu, watched.submitted_s, watched.of(JobFinished)[-1].finished_s)
+    table.add_row("utilisation, mean", "", f"{mean:.0%}")
+    return table
+
+
+def _result(watched: Trial) -> dict[str, Any]:
+    finished, decided = watched.of(JobFinished)[-1], watched.of(AllocationDecided)
+    resumed = watched.of(TrainingResumed)
+    first, last = scene.sizes(decided, resumed[0].generation), scene.sizes(decided, resumed[-1].generation)
+    pauses = [r.pause_s for r in resumed if r.pause_s is not None]
+    return {
+        "grew": last["ps"] > first["ps"] and last["worker"] > first["worker"],
+        "generations": len(resumed),
+        "examples_expected": watched.of(ProgressReported)[-1].total_samples,
+        "examples_counted": finished.counted,
+        "final_accuracy": round(finished.metrics.get("accuracy", 0.0), 4),
+        "pause_s": round(max(pauses), 3) if pauses else None,
+        "total_s": round(finished.finished_s - watched.submitted_s, 1),
+        "cpu_limits_enforced": watched.enforced,
+    }

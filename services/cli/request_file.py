@@ -1,0 +1,69 @@
+"""A job's YAML file as the body of a request: pure.
+
+The file has the fields of `JobRequested`, with two kindnesses: `ps: 2` stands for `{start: 2, min: 2, max: 2}` (so do
+`workers` and `batch`), and `program` is a path beside the file. Nothing is checked here: what is wrong, unknown or
+missing goes as it is, because the allocator's answer is the one truth and names every reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import yaml
+
+from services.cli.trouble import WRONG_USE, Trouble
+from services.cli.words import DEFAULT_NAMESPACE, is_name
+from shared.messages import JobRequested
+from shared.subjects import pattern
+
+Fields = dict[str, Any]
+SPANS = ("batch", "ps", "workers")
+NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be called so
+
+
+def parse(text: str, name: str) -> Fields:
+    """The fields as they are written; raises `Trouble` for what is no YAML mapping."""
+    try:
+        fields = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise Trouble(f"{name} is not YAML: {_where(error)}", WRONG_USE) from error
+    if not isinstance(fields, dict):
+        raise Trouble(f"{name} is not a job request: it has no fields such as `job:` and `program:`", WRONG_USE)
+    return fields
+
+
+def _where(error: Exception) -> str:
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
+
+
+def completed(fields: Fields, program: Fields | None, request_id: str) -> Fields:
+    """What is sent: plain numbers as spans, and the program by its digest."""
+    spans = {name: _span(fields[name]) for name in SPANS if name in fields}
+    found = {} if program is None else {"program": program}
+    return fields | spans | found | {"request_id": request_id}
+
+
+def _span(value: Any) -> Any:
+    plain_number = isinstance(value, int) and not isinstance(value, bool)
+    return {"start": value, "min": value, "max": value} if plain_number else value
+
+
+def encoded(fields: Fields, name: str) -> bytes:
+    try:
+        return msgspec.json.encode(fields)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise Trouble(f"{name} holds what JSON cannot say: {error}", WRONG_USE) from error
+
+
+def key_of(fields: Fields) -> str:
+    """The last tokens of the subject. A name that cannot stand there is answered too, with its reason."""
+    job, namespace = fields.get("job"), fields.get("namespace", DEFAULT_NAMESPACE)
+    return f"{namespace if is_name(namespace) else NO_NAME}.{job if is_name(job) else NO_NAME}"
+
+
+def subject_of(fields: Fields) -> str:
+    return pattern(JobRequested, key_of(fields))

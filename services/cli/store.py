@@ -1,0 +1,42 @@
+"""Training programs in the object store: kept once, by digest. Edge."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from nats.js.errors import ObjectNotFoundError
+
+from services.cli.trouble import FAILED, WRONG_USE, Trouble
+from shared.bus import Bus
+
+MIB = 1 << 20
+LARGEST = 16 * MIB
+
+
+def read(path: Path) -> bytes:
+    """The program's text; raises `Trouble` for what cannot be read or is too large to travel."""
+    try:
+        size = path.stat().st_size
+        if size <= LARGEST:
+            return path.read_bytes()
+    except OSError as error:
+        raise Trouble(f"cannot read the program {path}: {error.strerror}", WRONG_USE) from error
+    raise Trouble(f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST // MIB} MiB travel. {ADVICE}", FAILED)
+
+
+ADVICE = "Data belongs on a volume, not in the program."
+
+
+def digest(body: bytes) -> str:
+    return f"sha256-{hashlib.sha256(body).hexdigest()}"
+
+
+async def keep(bus: Bus, body: bytes) -> str:
+    """Upload, unless it is there; returns the digest."""
+    store, name = await bus.programs(), digest(body)
+    try:
+        await store.get_info(name)
+    except ObjectNotFoundError:
+        await store.put(name, body)
+    return name

@@ -1,0 +1,79 @@
+"""`weir up`: the whole system on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from services.local.stack import CannotStart, Stack
+
+FOLDER = Path(".weir")
+CONNECTION = FOLDER / "connection.json"
+CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 4}\n"
+
+LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, launcher. Ctrl-C ends it all.
+
+  submit a job          weir submit deploy/jobs/digits.yaml
+  see the jobs          weir jobs
+  tail the events       weir events --follow
+  look at the cluster   kubectl --server={kube} get nodes,pods -A
+  look at the bus       nats --server={nats} sub 'weir.>'
+  ask without weir      nats --server={nats} req weir.job.requested.default.<job> '{{...}}'
+
+Parameter servers and workers listen on this machine's ports without authentication, on all its interfaces
+(that is TensorFlow's doing): use it on a network that you trust. Logs: {folder}
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cluster", type=Path, help="nodes and tenants, YAML (default: 4 nodes of half a core)")
+    parser.add_argument("--data", type=Path, default=FOLDER, help="where state and logs go")
+    parser.add_argument("--nats-port", type=int, default=4222)
+    parser.add_argument("--kube-port", type=int, default=8001)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        return asyncio.run(_up(args))
+    except CannotStart as error:
+        print(f"weir up: {error}", file=sys.stderr)
+        return 1
+
+
+async def _up(args: argparse.Namespace) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with cluster_file(args.cluster) as cluster:
+        stack = Stack(args.data, cluster, nats_port=args.nats_port, kube_port=args.kube_port)
+        async with stack:
+            stack.write_connection(CONNECTION)
+            nodes = f"{len(_names(cluster))} nodes"
+            print(LOOK.format(nodes=nodes, kube=stack.kube_url, nats=stack.nats_url, folder=args.data), flush=True)
+            await stop.wait()
+            print("weir is going down", flush=True)
+    CONNECTION.unlink(missing_ok=True)
+    return 0
+
+
+def _names(cluster: Path) -> list[str]:
+    from services.local.node_spec import parse
+
+    return list(parse(cluster.read_text()).named())
+
+
+@contextlib.contextmanager
+def cluster_file(given: Path | None, text: str = CLUSTER):  # type: ignore[no-untyped-def]
+    """The cluster file that was given, or one that holds `text`."""
+    if given is not None:
+        yield given
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        yield Path(file.name)

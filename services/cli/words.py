@@ -1,0 +1,47 @@
+"""Words on the command line, and words on the terminal: names, durations, one clean line of foreign text."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from shared.messages import DNS_LABEL
+
+SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+LONGEST_NAME = 63
+DEFAULT_NAMESPACE = "default"
+
+
+def is_name(text: object) -> bool:
+    """A DNS label: what may stand as one token of a subject."""
+    return isinstance(text, str) and len(text) <= LONGEST_NAME and bool(re.fullmatch(DNS_LABEL, text))
+
+
+def name(text: str) -> str:
+    if not is_name(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name (small letters, digits and -, beginning with a letter)")
+    return text
+
+
+def duration(text: str) -> float:
+    """Seconds in `90`, `90s`, `10m`, `2h` or `1.5d`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 90s, 10m, 2h or 1d")
+    return float(found[1]) * SECONDS[found[2] or "s"]
+
+
+def plain(text: str) -> str:
+    """One line without control characters, whoever wrote it: a terminal obeys those."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def last_line(text: str) -> str:
+    """What a traceback says in the end."""
+    lines = [line for line in map(plain, text.splitlines()) if line]
+    return lines[-1] if lines else ""
+
+
+def namespace_argument(parser: argparse.ArgumentParser, default: str | None = DEFAULT_NAMESPACE) -> None:
+    said = f"the job's namespace (default: {default or 'all'})"
+    parser.add_argument("-n", "--namespace", type=name, default=default, metavar="NS", help=said)

@@ -30,7 +30,7 @@ class BadSettings(ValueError):
 
 
 def load(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
-    """Read one service's settings; raises `BadSettings` that lists every unknown name and wrong value."""
+    """Read one service's settings; raises `BadSettings` that lists every unknown or missing name and wrong value."""
     own = f"WEIR_{service.upper()}_"
     common = set(Common.__struct_fields__)
     known = {_name(f, own, common): f for f in kind.__struct_fields__}
@@ -44,6 +44,7 @@ def load(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
             values[field] = _convert(text, kind, field)
         except msgspec.ValidationError as error:
             wrong.append(f"{name}={text!r}: {error}")
+    wrong += _missing(kind, known, environ)
     if wrong:
         raise BadSettings("\n".join(wrong))
     return kind(**values)
@@ -57,6 +58,11 @@ def _misspelt(name: str, own: str, known: Mapping[str, str]) -> list[str]:
     if name.startswith(own):
         return [f"{name}: no such setting; there are {', '.join(sorted(known))}"]
     return []
+
+
+def _missing(kind: type[C], known: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    required = {f.name for f in msgspec.structs.fields(kind) if f.required}
+    return [f"{name}: not set" for name, field in known.items() if field in required and name not in environ]
 
 
 def _convert(text: str, kind: type[C], field: str) -> Any:

@@ -18,10 +18,10 @@ Role = Literal["chief", "ps", "worker"]
 HandOver = Literal["make-before-break", "restart"]
 Outcome = Literal["succeeded", "failed", "cancelled"]
 
-DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
+DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z"
 JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
 Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
-Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}$")]
+Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}\Z")]
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -110,6 +110,8 @@ class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested", forbi
 
     `batch` is the number of examples of one update, by one worker. `resources` absent: sized by Weir.
     `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or `sqrt` (its root).
+    `rate_with_workers`: with more workers than at the start the rate falls so far that stale gradients stay `stable`
+    (see `services/trainer/rate.py`), or not at all (`keep`).
     """
 
     program: Program
@@ -126,6 +128,7 @@ class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested", forbi
     grace_s: Seconds = 30.0
     handover: HandOver = "make-before-break"
     learning_rate: Literal["keep", "linear", "sqrt"] = "keep"
+    rate_with_workers: Literal["stable", "keep"] = "stable"
     volumes: tuple[Volume, ...] = ()
     request_id: str = "-"
 

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from shared import subjects
-from shared.bus import streams
+from shared.messages import DeadLetter
+from shared.subjects import DEAD, FACTS, ORDERS, PREFIX
 
 ANY = "*"
-OF_JOBS = ("job", "allocation", "cluster", "task", "training")
-REQUESTS = ("job.requested", "job.cancel")  # these may be said without a namespace
+AREAS = {ORDERS: ("job", "allocation", "cluster"), FACTS: ("task", "training", "capacity")}
+OF_NODES = "capacity"
+REQUESTS = ("job.requested", "job.cancel")  # may be said without a namespace: then it is the default one
 
 
 def filters(stream: str, job: str | None = None, namespace: str | None = None) -> list[str]:
-    """A consumer's filters on one stream: all of it, or what is about one job, or the jobs of a namespace."""
+    """A consumer's filters on one stream: all of it, or what is about one job, or about a namespace's jobs."""
     if job is None and namespace is None:
-        return [s for config in streams() if config.name == stream for s in config.subjects or ()]
+        return [f"{DeadLetter.PREFIX}.>"] if stream == DEAD else [f"{PREFIX}.{area}.>" for area in AREAS[stream]]
     tail = f"{namespace or ANY}.{job or ANY}"
-    if stream == subjects.DEAD:
-        return [f"weir-dead.{subjects.PREFIX}.{ANY}.{ANY}.{tail}"]
-    return [f"{subjects.PREFIX}.{area}.{ANY}.{tail}" for area in _areas(stream)] + _short(stream, job, namespace)
-
-
-def _areas(stream: str) -> list[str]:
-    held = [s for config in streams() if config.name == stream for s in config.subjects or ()]
-    return [area for area in OF_JOBS if f"{subjects.PREFIX}.{area}.>" in held]
+    if stream == DEAD:
+        return [f"{DeadLetter.PREFIX}.{PREFIX}.{ANY}.{ANY}.{tail}"]
+    return [f"{PREFIX}.{area}.{ANY}.{tail}" for area in AREAS[stream] if area != OF_NODES] + _short(
+        stream, job, namespace
+    )
 
 
 def _short(stream: str, job: str | None, namespace: str | None) -> list[str]:
-    if stream != subjects.ORDERS or namespace not in (None, "default"):
+    if stream != ORDERS or namespace not in (None, "default"):
         return []
-    return [f"{subjects.PREFIX}.{tag}.{job or ANY}" for tag in REQUESTS]
+    return [f"{PREFIX}.{tag}.{job or ANY}" for tag in REQUESTS]

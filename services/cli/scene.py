@@ -30,11 +30,11 @@ def sizes(decided: list[AllocationDecided], generation: int) -> Counter[str]:
 
 def draw(watched: Trial, saying: str) -> Panel:
     reports, resumed = watched.of(ProgressReported), watched.of(TrainingResumed)
-    parts = [Text(saying, style="bold"), _nodes(watched, resumed), _figures(watched, reports, resumed)]
-    return Panel(Group(*parts), title="weir", width=100)
+    parts = Group(Text(saying, style="bold"), _nodes(watched), _figures(watched, reports, resumed))
+    return Panel(parts, title="weir", width=100)
 
 
-def _nodes(watched: Trial, resumed: list[TrainingResumed]) -> Table:
+def _nodes(watched: Trial) -> Table:
     table = Table("node", "cores held", "tasks", expand=True, box=None)
     nodes = {c.node: c for c in watched.of(CapacityChanged)}
     for name, node in sorted(nodes.items()):

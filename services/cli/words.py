@@ -19,7 +19,9 @@ def is_name(text: object) -> bool:
 
 def name(text: str) -> str:
     if not is_name(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a name (small letters, digits and -, beginning with a letter)")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a name (small letters, digits and -, beginning with a letter)"
+        )
     return text
 
 

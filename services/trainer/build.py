@@ -17,7 +17,7 @@ from shared.messages import ModelProfile
 
 
 class Meter(tf.Module):  # type: ignore[misc]
-    """Three numbers on a ps, written in the same step as the gradient; they are part of every checkpoint.
+    """Numbers on a ps, written in the same step as the gradient; they are part of every checkpoint.
 
     `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: when the last update was applied,
     and the first of this generation, by that ps' clock (seconds since 1970; 0: none yet).

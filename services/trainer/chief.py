@@ -15,9 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import keras
 import tensorflow as tf
 
-from services.trainer import build, checkpoint, evaluate, shards, step
+from services.trainer import build, checkpoint, evaluate, rate, shards, step
 from services.trainer.lanes import Lanes
 from services.trainer.orders import Assignment, Begin, Drain, Finished, GoOn, Line, Prepared, Progress, Resumed, Saved
 from services.trainer.program import examples
@@ -72,6 +73,7 @@ class Chief:
     def begin(self, order: Begin) -> None:
         started = time.monotonic()
         last_s = self._restore(order.path)
+        self._settle_rate()
         restored = time.monotonic()
         self._go(int(self.built.meter.step))
         self._await_first()
@@ -92,15 +94,15 @@ class Chief:
             return 0.0
         checkpoint.read(self.checkpoint, path)
         self.built.meter.first_s.assign(0.0)
-        self._follow_batch()
         return float(self.built.meter.last_s)
 
-    def _follow_batch(self) -> None:
-        """Let the learning rate follow the batch: by the ratio, by its root, or not at all."""
-        rule, request = self.assignment.request.learning_rate, self.assignment.request
-        if rule != "keep":
-            ratio = self.assignment.batch / request.batch.start
-            self.built.optimizer.learning_rate = self.rate * (ratio if rule == "linear" else ratio**0.5)
+    def _settle_rate(self) -> None:
+        """Set the rate of this generation; a schedule of the program's own is left alone."""
+        request, optimizer = self.assignment.request, self.built.optimizer
+        share = rate.of_batch(request.learning_rate, self.assignment.batch, request.batch.start)
+        share *= rate.of_workers(request.rate_with_workers, self.workers, request.workers.start)
+        if isinstance(optimizer.learning_rate, keras.Variable):
+            optimizer.learning_rate = self.rate * share
 
     def _go(self, steps: int) -> None:
         self.reported = self.saved = time.monotonic()

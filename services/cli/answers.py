@@ -1,0 +1,31 @@
+"""Waiting for what is said back to a person. Edge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TypeVar
+
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from shared.bus import Bus, stream_of
+from shared.messages import Message
+from shared.subjects import pattern
+
+M = TypeVar("M", bound=Message)
+
+
+async def first(
+    bus: Bus, kinds: tuple[type[M], ...], after: int, is_it: Callable[[M], bool], within_s: float, key: str = ">"
+) -> M | None:
+    """The first order of these kinds stored behind `after` that is the one; None where none comes in time."""
+    wanted = Wanted(stream_of(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after)
+    try:
+        async with asyncio.timeout(within_s), aclosing(read(bus, [wanted], follow=True)) as entries:
+            async for entry in entries:
+                if isinstance(entry.said, kinds) and is_it(entry.said):
+                    return entry.said
+    except TimeoutError:
+        return None
+    return None

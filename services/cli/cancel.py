@@ -1,0 +1,57 @@
+"""`weir cancel JOB`: stop a job, and wait until it has stopped."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+
+from services.cli import answers, connection, words
+from services.cli.standing import Standing, standing
+from services.cli.trouble import DONE, Trouble
+from shared.bus import Bus, Heard
+from shared.messages import CancelRequested, JobAccepted, JobFinished, JobRejected, JobRequested
+
+STOPPED_S = 60.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    words.namespace_argument(parser)
+    parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
+    said = f"how long to wait for the end (default: {STOPPED_S:g}s)"
+    parser.add_argument("--timeout", type=words.duration, default=STOPPED_S, metavar="TIME", help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, cancel)
+
+
+async def cancel(bus: Bus, args: argparse.Namespace) -> int:
+    order = CancelRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
+    name = f"{order.namespace}/{order.job}"
+    _must_be_open(name, await _standing(bus, order.key()))
+    asked = await bus.request(order)
+    end = await answers.first(bus, (JobFinished,), asked, lambda _: True, args.timeout, order.key())
+    if end is None:
+        raise Trouble(f"job {name} has not stopped within {args.timeout:g} s; is the allocator running?")
+    if end.outcome != "cancelled":
+        raise Trouble(f"job {name} {end.outcome} before it could be cancelled")
+    print(f"job {name} is cancelled")
+    return DONE
+
+
+def _must_be_open(name: str, how: Standing) -> None:
+    if how == "unknown":
+        raise Trouble(f"there is no job {name}; `weir jobs` lists them")
+    if how == "over":
+        raise Trouble(f"job {name} is over already; `weir jobs` shows how it ended")
+
+
+async def _standing(bus: Bus, key: str) -> Standing:
+    requested = await bus.last(JobRequested, key)
+    answered = [_uid(await bus.last(kind, key)) for kind in (JobAccepted, JobRejected, JobFinished)]
+    return standing(requested.sequence if requested else 0, *answered)
+
+
+def _uid(heard: Heard | None) -> int:
+    return int(getattr(heard.message, "uid", 0)) if heard else 0

@@ -1,0 +1,20 @@
+"""One stored message, and where and when the server stored it: what people look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.messages import DeadLetter, Message
+
+
+@dataclass(frozen=True)
+class Entry:
+    said: Message | DeadLetter
+    subject: str
+    stream: str
+    sequence: int
+    stored_s: float
+
+    @property
+    def order(self) -> tuple[float, str, int]:
+        return self.stored_s, self.stream, self.sequence

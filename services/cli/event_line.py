@@ -1,0 +1,83 @@
+"""One stored message as one line: when, what, whose, the numbers one looks for, and a sentence. Pure.
+
+For people: columns, with colours where the terminal has them. For programs: one JSON object, the message whole.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from services.cli.entry import Entry
+from services.cli.sentences import sentence
+from services.cli.words import plain
+from shared.messages import CapacityChanged, DeadLetter, GenerationAbandoned, JobFinished, JobRejected, Message
+from shared.subjects import tag_of
+
+DEAD = "dead.letter"
+STYLES = {"job": "cyan", "capacity": "blue", "allocation": "magenta", "cluster": "yellow", "task": "white"}
+STYLES |= {"training": "green", "dead": "red"}
+BAD = "bold red"
+NUMBERS = {"uid": "uid", "revision": "rev", "generation": "gen", "pod": "pod", "step": "step"}
+WIDTHS = (19, 20, 18, 22)  # time, fact, whose, numbers
+
+
+def line(entry: Entry, zone: tzinfo | None) -> Text:
+    """`zone` None: that of this machine."""
+    columns = (when(entry.stored_s, zone), fact(entry.said), whose(entry.said), numbers(entry.said))
+    styles = ("dim", style(entry.said), "bold", "dim")
+    padded = [(f"{plain(text):<{width}} ", s) for text, width, s in zip(columns, WIDTHS, styles, strict=True)]
+    return Text.assemble(*padded, (sentence(entry.said), BAD if bad(entry.said) else ""))
+
+
+def document(entry: Entry) -> str:
+    """One JSON object."""
+    parts: dict[str, Any] = {
+        "time": datetime.fromtimestamp(entry.stored_s, UTC).isoformat(),
+        "fact": fact(entry.said),
+        "stream": entry.stream,
+        "sequence": entry.sequence,
+        "subject": entry.subject,
+        "sentence": sentence(entry.said),
+        "message": entry.said,
+    }
+    return msgspec.json.encode(parts).decode()
+
+
+def fact(said: Message | DeadLetter) -> str:
+    return DEAD if isinstance(said, DeadLetter) else tag_of(type(said))
+
+
+def whose(said: Message | DeadLetter) -> str:
+    """The node, or the job: with its namespace where that is not the default one."""
+    if isinstance(said, CapacityChanged):
+        return said.node
+    job, namespace = getattr(said, "job", "-"), getattr(said, "namespace", "default")
+    return job if namespace == "default" else f"{namespace}/{job}"
+
+
+def numbers(said: Message | DeadLetter) -> str:
+    """What one greps for: uid at the ends of a job's life, revision, generation and step in between."""
+    shown = {short: getattr(said, name) for name, short in NUMBERS.items() if hasattr(said, name)}
+    if not isinstance(said, DeadLetter) and not tag_of(type(said)).startswith("job."):
+        shown.pop("uid", None)
+        shown.pop("pod", None)
+    return " ".join(f"{short}={value}" for short, value in shown.items())
+
+
+def when(stored_s: float, zone: tzinfo | None) -> str:
+    return datetime.fromtimestamp(stored_s, UTC).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def style(said: Message | DeadLetter) -> str:
+    return BAD if bad(said) else STYLES[fact(said).partition(".")[0]]
+
+
+def bad(said: Message | DeadLetter) -> bool:
+    """What somebody should look at."""
+    if isinstance(said, JobFinished):
+        return said.outcome == "failed"
+    return isinstance(said, (JobRejected, GenerationAbandoned, DeadLetter)) or bool(getattr(said, "error", None))

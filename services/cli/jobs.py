@@ -1,0 +1,113 @@
+"""`weir jobs`: every job at a glance, from the view that the allocator keeps."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import ExitStack, aclosing
+
+import msgspec
+from nats.js.kv import KeyValue
+from rich.console import Console
+from rich.live import Live
+
+from services.allocator.view import JobView
+from services.cli import connection, words
+from services.cli.jobs_table import table
+from services.cli.trouble import DONE
+from shared.bus import JOBS, Bus
+from shared.messages import JobAccepted
+
+WIDE = 200  # columns, where no terminal says how many it has
+Views = dict[str, JobView]
+Show = Callable[[Views], Coroutine[None, None, None]]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    words.namespace_argument(parser, default=None)
+    parser.add_argument("-w", "--watch", action="store_true", help="go on, and show every change")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line: all jobs, then each that changes")
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, jobs)
+
+
+async def jobs(bus: Bus, args: argparse.Namespace) -> int:
+    with ExitStack() as screen:
+        show = _lines() if args.json else _tables(bus, args.watch, screen)
+        async with aclosing(snapshots(await bus.bucket(JOBS), args.namespace)) as changes:
+            async for views in changes:
+                await show(views)
+                if not args.watch:
+                    break
+    return DONE
+
+
+# ---------------------------------------------------------------- reading
+
+
+async def snapshots(bucket: KeyValue, namespace: str | None) -> AsyncGenerator[Views, None]:
+    """All jobs, by key; then all of them again after each change."""
+    watcher, views, complete = await bucket.watch(f"{namespace or '*'}.*"), Views(), False
+    try:
+        async for entry in watcher:
+            complete = complete or entry is None
+            if entry is not None:
+                _apply(views, entry)
+            if complete:
+                yield dict(views)
+    finally:
+        await watcher.stop()  # type: ignore[no-untyped-call]  # the client leaves it untyped
+
+
+def _apply(views: Views, entry: KeyValue.Entry) -> None:
+    if entry.operation is None and entry.value:
+        views[entry.key] = msgspec.json.decode(entry.value, type=JobView)
+    else:
+        views.pop(entry.key, None)
+
+
+# ---------------------------------------------------------------- showing
+
+
+def _lines() -> Show:
+    shown: Views = {}
+
+    async def show(views: Views) -> None:
+        for key, view in views.items():
+            if shown.get(key) != view:
+                print(msgspec.json.encode(view).decode(), flush=True)
+        shown.update(views)
+
+    return show
+
+
+def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
+    """At a terminal a watched table stays in its place; elsewhere each change prints it anew."""
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    live = screen.enter_context(Live(console=console)) if watch and console.is_terminal else None
+    epochs: dict[int, int] = {}
+
+    async def show(views: Views) -> None:
+        for view in views.values():
+            if view.uid not in epochs:
+                epochs[view.uid] = await _epochs(bus, view)
+        drawn = table(views.values(), epochs)
+        if live:
+            live.update(drawn, refresh=True)
+        elif views:
+            console.print(drawn)
+        else:
+            print("there are no jobs; `weir submit FILE` asks for one", file=sys.stderr)
+
+    return show
+
+
+async def _epochs(bus: Bus, view: JobView) -> int:
+    """How many epochs the job is to have; 0 where its request is stored no more."""
+    heard = await bus.last(JobAccepted, f"{view.namespace}.{view.job}")
+    said = heard.message if heard else None
+    return said.request.epochs if isinstance(said, JobAccepted) and said.uid == view.uid else 0

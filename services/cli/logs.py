@@ -1,0 +1,88 @@
+"""`weir logs JOB [TASK]`: what a task prints, over the Kubernetes API. Edge."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import urllib3
+from kubernetes import client, config
+
+from services.cli import connection, words
+from services.cli.pod_choice import Pod, choose
+from services.cli.trouble import DONE, Trouble
+from services.launcher.labels import JOB, ROLE
+
+NO_RETRIES = urllib3.Retry(0)
+CHUNK = 4096
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    words.namespace_argument(parser)
+    parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
+    parser.add_argument("task", nargs="?", metavar="TASK", help="worker-1, ps-0, or a role (default: chief)")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
+    parser.add_argument("--kube", metavar="URL", help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)")
+
+
+def run(args: argparse.Namespace) -> int:
+    with _explained():
+        api = client.CoreV1Api(client.ApiClient(_configuration(args.kube or connection.here(args).kube_url)))
+        pod = choose(_pods(api, args.namespace, args.job), args.task)
+        for chunk in _text(api, args.namespace, pod.name, args.follow):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+    return DONE
+
+
+def _configuration(url: str) -> Any:
+    chosen = client.Configuration()
+    if url:
+        chosen.host = url
+    else:
+        config.load_kube_config(client_configuration=chosen)
+    chosen.retries = NO_RETRIES
+    return chosen
+
+
+def _pods(api: Any, namespace: str, job: str) -> list[Pod]:
+    found = api.list_namespaced_pod(namespace, label_selector=f"{JOB}={job}").items
+    return [_pod(each.metadata) for each in found]
+
+
+def _pod(meta: Any) -> Pod:
+    return Pod(meta.name, (meta.labels or {}).get(ROLE, ""), meta.creation_timestamp.timestamp())
+
+
+def _text(api: Any, namespace: str, pod: str, follow: bool) -> Iterator[bytes]:
+    answer = api.read_namespaced_pod_log(pod, namespace, follow=follow, _preload_content=False)
+    try:
+        while chunk := answer.read1(CHUNK):
+            yield chunk
+    finally:
+        answer.close()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except client.ApiException as error:
+        raise Trouble(f"Kubernetes refuses: {_refusal(error)}") from error
+    except config.ConfigException as error:
+        raise Trouble(f"no Kubernetes to ask: {error}\nIs `weir up` running here? Else give --kube URL.") from error
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise Trouble(f"cannot reach Kubernetes: {error}") from error
+
+
+def _refusal(error: Any) -> str:
+    """The message of the Status object; what there is, where the answer is none."""
+    try:
+        return str(msgspec.json.decode(error.body or b"")["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return f"{error.status} {error.reason}"

@@ -1,0 +1,209 @@
+"""Every message as one sentence: pure. The subject of each sentence is the job (or node) named beside it.
+
+Foreign text (a program's traceback, a reason) is cut to its last line and cleaned of control characters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from services.cli.words import last_line, plain
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    DeadLetter,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobAccepted,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+    ProgressReported,
+    Resources,
+    Role,
+    Span,
+    TaskExited,
+    TaskMessage,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+    TrainingResumed,
+)
+
+
+def sentence(said: Message | DeadLetter) -> str:
+    return plain(SENTENCES[type(said)](said))
+
+
+# ---------------------------------------------------------------- people and answers
+
+
+def _requested(m: JobRequested) -> str:
+    size = f"{_span(m.ps)} ps, {_span(m.workers)} workers, batch {_span(m.batch)}"
+    return f"asks to train {m.program.name} for {_count(m.epochs, 'epoch')} with {size}"
+
+
+def _cancel(m: CancelRequested) -> str:
+    return "is to stop and leave nothing behind"
+
+
+def _accepted(m: JobAccepted) -> str:
+    return f"is accepted as job {m.uid}, policy {m.request.policy or 'of the cluster'}"
+
+
+def _rejected(m: JobRejected) -> str:
+    return f"is refused: {'; '.join(m.reasons)}"
+
+
+# ---------------------------------------------------------------- what is free, what should run
+
+
+def _capacity(m: CapacityChanged) -> str:
+    if m.gone:
+        return "is gone"
+    closed = [said for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable)) if so]
+    ours = f", {_count(len(m.own), 'pod')} of ours" if m.own else ""
+    return f"has {_amount(m.free)} free of {_amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
+
+
+def _decided(m: AllocationDecided) -> str:
+    if not m.tasks:
+        return f"is to have no tasks: {m.reason}"
+    nodes = len({task.node for task in m.tasks})
+    return f"is to have {_roles(t.role for t in m.tasks)} on {_count(nodes, 'node')}, batch {m.batch}: {m.reason}"
+
+
+# ---------------------------------------------------------------- making it so
+
+
+def _ready(m: TaskReady) -> str:
+    return f"{_task(m)} stands ready at {m.host}, ports {m.ports[0]} and {m.ports[1]}"
+
+
+def _started(m: TaskStarted) -> str:
+    return f"{_task(m)} runs on {m.node}"
+
+
+def _exited(m: TaskExited) -> str:
+    code = "without an exit code" if m.exit_code is None else f"with code {m.exit_code}"
+    return f"{_task(m)} ended on {m.node} {code}{_because(m.reason)}{_because(last_line(m.message))}"
+
+
+def _spec(m: ClusterSpecPublished) -> str:
+    return f"generation {m.generation} is {_roles(t.role for t in m.tasks)}, batch {m.batch}{_after(m.previous)}"
+
+
+def _prepared(m: GenerationPrepared) -> str:
+    if m.error is not None:
+        return f"{_task(m)} could not prepare generation {m.generation}: {last_line(m.error)}"
+    return f"{_task(m)} is prepared for generation {m.generation} after {m.seconds:.1f} s"
+
+
+def _handover(m: HandOverOrdered) -> str:
+    if m.previous is None:
+        return f"generation {m.generation} is to begin"
+    return f"generation {m.previous} is to drain and generation {m.generation} to take over"
+
+
+def _abandoned(m: GenerationAbandoned) -> str:
+    return f"generation {m.generation} will not be: {last_line(m.reason)}"
+
+
+def _updated(m: TaskUpdated) -> str:
+    return f"{_task(m)} has {_amount(m.resources)} now, changed in place"
+
+
+# ---------------------------------------------------------------- it happens
+
+
+def _saved(m: CheckpointSaved) -> str:
+    final = ", and applies nothing more" if m.final else ""
+    return f"generation {m.generation} saved step {m.step} in {m.seconds:.2f} s{final}"
+
+
+def _resumed(m: TrainingResumed) -> str:
+    if m.pause_s is None:
+        return f"generation {m.generation} trains, from step {m.step}"
+    p = m.phases
+    phases = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
+    return f"generation {m.generation} trains on from step {m.step} after a pause of {m.pause_s:.2f} s ({phases})"
+
+
+def _progress(m: ProgressReported) -> str:
+    share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
+    loss = "" if m.loss is None else f", loss {m.loss:.4f}"
+    epoch = m.epoch + (m.samples < m.total_samples)  # people count from one
+    return f"{share:.1f} % done, epoch {epoch}, {m.samples_per_second:.0f} samples/s{loss}"
+
+
+def _finished(m: JobFinished) -> str:
+    metrics = "".join(f", {name} {value:.4f}" for name, value in m.metrics.items())
+    cause = last_line(m.cause)
+    return f"{m.outcome} after {_count(m.samples, 'sample')}{metrics}{f': {cause}' if cause else ''}"
+
+
+def _dead(m: DeadLetter) -> str:
+    return f"{m.subject} (sequence {m.sequence}, said by {m.said_by}) could not be read: {m.error}"
+
+
+# ---------------------------------------------------------------- words
+
+
+def _task(m: TaskMessage) -> str:
+    return f"{m.role}-{m.serial}"
+
+
+def _span(span: Span) -> str:
+    return str(span.start) if span.min == span.max else f"{span.start} ({span.min} to {span.max})"
+
+
+def _amount(r: Resources) -> str:
+    return f"{r.cpu:g} cpu, {r.memory_gib:.3g} GiB" + (f", {r.gpu} gpu" if r.gpu else "")
+
+
+def _roles(roles: Iterable[Role]) -> str:
+    counts = Counter[str](roles)
+    named = {"chief": "chief", "ps": "ps", "worker": "worker" if counts["worker"] == 1 else "workers"}
+    return " + ".join(f"{counts[role]} {word}" for role, word in named.items() if counts[role])
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _because(text: str) -> str:
+    return f", {text}" if text else ""
+
+
+def _after(previous: int | None) -> str:
+    return "" if previous is None else f", after generation {previous}"
+
+
+SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
+    JobRequested: _requested,
+    CancelRequested: _cancel,
+    JobAccepted: _accepted,
+    JobRejected: _rejected,
+    CapacityChanged: _capacity,
+    AllocationDecided: _decided,
+    TaskReady: _ready,
+    TaskStarted: _started,
+    TaskExited: _exited,
+    ClusterSpecPublished: _spec,
+    GenerationPrepared: _prepared,
+    HandOverOrdered: _handover,
+    GenerationAbandoned: _abandoned,
+    TaskUpdated: _updated,
+    CheckpointSaved: _saved,
+    TrainingResumed: _resumed,
+    ProgressReported: _progress,
+    JobFinished: _finished,
+    DeadLetter: _dead,
+}

@@ -1,0 +1,38 @@
+"""`weir streams create|verify`: the streams and buckets that the services need; the one place that makes them."""
+
+from __future__ import annotations
+
+import argparse
+
+from services.cli import connection
+from services.cli.trouble import DONE
+from shared.bus import BUCKETS, PROGRAMS, Bus, streams
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    said = "create: make them, or bring them up to date; verify: fail unless they are there"
+    parser.add_argument("what", choices=("create", "verify"), help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, create if args.what == "create" else verify)
+
+
+async def create(bus: Bus, args: argparse.Namespace) -> int:
+    await bus.create()
+    return _show("made")
+
+
+async def verify(bus: Bus, args: argparse.Namespace) -> int:
+    await bus.verify()
+    for bucket in BUCKETS:
+        await bus.bucket(bucket)
+    await bus.programs()
+    return _show("there")
+
+
+def _show(how: str) -> int:
+    for what, names in (("streams", [str(s.name) for s in streams()]), ("buckets", [*BUCKETS, PROGRAMS])):
+        print(f"{what} {', '.join(names)} are {how}")
+    return DONE

@@ -1,0 +1,143 @@
+"""`weir submit FILE`: ask for training, and say what the allocator answers.
+
+1 read the YAML and the program beside it   2 keep the program, by digest   3 publish the request
+4 wait for the answer to this very request (its stream sequence is the job's uid)   5 perhaps follow the job to its end
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import uuid
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+
+from services.cli import answers, connection, request_file, store
+from services.cli.entry import Entry
+from services.cli.events import printer
+from services.cli.filters import filters
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from services.cli.request_file import Fields
+from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
+from services.cli.words import duration, plain
+from shared.bus import Bus
+from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, JobRequested
+from shared.subjects import FACTS, ORDERS, tag_of
+
+ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)
+ANSWER_S = 30.0
+HEADERS_BYTES = 2048  # the server's limit counts them too
+CLOCKS_S = 60.0  # how far a server's clock may be from ours
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    parser.add_argument("file", type=Path, metavar="FILE", help="the job's YAML file")
+    parser.add_argument("-f", "--follow", action="store_true", help="watch the job to its end; 0 only if it succeeded")
+    said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
+    parser.add_argument("--timeout", type=duration, default=ANSWER_S, metavar="TIME", help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, submit)
+
+
+async def submit(bus: Bus, args: argparse.Namespace) -> int:
+    fields = await _with_program(bus, _read(args.file), args.file)
+    uid = await publish(bus, fields, args.file.name)
+    answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout)
+    if answer is None:
+        raise Trouble(f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}")
+    if isinstance(answer, JobRejected):
+        raise Trouble("\n".join([f"job {answer.job} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)]))
+    print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
+    return await follow(bus, answer) if args.follow else DONE
+
+
+STAYS = "The request stays stored and will be answered; `weir events` shows it."
+
+
+# ---------------------------------------------------------------- asking
+
+
+def _read(file: Path) -> Fields:
+    try:
+        return request_file.parse(file.read_text("utf-8"), file.name)
+    except OSError as error:
+        raise Trouble(f"cannot read {file}: {error.strerror}", WRONG_USE) from error
+    except UnicodeDecodeError as error:
+        raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}", WRONG_USE) from error
+
+
+async def _with_program(bus: Bus, fields: Fields, file: Path) -> Fields:
+    """A path is read and kept; anything else goes as it is."""
+    program, request_id = fields.get("program"), uuid.uuid4().hex
+    if not isinstance(program, str) or not program:
+        return request_file.completed(fields, None, request_id)
+    path = file.parent / program
+    body = store.read(path)
+    request_file.encoded(fields, file.name)  # nothing is kept for what cannot be sent
+    kept = {"name": path.name, "digest": await store.keep(bus, body)}
+    return request_file.completed(fields, kept, request_id)
+
+
+async def publish(bus: Bus, fields: Fields, name: str) -> int:
+    """Say it as it is, right or wrong; returns its stream sequence."""
+    body, most = request_file.encoded(fields, name), bus.client.max_payload
+    if len(body) + HEADERS_BYTES > most:
+        raise Trouble(f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most {most:,}")
+    ack = await bus.js.publish(request_file.subject_of(fields), body, headers=_headers(fields, bus.name))
+    return int(ack.seq)
+
+
+def _headers(fields: Fields, source: str) -> dict[str, str]:
+    """As on every message of Weir: CloudEvents, and the id by which the server ignores a repetition."""
+    key = request_file.key_of(fields)
+    said = f"{key}.{tag_of(JobRequested)}.{fields['request_id']}"
+    return {
+        "Nats-Msg-Id": said,
+        "ce-specversion": "1.0",
+        "ce-id": said,
+        "ce-type": f"dev.weir.{tag_of(JobRequested)}.v1",
+        "ce-source": source,
+        "ce-subject": key,
+        "ce-time": datetime.now(UTC).isoformat(),
+        "content-type": "application/json",
+    }
+
+
+# ---------------------------------------------------------------- following
+
+
+async def follow(bus: Bus, accepted: JobAccepted) -> int:
+    """Show the job's events until it is finished. A traceback is shown whole."""
+    show = printer(as_json=False)
+    async with aclosing(read(bus, _about(accepted, time.time()), follow=True)) as entries:
+        async for entry in entries:
+            if _is_of(entry, accepted.uid):
+                show(entry)
+            if isinstance(entry.said, JobFinished) and entry.said.uid == accepted.uid:
+                return _ended(entry.said)
+    return FAILED
+
+
+def _about(accepted: JobAccepted, now: float) -> list[Wanted]:
+    job, namespace = accepted.job, accepted.namespace
+    return [
+        Wanted(ORDERS, filters(ORDERS, job, namespace), after=accepted.uid),
+        Wanted(FACTS, filters(FACTS, job, namespace), since_s=now - CLOCKS_S),
+    ]
+
+
+def _is_of(entry: Entry, uid: int) -> bool:
+    """An earlier job may have had the same name. What has no uid (a wish to cancel) is shown."""
+    return not isinstance(entry.said, JobMessage) or entry.said.uid == uid
+
+
+def _ended(finished: JobFinished) -> int:
+    if finished.outcome == "failed" and "\n" in finished.cause:
+        print(finished.cause, file=sys.stderr)
+    return DONE if finished.outcome == "succeeded" else FAILED

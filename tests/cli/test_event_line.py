@@ -1,0 +1,59 @@
+"""A stored message as a line for people and as a document for programs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC
+
+import pytest
+
+from services.cli.entry import Entry
+from services.cli.event_line import WIDTHS, document, line, whose
+from services.cli.sentences import sentence
+from shared.messages import CancelRequested, DeadLetter, JobFinished, Message, ProgressReported
+from shared.subjects import subject_of
+from tests.shared.words import JOB, one_of_each
+
+EACH = pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
+STORED_S = 1_700_000_000.25
+
+
+def entry(said: Message) -> Entry:
+    return Entry(said, subject_of(said), "weir-orders", 7, STORED_S)
+
+
+@EACH
+def test_every_kind_is_one_line_with_its_sentence_at_the_end(said: Message) -> None:
+    drawn = line(entry(said), UTC).plain
+
+    assert drawn.startswith("2023-11-14 22:13:20 ")
+    assert drawn.endswith(sentence(said))
+    assert "\n" not in drawn
+
+
+@EACH
+def test_every_kind_is_a_document_that_holds_the_message_whole(said: Message) -> None:
+    told = json.loads(document(entry(said)))
+
+    assert told["message"]["fact"] == told["fact"]
+    assert told["sequence"] == 7 and told["sentence"] == sentence(said)
+    assert told["time"] == "2023-11-14T22:13:20.250000+00:00"
+
+
+def test_the_columns_stand_below_each_other() -> None:
+    drawn = {line(entry(said), UTC).plain.index(sentence(said)) for said in one_of_each() if type(said) in (JobFinished, ProgressReported)}
+
+    assert drawn == {sum(WIDTHS) + len(WIDTHS)}
+
+
+def test_another_namespace_than_the_default_is_told() -> None:
+    assert whose(CancelRequested(job="digits")) == "digits"
+    assert whose(CancelRequested(job="digits", namespace="red")) == "red/digits"
+
+
+def test_what_somebody_should_look_at_is_red() -> None:
+    failed = JobFinished(**JOB, outcome="failed", cause="x")
+    dead = DeadLetter(stream="s", sequence=1, subject="weir.x", error="bad", body="", said_by="-")
+
+    for said in (failed, dead):
+        assert any("red" in str(span.style) for span in line(Entry(said, "s", "s", 1, STORED_S), UTC).spans)

@@ -1,0 +1,58 @@
+"""What a person wants to see, as subjects."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.cli.filters import AREAS, filters
+from shared.bus import streams
+from shared.messages import JobRequested
+from shared.subjects import DEAD, FACTS, ORDERS, subject_of
+from tests.shared.words import one_of_each
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """NATS' rule, for patterns that end in `>` or have as many tokens as the subject."""
+    wanted, there = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        return there[: len(wanted) - 1] == wanted[:-1] and len(there) >= len(wanted)
+    return len(wanted) == len(there) and all(w in ("*", t) for w, t in zip(wanted, there, strict=True))
+
+
+def seen(subject: str, job: str | None = None, namespace: str | None = None) -> int:
+    return sum(matches(f, subject) for stream in (ORDERS, FACTS) for f in filters(stream, job, namespace))
+
+
+def test_the_areas_are_those_of_the_streams() -> None:
+    held = {str(config.name): {s.split(".")[1] for s in config.subjects or ()} for config in streams()}
+
+    assert {stream: set(areas) for stream, areas in AREAS.items()} == {s: a for s, a in held.items() if s != DEAD}
+
+
+def test_without_a_wish_every_message_is_seen_once() -> None:
+    assert all(seen(subject_of(said)) == 1 for said in one_of_each())
+
+
+@pytest.mark.parametrize("namespace", [None, "default"])
+def test_of_a_job_all_is_seen_but_no_node_and_no_other_job(namespace: str | None) -> None:
+    for said in one_of_each():
+        about = getattr(said, "job", None) == "digits"
+        assert seen(subject_of(said), "digits", namespace) == about
+        assert not seen(subject_of(said), "clicks", namespace)
+
+
+def test_a_request_without_a_namespace_is_of_the_default_one() -> None:
+    short = f"weir.{JobRequested.__struct_config__.tag}.digits"
+
+    assert seen(short, "digits") == seen(short, None, "default") == 1
+    assert seen(short, "digits", "red") == 0
+
+
+def test_dead_letters_are_found_by_the_job_they_were_about() -> None:
+    dead = "weir-dead.weir.job.requested.default.digits"
+
+    assert [matches(f, dead) for f in (*filters(DEAD), *filters(DEAD, "digits"), *filters(DEAD, "clicks"))] == [
+        True,
+        True,
+        False,
+    ]

@@ -1,0 +1,64 @@
+"""A job's file as a request: kind about numbers, silent about mistakes, which the allocator answers."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.cli.request_file import completed, encoded, key_of, parse, subject_of
+from services.cli.trouble import Trouble
+from services.cli.words import DEFAULT_NAMESPACE
+
+NAMED = {"name": "digits.py", "digest": "sha256-00"}
+
+
+def test_a_plain_number_stands_for_a_span_of_itself() -> None:
+    sent = completed({"ps": 2, "workers": {"start": 1, "min": 1, "max": 3}, "batch": 32}, None, "r1")
+
+    assert sent["ps"] == {"start": 2, "min": 2, "max": 2}
+    assert sent["batch"] == {"start": 32, "min": 32, "max": 32}
+    assert sent["workers"] == {"start": 1, "min": 1, "max": 3}
+
+
+def test_what_is_wrong_or_unknown_goes_as_it_is() -> None:
+    written = {"job": 7, "ps": "many", "workers": True, "workrs": 2}
+
+    assert completed(written, None, "r1") == {**written, "request_id": "r1"}
+
+
+def test_a_program_is_sent_by_its_digest() -> None:
+    assert completed({"program": "digits.py"}, NAMED, "r1")["program"] == NAMED
+
+
+def test_a_request_id_in_the_file_does_not_make_two_requests_one() -> None:
+    assert completed({"request_id": "mine"}, None, "r1")["request_id"] == "r1"
+
+
+def test_the_subject_is_the_jobs() -> None:
+    assert subject_of({"job": "digits", "namespace": "red"}) == "weir.job.requested.red.digits"
+
+
+@pytest.mark.parametrize("job", [None, "", "My Job", "a.b", "*", ">", 7, ["digits"], "x" * 300, "digits\n"])
+def test_a_name_that_cannot_stand_in_a_subject_is_sent_all_the_same(job: object) -> None:
+    assert key_of({"job": job}) == f"{DEFAULT_NAMESPACE}.-"
+
+
+@pytest.mark.parametrize("text", ["", "- digits", "digits", "7"])
+def test_what_is_no_request_at_all_is_wrong_use(text: str) -> None:
+    with pytest.raises(Trouble, match=r"d\.yaml is not a job request") as told:
+        parse(text, "d.yaml")
+    assert told.value.code == 2
+
+
+def test_a_slip_of_yaml_is_told_with_its_place() -> None:
+    with pytest.raises(Trouble, match="d.yaml is not YAML: line 2, column"):
+        parse("job: a\nps: 1: 2\n", "d.yaml")
+
+
+def test_dates_and_the_like_are_sent_as_text_for_the_allocator_to_refuse() -> None:
+    assert msgspec.json.decode(encoded(parse("job: 2024-01-01", "d.yaml"), "d.yaml")) == {"job": "2024-01-01"}
+
+
+def test_a_file_that_contains_itself_is_refused_in_words() -> None:
+    with pytest.raises(Trouble, match="what JSON cannot say"):
+        encoded(parse("job: &a [*a]", "d.yaml"), "d.yaml")

@@ -1,0 +1,75 @@
+"""Every message can be told in one sentence that a terminal may be trusted with."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.cli.sentences import SENTENCES, sentence
+from shared.messages import (
+    MESSAGES,
+    CapacityChanged,
+    DeadLetter,
+    JobFinished,
+    Message,
+    Resources,
+    TaskExited,
+    TrainingResumed,
+)
+from tests.shared.words import JOB, TASK, one_of_each
+
+DEAD = DeadLetter(stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody")
+EACH = pytest.mark.parametrize("said", [*one_of_each(), DEAD], ids=lambda m: type(m).__name__)
+
+
+def test_there_is_a_sentence_for_every_kind_of_message_and_for_nothing_else() -> None:
+    assert set(SENTENCES) == {*MESSAGES, DeadLetter}
+
+
+@EACH
+def test_a_sentence_is_one_line_that_says_something(said: Message | DeadLetter) -> None:
+    told = sentence(said)
+
+    assert len(told) > 10
+    assert told.isprintable()
+    assert "None" not in told and "<" not in told
+
+
+
+def test_a_decision_tells_its_size_and_its_reason() -> None:
+    decided = next(m for m in one_of_each() if type(m).__name__ == "AllocationDecided")
+
+    assert sentence(decided) == "is to have 1 ps on 1 node, batch 32: grow"
+
+
+def test_a_refusal_tells_every_reason() -> None:
+    refused = next(m for m in one_of_each() if type(m).__name__ == "JobRejected")
+
+    assert sentence(refused) == "is refused: no name; no program"
+
+
+def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:
+    resumed = TrainingResumed(**JOB, step=11, samples=352, previous=1, pause_s=0.5)
+
+    assert "a pause of 0.50 s (drain 0.00, save" in sentence(resumed)
+    assert sentence(msgspec.structs.replace(resumed, pause_s=None)) == "generation 2 trains, from step 11"
+
+
+def test_of_a_traceback_the_last_line_is_told() -> None:
+    failed = JobFinished(**JOB, outcome="failed", cause="Traceback:\n  File x\nValueError: no data\n\n")
+
+    assert sentence(failed) == "failed after 0 samples: ValueError: no data"
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
+    exited = TaskExited(**TASK, node="n1", exit_code=1, reason="Error", message="\x1b[2Jgone\x07")
+
+    assert sentence(exited) == "ps-3 ended on n1 with code 1, Error, [2Jgone"
+
+
+def test_a_node_tells_why_nothing_can_be_put_on_it() -> None:
+    free = Resources(cpu=1.5, memory_gib=4)
+    node = CapacityChanged(node="n", node_uid="u", seen="d", allocatable=free, free=free, ready=False, schedulable=False)
+
+    assert sentence(node) == "has 1.5 cpu, 4 GiB free of 1.5 cpu, 4 GiB, is not ready, is cordoned"
+    assert sentence(msgspec.structs.replace(node, gone=True)) == "is gone"

@@ -1,0 +1,169 @@
+"""Asking for training: the allocator's answer is the one truth."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.allocator.service import Settings, start
+from services.cli import store, submit
+from shared import bus as wire
+from shared import subjects
+from shared.bus import Bus, Heard
+from shared.messages import JobAccepted, JobFinished, JobRequested, ProgressReported
+from tests.cli.conftest import Prompt
+from tests.conftest import connected
+
+PROGRAM = "def model(): ...\n"
+GOOD = "job: digits\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: {start: 1, min: 1, max: 3}\n"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job's file with its program beside it."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    return written(tmp_path, GOOD)
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "job.yaml"
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture
+async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
+    """The real one."""
+    service = await wire.connect(nats_url, "allocator")
+    await start(service, Settings())
+    yield
+    await service.close()
+
+
+async def asked(bus: Bus, key: str = "default.digits") -> JobRequested:
+    heard = await bus.last(JobRequested, key)
+    assert heard is not None and isinstance(heard.message, JobRequested)
+    return heard.message
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_a_good_request_is_accepted_and_its_program_kept(bus: Bus, nats_url: str, prompt: Prompt, job: Path) -> None:
+    said = await prompt("submit", job, "--nats", nats_url)
+
+    assert (said.code, said.out, said.err) == (0, "job default/digits is accepted (uid 1)\n", "")
+    program = (await asked(bus)).program
+    assert program.name == "train.py"
+    assert (await (await bus.programs()).get(program.digest)).data == PROGRAM.encode()
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_every_reason_against_a_request_is_told_at_once(nats_url: str, prompt: Prompt, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    wrong = "job: My Job\nprogram: train.py\nepochs: 0\nbatch: many\nps: {start: 3, min: 1, max: 2}\nworkrs: 2\n"
+
+    said = await prompt("submit", written(tmp_path, wrong), "--nats", nats_url)
+
+    reasons = [line for line in said.err.splitlines() if line.startswith("  - ")]
+    assert said.code == 1 and said.out == ""
+    for field in ("job", "epochs", "batch", "ps", "workrs", "workers"):
+        assert [r for r in reasons if r.startswith(f"  - {field}:")], (field, said.err)
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_the_same_file_twice_is_two_requests_and_the_second_is_refused_while_the_first_runs(
+    nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    codes = [(await prompt("submit", job, "--nats", nats_url)).code for _ in range(2)]
+
+    assert codes == [0, 1]
+
+
+async def test_a_program_that_is_kept_is_not_uploaded_again(bus: Bus) -> None:
+    name = await store.keep(bus, b"x")
+    first = await (await bus.programs()).get_info(name)
+
+    assert await store.keep(bus, b"x") == name
+    assert (await (await bus.programs()).get_info(name)).nuid == first.nuid
+
+
+async def test_without_an_allocator_it_says_so_and_the_request_stays(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    said = await prompt("submit", job, "--nats", nats_url, "--timeout", "0.2")
+
+    assert said.code == 1 and "is the allocator running?" in said.err
+    assert (await asked(bus)).epochs == 2
+
+
+async def test_a_program_too_large_to_travel_is_refused_before_anything_is_sent(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    with (job.parent / "train.py").open("wb") as file:
+        file.truncate(store.LARGEST + 1)
+
+    said = await prompt("submit", job, "--nats", nats_url)
+
+    assert said.code == 1 and "16.0 MiB; at most 16 MiB travel" in said.err
+    assert await bus.last(JobRequested, "default.digits") is None
+
+
+async def test_a_request_too_large_for_the_server_is_refused(bus: Bus, nats_url: str, prompt: Prompt, job: Path) -> None:
+    most = bus.client.max_payload
+
+    said = await prompt("submit", written(job.parent, f"{GOOD}image: {'x' * most}\n"), "--nats", nats_url)
+
+    assert said.code == 1 and f"takes at most {most:,}" in said.err
+
+
+async def test_a_program_that_is_not_there_is_wrong_use(bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path) -> None:
+    said = await prompt("submit", written(tmp_path, GOOD), "--nats", nats_url)
+
+    assert said.code == 2 and "train.py: No such file" in said.err
+
+
+# ---------------------------------------------------------------- following
+
+
+async def answering(bus: Bus, outcome: str) -> None:
+    """Accepts whatever is asked, reports once, and ends it."""
+
+    async def on_request(heard: Heard) -> None:
+        about = {"job": "digits", "uid": heard.sequence}
+        assert isinstance(heard.message, JobRequested)
+        await bus.publish(JobAccepted(**about, request=heard.message, accepted_s=1.0))
+        earlier = {**about, "uid": 99}
+        numbers = {"step": 1, "epoch": 0, "samples": 5, "total_samples": 10, "samples_per_second": 1.0}
+        await bus.publish(ProgressReported(**earlier, **numbers, loss=0.9999))
+        await bus.publish(ProgressReported(**about, **numbers, loss=0.1111))
+        await bus.publish(JobFinished(**about, outcome=outcome, cause="Traceback:\n  here\nValueError: no"))
+
+    await bus.follow([JobRequested], on_request, {})
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("succeeded", 0), ("failed", 1), ("cancelled", 1)])
+async def test_following_ends_with_the_job_and_only_success_is_success(
+    nats_url: str, prompt: Prompt, job: Path, outcome: str, code: int
+) -> None:
+    world = await connected(nats_url, "world")
+    await answering(world, outcome)
+
+    said = await prompt("submit", job, "--nats", nats_url, "--follow")
+    await world.close()
+
+    lines = said.out.splitlines()
+    assert said.code == code
+    assert lines[0].endswith("is accepted (uid 1)") and outcome in lines[-1]
+    assert "0.1111" in said.out and "0.9999" not in said.out, "an earlier job of the same name is not shown"
+    assert ("  here" in said.err) == (outcome == "failed"), "the whole traceback where there is one to act on"
+
+
+async def test_what_cannot_be_read_by_anybody_still_reaches_the_allocator_raw(bus: Bus) -> None:
+    uid = await submit.publish(bus, {"job": "no name!", "request_id": "r1"}, "job.yaml")
+
+    raw = await bus.js.get_msg(subjects.ORDERS, uid)
+    assert raw.subject == "weir.job.requested.default.-"
+    assert raw.data == b'{"job":"no name!","request_id":"r1"}'
+    assert (raw.headers or {})["Nats-Msg-Id"] == "default.-.job.requested.r1"
+

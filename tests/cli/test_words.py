@@ -1,0 +1,32 @@
+"""Names and durations on the command line; clean text on the terminal."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from services.cli.words import duration, last_line, name, plain
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1.5d", 129_600)])
+def test_a_duration_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5m", "5w", "5 m", "inf", "1e3"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="not a duration"):
+        duration(text)
+
+
+@pytest.mark.parametrize("text", ["*", ">", "a.b", "A", "", "a b", "digits\n"])
+def test_a_name_that_means_something_else_to_nats_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a name"):
+        name(text)
+
+
+def test_foreign_text_becomes_one_printable_line() -> None:
+    assert plain("a\x1b[31m\r\n\tb  c\x00") == "a [31m b c"
+    assert last_line("one\n two \n\n\x00\n") == "two"
+    assert last_line("") == ""

@@ -1,0 +1,98 @@
+"""What every test may ask for: a real nats-server, and a bus on it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from nats.errors import Error as NatsError
+
+from shared import bus as wire
+from shared.bus import Bus
+
+
+class NatsServer:
+    """A nats-server in a folder of its own; killed and started again, it is the same server at the same address."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port = folder, _free_port()
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        where = ("-js", "-a", "127.0.0.1", "-p", str(self._port), "-sd", str(self._folder))
+        quiet = asyncio.subprocess.DEVNULL
+        self._process = await asyncio.create_subprocess_exec(_program(), *where, stdout=quiet, stderr=quiet)
+        await self._until_it_answers()
+
+    async def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+    async def _until_it_answers(self) -> None:
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                except OSError:
+                    await asyncio.sleep(0.02)
+                    continue
+                writer.close()
+                return
+
+
+def _program() -> str:
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if found is None:
+        pytest.skip("no nats-server here")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+async def connected(url: str, name: str) -> Bus:
+    """A bus on a server that may still be starting JetStream; its streams and buckets are there."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                made = await wire.connect(url, name)
+                await made.create()
+                return made
+            except (OSError, NatsError):
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    server = NatsServer(tmp_path / "nats")
+    await server.start()
+    yield server
+    await server.kill()
+
+
+@pytest.fixture
+async def nats_url(nats_server: NatsServer) -> str:
+    return nats_server.url
+
+
+@pytest.fixture
+async def bus(nats_url: str) -> AsyncIterator[Bus]:
+    """A connection that made the streams."""
+    made = await connected(nats_url, "test")
+    yield made
+    await made.close()

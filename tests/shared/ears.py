@@ -1,0 +1,41 @@
+"""Hand-made listeners that tell a test when they have heard enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from shared.bus import Heard
+
+
+class Ears:
+    """A handler that keeps what it hears, in order."""
+
+    def __init__(self) -> None:
+        self.heard: list[Heard] = []
+        self._more = asyncio.Condition()
+
+    async def __call__(self, heard: Heard) -> None:
+        async with self._more:
+            self.heard.append(heard)
+            self._more.notify_all()
+
+    @property
+    def ids(self) -> list[str]:
+        return [h.message.id() for h in self.heard]
+
+    async def until(self, count: int, within_s: float = 15.0) -> list[Heard]:
+        async with asyncio.timeout(within_s), self._more:
+            await self._more.wait_for(lambda: len(self.heard) >= count)
+        return self.heard
+
+
+async def first(count: int, watched: AsyncIterator[Heard], within_s: float = 15.0) -> list[Heard]:
+    """The first few of what somebody watches."""
+    seen: list[Heard] = []
+    async with asyncio.timeout(within_s):
+        async for heard in watched:
+            seen.append(heard)
+            if len(seen) == count:
+                break
+    return seen

@@ -1,0 +1,129 @@
+"""A service's life, as its parent sees it: exit codes, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from shared.bus import Bus
+
+ROOT = Path(__file__).parents[2]
+SERVICE = """
+import asyncio
+from shared import app, config
+from shared.app import Leave
+
+class Settings(config.Common, frozen=True, kw_only=True):
+    mood: str = "patient"
+
+async def start(bus, settings):
+    bus.on_close(say_goodbye)
+    print("started", flush=True)
+    if settings.mood == "broken":
+        raise ZeroDivisionError("the oven is cold")
+    if settings.mood == "broken-behind":
+        bus.spawn(fail())
+    if settings.mood == "done":
+        raise Leave(75)
+    await asyncio.Event().wait()
+
+async def fail():
+    raise ZeroDivisionError("the oven is cold")
+
+async def say_goodbye():
+    print("goodbye", flush=True)
+
+app.run("baker", Settings, start)
+"""
+
+
+class Service:
+    """A service in a process of its own."""
+
+    def __init__(self, nats_url: str, **environ: str) -> None:
+        named = {f"WEIR_BAKER_{k.upper()}": v for k, v in environ.items()}
+        self._environ = {**os.environ, "PYTHONPATH": str(ROOT), "WEIR_NATS_URL": nats_url, **named}
+
+    async def __aenter__(self) -> asyncio.subprocess.Process:
+        pipe = asyncio.subprocess.PIPE
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SERVICE, env=self._environ, stdout=pipe, stderr=pipe
+        )
+        return self.process
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
+    out, err = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_a_service_whose_start_raises_says_why_and_exits_non_zero(bus: Bus, nats_url: str) -> None:
+    async with Service(nats_url, mood="broken") as process:
+        code, out, err = await ended(process)
+
+    assert code == 1
+    assert "the oven is cold" in err and "ZeroDivisionError" in err
+    assert "goodbye" in out
+
+
+async def test_a_service_whose_background_task_raises_says_why_and_exits_non_zero(bus: Bus, nats_url: str) -> None:
+    async with Service(nats_url, mood="broken-behind") as process:
+        code, _, err = await ended(process)
+
+    assert code == 1 and "the oven is cold" in err
+
+
+async def test_a_service_that_is_asked_to_stop_drains_and_exits_zero(bus: Bus, nats_url: str) -> None:
+    async with Service(nats_url) as process:
+        assert process.stdout and await process.stdout.readline() == b"started\n"
+        process.send_signal(signal.SIGTERM)
+        code, out, _ = await ended(process)
+
+    assert code == 0 and "goodbye" in out
+
+
+async def test_a_service_that_is_done_exits_with_its_own_code_and_drains(bus: Bus, nats_url: str) -> None:
+    async with Service(nats_url, mood="done") as process:
+        code, out, err = await ended(process)
+
+    assert code == 75 and "goodbye" in out
+    assert "CannotGoOn" not in err
+
+
+async def test_wrong_settings_are_named_before_anything_is_touched() -> None:
+    async with Service("nats://127.0.0.1:1", moood="happy") as process:
+        code, out, err = await ended(process)
+
+    assert code == 2 and "WEIR_BAKER_MOOOD" in err and not out
+    assert "Traceback" not in err
+
+
+async def test_a_service_without_a_server_says_so_and_exits_non_zero() -> None:
+    async with Service("nats://127.0.0.1:1") as process:
+        code, _, err = await ended(process)
+
+    assert code == 1 and "CannotGoOn" in err
+
+
+async def test_a_service_without_streams_does_not_make_them(nats_url: str) -> None:
+    async with Service(nats_url) as process:
+        code, out, _ = await ended(process)
+
+    assert code == 1 and "started" not in out
+
+
+async def test_every_setting_is_shown_at_start(bus: Bus, nats_url: str) -> None:
+    async with Service(nats_url, mood="done") as process:
+        _, _, err = await ended(process)
+
+    assert '"mood":"patient"' not in err
+    assert "mood" in err and "drain_s" in err and "log_level" in err

@@ -1,0 +1,63 @@
+"""Settings: declared, typed, complete; a misspelt one stops the program."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from shared import config
+from shared.config import BadSettings, Common
+
+
+class Settings(Common, frozen=True, kw_only=True):
+    node: str
+    wait_s: float = 2.0
+    mode: Literal["slow", "fast"] = "slow"
+    tries: int = 3
+
+
+def load(**environ: str) -> Settings:
+    return config.load(Settings, "baker", environ)
+
+
+def test_what_is_not_set_has_its_declared_value() -> None:
+    assert load(WEIR_BAKER_NODE="n1") == Settings(node="n1")
+
+
+def test_values_are_read_as_their_types() -> None:
+    chosen = load(WEIR_BAKER_NODE="7", WEIR_BAKER_WAIT_S="0.5", WEIR_BAKER_TRIES="4", WEIR_BAKER_MODE="fast")
+
+    assert chosen == Settings(node="7", wait_s=0.5, tries=4, mode="fast")
+
+
+def test_what_all_services_share_is_set_once_for_all() -> None:
+    assert load(WEIR_BAKER_NODE="n1", WEIR_NATS_URL="nats://there", WEIR_LOG_JSON="true").nats_url == "nats://there"
+
+
+def test_a_misspelt_setting_stops_the_program_and_shows_the_right_ones() -> None:
+    with pytest.raises(BadSettings, match=r"WEIR_BAKER_WAITS.*WEIR_BAKER_WAIT_S"):
+        load(WEIR_BAKER_NODE="n1", WEIR_BAKER_WAITS="1")
+
+
+def test_every_wrong_value_is_listed_at_once() -> None:
+    with pytest.raises(BadSettings) as caught:
+        load(WEIR_BAKER_NODE="n1", WEIR_BAKER_WAIT_S="soon", WEIR_BAKER_MODE="mild", WEIR_BAKER_TIRES="1")
+
+    assert len(str(caught.value).splitlines()) == 3
+    for name in ("WEIR_BAKER_WAIT_S='soon'", "WEIR_BAKER_MODE='mild'", "WEIR_BAKER_TIRES"):
+        assert name in str(caught.value)
+
+
+def test_another_services_settings_are_none_of_our_business() -> None:
+    assert load(WEIR_BAKER_NODE="n1", WEIR_BUTCHER_KNIFE="sharp", HOME="/") == Settings(node="n1")
+
+
+def test_a_setting_without_a_default_that_is_missing_is_named() -> None:
+    with pytest.raises(BadSettings, match="WEIR_BAKER_NODE"):
+        load()
+
+
+def test_a_missing_setting_is_listed_beside_the_wrong_ones() -> None:
+    with pytest.raises(BadSettings, match=r"(?s)WEIR_BAKER_TRIES.*WEIR_BAKER_NODE|WEIR_BAKER_NODE.*WEIR_BAKER_TRIES"):
+        load(WEIR_BAKER_TRIES="many")

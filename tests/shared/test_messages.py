@@ -1,0 +1,183 @@
+"""The words: what is written is read again, and what is not ours is refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared import subjects
+from shared.messages import CapacityChanged, JobRejected, JobRequested, Message
+from shared.subjects import Unusable
+from tests.shared.words import JOB, abandoned, one_of_each, request, spoken_again, with_fields
+
+EACH = pytest.mark.parametrize("message", one_of_each(), ids=lambda m: type(m).__name__)
+
+
+@EACH
+def test_every_message_is_read_as_it_was_written(message: Message) -> None:
+    assert subjects.decode(subjects.subject_of(message), subjects.encode(message)) == message
+
+
+@EACH
+def test_a_body_is_plain_json_that_names_its_fact(message: Message) -> None:
+    body = json.loads(subjects.encode(message))
+
+    assert body["fact"] == subjects.tag_of(type(message))
+
+
+@EACH
+def test_the_same_said_twice_has_the_same_id(message: Message) -> None:
+    assert spoken_again(message).id() == message.id()
+
+
+def test_no_two_kinds_share_an_id() -> None:
+    ids = [m.id() for m in one_of_each()]
+
+    assert len(set(ids)) == len(ids)
+
+
+@EACH
+def test_a_message_lives_on_its_facts_subject(message: Message) -> None:
+    subject = subjects.subject_of(message)
+
+    assert subject == f"weir.{subjects.tag_of(type(message))}.{message.key()}"
+    assert subjects.kind_of(subject) is type(message)
+
+
+def test_the_dots_of_a_node_do_not_make_tokens() -> None:
+    node = next(m for m in one_of_each() if isinstance(m, CapacityChanged))
+
+    assert subjects.subject_of(node) == "weir.capacity.changed.n1_example_org"
+
+
+def test_every_kind_is_stored_in_one_stream_only() -> None:
+    from shared.bus import stream_of, streams
+
+    areas = {s.name: [str(p).split(".")[1] for p in s.subjects or []] for s in streams()}
+    for message in one_of_each():
+        subject = subjects.subject_of(message)
+        assert subject.split(".")[1] in areas[stream_of(subject)]
+
+
+@EACH
+def test_a_body_on_another_kinds_subject_is_unusable(message: Message) -> None:
+    other = next(m for m in one_of_each() if type(m) is not type(message) and not isinstance(m, JobRejected))
+
+    with pytest.raises(Unusable):
+        subjects.decode(subjects.subject_of(other), subjects.encode(message))
+
+
+def test_a_body_that_names_another_job_than_its_subject_is_unusable() -> None:
+    with pytest.raises(Unusable, match="belongs on weir.job.requested.default.digits"):
+        subjects.decode("weir.job.requested.default.letters", subjects.encode(request()))
+
+
+def test_a_body_that_names_another_namespace_than_its_subject_is_unusable() -> None:
+    with pytest.raises(Unusable, match="belongs on"):
+        subjects.decode("weir.job.requested.team.digits", subjects.encode(request()))
+
+
+def test_a_request_on_the_short_subject_is_for_the_default_namespace() -> None:
+    assert subjects.decode("weir.job.requested.digits", subjects.encode(request())) == request()
+
+
+def test_a_request_for_another_namespace_is_unusable_on_the_short_subject() -> None:
+    with pytest.raises(Unusable):
+        subjects.decode("weir.job.requested.digits", subjects.encode(request(namespace="team")))
+
+
+def test_a_misspelt_field_of_a_request_is_named() -> None:
+    body = with_fields(subjects.encode(request()), epoch=3)
+
+    with pytest.raises(Unusable, match="epoch"):
+        subjects.decode("weir.job.requested.digits", body)
+
+
+def test_a_field_of_a_later_version_is_ignored_in_a_fact() -> None:
+    body = with_fields(subjects.encode(abandoned()), mood="sad")
+
+    assert subjects.decode(subjects.subject_of(abandoned()), body) == abandoned()
+
+
+@pytest.mark.parametrize(
+    "name", ["Digits", "-digits", "digits-", "a.b", "a*", "a>", "", "a" * 41, "a b", "ünder", "digits\n"]
+)
+def test_a_job_name_that_is_no_dns_label_is_unusable(name: str) -> None:
+    body = with_fields(subjects.encode(request()), job=name)
+
+    with pytest.raises(Unusable):
+        subjects.decode(f"weir.job.requested.default.{name}", body)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0},
+        {"epochs": 2.5},
+        {"batch": {"start": 0, "min": 1, "max": 2}},
+        {"program": {"name": "x.py", "digest": "md5-1"}},
+        {"handover": "whenever"},
+        {"grace_s": -1},
+        {"checkpoint": {"every_s": 0.1}},
+    ],
+    ids=lambda w: next(iter(w)),
+)
+def test_a_value_out_of_bounds_is_unusable_and_says_where(wrong: dict[str, object]) -> None:
+    with pytest.raises(Unusable, match=next(iter(wrong))):
+        subjects.decode("weir.job.requested.digits", with_fields(subjects.encode(request()), **wrong))
+
+
+def test_a_subject_that_is_none_of_ours_is_unusable() -> None:
+    with pytest.raises(Unusable, match="no message is called"):
+        subjects.decode("weir.job.wished.default.digits", b"{}")
+
+
+BODIES = [subjects.encode(m) for m in one_of_each()]
+SUBJECTS = [subjects.subject_of(m) for m in one_of_each()]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def _read(subject: str, body: bytes) -> None:
+    try:
+        message = subjects.decode(subject, body)
+    except Unusable:
+        return
+    assert subject in (subjects.subject_of(message), subjects.subject_of(message).replace(".default.", "."))
+
+
+@given(st.sampled_from([*SUBJECTS, "weir.job.requested.digits", "weir", "", "weir.job"]), st.binary())
+def test_any_bytes_are_read_or_unusable_and_nothing_else(subject: str, body: bytes) -> None:
+    _read(subject, body)
+
+
+@given(st.sampled_from(SUBJECTS), st.sampled_from(BODIES), st.data())
+def test_a_damaged_body_is_read_or_unusable_and_nothing_else(subject: str, body: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(body)))
+    _read(subject, body[:at] + data.draw(st.binary(max_size=8)) + body[at + data.draw(st.integers(0, 8)) :])
+
+
+@given(st.sampled_from(list(zip(SUBJECTS, BODIES, strict=True))), st.data())
+def test_any_json_in_any_field_is_read_or_unusable_and_nothing_else(
+    said: tuple[str, bytes], data: st.DataObject
+) -> None:
+    fields = json.loads(said[1])
+    field = data.draw(st.sampled_from(sorted(fields)))
+    _read(said[0], json.dumps({**fields, field: data.draw(JSON)}).encode())
+
+
+def test_a_request_holds_every_number_that_the_design_names() -> None:
+    named = {"program", "epochs", "batch", "ps", "workers", "resources", "device_batch_max", "priority", "policy"}
+    named |= {"image", "checkpoint", "grace_s", "handover", "learning_rate", "volumes", "job", "namespace"}
+
+    assert named <= set(JobRequested.__struct_fields__)
+
+
+def test_the_generation_is_part_of_an_id() -> None:
+    assert abandoned(**{**JOB, "generation": 3}).id() != abandoned().id()

@@ -1,0 +1,120 @@
+"""One of every message; builders set only what matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shared.messages import (
+    MESSAGES,
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobAccepted,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+    ModelProfile,
+    OwnPod,
+    Phases,
+    Program,
+    ProgressReported,
+    Resources,
+    Span,
+    Taint,
+    TaskAddress,
+    TaskExited,
+    TaskPlan,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+    TaskUsage,
+    TrainingResumed,
+)
+
+JOB = {"job": "digits", "namespace": "default", "uid": 7, "generation": 2}
+TASK = {**JOB, "pod": "digits-ps-3", "pod_uid": "pod-uid", "role": "ps", "serial": 3}
+
+
+def request(**fields: Any) -> JobRequested:
+    chosen: dict[str, Any] = {
+        "job": "digits",
+        "program": Program(name="digits.py", digest="sha256-" + "0" * 64),
+        "epochs": 3,
+        "batch": Span(start=32, min=16, max=64),
+        "ps": Span(start=1, min=1, max=4),
+        "workers": Span(start=1, min=1, max=4),
+        **fields,
+    }
+    return JobRequested(**chosen)
+
+
+def abandoned(**fields: Any) -> GenerationAbandoned:
+    return GenerationAbandoned(**{**JOB, "reason": "unschedulable", **fields})
+
+
+def one_of_each() -> list[Message]:
+    """Every kind, in the order of the story, with something in every field that is easily lost."""
+    address = TaskAddress(role="ps", index=0, pod="digits-ps-3", host="10.0.0.3", port=2222)
+    plan = TaskPlan(role="ps", index=0, serial=3, node="n1", resources=Resources(cpu=0.5, memory_gib=1.5))
+    profile = ModelProfile(parameters=10, bytes=40, variables=2)
+    own = OwnPod(namespace="default", job="digits", pod="digits-ps-3", resources=Resources(cpu=0.5))
+    return [
+        request(request_id="abc"),
+        CancelRequested(job="digits", request_id="abc"),
+        JobAccepted(**JOB, request=request(), accepted_s=1.5),
+        JobRejected(job="invalid-12", namespace="-", uid=7, reasons=("no name", "no program")),
+        CapacityChanged(
+            node="n1.example.org",
+            node_uid="node-uid",
+            seen="digest",
+            allocatable=Resources(cpu=4.0, memory_gib=16.0, gpu=1),
+            free=Resources(cpu=1.0),
+            taints=(Taint(key="k", value="v"),),
+            own=(own,),
+            labels={"zone": "a"},
+        ),
+        AllocationDecided(**JOB, revision=5, request=request(), tasks=(plan,), batch=32, reason="grow"),
+        TaskReady(**TASK, node="n1", host="10.0.0.3", ports=(2222, 2223)),
+        TaskStarted(**TASK, node="n1"),
+        TaskExited(**TASK, node="n1", exit_code=137, reason="OOMKilled", message="too much"),
+        ClusterSpecPublished(**JOB, revision=5, request=request(), tasks=(address,), batch=32, previous=1),
+        GenerationPrepared(**TASK, seconds=1.5, error="no"),
+        HandOverOrdered(**JOB, previous=1),
+        abandoned(),
+        TaskUpdated(**TASK, resources=Resources(cpu=2.0), revision=6),
+        CheckpointSaved(**JOB, step=10, samples=320, path="/c/gen-2/ckpt-10", seconds=0.5, drain_s=0.25, final=True),
+        TrainingResumed(**JOB, step=11, samples=352, previous=1, pause_s=0.5, phases=Phases(drain_s=0.25)),
+        ProgressReported(
+            **JOB,
+            step=20,
+            epoch=1,
+            samples=640,
+            total_samples=3000,
+            samples_per_second=64.5,
+            loss=0.5,
+            usage=(TaskUsage(task="ps-3", cpu=0.5, memory_gib=0.25),),
+            profile=profile,
+        ),
+        JobFinished(**JOB, outcome="succeeded", step=94, samples=3000, counted=3000, metrics={"accuracy": 0.75}),
+    ]
+
+
+def spoken_again(message: Message) -> Message:
+    """The same said by somebody who does not remember: equal fields, another object."""
+    return type(message)(**{name: getattr(message, name) for name in message.__struct_fields__})
+
+
+def with_fields(body: bytes, **fields: Any) -> bytes:
+    """A body with some of its JSON replaced, as a careless hand would write it."""
+    return msgspec.json.encode({**msgspec.json.decode(body), **fields})
+
+
+assert [type(m) for m in one_of_each()] == list(MESSAGES), "a message is missing here"

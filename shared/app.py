@@ -48,12 +48,23 @@ async def _live(service: str, chosen: C, start: Start[C]) -> int:
     logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
     stop = _stop_signal()
     try:
-        connection = await bus.connect(chosen.nats_url, service, chosen.nats_credentials)
-        await connection.verify()
-        return await _until_stopped(connection, chosen, start, stop)
+        connection = await _connected(service, chosen, stop)
+        return await _until_stopped(connection, chosen, start, stop) if connection else 0
     except Exception:
         logger.exception("CannotGoOn")
         return CANNOT_GO_ON
+
+
+async def _connected(service: str, chosen: config.Common, stop: asyncio.Event) -> Bus | None:
+    """The bus, with its streams; None where somebody stops us while we wait for it."""
+    connecting = asyncio.ensure_future(bus.connect(chosen.nats_url, service, chosen.nats_credentials))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not connecting.done():
+        return None
+    stopping.cancel()
+    await connecting.result().verify()
+    return connecting.result()
 
 
 async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -103,7 +103,7 @@ def stream_of(subject: str) -> str:
 
 
 async def connect(url: str, name: str, credentials: str = "") -> Bus:
-    """Connect, and go on trying to reconnect for ever; raises `nats.errors.Error` where the first try fails."""
+    """Connect, and reconnect; both are tried for ever, so that a service may start before its server."""
     client = await nats.connect(
         url,
         name=name,
@@ -166,13 +166,20 @@ class Bus:
                 ack = await self.js.publish(subject, body, headers=headers)
                 return int(ack.seq)
             except APIError as error:
-                if error.err_code == WRONG_LAST_SEQUENCE:
-                    raise Stale(subject) from error
-                raise
+                if error.err_code != WRONG_LAST_SEQUENCE:
+                    raise
+                if mine := await self._said_already(subject, message):
+                    return mine
+                raise Stale(subject) from error
             except NatsError as error:
                 log.warning("PublishWaits", subject=subject, attempt=attempt, error=repr(error))
                 await asyncio.sleep(RETRY_S)
         raise NatsTimeout
+
+    async def _said_already(self, subject: str, message: Message) -> int:
+        """Where we ourselves said this last on its subject, before an acknowledgement got lost; 0: we did not."""
+        last = await self.js.get_last_msg(stream_of(subject), subject)
+        return int(last.seq or 0) if (last.headers or {}).get("Nats-Msg-Id") == message.id() else 0
 
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
@@ -257,10 +264,11 @@ class Bus:
     async def tail(
         self, filters: list[str], *, deliver: DeliverPolicy = DeliverPolicy.NEW, since_s: float | None = None
     ) -> AsyncIterator[Heard]:
-        """Watch one stream's subjects without leaving a trace. Unreadable messages are left out.
+        """Watch one stream's subjects without leaving a trace. Unreadable messages are left out, nothing else is.
 
         All `filters` must live in one stream. `since_s` (a point in time) overrides `deliver`.
         """
+        stream = stream_of(filters[0])
         config = ConsumerConfig(
             deliver_policy=deliver if since_s is None else DeliverPolicy.BY_START_TIME,
             opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
@@ -269,19 +277,45 @@ class Bus:
             inactive_threshold=60.0,
             mem_storage=True,
         )
-        stream = stream_of(filters[0])
-        info = await self.js.add_consumer(stream, config)
-        reader = await self.js.pull_subscribe_bind(consumer=info.name, stream=stream)
+        reader, seen = await self._watch(stream, config)
         while True:
             try:
                 batch = await reader.fetch(64, timeout=5)
             except TimeoutError:
                 continue
+            except NatsError as error:
+                if self.client.is_closed:
+                    return
+                log.warning("TailWaits", stream=stream, error=repr(error))
+                reader = await self._watch_again(stream, config, seen)
+                continue
             for raw in batch:
+                seen = raw.metadata.sequence.stream
                 try:
                     yield _read(raw)
                 except subjects.Unusable:
                     continue
+
+    async def _watch(self, stream: str, config: ConsumerConfig) -> tuple[JetStreamContext.PullSubscription, int]:
+        """A reader without a name, and the sequence behind which it begins."""
+        info = await self.js.add_consumer(stream, config)
+        begun = int(info.delivered.stream_seq) if info.delivered else 0
+        return await self.js.pull_subscribe_bind(consumer=info.name, stream=stream), begun
+
+    async def _watch_again(self, stream: str, config: ConsumerConfig, seen: int) -> JetStreamContext.PullSubscription:
+        """The server forgot our reader (it restarted, or we were away for long): another, behind what was seen."""
+        behind = config
+        if seen:
+            behind = replace(
+                config, deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=seen + 1, opt_start_time=None
+            )
+        while True:
+            try:
+                return (await self._watch(stream, behind))[0]
+            except NatsError:
+                if self.client.is_closed:
+                    raise
+                await asyncio.sleep(RETRY_S)
 
     async def last(self, kind: type[Message], key: str) -> Heard | None:
         """The newest message on one subject; None where there is none that can be read."""
@@ -345,7 +379,8 @@ class Bus:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.client.close()
+        with contextlib.suppress(OSError, NatsError):
+            await self.client.close()
 
 
 def _read(raw: Msg) -> Heard:

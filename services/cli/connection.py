@@ -19,6 +19,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
+from services.cli.tasks import end
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.bus import Bus
 
@@ -105,9 +106,9 @@ async def _connected(connection: Connection) -> Bus:
     except (NatsError, OSError, ValueError) as error:
         raise Trouble(f"cannot reach NATS at {connection.shown}: {error}\nIs it running (`weir up`)?") from error
     finally:
-        for waiting in (connecting, failing):
-            waiting.cancel()
-        await asyncio.gather(connecting, failing, return_exceptions=True)
+        if not connecting.done():
+            await end(connecting)
+        await end(failing)
 
 
 async def _dial(connection: Connection, on_error: Callable[[Exception], Awaitable[None]]) -> Client:

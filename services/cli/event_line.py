@@ -14,20 +14,29 @@ from rich.text import Text
 from services.cli.entry import Entry
 from services.cli.sentences import sentence
 from services.cli.words import plain
-from shared.messages import CapacityChanged, DeadLetter, GenerationAbandoned, JobFinished, JobRejected, Message
+from shared.messages import (
+    CapacityChanged,
+    DeadLetter,
+    GenerationAbandoned,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+)
 from shared.subjects import tag_of
 
 DEAD = "dead.letter"
 STYLES = {"job": "cyan", "capacity": "blue", "allocation": "magenta", "cluster": "yellow", "task": "white"}
 STYLES |= {"training": "green", "dead": "red"}
 BAD = "bold red"
-NUMBERS = {"uid": "uid", "revision": "rev", "generation": "gen", "pod": "pod", "step": "step"}
+BETWEEN = {"revision": "rev", "generation": "gen", "step": "step"}
+AT_THE_ENDS = {"uid": "uid", **BETWEEN}
 WIDTHS = (19, 20, 18, 22)  # time, fact, whose, numbers
 
 
 def line(entry: Entry, zone: tzinfo | None) -> Text:
     """`zone` None: that of this machine."""
-    columns = (when(entry.stored_s, zone), fact(entry.said), whose(entry.said), numbers(entry.said))
+    columns = (when(entry.stored_s, zone), fact(entry.said), whose(entry.said), numbers(entry))
     styles = ("dim", style(entry.said), "bold", "dim")
     padded = [(f"{plain(text):<{width}} ", s) for text, width, s in zip(columns, WIDTHS, styles, strict=True)]
     return Text.assemble(*padded, (sentence(entry.said), BAD if bad(entry.said) else ""))
@@ -59,13 +68,12 @@ def whose(said: Message | DeadLetter) -> str:
     return job if namespace == "default" else f"{namespace}/{job}"
 
 
-def numbers(said: Message | DeadLetter) -> str:
-    """What one greps for: uid at the ends of a job's life, revision, generation and step in between."""
-    shown = {short: getattr(said, name) for name, short in NUMBERS.items() if hasattr(said, name)}
-    if not isinstance(said, DeadLetter) and not tag_of(type(said)).startswith("job."):
-        shown.pop("uid", None)
-        shown.pop("pod", None)
-    return " ".join(f"{short}={value}" for short, value in shown.items())
+def numbers(entry: Entry) -> str:
+    """What one greps for: the uid at both ends of a job's life; revision, generation and step in between."""
+    if isinstance(entry.said, JobRequested):
+        return f"uid={entry.sequence}"
+    chosen = AT_THE_ENDS if fact(entry.said).startswith("job.") else BETWEEN
+    return " ".join(f"{short}={value}" for name, short in chosen.items() if (value := getattr(entry.said, name, 0)))
 
 
 def when(stored_s: float, zone: tzinfo | None) -> str:

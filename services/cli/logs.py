@@ -77,7 +77,7 @@ def _explained() -> Iterator[None]:
     except config.ConfigException as error:
         raise Trouble(f"no Kubernetes to ask: {error}\nIs `weir up` running here? Else give --kube URL.") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise Trouble(f"cannot reach Kubernetes: {error}") from error
+        raise Trouble(f"cannot reach Kubernetes: {getattr(error, 'reason', None) or error}") from error
 
 
 def _refusal(error: Any) -> str:

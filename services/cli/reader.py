@@ -22,7 +22,7 @@ from shared import subjects
 from shared.bus import Bus
 from shared.messages import DeadLetter, Message
 
-BATCH, WAIT_S, RETRY_S, IDLE_S = 256, 5.0, 0.5, 60.0
+BATCH, WAIT_S, RETRY_S, IDLE_S = 256, 2.0, 0.5, 60.0
 Subscription = JetStreamContext.PullSubscription
 
 

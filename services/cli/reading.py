@@ -13,6 +13,7 @@ from contextlib import aclosing
 
 from services.cli.entry import Entry
 from services.cli.reader import Reader, Wanted
+from services.cli.tasks import end
 from shared.bus import Bus
 
 SETTLE_S = 0.1
@@ -51,9 +52,7 @@ async def _as_it_comes(readers: list[Reader]) -> AsyncGenerator[Entry, None]:
             for entry in await _settled(queue):
                 yield entry
     finally:
-        for task in pouring:
-            task.cancel()
-        await asyncio.gather(*pouring, return_exceptions=True)
+        await end(*pouring)
 
 
 async def _settled(queue: Coming) -> list[Entry]:

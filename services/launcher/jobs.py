@@ -1,35 +1,20 @@
-"""What the bus has said of one job: a fold, one message at a time.
-
-Law: folding the same message twice is folding it once, and a message about a generation that is over changes nothing.
-So a repeated, late or already remembered message is harmless, and a restarted launcher reads its way to the same state.
-"""
+"""How far one job has come, as the bus told it: its generations, and what its pods said of themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
-from msgspec.structs import replace
 
 from services.launcher.labels import pod_name
 from shared.messages import (
     AllocationDecided,
-    CheckpointSaved,
     ClusterSpecPublished,
-    GenerationAbandoned,
     GenerationPrepared,
-    HandOverOrdered,
-    JobMessage,
     TaskExited,
     TaskPlan,
     TaskReady,
     TaskStarted,
     TaskUpdated,
-    TrainingResumed,
 )
-
-ABANDONED_KEPT = 3  # a generation may yet turn out to run after it was given up: keep what it wanted for a while
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,123 +76,3 @@ def paused(job: Job) -> bool:
     """The newest decision wants nothing, and nothing must be waited for."""
     newest = job.newest
     return newest is not None and not job.generations[newest].decision.tasks and locked(job) is None
-
-
-# ---------------------------------------------------------------- the fold
-
-
-def fold(job: Job, message: JobMessage, at_s: float) -> Job:
-    return _FOLDS[type(message)](job, message, at_s)
-
-
-def _decided(job: Job, message: AllocationDecided, at_s: float) -> Job:
-    newest = job.newest
-    if not ahead(job, message.generation) and message.generation != job.running:
-        return job
-    if newest is not None and message.generation < newest:
-        return job
-    known = job.generations.get(message.generation)
-    if known is not None:
-        later = message.revision > known.decision.revision
-        return _with(job, message.generation, replace(known, decision=message)) if later else job
-    return _with(_rested(job), message.generation, Generation(decision=message, decided_s=at_s))
-
-
-def _rested(job: Job) -> Job:
-    """After a pause nothing runs, and the next generation has none before it."""
-    if not paused(job):
-        return job
-    left = {n: g for n, g in job.generations.items() if ahead(job, n) and g.decision.tasks}
-    return replace(job, running=None, drained=None, generations=left)
-
-
-def _published(job: Job, message: ClusterSpecPublished, at_s: float) -> Job:
-    known = job.generations.get(message.generation)
-    if known is None or known.spec is not None:
-        return job
-    return _with(job, message.generation, replace(known, spec=message, spec_s=at_s))
-
-
-def _prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
-    known = job.generations.get(message.generation)
-    if known is None or message.pod_uid in known.prepared:
-        return job
-    prepared = {**known.prepared, message.pod_uid: message}
-    return _with(job, message.generation, replace(known, prepared=prepared))
-
-
-def _ordered(job: Job, message: HandOverOrdered, at_s: float) -> Job:
-    known = job.generations.get(message.generation)
-    if known is None or known.ordered_s is not None:
-        return job
-    return _with(job, message.generation, replace(known, ordered_s=at_s))
-
-
-def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
-    known = job.generations.get(message.generation)
-    if known is None or known.abandoned or not ahead(job, message.generation):
-        return job
-    return _tidy(replace(_with(job, message.generation, replace(known, abandoned=True)), settled_s=at_s))
-
-
-def _resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:
-    return _running(job, message.generation, at_s)
-
-
-def _running(job: Job, number: int, at_s: float) -> Job:
-    if number not in job.generations or not ahead(job, number):
-        return job
-    return _tidy(replace(job, running=number, drained=None, settled_s=at_s))
-
-
-def _saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
-    job = _running(job, message.generation, at_s)  # it trains, though nobody has heard it say so: old facts may go
-    return replace(job, drained=message.generation) if message.final and message.generation == job.running else job
-
-
-def _updated(job: Job, message: TaskUpdated, at_s: float) -> Job:
-    known = job.updated.get(message.pod_uid)
-    if known is not None and known.revision >= message.revision:
-        return job
-    return replace(job, updated={**job.updated, message.pod_uid: message})
-
-
-def _task_fact(field: str) -> Callable[[Job, Any, float], Job]:
-    def fold_one(job: Job, message: Any, at_s: float) -> Job:
-        facts = getattr(job, field)
-        if message.pod_uid in facts:
-            return job
-        changed: Job = replace(job, **{field: {**facts, message.pod_uid: message}})
-        return changed
-
-    return fold_one
-
-
-def _with(job: Job, number: int, generation: Generation) -> Job:
-    return replace(job, generations={**job.generations, number: generation})
-
-
-def _tidy(job: Job) -> Job:
-    """Forget the generations that are over, and what was said of pods that none of the rest wants."""
-    left = {n: g for n, g in job.generations.items() if job.running is None or n >= job.running}
-    over = sorted(n for n, g in left.items() if g.abandoned and n != job.running)[:-ABANDONED_KEPT]
-    left = {n: g for n, g in left.items() if n not in over}
-    names = {name for generation in left.values() for name in generation.tasks}
-    fields = ("ready", "started", "exited", "updated")
-    facts = {f: {u: m for u, m in getattr(job, f).items() if m.pod in names} for f in fields}
-    return replace(job, generations=left, **facts)
-
-
-_FOLDS: dict[type[JobMessage], Callable[[Job, Any, float], Job]] = {
-    AllocationDecided: _decided,
-    ClusterSpecPublished: _published,
-    GenerationPrepared: _prepared,
-    HandOverOrdered: _ordered,
-    GenerationAbandoned: _abandoned,
-    TrainingResumed: _resumed,
-    CheckpointSaved: _saved,
-    TaskReady: _task_fact("ready"),
-    TaskStarted: _task_fact("started"),
-    TaskExited: _task_fact("exited"),
-    TaskUpdated: _updated,
-}

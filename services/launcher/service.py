@@ -14,10 +14,11 @@ from typing import cast
 
 import structlog
 
-from services.launcher import exits, facts, kube, memory, view
-from services.launcher.actions import Action, CreatePod, CreateService, ResizePod, Say
+from services.launcher import exits, facts, memory, view
+from services.launcher.actions import Action, CreatePod, CreateService, Say
 from services.launcher.api import Api, Body, connect
 from services.launcher.facts import Kind
+from services.launcher.hands import Hands
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
 from services.launcher.watch import Watcher
@@ -62,15 +63,14 @@ KINDS: tuple[Kind, ...] = ("nodes", "services", "pods")
 
 class Launcher:
     def __init__(self, bus: Bus, api: Api, settings: Settings, clock: Callable[[], float] = time.time) -> None:
-        self.bus, self.api, self.settings, self.clock = bus, api, settings, clock
+        self.bus, self.settings, self.clock = bus, settings, clock
         self.view = view.View()
         self.after: dict[str, int] = {}  # by stream: the last message in the view
         self.backlog: list[Heard] | None = []  # until all that was said is read
         self.unlisted, self.listed = set(KINDS), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
         self.dues: dict[int, float] = {}  # when time alone changes something, by job
-        self.failures: dict[str, int] = {}  # in a row, by action
-        self.slots = asyncio.Semaphore(settings.kube_parallel)
+        self.hands = Hands(api, settings, self.on_outcome)
         self.saved_s, self.unsaved = clock(), False
 
     # ------------------------------------------------------------ remember
@@ -135,13 +135,10 @@ class Launcher:
     async def run(self) -> None:
         self.view = view.awake(self.view, self.clock())
         log.info("Awake", jobs=len(self.view.told.jobs), pods=sum(map(len, self.view.pods.values())))
-        try:
-            while True:
-                await self.answer()
-                await self.save_now_and_then()
-                await self.until_stirred()
-        finally:
-            await self.api.close()
+        while True:
+            await self.answer()
+            await self.save_now_and_then()
+            await self.until_stirred()
 
     async def answer(self) -> None:
         """Once for all that has happened since the last time."""
@@ -152,7 +149,7 @@ class Launcher:
                 await self.say(action.message)
             else:
                 self.view = view.asked(self.view, action.key())
-                self.bus.spawn(self.perform(action))
+                self.bus.spawn(self.hands.perform(action))
         for uid in uids:
             self.view = exits.forget(self.view, uid)
             self.look_again(uid)
@@ -177,33 +174,11 @@ class Launcher:
         await self.bus.publish(message)
         self.remember(message, self.clock())
 
-    async def perform(self, action: Action) -> None:
-        log.info(type(action).__name__, action=action.key())
-        try:
-            async with self.slots:
-                await kube.perform(action, self.api, self.settings)
-            self.failures.pop(action.key(), None)
-        except kube.Refused as error:
-            await self.on_refused(action, str(error))
-        except kube.TryLater as error:
-            await self.again_later(action, str(error))
-
-    async def on_refused(self, action: Action, why: str) -> None:
-        """What cannot be made ends its generation; a resize that cannot be done is left; a deletion is tried again."""
-        log.warning("Refused", action=action.key(), error=why)
-        if isinstance(action, CreatePod | CreateService):
+    def on_outcome(self, action: Action, refusal: str | None) -> None:
+        """It may be ordered again; what cannot be made ends its generation."""
+        if refusal is not None and isinstance(action, CreatePod | CreateService):
             decision = action.decision
-            self.view = view.refused(self.view, decision.uid, decision.generation, why)
-            self.view = view.unasked(self.view, action.key())
-            self.stir(decision.uid)
-        elif not isinstance(action, ResizePod):
-            await self.again_later(action, why)
-
-    async def again_later(self, action: Action, why: str) -> None:
-        count = self.failures[action.key()] = self.failures.get(action.key(), 0) + 1
-        wait_s = min(self.settings.kube_retry_s * 2 ** (count - 1), self.settings.kube_retry_max_s)
-        log.warning("TryingAgain", action=action.key(), in_s=wait_s, error=why)
-        await asyncio.sleep(wait_s)
+            self.view = view.refused(self.view, decision.uid, decision.generation, refusal)
         self.view = view.unasked(self.view, action.key())
         self.stir(*self.view.uids())
 
@@ -214,12 +189,14 @@ class Launcher:
 
 
 async def start(bus: Bus, settings: Settings) -> None:
-    launcher = Launcher(bus, await connect(settings), settings)
+    api = await connect(settings)
+    bus.on_close(api.close)
+    launcher = Launcher(bus, api, settings)
     known = await memory.load(bus)
     launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
     await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)
     await launcher.caught_up()
     for kind in KINDS:
-        bus.spawn(Watcher(launcher.api, kind, settings, launcher.on_list, launcher.on_change).run())
+        bus.spawn(Watcher(api, kind, settings, launcher.on_list, launcher.on_change).run())
     await launcher.listed.wait()
     bus.spawn(launcher.run())

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from services.launcher import actions
 from services.launcher.facts import NodeFact, PodFact, ServiceFact
-from services.launcher.jobs import Job, fold
+from services.launcher.folding import fold
+from services.launcher.jobs import Job
 from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, JobMessage
 
 FINISHED_KEPT = 10_000  # uids of finished jobs, the newest: a late decision must not bring one back

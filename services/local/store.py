@@ -135,7 +135,7 @@ class Store:
         return self.put(kind, key, MODIFIED, old, body)
 
     def change(self, kind: Kind, namespace: str, name: str, how: Callable[[Body], Body]) -> Body | None:
-        """As the system's own parts write: the latest version through `how`; None: there is no such object."""
+        """As the system's parts write: the latest version through `how`; None: there is no such object."""
         body = self.find(kind, namespace, name)
         return None if body is None else self.update(kind, how(body))
 
@@ -221,7 +221,7 @@ class Store:
         )
 
     def finish(self, kind: Kind, body: Body) -> None:
-        """The kubelet's last word: it has ended and may go, unless a finalizer holds it or it is another pod."""
+        """The kubelet's last word: it has ended and may go, unless a finalizer holds it or it is another."""
         current = self.find(kind, namespace_of(body), name_of(body))
         if current is not None and uid_of(current) == uid_of(body):
             self.delete(kind, namespace_of(body), name_of(body), Deletion(grace_s=0))

@@ -54,11 +54,12 @@ class Child:
             self._fresh = _spawn("services.trainer.child", theirs)
         self._pid: int | None = self._fresh.pid if self._fresh else None
         self._ended = False
+        self.gone = asyncio.Event()
 
     async def listen(self) -> None:
         """Hear the child until it ends."""
         reader, self._writer = await asyncio.open_connection(sock=self._ours, limit=LINE_LIMIT)
-        while text := await reader.readline():
+        while text := await _line(reader):
             word = WORDS.decode(text)
             if isinstance(word, Born):
                 self._born(word.pid)
@@ -66,6 +67,7 @@ class Child:
                 await self._on_word(word)
         self._pid = None
         self._reap()
+        self.gone.set()
         if not self._ended:
             await self._on_end()
 
@@ -90,6 +92,14 @@ class Child:
     def _reap(self) -> None:
         if self._fresh is not None:
             self._fresh.wait()
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """The next line; none when the child is gone, also where it had not read all that it was told."""
+    try:
+        return await reader.readline()
+    except ConnectionResetError:
+        return b""
 
 
 def _spawn(module: str, theirs: socket.socket, *words: str) -> subprocess.Popen[bytes]:

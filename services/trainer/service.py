@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import tempfile
 import time
@@ -54,6 +55,7 @@ from shared.messages import (
 
 logger = structlog.get_logger()
 EXIT_EVICTED, EXIT_RETRY = 143, 138
+ENDING_S = 5.0  # more than a killed process takes to go
 
 
 class Settings(config.Common, frozen=True, kw_only=True):
@@ -87,6 +89,7 @@ class Trainer:
         self.pod = Pod(name=settings.pod)
         self.ports = Ports(settings.ports)
         self.children: dict[int, Child] = {}
+        self.leaving: list[Child] = []
         self.causes: dict[int, Failed] = {}
         self.drains: dict[int, CheckpointSaved] = {}
         self.usage: dict[str, TaskUsage] = {}
@@ -152,6 +155,7 @@ class Trainer:
                 await self._say_last_is_final(generation)
 
     async def _start_child(self, spec: ClusterSpecPublished, fresh: bool) -> None:
+        await self._until_ports_are_free()
         carries_on = spec.previous is not None or bool((await self.gate.look()).paths)
         assignment = await self._assignment(spec, carries_on)
         child = Child(
@@ -202,6 +206,14 @@ class Trainer:
         child = self.children.pop(generation, None)
         if child is not None:
             child.end()
+            self.leaving.append(child)
+
+    async def _until_ports_are_free(self) -> None:
+        """A child that was ended holds its port until it is gone, and the next but one needs that very port."""
+        leaving, self.leaving = self.leaving, []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ENDING_S):
+                await asyncio.gather(*(child.gone.wait() for child in leaving))
 
     async def _say_last_is_final(self, generation: int) -> None:
         entry = await self.gate.look()
@@ -308,7 +320,7 @@ class Trainer:
             self.pod = supervise.on_child_gone(self.pod, generation, broken=False)
             await self.bus.publish(self._prepared_message(spec, error=failure.cause))
         elif phase is not None and generation in self.causes and self.pod.leads(generation):
-            await self._broken(generation)
+            await self._broken(generation, drains=phase == "draining")
         elif phase is not None:
             raise Leave(EXIT_RETRY)
 
@@ -316,10 +328,10 @@ class Trainer:
         await self._say(JobFinished, spec.generation, outcome="failed", cause=failure.cause, finished_s=time.time())
         raise Leave(1)
 
-    async def _broken(self, generation: int) -> None:
+    async def _broken(self, generation: int, drains: bool) -> None:
         """A chief that lost another task stays for the next generation; where none comes, its pod ends."""
         self.pod = supervise.on_child_gone(self.pod, generation, broken=True)
-        if generation in self.pod.ordered.values():
+        if drains:
             await self._say_last_is_final(generation)
         await asyncio.sleep(self.settings.peer_grace_s)
         if self.pod.newest == generation:

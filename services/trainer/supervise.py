@@ -68,10 +68,15 @@ Actions = tuple[Action, ...]
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod knows. `children` live or are broken; `again`: generations to be restarted, with their path."""
+    """What a pod knows. `children` are alive or broken; `again` are generations to be restarted, with their path.
+
+    `newest`, `trains` and `given_up`: the newest generation that is wanted, that has resumed, that was abandoned.
+    """
 
     name: str
     newest: int = -1
+    trains: int = -1
+    given_up: int = -1
     specs: dict[int, ClusterSpecPublished] = {}
     children: dict[int, Phase] = {}
     finals: dict[int, CheckpointSaved] = {}
@@ -93,13 +98,19 @@ def on_spec(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
     """A newer generation is wanted: start for it, or first free the place."""
     if spec.generation <= pod.newest:
         return pod, ()
-    pod, ended = _end(pod, [g for g, phase in pod.children.items() if phase in ("preparing", "prepared")])
+    pod, ended = _end(pod, [g for g in pod.children if _makes_way(pod, g, spec)])
     pod = msgspec.structs.replace(pod, newest=spec.generation, specs={**pod.specs, spec.generation: spec})
     if _waits_for_final(pod, spec):
         pod, actions = _drain(pod, spec.previous)
     else:
         pod, actions = _start(pod, spec)
     return pod, ended + actions
+
+
+def _makes_way(pod: Pod, generation: int, spec: ClusterSpecPublished) -> bool:
+    """What never began, and what is older than the one that runs (its `TrainingResumed` may come later than this)."""
+    over = spec.previous is not None and generation < spec.previous
+    return over or pod.children[generation] in ("preparing", "prepared")
 
 
 def _waits_for_final(pod: Pod, spec: ClusterSpecPublished) -> bool:
@@ -142,7 +153,12 @@ def on_hand_over(pod: Pod, order: HandOverOrdered) -> tuple[Pod, Actions]:
 
 
 def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
-    """A generation has drained and saved: the next may begin (or, after a restart, be started)."""
+    """A generation has drained and saved: the next may begin (or, after a restart, be started).
+
+    Unless the next was given up meanwhile: the one that has saved goes on, and what it has saved is no last word.
+    """
+    if 0 <= pod.newest == pod.given_up:
+        return pod, ()
     pod = msgspec.structs.replace(pod, finals={**pod.finals, saved.generation: saved})
     spec = pod.specs.get(pod.newest)
     if spec is None or spec.previous != saved.generation:
@@ -174,11 +190,17 @@ def _begin(pod: Pod, generation: int, path: str | None) -> tuple[Pod, Actions]:
 def on_resumed(pod: Pod, fact: TrainingResumed) -> tuple[Pod, Actions]:
     """A generation trains: everything older ends."""
     pod, ended = _end(pod, [g for g in pod.children if g < fact.generation])
-    return msgspec.structs.replace(pod, again={}), ended
+    return msgspec.structs.replace(pod, again={}, trains=max(pod.trains, fact.generation)), ended
 
 
 def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
-    """A generation will not be: the one before goes on, or, where it was stopped for it, starts again."""
+    """A generation will not be: the one before goes on, or, where it was stopped for it, starts again.
+
+    One that has resumed all the same stays: the launcher takes it for the running one, too.
+    """
+    if fact.generation <= pod.trains:
+        return pod, ()
+    pod = msgspec.structs.replace(pod, given_up=max(pod.given_up, fact.generation))
     spec = pod.specs.get(fact.generation)
     pod, ended = _end(pod, [g for g in pod.children if g == fact.generation])
     if spec is None or spec.previous is None:
@@ -188,16 +210,15 @@ def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
 
 
 def _revive(pod: Pod, generation: int) -> tuple[Pod, Actions]:
-    final = pod.finals.get(generation)
-    finals = {g: f for g, f in pod.finals.items() if g != generation}
-    phase = pod.children.get(generation)
+    """Let a generation go on; what it has saved for the one that was given up is no last word any more."""
+    final, phase = pod.finals.get(generation), pod.children.get(generation)
+    pod = msgspec.structs.replace(pod, finals={g: f for g, f in pod.finals.items() if g != generation})
     if phase == "draining":
-        pod = msgspec.structs.replace(_with(pod, generation, "running"), finals=finals)
-        return pod, (GoOnChild(generation),)
+        return _with(pod, generation, "running"), (GoOnChild(generation),)
     if final is None or phase is not None or not pod.belongs(generation):
         return pod, ()
     again = {**pod.again, generation: final.path}
-    return _start(msgspec.structs.replace(pod, finals=finals, again=again), pod.specs[generation])
+    return _start(msgspec.structs.replace(pod, again=again), pod.specs[generation])
 
 
 def on_child_gone(pod: Pod, generation: int, broken: bool) -> Pod:

@@ -9,6 +9,14 @@ from typing import NamedTuple
 import pytest
 
 from services.__main__ import weir
+from services.cli.tasks import end
+from shared.bus import Bus
+
+
+async def closed(bus: Bus) -> None:
+    """End what a connection follows, then the connection."""
+    await end(*bus._tasks)
+    await bus.close()
 
 
 class Said(NamedTuple):

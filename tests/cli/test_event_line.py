@@ -8,7 +8,7 @@ from datetime import UTC
 import pytest
 
 from services.cli.entry import Entry
-from services.cli.event_line import WIDTHS, document, line, whose
+from services.cli.event_line import WIDTHS, document, line, numbers, whose
 from services.cli.sentences import sentence
 from shared.messages import CancelRequested, DeadLetter, JobFinished, Message, ProgressReported
 from shared.subjects import subject_of
@@ -41,9 +41,18 @@ def test_every_kind_is_a_document_that_holds_the_message_whole(said: Message) ->
 
 
 def test_the_columns_stand_below_each_other() -> None:
-    drawn = {line(entry(said), UTC).plain.index(sentence(said)) for said in one_of_each() if type(said) in (JobFinished, ProgressReported)}
+    drawn = {
+        line(entry(said), UTC).plain.index(sentence(said))
+        for said in one_of_each()
+        if type(said) in (JobFinished, ProgressReported)
+    }
 
     assert drawn == {sum(WIDTHS) + len(WIDTHS)}
+
+
+def test_a_request_shows_the_uid_that_its_job_will_have() -> None:
+    assert numbers(entry(one_of_each()[0])) == "uid=7"
+    assert numbers(entry(JobFinished(**JOB, outcome="failed", step=3))) == "uid=7 gen=2 step=3"
 
 
 def test_another_namespace_than_the_default_is_told() -> None:

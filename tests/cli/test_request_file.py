@@ -51,7 +51,7 @@ def test_what_is_no_request_at_all_is_wrong_use(text: str) -> None:
 
 
 def test_a_slip_of_yaml_is_told_with_its_place() -> None:
-    with pytest.raises(Trouble, match="d.yaml is not YAML: line 2, column"):
+    with pytest.raises(Trouble, match=r"d\.yaml is not YAML: line 2, column"):
         parse("job: a\nps: 1: 2\n", "d.yaml")
 
 

@@ -35,7 +35,6 @@ def test_a_sentence_is_one_line_that_says_something(said: Message | DeadLetter) 
     assert "None" not in told and "<" not in told
 
 
-
 def test_a_decision_tells_its_size_and_its_reason() -> None:
     decided = next(m for m in one_of_each() if type(m).__name__ == "AllocationDecided")
 
@@ -69,7 +68,9 @@ def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
 
 def test_a_node_tells_why_nothing_can_be_put_on_it() -> None:
     free = Resources(cpu=1.5, memory_gib=4)
-    node = CapacityChanged(node="n", node_uid="u", seen="d", allocatable=free, free=free, ready=False, schedulable=False)
+    node = CapacityChanged(
+        node="n", node_uid="u", seen="d", allocatable=free, free=free, ready=False, schedulable=False
+    )
 
     assert sentence(node) == "has 1.5 cpu, 4 GiB free of 1.5 cpu, 4 GiB, is not ready, is cordoned"
     assert sentence(msgspec.structs.replace(node, gone=True)) == "is gone"

@@ -20,6 +20,7 @@ class ApiServer:
     def __init__(self) -> None:
         self.objects: dict[Key, Body] = {}
         self.version, self.born, self.url = 100, 0, ""
+        self.history: list[tuple[int, str, Body]] = []
         self.watches: dict[asyncio.Queue[Body | None], str] = {}
         self.trouble: list[tuple[int, str]] = []
         self.calls: list[tuple[str, str, Body]] = []
@@ -36,9 +37,11 @@ class ApiServer:
             self.objects.pop(key, None)
         else:
             self.objects[key] = body
+        event = {"type": verb, "object": json.loads(json.dumps(body))}
+        self.history.append((self.version, kind, event))
         for queue, wanted in self.watches.items():
             if wanted == kind:
-                queue.put_nowait({"type": verb, "object": json.loads(json.dumps(body))})
+                queue.put_nowait(event)
         return body
 
     def node(self, name: str, ready: str = "True") -> None:
@@ -88,13 +91,16 @@ class ApiServer:
 
     async def watch(self, request: web.Request, kind: str) -> web.StreamResponse:
         stream, queue = web.StreamResponse(), asyncio.Queue[Body | None]()
-        await stream.prepare(request)
+        since = int(request.query["resourceVersion"])
+        for event in [event for at, of, event in self.history if of == kind and at > since]:
+            queue.put_nowait(event)
         self.watches[queue] = kind
+        await stream.prepare(request)
         try:
             while (event := await queue.get()) is not None:
                 await stream.write(json.dumps(event).encode() + b"\n")
-            assert request.transport
-            request.transport.close()
+            if request.transport:
+                request.transport.close()
         finally:
             self.watches.pop(queue, None)
         return stream

@@ -53,7 +53,10 @@ def test_since_when_a_pod_finds_no_place() -> None:
 
 
 def test_why_a_container_waits() -> None:
-    assert pod({"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}).waiting == "ImagePullBackOff"
+    assert (
+        pod({"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}).waiting
+        == "ImagePullBackOff"
+    )
 
 
 def test_what_the_node_really_gives() -> None:
@@ -80,7 +83,8 @@ def test_no_stamp_is_the_beginning_of_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("500m", 0.5), ("2", 2.0), ("0.25", 0.25), ("1Gi", 2**30), ("128974848", 128974848), ("1k", 1000)]
+    ("text", "value"),
+    [("500m", 0.5), ("2", 2.0), ("0.25", 0.25), ("1Gi", 2**30), ("128974848", 128974848), ("1k", 1000)],
 )
 def test_quantities_are_numbers(text: str, value: float) -> None:
     assert number(text) == value

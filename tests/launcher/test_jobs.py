@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from services.launcher.folding import fold
 from services.launcher.generations import in_flight, previous, wanted
-from services.launcher.jobs import Job, fold, paused
+from services.launcher.jobs import Job, paused
 from services.launcher.view import View, told
 from shared.messages import CheckpointSaved, GenerationAbandoned, JobFinished, TaskReady, TrainingResumed
 from tests.launcher.builders import JOB, UID, decided, names

@@ -72,7 +72,10 @@ async def test_a_resize_goes_to_the_subresource(server: ApiServer, api: Api) -> 
     await perform(POD, api)
     task = plan("w3", Resources(cpu=2, memory_gib=4))
     await perform(ResizePod(namespace="default", name="net-worker-3", uid="x", task=task, revision=2), api)
-    assert server.pod("net-worker-3")["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2000m", "memory": "4096Mi"}
+    assert server.pod("net-worker-3")["spec"]["containers"][0]["resources"]["limits"] == {
+        "cpu": "2000m",
+        "memory": "4096Mi",
+    }
 
 
 @pytest.mark.parametrize(("code", "reason"), [(403, "Forbidden"), (404, "NotFound"), (422, "Invalid")])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from services.launcher import pods
 from services.launcher.actions import CreatePod
 from services.launcher.facts import pod_fact
@@ -12,11 +14,11 @@ from shared.messages import CheckpointRule, JobRequested, Resources, Volume
 from tests.launcher.builders import decided, request
 
 
-def made(word: str = "w3", wanted: JobRequested | None = None, resources: Resources | None = None, **fields: Any) -> Any:
+def made(
+    word: str = "w3", wanted: JobRequested | None = None, resources: Resources | None = None, **fields: Any
+) -> Any:
     amounts = resources or Resources(cpu=0.5, memory_gib=1.5)
     decision = decided(4, word, resources=amounts)
-    from msgspec.structs import replace
-
     decision = replace(decision, request=wanted or request())
     task = decision.tasks[0]
     name = f"net-{task.role}-{task.serial}"

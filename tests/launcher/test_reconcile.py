@@ -122,7 +122,11 @@ def test_an_error_in_preparing_ends_the_generation_and_only_its_own_pods_go(worl
 
 @pytest.mark.parametrize(
     ("step", "limit", "says"),
-    [("decide", "start", "net-worker-2 (Pending)"), ("stand", "prepare", "not prepared"), ("hand_over", "resume", "not resumed")],
+    [
+        ("decide", "start", "net-worker-2 (Pending)"),
+        ("stand", "prepare", "not prepared"),
+        ("hand_over", "resume", "not resumed"),
+    ],
 )
 def test_each_step_has_its_time_limit(world: World, step: str, limit: str, says: str) -> None:
     world.train(decided(1, "c0 p1"))

@@ -12,7 +12,7 @@ import pytest
 from services.launcher import memory
 from services.launcher.service import start
 from services.launcher.settings import Settings
-from shared import bus
+from shared import bus as wire
 from shared.bus import Bus, Heard
 from shared.messages import (
     AllocationDecided,
@@ -52,16 +52,18 @@ class Stage:
         self.said.append((time.monotonic(), heard.message))
 
     async def begin(self, **settings: Any) -> None:
-        self.launcher = await bus.connect(self.url, "launcher")
+        self.launcher = await wire.connect(self.url, "launcher")
         retry = {"kube_retry_s": 0.02, "kube_retry_max_s": 0.1}
         await start(self.launcher, Settings(nats_url=self.url, kube_url=self.server.url, **retry, **settings))
 
     async def kill(self) -> None:
+        """A cancellation that meets a message in the same tick may be lost (Python 3.11): it is repeated."""
         assert self.launcher
-        for task in self.launcher._tasks:
-            task.cancel()
-        await asyncio.gather(*self.launcher._tasks, return_exceptions=True)
-        await self.launcher.client.close()
+        while alive := [task for task in self.launcher._tasks if not task.done()]:
+            for task in alive:
+                task.cancel()
+            await asyncio.wait(alive, timeout=0.05)
+        await self.launcher.close()
 
     async def until(self, true: Callable[[], object]) -> None:
         async with asyncio.timeout(ENOUGH_S):
@@ -102,10 +104,10 @@ class Stage:
 
 
 @pytest.fixture
-async def stage(nats_url: str, connection: Bus) -> AsyncIterator[Stage]:
+async def stage(nats_url: str, bus: Bus) -> AsyncIterator[Stage]:
     async with api_server() as server:
-        made = Stage(nats_url, connection, server)
-        await connection.follow(SAID, made.on_said, {})
+        made = Stage(nats_url, bus, server)
+        await bus.follow(SAID, made.on_said, {})
         yield made
         if made.launcher:
             await made.kill()
@@ -125,16 +127,22 @@ async def test_a_life_from_the_decision_to_nothing(stage: Stage) -> None:
 
 async def test_from_the_last_prepared_to_the_order_it_is_a_few_milliseconds(stage: Stage) -> None:
     await stage.begin()
-    await stage.bus.publish(decided(1, "c0 p1"))
-    await stage.ready(*names("c0 p1"))
-    await stage.heard(ClusterSpecPublished)
-    await stage.prepared(1, "net-chief-0")
-    await asyncio.sleep(0.05)
+    took = [await hand_over_s(stage, generation) for generation in range(1, 6)]
+    assert min(took) < 0.02, took  # 2 ms; the best of five, because the machine has other things to do
+
+
+async def hand_over_s(stage: Stage, generation: int) -> float:
+    await stage.bus.publish(decided(generation, "c0 p1"))
+    if generation == 1:
+        await stage.ready(*names("c0 p1"))
+    await stage.heard(ClusterSpecPublished, generation)
+    await stage.prepared(generation, "net-chief-0")
+    await asyncio.sleep(0.02)
     begun = time.monotonic()
-    await stage.prepared(1, "net-ps-1")
-    await stage.heard(HandOverOrdered)
-    took = next(at for at, m in stage.said if isinstance(m, HandOverOrdered)) - begun
-    assert took < 0.1, f"{took * 1000:.1f} ms"  # 3 ms on an idle machine
+    await stage.prepared(generation, "net-ps-1")
+    await stage.heard(HandOverOrdered, generation)
+    await stage.resumed(generation)
+    return next(at for at, m in stage.said if isinstance(m, HandOverOrdered) and m.generation == generation) - begun
 
 
 async def test_killed_between_any_two_steps_it_goes_on_where_it_was(stage: Stage) -> None:
@@ -178,7 +186,7 @@ async def test_while_it_was_away_a_pod_vanished_and_a_job_finished(stage: Stage)
 async def test_a_restart_reads_on_from_the_snapshot_even_when_old_facts_are_gone(stage: Stage) -> None:
     await stage.begin(snapshot_s=0.0)
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
-    while len((await memory.load(stage.bus)).told.jobs) == 0 or (await memory.load(stage.bus)).told.jobs[UID].running != 1:
+    while not any(job.running for job in (await memory.load(stage.bus)).told.jobs.values()):
         await asyncio.sleep(0.01)
     await stage.kill()
     await stage.bus.js.purge_stream("weir-facts")

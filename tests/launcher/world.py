@@ -1,7 +1,7 @@
 """A cluster and its trainers as plain values: performs what the launcher decides, and holds it to its invariants.
 
-Never two pods of one name; never a pod of the running generation deleted before its successor resumed; nothing made for a
-job that is over; nothing said twice. `restarts`: the launcher is killed and rebuilt from the log at every step.
+Never two pods of one name; never a pod of the running generation deleted before its successor resumed; nothing made
+for a job that is over; nothing said twice. `restarts`: the launcher is killed and rebuilt from the log at every step.
 """
 
 from __future__ import annotations

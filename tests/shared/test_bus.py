@@ -254,9 +254,9 @@ async def _consumers(bus: Bus, count: int, stream: str = subjects.ORDERS) -> Non
 
 async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_server: NatsServer, bus: Bus) -> None:
     """A follower, a watcher and a speaker live through it without being told."""
-    ears, listener = Ears(), await connected(nats_server.url, "listener")
-    await listener.follow([GenerationAbandoned], ears, {})
-    watching = asyncio.ensure_future(first(6, listener.tail([ABANDONED]), within_s=40))
+    ears = Ears()
+    await bus.follow([GenerationAbandoned], ears, {})
+    watching = asyncio.ensure_future(first(6, bus.tail([ABANDONED]), within_s=40))
     await _consumers(bus, 2)
     await say(bus, *abandonments(3))
     await ears.until(3)
@@ -271,7 +271,20 @@ async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_ser
     await ears.until(6, within_s=30)
     assert list(dict.fromkeys(ears.ids)) == [m.id() for m in abandonments(6)]
     assert [h.message for h in await watching] == abandonments(6)
-    await listener.close()
+
+
+async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(nats_server: NatsServer, bus: Bus) -> None:
+    await bus.publish(abandoned(generation=1))
+    watching = asyncio.ensure_future(first(2, bus.tail([ABANDONED]), within_s=40))
+    await _consumers(bus, 1)
+
+    await nats_server.kill()
+    await nats_server.start()
+    other = await connected(nats_server.url, "other")
+    await say(other, *abandonments(2, begin=2))
+    await other.close()
+
+    assert [h.message for h in await watching] == abandonments(2, begin=2)
 
 
 async def test_a_request_is_tried_once_and_fails_while_there_is_no_server(nats_server: NatsServer, bus: Bus) -> None:

@@ -1,4 +1,4 @@
-"""What is written apart from an object: binding, eviction, resize, log, finalize (`status` is in `writing`)."""
+"""What is written apart from an object: binding, eviction, resize, log, finalize; not `status`."""
 
 import asyncio
 from pathlib import Path

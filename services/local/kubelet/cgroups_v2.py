@@ -1,4 +1,4 @@
-"""Control groups, version 2: one hierarchy. A group in the middle hands its controllers on and holds no process."""
+"""Control groups, version 2: one hierarchy, whose middle groups hold no processes."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ def own_group(controller: str, text: str) -> str:
 
 
 def under_own(mount: Path, controller: str, name: str) -> Path:
-    """Below our own group, so that whatever bounds us bounds our pods; at the mount where our own is not visible."""
+    """Below our own group, so that what bounds us bounds our pods; at the mount if ours is not visible."""
     own = mount / own_group(controller, Path("/proc/self/cgroup").read_text()).lstrip("/")
     return (own if own.is_dir() else mount) / name
 
@@ -39,7 +39,7 @@ def find(name: str, period_us: int, mount: Path = Path("/sys/fs/cgroup")) -> Cgr
 
 
 def version_two(mount: Path, name: str, period_us: int) -> Cgroups:
-    """The root group may have processes beside groups; any other one may not, so there we stand beside our own."""
+    """The root may hold processes beside groups; no other group may, so there we stand beside our own."""
     base = mount if os.access(mount, os.W_OK) else under_own(mount, "", name).parent.parent
     (base / "cgroup.subtree_control").write_text("+cpu +memory")
     tried = VersionTwo(base / name, period_us)

@@ -10,7 +10,7 @@ from enum import Enum
 
 from services.local.kubelet.cgroups import Limits
 from services.local.kubelet.status import cpu_request, granted_of
-from services.local.objects.bodies import Body, containers_of, is_leaving, is_over, node_of, status, uid_of
+from services.local.objects.bodies import Body, containers_of, is_leaving, is_over, node_of, spec, status, uid_of
 from services.local.objects.quantities import Amounts, amounts, minus
 from services.local.objects.requests import (
     container_requests,
@@ -19,6 +19,9 @@ from services.local.objects.requests import (
     total,
     wanted_requests,
 )
+
+
+NO_SIDECARS = "SidecarsNotServed"
 
 
 class Order(Enum):
@@ -59,6 +62,8 @@ def lacking(asked: Amounts, free: Amounts) -> list[str]:
 
 def why_not_started(pod: Body, free: Amounts) -> str:
     """The reason a kubelet refuses a pod that was bound past the scheduler; empty: let it in."""
+    if any(c.get("restartPolicy") == "Always" for c in spec(pod).get("initContainers") or []):
+        return NO_SIDECARS
     return next((f"OutOf{resource}" for resource in lacking(pod_requests(pod), free)), "")
 
 

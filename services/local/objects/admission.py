@@ -2,7 +2,7 @@
 
 New:    names are checked, identity is given, kinds get their defaults.
 Update: identity stays; the main resource never changes the status and the status subresource changes nothing
-        else but         labels and annotations; `generation` of a pod rises with its spec.
+        else but labels and annotations; `generation` of a pod rises with its spec.
 """
 
 from services.local.objects.bodies import (

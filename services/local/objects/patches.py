@@ -3,9 +3,9 @@
 JSON patch (RFC 6902):   a list of operations on paths; a `test` that fails refuses the whole.
 Merge patch (RFC 7386):  objects are merged, null removes a key, lists are replaced.
 Strategic merge patch:   as merge patch, but the lists below are merged item by item on their key, as the Go
-                         types declare it (`patchMergeKey`). Lists that the types declare atomic, such as tolerations and
-                         taints, are replaced. `$patch: delete|replace`, `$deleteFromPrimitiveList/x`,
-                         `$retainKeys` are honoured.
+                         types declare it (`patchMergeKey`). Lists that they declare atomic, such as
+                         tolerations and taints, are replaced. `$patch: delete|replace`, `$retainKeys`,
+                         `$deleteFromPrimitiveList/x` are honoured.
 All of them give a new document and leave the old one as it was.
 """
 

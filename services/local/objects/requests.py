@@ -1,6 +1,7 @@
 """What a pod asks of its node.
 
-    requests(pod) = max(sum over containers, each init container) + overhead, and one of the node's `pods`
+    requests(pod) = max(sum over containers and sidecars, each init container and the sidecars before it)
+                    + overhead, and one of the node's `pods`
 
 A container that is being resized in place counts with the larger of what it has and what it wants, unless the
 node has said that it will never get it (Infeasible).
@@ -41,10 +42,21 @@ def container_requests(pod: Body, container: Body) -> Amounts:
 
 def pod_requests(pod: Body) -> Amounts:
     running = total(container_requests(pod, c) for c in containers_of(pod))
-    for container in spec(pod).get("initContainers") or []:
-        running = at_least(running, resources_of(container, "requests"))
+    starting, sidecars = init_requests(spec(pod).get("initContainers") or [])
+    running = at_least(plus(running, sidecars), starting)
     whole = {**running, **amounts((spec(pod).get("resources") or {}).get("requests"))}
     return plus(plus(whole, amounts(spec(pod).get("overhead"))), {"pods": 1})
+
+
+def init_requests(containers: list[Body]) -> tuple[Amounts, Amounts]:
+    """The most that is held while the pod starts, and what its sidecars hold for good."""
+    most: Amounts = {}
+    sidecars: Amounts = {}
+    for container in containers:
+        held = plus(sidecars, resources_of(container, "requests"))
+        most = at_least(most, held)
+        sidecars = held if container.get("restartPolicy") == "Always" else sidecars
+    return most, sidecars
 
 
 def wanted_requests(pod: Body) -> Amounts:

@@ -92,7 +92,7 @@ def both(left: Match, right: Match) -> Match:
 
 
 def term_matches(term: Body, node_labels: Mapping[str, str], node_name: str) -> bool:
-    """One term of a node affinity: every expression on labels and every one on fields. An empty term: never."""
+    """A term of a node affinity: every expression on labels and every one on fields; an empty one never."""
     on_labels, on_fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     fields = {"metadata.name": node_name}
     pairs = [(e, node_labels) for e in on_labels] + [(e, fields) for e in on_fields]

@@ -1,0 +1,71 @@
+"""Stopping a job, and knowing that it has stopped."""
+
+from __future__ import annotations
+
+from shared.bus import Bus, Heard
+from shared.messages import CancelRequested, JobAccepted, JobFinished
+from tests.cli.conftest import Prompt, closed
+from tests.conftest import connected
+from tests.shared.words import request
+
+
+async def running(bus: Bus) -> JobAccepted:
+    uid = await bus.publish(request())
+    accepted = JobAccepted(job="digits", uid=uid, request=request(), accepted_s=1.0)
+    await bus.publish(accepted)
+    return accepted
+
+
+async def ending(bus: Bus, uid: int, outcome: str) -> None:
+    """Ends the job when it is asked to."""
+
+    async def on_cancel(heard: Heard) -> None:
+        await bus.publish(JobFinished(job="digits", uid=uid, outcome=outcome))  # type: ignore[arg-type]
+
+    await bus.follow([CancelRequested], on_cancel, {})
+
+
+async def test_a_running_job_is_cancelled(nats_url: str, prompt: Prompt) -> None:
+    world = await connected(nats_url, "world")
+    await ending(world, (await running(world)).uid, "cancelled")
+
+    said = await prompt("cancel", "digits", "--nats", nats_url)
+    await closed(world)
+
+    assert (said.code, said.out) == (0, "job default/digits is cancelled\n")
+
+
+async def test_a_job_that_succeeds_meanwhile_is_not_called_cancelled(nats_url: str, prompt: Prompt) -> None:
+    world = await connected(nats_url, "world")
+    await ending(world, (await running(world)).uid, "succeeded")
+
+    said = await prompt("cancel", "digits", "--nats", nats_url)
+    await closed(world)
+
+    assert said.code == 1 and "succeeded before it could be cancelled" in said.err
+
+
+async def test_a_slip_in_the_name_is_told_and_nothing_is_asked(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await running(bus)
+
+    said = await prompt("cancel", "digit", "--nats", nats_url)
+
+    assert said.code == 1 and "there is no job default/digit" in said.err
+    assert await bus.last(CancelRequested, "default.digit") is None
+
+
+async def test_a_job_that_is_over_cannot_be_cancelled(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    uid = (await running(bus)).uid
+    await bus.publish(JobFinished(job="digits", uid=uid, outcome="failed"))
+
+    said = await prompt("cancel", "digits", "--nats", nats_url)
+
+    assert said.code == 1 and "is over already" in said.err
+
+
+async def test_without_an_allocator_it_says_so(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await running(bus)
+
+    said = await prompt("cancel", "digits", "--nats", nats_url, "--timeout", "0.2")
+
+    assert said.code == 1 and "is the allocator running?" in said.err

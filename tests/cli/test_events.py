@@ -1,0 +1,115 @@
+"""What happened, across the streams, as it was stored."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from services.cli.entry import Entry
+from services.cli.filters import filters
+from services.cli.reader import Wanted
+from services.cli.reading import in_order, read
+from shared.bus import Bus, Heard
+from shared.messages import CancelRequested, CheckpointSaved, GenerationAbandoned, Message
+from shared.subjects import FACTS, ORDERS
+from tests.cli.conftest import Prompt, closed
+from tests.conftest import NatsServer, connected
+from tests.shared.words import JOB, abandoned, one_of_each
+
+BOTH = [Wanted(stream, filters(stream)) for stream in (ORDERS, FACTS)]
+
+
+def saved(step: int) -> CheckpointSaved:
+    return CheckpointSaved(**JOB, step=step, samples=step, path="/c", seconds=0.5)
+
+
+async def told(bus: Bus, *messages: Message) -> None:
+    for message in messages:
+        await bus.publish(message)
+
+
+async def test_every_kind_is_shown_in_the_order_in_which_it_was_stored(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, *one_of_each())
+
+    said = await prompt("events", "--nats", nats_url)
+
+    assert said.code == 0
+    assert len(said.out.splitlines()) == len(one_of_each())
+    documents = [json.loads(line) for line in (await prompt("events", "--nats", nats_url, "--json")).out.splitlines()]
+    assert [d["fact"] for d in documents] == [m.__struct_config__.tag for m in one_of_each()]
+
+
+async def test_of_one_job_only_its_own_events_are_shown(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, CancelRequested(job="clicks"), saved(1), *one_of_each()[4:5])
+
+    said = await prompt("events", "--nats", nats_url, "--job", "digits", "--json")
+
+    assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [1]
+
+
+async def test_what_is_older_than_asked_for_is_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, saved(1))
+    await asyncio.sleep(0.4)
+    await told(bus, saved(2))
+
+    said = await prompt("events", "--nats", nats_url, "--since", "0.3s", "--json")
+
+    assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [2]
+
+
+async def test_dead_letters_are_shown_where_they_are_asked_for(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    async def unheard(heard: Heard) -> None: ...
+
+    await bus.js.publish("weir.job.cancel.default.digits", b"not json")
+    service = await connected(nats_url, "service")
+    await service.follow([CancelRequested], unheard, {})
+    await closed(service)
+
+    without, with_dead = (
+        await prompt("events", "--nats", nats_url),
+        await prompt("events", "--nats", nats_url, "--dead"),
+    )
+
+    assert "could not be read" not in without.out
+    assert "weir.job.cancel.default.digits (sequence 1, said by unknown) could not be read" in with_dead.out
+
+
+async def test_a_batch_that_nobody_can_read_does_not_hide_what_comes_after_it(bus: Bus) -> None:
+    for number in range(300):
+        await bus.js.publish("weir.training.saved.default.digits", b"%d" % number)
+    await told(bus, saved(1))
+
+    assert [e.said async for e in read(bus, BOTH, follow=False)] == [saved(1)]
+
+
+async def test_following_goes_on_with_what_comes_while_the_server_is_killed_and_comes_back(
+    bus: Bus, nats_server: NatsServer
+) -> None:
+    await told(bus, saved(1))
+    async with asyncio.timeout(15), aclosing(read(bus, BOTH, follow=True)) as entries:
+        seen = [(await anext(entries)).said]
+        coming = asyncio.ensure_future(anext(entries))
+        await told(bus, saved(2))
+        seen.append((await coming).said)
+        coming = asyncio.ensure_future(anext(entries))
+        await nats_server.kill()
+        await nats_server.start()
+        other = await connected(nats_server.url, "other")
+        await other.publish(saved(3))
+        seen.append((await coming).said)
+        await other.close()
+
+    assert seen == [saved(1), saved(2), saved(3)]
+
+
+async def test_streams_are_merged_by_the_time_of_storing() -> None:
+    async def source(stream: str, *times: float) -> AsyncIterator[Entry]:
+        for number, stored_s in enumerate(times):
+            yield Entry(abandoned(), "s", stream, number, stored_s)
+
+    merged = [e async for e in in_order([source("a", 1, 4, 5), source("b"), source("c", 2, 3, 6)])]
+
+    assert [e.stored_s for e in merged] == [1, 2, 3, 4, 5, 6]
+    assert all(isinstance(e.said, GenerationAbandoned) for e in merged)

@@ -1,0 +1,69 @@
+"""The jobs at a glance, from the bucket that the allocator keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from services.allocator.view import JobView
+from services.cli.jobs import snapshots
+from shared.bus import JOBS, Bus
+from shared.messages import JobAccepted
+from tests.cli.conftest import Prompt
+from tests.shared.words import request
+
+
+async def shown(bus: Bus, job: str, namespace: str = "default", **fields: Any) -> JobView:
+    view = JobView(**{"job": job, "namespace": namespace, "uid": 7, "phase": "Running", **fields})
+    await (await bus.bucket(JOBS)).put(f"{namespace}.{job}", msgspec.json.encode(view))
+    return view
+
+
+async def test_a_job_is_a_row_with_its_epoch_of_all_its_epochs(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await bus.publish(JobAccepted(job="digits", uid=7, request=request(epochs=9), accepted_s=1.0))
+    await shown(bus, "digits", epoch=2, samples=1, total_samples=4, why="there is no room")
+
+    said = await prompt("jobs", "--nats", nats_url)
+
+    heading, _, row = (line.split() for line in said.out.splitlines())
+    assert (row[heading.index("JOB")], row[heading.index("EPOCH")]) == ("digits", "3/9")
+    assert said.out.rstrip().endswith("there is no room")
+
+
+async def test_no_jobs_are_no_error(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    said = await prompt("jobs", "--nats", nats_url)
+
+    assert (said.code, said.out) == (0, "") and "there are no jobs" in said.err
+
+
+async def test_for_programs_a_job_is_a_document(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    views = [await shown(bus, "clicks"), await shown(bus, "digits")]
+
+    said = await prompt("jobs", "--nats", nats_url, "--json")
+
+    assert [msgspec.json.decode(line, type=JobView) for line in said.out.splitlines()] == views
+
+
+async def test_a_namespace_is_looked_at_alone(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await shown(bus, "digits", "red")
+    await shown(bus, "clicks")
+
+    said = await prompt("jobs", "--nats", nats_url, "-n", "red", "--json")
+
+    assert [json.loads(line)["job"] for line in said.out.splitlines()] == ["digits"]
+
+
+async def test_watching_shows_what_changes_and_forgets_what_goes(bus: Bus) -> None:
+    bucket = await bus.bucket(JOBS)
+    async with asyncio.timeout(5), aclosing(snapshots(bucket, None)) as changes:
+        seen = [set(await anext(changes))]
+        await shown(bus, "digits")
+        seen.append(set(await anext(changes)))
+        await bucket.delete("default.digits")
+        seen.append(set(await anext(changes)))
+
+    assert seen == [set(), {"default.digits"}, set()]

@@ -1,0 +1,81 @@
+"""The same launcher on the cluster of one machine: pods are processes, and cpu changes in place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from services.launcher import pods
+from services.launcher.service import start
+from services.launcher.settings import Settings
+from services.local.node_spec import NodeSpec
+from services.local.service import Cluster, local_cluster
+from shared import bus as wire
+from shared.bus import Bus, Heard
+from shared.messages import (
+    AllocationDecided,
+    JobFinished,
+    Message,
+    Resources,
+    TaskExited,
+    TaskStarted,
+    TaskUpdated,
+)
+from tests.launcher.builders import JOB, SMALL, UID, decided, names
+
+SAID: tuple[type[Message], ...] = (TaskStarted, TaskExited, TaskUpdated)
+SLEEPER = ["python", "-c", "import time; time.sleep(60)"]
+
+
+class Stage:
+    def __init__(self, bus: Bus, cluster: Cluster) -> None:
+        self.bus, self.cluster, self.said = bus, cluster, list[Any]()
+
+    async def on_said(self, heard: Heard) -> None:
+        self.said.append(heard.message)
+
+    def all(self, kind: type[Message]) -> list[Any]:
+        return [message for message in self.said if isinstance(message, kind)]
+
+    def names(self, kind: str) -> list[str]:
+        return sorted(name for _, name in self.cluster.store.objects[kind])
+
+    async def until(self, true: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not true():
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def stage(nats_url: str, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(pods, "COMMAND", SLEEPER)
+    async with local_cluster([NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster") as cluster:
+        made = Stage(bus, cluster)
+        await bus.follow(SAID, made.on_said, {})
+        launcher = Settings(kube_url=cluster.url, kube_retry_s=0.05, task_ports="0,0")
+        own = await wire.connect(nats_url, "launcher")
+        await start(own, launcher)
+        yield made
+        await own.close()
+
+
+def on_node(decision: AllocationDecided) -> AllocationDecided:
+    return replace(decision, tasks=tuple(replace(task, node="node") for task in decision.tasks))
+
+
+async def test_pods_run_change_in_place_get_lost_and_go(stage: Stage) -> None:
+    await stage.bus.publish(on_node(decided(1, "p1 w2", revision=1)))
+    await stage.until(lambda: len(stage.all(TaskStarted)) == 2)
+    more = replace(SMALL, cpu=0.75)
+    await stage.bus.publish(on_node(decided(1, "p1 w2", revision=2, resources=more)))
+    await stage.until(lambda: len(stage.all(TaskUpdated)) == 2)
+    assert {fact.resources for fact in stage.all(TaskUpdated)} == {Resources(cpu=0.75, memory_gib=1.0)}
+    assert stage.names("pods") == names("p1 w2") and JOB in stage.names("services")
+    await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="cancelled"))
+    await stage.until(lambda: not stage.names("pods") and JOB not in stage.names("services"))
+    assert stage.all(TaskExited) == []

@@ -1,0 +1,71 @@
+"""Facts about one job; builders set only what matters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from shared.messages import (
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    HandOverOrdered,
+    JobRequested,
+    Program,
+    Span,
+    TaskAddress,
+    TrainingResumed,
+)
+
+JOB = {"job": "digits", "uid": 7}
+
+
+def request(**fields: Any) -> JobRequested:
+    chosen: dict[str, Any] = {
+        "job": "digits",
+        "program": Program(name="digits.py", digest="sha256-" + "0" * 64),
+        "epochs": 3,
+        "batch": Span(start=32, min=16, max=64),
+        "ps": Span(start=1, min=1, max=4),
+        "workers": Span(start=1, min=1, max=4),
+        **fields,
+    }
+    return JobRequested(**chosen)
+
+
+def spec(
+    generation: int, previous: int | None = None, handover: str = "make-before-break", pods: Iterable[str] = ()
+) -> ClusterSpecPublished:
+    """`pods` are called `<role>-<anything>`; absent: one of each role."""
+    names = list(pods) or ["chief-0", "ps-0", "worker-0"]
+    roles: list[Any] = [n.split("-")[0] for n in names]
+    tasks = tuple(
+        TaskAddress(role=role, index=roles[:at].count(role), pod=name, host="h", port=1)
+        for at, (role, name) in enumerate(zip(roles, names, strict=True))
+    )
+    return ClusterSpecPublished(
+        **JOB,
+        generation=generation,
+        revision=generation,
+        request=request(handover=handover),
+        tasks=tasks,
+        batch=32,
+        previous=previous,
+    )
+
+
+def order(generation: int, previous: int | None = None) -> HandOverOrdered:
+    return HandOverOrdered(**JOB, generation=generation, previous=previous)
+
+
+def final(generation: int, path: str | None = None) -> CheckpointSaved:
+    chosen = f"/c/gen-{generation}/ckpt-10" if path is None else path
+    return CheckpointSaved(**JOB, generation=generation, step=10, samples=320, path=chosen, seconds=0.1, final=True)
+
+
+def resumed(generation: int) -> TrainingResumed:
+    return TrainingResumed(**JOB, generation=generation, step=11, samples=352)
+
+
+def abandoned(generation: int) -> GenerationAbandoned:
+    return GenerationAbandoned(**JOB, generation=generation, reason="unschedulable")

@@ -1,0 +1,316 @@
+"""Real trainers in processes, and a test that plays launcher for them.
+
+async with Fleet(bus, nats_url, folder, "counting.py") as fleet:
+    await fleet.generation(1, ps=1, workers=1)
+    await fleet.generation(2, ps=2, workers=2, previous=1)
+    finished = await fleet.finished()
+
+Nothing sleeps: whatever is waited for is a message. At the end no process is left, which is checked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from shared.bus import Bus
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobFinished,
+    JobRequested,
+    Message,
+    Program,
+    ProgressReported,
+    Role,
+    Span,
+    TaskAddress,
+    TaskReady,
+    TrainingResumed,
+)
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+WITHIN_S = 60.0
+LOOK_S = 0.5  # how often we look whether a pod has died while we wait for a message
+WIDE = Span(start=1, min=1, max=4)
+Tasks = int | Iterable[int]
+M = TypeVar("M", bound=Message)
+
+
+class Stuck(AssertionError):
+    """What was waited for did not happen; with the ends of all logs."""
+
+
+class Fleet:
+    """One job's pods. Serials are pods: `workers=2` means worker-0 and worker-1, `workers=[0, 2]` names them."""
+
+    def __init__(self, bus: Bus, nats_url: str, folder: Path, program: str, **fields: Any) -> None:
+        self.bus, self.nats_url, self.folder = bus, nats_url, folder
+        self.program = PROGRAMS / program
+        self.fields = {"epochs": 40, "batch": Span(start=16, min=16, max=16), **fields}
+        self.said: list[Any] = []
+        self.pods: dict[str, asyncio.subprocess.Process] = {}
+        self.expected: set[str] = set()
+        self.used: dict[str, int] = {}
+        self.specs: dict[int, ClusterSpecPublished] = {}
+        self._news = asyncio.Condition()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._groups: set[int] = set()
+
+    # ------------------------------------------------------------ beginning and end
+
+    async def __aenter__(self) -> Fleet:
+        self.folder.mkdir(parents=True)
+        self.pace(0.05)
+        self.request = await self._submit()
+        for filters in (["weir.task.>", "weir.training.>"], ["weir.job.finished.>"]):
+            self._tasks.append(asyncio.create_task(self._listen(filters)))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self._stop()
+            left = self._left()
+            assert not left, f"processes outlived their pod: {left}"
+        finally:
+            for group in self._groups:
+                _kill_group(group)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _submit(self) -> JobRequested:
+        body = self.program.read_bytes()
+        digest = "sha256-" + hashlib.sha256(body).hexdigest()
+        await (await self.bus.programs()).put(digest, body)
+        program = Program(name=self.program.name, digest=digest)
+        request = JobRequested(job="tiny", program=program, ps=WIDE, workers=WIDE, **self.fields)
+        decided = AllocationDecided(**_job(1), revision=1, request=request, tasks=(), batch=16, reason="test")
+        await self.bus.publish(decided)
+        return request
+
+    async def _stop(self) -> None:
+        """Ask every pod to end, as a kubelet does."""
+        for pod in self.pods.values():
+            if pod.returncode is None:
+                pod.terminate()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(pod.wait() for pod in self.pods.values()))
+
+    def _left(self) -> list[str]:
+        """Living processes of our pods; what was killed a moment ago may take a moment to go."""
+        mine = [p for p in psutil.process_iter() if _group(p.pid) in self._groups]
+        _, alive = psutil.wait_procs([p for p in mine if _lives(p)], timeout=5)
+        return [" ".join(p.cmdline()) for p in alive if _lives(p)]
+
+    # ------------------------------------------------------------ playing launcher
+
+    async def generation(
+        self, number: int, *, ps: Tasks, workers: Tasks, previous: int | None = None, chief: int = 0
+    ) -> TrainingResumed:
+        """A whole hand-over."""
+        await self.propose(number, ps=ps, workers=workers, previous=previous, chief=chief)
+        if self.request.handover == "make-before-break":
+            await self.prepared(number)
+        await self.order(number, previous)
+        return await self.resumed(number)
+
+    async def propose(
+        self, number: int, *, ps: Tasks, workers: Tasks, previous: int | None = None, chief: int = 0
+    ) -> None:
+        """Start the pods that are missing and publish the spec as soon as all are ready."""
+        names = [f"chief-{chief}", *_names("ps", ps), *_names("worker", workers)]
+        for name in names:
+            if name not in self.pods:
+                await self._start(name)
+        ready = [await self.until(TaskReady, lambda m, n=name: m.pod == n) for name in names]
+        spec = ClusterSpecPublished(
+            **_job(number),
+            revision=number,
+            request=self.request,
+            tasks=tuple(self._addresses(ready)),
+            batch=16,
+            previous=previous,
+        )
+        self.specs[number] = spec
+        await self.bus.publish(spec)
+
+    async def prepared(self, number: int) -> None:
+        for task in self.specs[number].tasks:
+            said = await self.until(
+                GenerationPrepared, lambda m, pod=task.pod: m.generation == number and m.pod == pod
+            )
+            assert said.error is None, said.error
+
+    async def order(self, number: int, previous: int | None) -> None:
+        await self.bus.publish(HandOverOrdered(**_job(number), previous=previous))
+
+    async def resumed(self, number: int) -> TrainingResumed:
+        fact = await self.until(TrainingResumed, lambda m: m.generation == number)
+        self.used = {task.pod: task.port for task in self.specs[number].tasks}
+        return fact
+
+    async def abandon(self, number: int) -> None:
+        await self.bus.publish(GenerationAbandoned(**_job(number), reason="test"))
+
+    async def kill(self, name: str) -> None:
+        """As when a node goes: everything in the pod, at once."""
+        self.expected.add(name)
+        _kill_group(self.pods[name].pid)
+        await self.pods[name].wait()
+
+    def pace(self, seconds: float) -> None:
+        """How long a worker waits before each batch from now on."""
+        written = self.folder / "pace.new"
+        written.write_text(str(seconds))
+        written.rename(self.folder / "pace")
+
+    # ------------------------------------------------------------ hearing
+
+    async def finished(self) -> JobFinished:
+        return await self.until(JobFinished)
+
+    async def drained(self, number: int) -> CheckpointSaved:
+        return await self.until(CheckpointSaved, lambda m: m.generation == number and m.final)
+
+    async def steps(self, more: int, generation: int) -> ProgressReported:
+        """Wait until a generation has made so many more updates."""
+        seen = [m.step for m in self.said if isinstance(m, ProgressReported | CheckpointSaved | TrainingResumed)]
+        goal = max(seen, default=0) + more
+        return await self.until(ProgressReported, lambda m: m.generation == generation and m.step >= goal)
+
+    async def until(self, kind: type[M], fits: Callable[[M], bool] = lambda _: True) -> M:
+        """The first message of a kind that fits, already said or still to come. Raises `Stuck`."""
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                while True:
+                    for message in self.said:
+                        if isinstance(message, kind) and fits(message):
+                            return message
+                    self._complain(kind)
+                    await self._more()
+        except TimeoutError:
+            raise Stuck(f"{kind.__name__} was not said\n{self.logs()}") from None
+
+    async def _more(self) -> None:
+        """Something new, or time to look at the pods again."""
+        seen = len(self.said)
+        try:
+            async with asyncio.timeout(LOOK_S), self._news:
+                await self._news.wait_for(lambda: len(self.said) > seen)
+        except TimeoutError:
+            return
+
+    def _complain(self, kind: type[Message]) -> None:
+        """Fail at once where nobody is left who could say it."""
+        over = [m for m in self.said if isinstance(m, JobFinished)]
+        if over and kind is not JobFinished:
+            raise Stuck(f"the job is over before {kind.__name__}: {over[0]}\n{self.logs()}")
+        dead = {n: p.returncode for n, p in self.pods.items() if p.returncode is not None and n not in self.expected}
+        if dead and not over:
+            raise Stuck(f"pods died: {dead}\n{self.logs()}")
+
+    async def _listen(self, filters: list[str]) -> None:
+        async for heard in self.bus.tail(filters):
+            async with self._news:
+                self.said.append(heard.message)
+                self._news.notify_all()
+
+    def logs(self) -> str:
+        found = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"---- {path.name}\n{path.read_text()[-2500:]}" for path in found)
+
+    def counts(self) -> dict[str, Any]:
+        """How often each example was applied, as the last checkpoint has it, read in another process."""
+        saved = [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
+        command = [sys.executable, str(PROGRAMS / "read_counts.py"), saved.path]
+        read = subprocess.run(command, capture_output=True, text=True, env=_environ(), check=False)
+        assert read.returncode == 0, read.stderr
+        found: dict[str, Any] = json.loads(read.stdout)
+        return found
+
+    # ------------------------------------------------------------ pods
+
+    async def _start(self, name: str) -> None:
+        role, serial = name.split("-")
+        mine = {
+            "nats_url": self.nats_url,
+            "trainer_job": "tiny",
+            "trainer_uid": "1",
+            "trainer_pod": name,
+            "trainer_pod_uid": name,
+            "trainer_role": role,
+            "trainer_serial": serial,
+            "trainer_ports": "0,0",
+            "trainer_checkpoint_dir": str(self.folder / "checkpoints"),
+            "trainer_progress_s": "0.1",
+            "trainer_peer_grace_s": "30",
+        }
+        environ = {**_environ(), **{f"WEIR_{k.upper()}": v for k, v in mine.items()}}
+        with (self.folder / f"{name}.log").open("w") as log:
+            self.pods[name] = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "services.trainer"),
+                env={**environ, "COUNTING_PACE": str(self.folder / "pace")},
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        self._groups.add(self.pods[name].pid)
+
+    def _addresses(self, ready: list[TaskReady]) -> Iterable[TaskAddress]:
+        """Each takes the port that the running generation does not use."""
+        index = {"chief": 0, "ps": 0, "worker": 0}
+        for task in ready:
+            port = next(p for p in task.ports if p != self.used.get(task.pod))
+            yield TaskAddress(role=task.role, index=index[task.role], pod=task.pod, host=task.host, port=port)
+            index[task.role] += 1
+
+
+def _names(role: Role, tasks: Tasks) -> list[str]:
+    return [f"{role}-{serial}" for serial in (range(tasks) if isinstance(tasks, int) else tasks)]
+
+
+def _job(generation: int) -> dict[str, Any]:
+    return {"job": "tiny", "uid": 1, "generation": generation}
+
+
+def _environ() -> dict[str, str]:
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, **quiet, "PYTHONPATH": str(ROOT), "GRPC_FAIL_FAST": "use_caller"}
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,3 @@
+"""A training program that cannot be imported."""
+
+import a_library_that_nobody_has

@@ -1,0 +1,57 @@
+"""A training program that counts, on a ps and in the same step as the gradient, how often each example is applied.
+
+The worker waits COUNTING_PACE's content in seconds before each batch (a file, so that a test may change its mind).
+"""
+
+import os
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+EXAMPLES = 250
+_inputs = np.random.default_rng(0).normal(size=(EXAMPLES, 4)).astype("float32")
+_pace = os.environ.get("COUNTING_PACE")
+
+
+class Counting(keras.layers.Layer):
+    """Passes features on, and adds one to the count of each example that it is trained on."""
+
+    def build(self, shapes):
+        self.counts = self.add_weight(shape=(EXAMPLES,), dtype="int64", initializer="zeros", trainable=False, name="counts")
+
+    def call(self, inputs, training=False):
+        numbers, features = inputs
+        if training:
+            ones = tf.ones_like(numbers)
+            tf.raw_ops.ResourceScatterAdd(resource=self.counts.value.handle, indices=numbers, updates=ones)
+        return features
+
+
+def model():
+    numbers = keras.layers.Input((), dtype="int64")
+    features = keras.layers.Input((4,))
+    hidden = keras.layers.Dense(8, activation="tanh")(Counting()([numbers, features]))
+    return keras.Model([numbers, features], keras.layers.Dense(1)(hidden))
+
+
+def optimizer():
+    return keras.optimizers.Adam(1e-3)
+
+
+def loss(labels, outputs):
+    return keras.losses.mean_squared_error(labels, outputs)
+
+
+def examples():
+    return EXAMPLES
+
+
+def dataset(start, stop):
+    if _pace and stop - start > 1:
+        time.sleep(float(Path(_pace).read_text()))
+    features = _inputs[start:stop]
+    labels = features.sum(axis=1, keepdims=True)
+    return tf.data.Dataset.from_tensor_slices(((np.arange(start, stop), features), labels))

@@ -1,0 +1,106 @@
+"""The fence, on a real bucket: only the generation that holds it may name a checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.trainer import fence
+from services.trainer.fence import Fence
+from shared.bus import LEDGER, Bus, Stale
+
+KEY = "default.digits"
+
+
+async def holder(bus: Bus, generation: int, uid: int = 7) -> Fence:
+    """One generation's side, having claimed."""
+    mine = await fence.of(bus, KEY, uid)
+    await mine.claim(generation)
+    return mine
+
+
+async def test_a_new_job_has_no_checkpoint(bus: Bus) -> None:
+    entry = await (await fence.of(bus, KEY, 7)).claim(1)
+
+    assert (entry.generation, entry.paths, entry.step) == (1, (), 0)
+
+
+async def test_who_holds_the_fence_names_checkpoints_newest_first(bus: Bus) -> None:
+    mine = await holder(bus, 1)
+
+    for step in (10, 20, 30):
+        entry = await mine.commit(f"/c/{step}", step, step * 32, keep=2)
+
+    assert entry.paths == ("/c/30", "/c/20") and (entry.step, entry.samples) == (30, 960)
+
+
+async def test_the_same_checkpoint_named_twice_is_kept_once(bus: Bus) -> None:
+    mine = await holder(bus, 1)
+
+    await mine.commit("/c/10", 10, 320, keep=2)
+
+    assert (await mine.commit("/c/10", 10, 320, keep=2)).paths == ("/c/10",)
+
+
+async def test_the_next_generation_finds_what_the_one_before_has_named(bus: Bus) -> None:
+    await (await holder(bus, 1)).commit("/c/10", 10, 320, keep=2)
+
+    assert (await holder(bus, 2)).entry.paths == ("/c/10",)
+
+
+async def test_a_generation_that_was_taken_over_cannot_commit_any_more(bus: Bus) -> None:
+    old = await holder(bus, 1)
+    new = await holder(bus, 2)
+
+    with pytest.raises(Stale):
+        await old.commit("/c/gen-1", 10, 320, keep=2)
+    assert (await new.look()).paths == ()
+
+
+async def test_a_generation_that_was_taken_over_cannot_claim_again(bus: Bus) -> None:
+    await holder(bus, 2)
+
+    with pytest.raises(Stale, match="generation 2 has taken over from 1"):
+        await holder(bus, 1)
+
+
+async def test_an_abandoned_generation_gives_the_fence_back_and_cannot_commit(bus: Bus) -> None:
+    old, new = await holder(bus, 1), await holder(bus, 2)
+
+    await old.claim(1, back=True)
+
+    await old.commit("/c/10", 10, 320, keep=2)
+    with pytest.raises(Stale):
+        await new.commit("/c/other", 11, 352, keep=2)
+
+
+async def test_a_claim_repeated_after_a_restart_of_the_pod_is_granted(bus: Bus) -> None:
+    await (await holder(bus, 1)).commit("/c/10", 10, 320, keep=2)
+
+    again = await holder(bus, 1)
+
+    assert again.entry.paths == ("/c/10",)
+
+
+async def test_an_earlier_job_of_the_same_name_leaves_nothing_to_restore(bus: Bus) -> None:
+    await (await holder(bus, 9, uid=7)).commit("/c/10", 10, 320, keep=2)
+
+    entry = (await holder(bus, 1, uid=8)).entry
+
+    assert (entry.uid, entry.generation, entry.paths) == (8, 1, ())
+
+
+async def test_a_ledger_that_was_cleared_away_can_be_claimed(bus: Bus) -> None:
+    await (await holder(bus, 1)).commit("/c/10", 10, 320, keep=2)
+    await (await bus.bucket(LEDGER)).delete(KEY)
+
+    assert (await holder(bus, 2, uid=8)).entry.paths == ()
+
+
+async def test_of_two_that_claim_at_once_one_is_stale(bus: Bus) -> None:
+    first, second = await fence.of(bus, KEY, 7), await fence.of(bus, KEY, 7)
+    await first.look()
+    await second.look()
+    await first.claim(1)
+
+    with pytest.raises(Stale):
+        await second._write(second.entry)

@@ -1,0 +1,66 @@
+"""A training program: what is missing is named, what breaks keeps its own traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.trainer import program
+from services.trainer.program import BadProgram
+
+WHOLE = "\n".join(f"def {name}(*_): return 5" for name in program.REQUIRED)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "net.py"
+    path.write_text(text)
+    return path
+
+
+def test_a_program_with_all_five_functions_is_loaded(tmp_path: Path) -> None:
+    assert program.examples(program.load(written(tmp_path, WHOLE))) == 5
+
+
+def test_every_missing_function_is_named_at_once(tmp_path: Path) -> None:
+    text = "def model(): ...\ndef examples(): ...\nloss = 'not a function'"
+
+    with pytest.raises(BadProgram, match=r"net.py lacks optimizer\(\), loss\(\), dataset\(\)"):
+        program.load(written(tmp_path, text))
+
+
+def test_an_error_on_import_is_the_programs_own(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        program.load(written(tmp_path, "x = 1\ny = x / 0"))
+
+    assert caught.traceback[-1].path.name == "net.py" and caught.traceback[-1].lineno == 1
+
+
+def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.txt").write_text("hello")
+
+    with pytest.raises(BadProgram, match="net.txt is not a Python file"):
+        program.load(tmp_path / "net.txt")
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "2.0", "'many'", "None"])
+def test_a_number_of_examples_that_is_none_is_shown(tmp_path: Path, count: str) -> None:
+    module = program.load(written(tmp_path, f"{WHOLE}\ndef examples(): return {count}"))
+
+    with pytest.raises(BadProgram, match="a whole number of at least 1"):
+        program.examples(module)
+
+
+def test_two_programs_of_one_name_do_not_meet(tmp_path: Path) -> None:
+    first = program.load(written(tmp_path, f"{WHOLE}\nmark = 1"))
+    second = program.load(written(tmp_path, WHOLE))
+
+    assert first.mark == 1 and not hasattr(second, "mark")
+
+
+def test_looking_at_a_program_needs_no_tensorflow() -> None:
+    code = "import sys; from services.trainer import program, shards, supervise; sys.exit('tensorflow' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

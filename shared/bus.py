@@ -35,7 +35,7 @@ from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
-from shared import subjects
+from shared import subjects, tasks
 from shared.messages import DeadLetter, Message
 
 log = structlog.get_logger()
@@ -376,9 +376,7 @@ class Bus:
     async def close(self) -> None:
         for closer in self._closers:
             await closer()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await tasks.end(*self._tasks)
         with contextlib.suppress(OSError, NatsError):
             await self.client.close()
 

@@ -19,9 +19,9 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
-from services.cli.tasks import end
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.bus import Bus
+from shared.tasks import end
 
 FILE = Path(".weir/connection.json")
 USUAL = "nats://127.0.0.1:4222"

@@ -13,8 +13,8 @@ from contextlib import aclosing
 
 from services.cli.entry import Entry
 from services.cli.reader import Reader, Wanted
-from services.cli.tasks import end
 from shared.bus import Bus
+from shared.tasks import end
 
 SETTLE_S = 0.1
 Coming = asyncio.Queue[Entry | Exception]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from services.__main__ import weir
-from services.cli.tasks import end
+from shared.tasks import end
 from shared.bus import Bus
 
 

@@ -20,7 +20,6 @@ from services.local.objects.requests import (
     wanted_requests,
 )
 
-
 NO_SIDECARS = "SidecarsNotServed"
 
 

@@ -1,4 +1,4 @@
-"""Ending what runs beside a command."""
+"""Ending what runs in the background."""
 
 from __future__ import annotations
 

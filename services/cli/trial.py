@@ -73,14 +73,15 @@ class Trial:
     saying: str = ""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def submit(self, request: dict[str, Any], program: Path) -> None:
-        """Upload the program and ask for the job."""
+    async def submit(self, request: dict[str, Any], program: Path) -> tuple[int, JobRequested]:
+        """Upload the program and ask for the job; returns its uid and the request as it was sent."""
         body = program.read_bytes()
         digest = f"sha256-{hashlib.sha256(body).hexdigest()}"
         await (await self.bus.programs()).put(digest, body)
         named = {**request, "program": msgspec.to_builtins(Program(name=program.name, digest=digest))}
         self.submitted_s = time.time()
-        await self.bus.request(msgspec.convert(named, JobRequested))
+        asked = msgspec.convert(named, JobRequested)
+        return await self.bus.request(asked), asked
 
     def of(self, kind: type[Any]) -> list[Any]:
         """Every message of a kind, in the order heard."""

@@ -174,6 +174,11 @@ class Fleet:
         _kill_group(self.pods[name].pid)
         await self.pods[name].wait()
 
+    async def left(self, name: str) -> int:
+        """The exit code of a pod that ends by itself."""
+        async with asyncio.timeout(WITHIN_S):
+            return await self.pods[name].wait()
+
     def pace(self, seconds: float) -> None:
         """How long a worker waits before each batch from now on."""
         written = self.folder / "pace.new"

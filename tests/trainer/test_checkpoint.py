@@ -57,7 +57,8 @@ def test_every_ps_holds_something(told: list[Any]) -> None:
 
 
 def test_slots_lie_beside_their_variable(told: list[Any]) -> None:
-    """Adam's momentum and velocity of the kernel that is alone on its ps are there as well."""
-    for ps, said in zip(UNDER, told, strict=True):
-        slots = {place for name, place in said["places"].items() if name.startswith("optimizer/") and "_m" in name}
-        assert len(slots) > 1 or ps == 1
+    """The first variable counts and has no slot; each of the others has Adam's two, behind iteration and rate."""
+    for said in told:
+        weights = [ps for name, ps in said["places"].items() if name.startswith("model/")][1:]
+        slots = [ps for name, ps in said["places"].items() if name.startswith("optimizer/")][2:]
+        assert slots == [ps for weight in weights for ps in (weight, weight)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from shared.bus import Bus
-from shared.messages import CheckpointSaved, JobFinished, ProgressReported, TrainingResumed
+from shared.messages import CheckpointRule, CheckpointSaved, JobFinished, ProgressReported, TrainingResumed
 from tests.trainer.fleet import Fleet
 
 EXAMPLES, BATCH = 250, 16
@@ -36,7 +37,7 @@ def counted_once(fleet: Fleet, finished: JobFinished) -> None:
 
 async def test_every_example_counts_once_an_epoch_however_often_the_job_grows_and_shrinks(start: Start) -> None:
     chance = random.Random(20)
-    async with start() as fleet:
+    async with start(epochs=20) as fleet:
         sizes = [(1, 1), (2, 2), (1, 2), (2, 1)]
         for number, (ps, workers) in enumerate(sizes, start=1):
             fact = await fleet.generation(number, ps=ps, workers=workers, previous=number - 1 or None)
@@ -49,3 +50,104 @@ async def test_every_example_counts_once_an_epoch_however_often_the_job_grows_an
         for number in (2, 3, 4):
             assert resumed[number].samples >= drained[number - 1].samples > 0
             assert resumed[number].phases.restore_s > 0
+
+
+async def test_a_job_that_is_stopped_and_started_again_counts_every_example_once(start: Start) -> None:
+    async with start(epochs=12, handover="restart") as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        await fleet.steps(7, generation=1)
+        fact = await fleet.generation(2, ps=2, workers=2, previous=1)
+        assert fact.samples > 7 * BATCH
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def test_a_generation_goes_on_as_if_nothing_had_been_asked_when_the_next_is_abandoned(start: Start) -> None:
+    async with start(epochs=24) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+
+        await fleet.propose(2, ps=2, workers=2, previous=1)
+        await fleet.prepared(2)
+        await fleet.abandon(2)
+        await fleet.steps(8, generation=1)
+        assert not [m for m in fleet.said if isinstance(m, CheckpointSaved)], "it never stopped"
+        reported = [m.step for m in fleet.said if isinstance(m, ProgressReported)]
+        assert reported == sorted(reported)
+
+        await fleet.propose(3, ps=2, workers=2, previous=1)
+        await fleet.order(3, previous=1)
+        drained = await fleet.drained(1)
+        assert not [m for m in fleet.said if isinstance(m, TrainingResumed) and m.generation == 3]
+        await fleet.abandon(3)
+        assert (await fleet.steps(8, generation=1)).step > drained.step
+
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def test_a_worker_that_is_killed_costs_at_most_one_batch_counted_twice(start: Start) -> None:
+    async with start(epochs=24) as fleet:
+        await fleet.generation(1, ps=1, workers=2)
+        await fleet.steps(5, generation=1)
+
+        await fleet.kill("worker-1")
+        await fleet.generation(2, ps=1, workers=[0, 2], previous=1)
+
+        fleet.pace(0)
+        finished = await fleet.finished()
+        counts, epochs = fleet.counts()["counts"], fleet.request.epochs
+        assert finished.outcome == "succeeded", finished.cause
+        assert min(counts) >= epochs
+        assert 0 <= sum(counts) - EXAMPLES * epochs <= BATCH
+        assert finished.samples == EXAMPLES * epochs and finished.counted == sum(counts)
+
+
+async def test_a_ps_and_a_chief_that_are_killed_cost_no_example_and_none_is_counted_twice(start: Start) -> None:
+    """Model and ledger roll back together: before the first checkpoint to the beginning, later to the last one."""
+    async with start(epochs=24, checkpoint=CheckpointRule(every_s=1.0)) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+
+        await fleet.kill("ps-0")
+        await fleet.generation(2, ps=[1, 2], workers=1, previous=1)
+        await fleet.until(CheckpointSaved, lambda m: m.generation == 2 and m.step > 0)
+        await fleet.steps(3, generation=2)
+
+        await fleet.kill("chief-0")
+        fact = await fleet.generation(3, ps=[1, 2], workers=1, chief=1)
+        assert fact.samples > BATCH, "it went on from the last checkpoint"
+
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+# ------------------------------------------------------------ programs that do not work
+
+
+async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_traceback(start: Start) -> None:
+    async with start("raising.py") as fleet:
+        await fleet.propose(1, ps=1, workers=1)
+        await fleet.order(1, previous=None)
+
+        finished = await fleet.finished()
+
+        assert finished.outcome == "failed"
+        assert "LookupError: the second half of the library has burnt down" in finished.cause
+        assert 'raising.py", line' in finished.cause
+        assert await fleet.left("chief-0") != 0
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("lacking.py", r"BadProgram: lacking.py lacks loss\(\), dataset\(\)"),
+        ("broken.py", r'broken.py", line 3[\s\S]*ModuleNotFoundError: No module named .a_library_that_nobody_has'),
+    ],
+    ids=["lacks-a-function", "cannot-be-imported"],
+)
+async def test_a_program_that_cannot_be_used_fails_the_job_and_says_why(start: Start, program: str, why: str) -> None:
+    async with start(program) as fleet:
+        await fleet.propose(1, ps=1, workers=1)
+
+        finished = await fleet.finished()
+
+        assert finished.outcome == "failed" and re.search(why, finished.cause), finished.cause

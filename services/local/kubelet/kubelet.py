@@ -63,7 +63,8 @@ class Kubelet:
         task.add_done_callback(lambda done: self.ended(pod, done))
 
     def refuse(self, pod: Body, why: str) -> None:
-        message = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
+        lacks = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
+        message = "Sidecar containers are not run here" if why == rules.NO_SIDECARS else lacks
         tell(self.world.store, pod, COMPONENT, WARNING, why, message)
         self.world.store.update(
             POD, status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock())

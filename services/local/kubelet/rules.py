@@ -10,7 +10,16 @@ from enum import Enum
 
 from services.local.kubelet.cgroups import Limits
 from services.local.kubelet.status import cpu_request, granted_of
-from services.local.objects.bodies import Body, containers_of, is_leaving, is_over, node_of, spec, status, uid_of
+from services.local.objects.bodies import (
+    Body,
+    containers_of,
+    is_leaving,
+    is_over,
+    node_of,
+    spec,
+    status,
+    uid_of,
+)
 from services.local.objects.quantities import Amounts, amounts, minus
 from services.local.objects.requests import (
     container_requests,

@@ -1,0 +1,1 @@
+"""Training programs that benchmarks submit."""

@@ -1,0 +1,299 @@
+"""The API server's manners, asked over real HTTP with the official client."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import kubernetes
+import pytest
+from kubernetes.aio import client
+
+from services.local.service import Settings, local_cluster
+from tests.local.builders import container, idle, node, pod
+from tests.local.conftest import NODES
+
+
+async def names(kube, **query):
+    return sorted(p.metadata.name for p in (await kube.v1.list_namespaced_pod("default", **query)).items)
+
+
+async def test_a_new_pod_has_identity_defaults_and_phase_pending(kube):
+    made = await kube.create(idle(meta={"generateName": "job-"}))
+    meta = made["metadata"]
+    assert (
+        meta["name"].startswith("job-")
+        and meta["uid"]
+        and meta["creationTimestamp"]
+        and meta["generation"] == 1
+    )
+    assert made["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
+    assert made["spec"]["terminationGracePeriodSeconds"] == 30
+
+
+@pytest.mark.parametrize(
+    ("body", "namespace", "refusal"),
+    [
+        (idle("Bad_Name!"), "default", (422, "Invalid")),
+        (idle(""), "default", (422, "Invalid")),
+        (idle("x", labels={"bad key!": "v"}), "default", (422, "Invalid")),
+        (pod("x", container(cpu="2", limit="1")), "default", (422, "Invalid")),
+        (pod("x", container(cpu="many")), "default", (422, "Invalid")),
+        (pod("x", container(), container()), "default", (422, "Invalid")),
+        (idle("x", meta={"namespace": "other"}), "default", (400, "BadRequest")),
+        (idle("x"), "nowhere", (404, "NotFound")),
+        ({**idle("x"), "kind": "Node"}, "default", (400, "BadRequest")),
+        ({**idle("x"), "spec": {"containers": "none"}}, "default", (400, "BadRequest")),
+    ],
+)
+async def test_a_bad_pod_is_refused_with_a_status(kube, body, namespace, refusal):
+    assert await kube.refusal(kube.v1.create_namespaced_pod(namespace, body)) == refusal
+
+
+async def test_what_is_missing_twice_or_unknown_is_refused(kube):
+    await kube.create(idle("p"))
+    assert await kube.refusal(kube.v1.read_namespaced_pod("nope", "default")) == (404, "NotFound")
+    assert await kube.refusal(kube.v1.create_namespaced_pod("default", idle("p"))) == (409, "AlreadyExists")
+    crds = client.CustomObjectsApi(kube.api).list_cluster_custom_object("example.com", "v1", "things")
+    assert await kube.refusal(crds) == (404, "NotFound")
+
+
+async def test_lists_are_selected_sorted_and_paged(kube):
+    for name, app in (("c", "x"), ("a", "x"), ("b", "y")):
+        await kube.create(idle(name, labels={"app": app}))
+    assert await names(kube, label_selector="app in (x)") == ["a", "c"]
+    assert await names(kube, field_selector="metadata.name=b") == ["b"]
+    first = await kube.v1.list_namespaced_pod("default", limit=2)
+    assert [p.metadata.name for p in first.items] == ["a", "b"] and first.metadata.remaining_item_count == 1
+    rest = await kube.v1.list_namespaced_pod("default", limit=2, _continue=first.metadata._continue)
+    assert [p.metadata.name for p in rest.items] == ["c"] and not rest.metadata._continue
+    assert rest.metadata.resource_version == first.metadata.resource_version
+
+
+async def test_a_stale_write_is_refused_and_an_empty_one_takes_no_revision(kube):
+    old = await kube.create(idle("p"))
+    new = kube.plain(await kube.v1.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"a": "b"}}}))
+    assert int(new["metadata"]["resourceVersion"]) > int(old["metadata"]["resourceVersion"])
+    assert await kube.refusal(kube.v1.replace_namespaced_pod("p", "default", old)) == (409, "Conflict")
+    assert await kube.refusal(kube.v1.patch_namespaced_pod("p", "default", old)) == (409, "Conflict")
+    same = kube.plain(await kube.v1.replace_namespaced_pod("p", "default", new))
+    assert same["metadata"]["resourceVersion"] == new["metadata"]["resourceVersion"]
+
+
+async def test_spec_and_status_are_written_apart(kube):
+    await kube.create(idle("p"))
+    await kube.v1.patch_namespaced_pod_status(
+        "p", "default", {"spec": {"activeDeadlineSeconds": 7}, "status": {"phase": "Running"}}
+    )
+    await kube.v1.patch_namespaced_pod("p", "default", {"status": {"phase": "Failed"}})
+    found = await kube.pod("p")
+    assert found["status"]["phase"] == "Running" and "activeDeadlineSeconds" not in found["spec"]
+
+
+async def test_the_spec_of_a_pod_is_fixed_but_for_a_few_fields(kube):
+    await kube.create(idle("p"))
+    change = {"spec": {"containers": [{"name": "main", "command": ["false"]}]}}
+    assert await kube.refusal(kube.v1.patch_namespaced_pod("p", "default", change)) == (422, "Invalid")
+    allowed = await kube.v1.patch_namespaced_pod("p", "default", {"spec": {"activeDeadlineSeconds": 9}})
+    assert allowed.metadata.generation == 2
+
+
+async def test_conditions_are_merged_by_type(kube):
+    await kube.v1.create_node(node("sim"))
+    for kind in ("A", "B"):
+        await kube.v1.patch_node_status(
+            "sim",
+            {"status": {"conditions": [{"type": kind, "status": "True"}]}},
+            _content_type="application/strategic-merge-patch+json",
+        )
+    found = await kube.v1.read_node("sim")
+    assert {"A", "B", "Ready"} == {c.type for c in found.status.conditions}
+
+
+async def test_a_binding_is_made_once(kube):
+    await kube.create(idle("p"))
+    await kube.v1.create_node(node("sim"))
+    binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "sim"}}
+    await kube.v1.create_namespaced_binding("default", binding, _preload_content=False)
+    assert (await kube.pod("p"))["spec"]["nodeName"] == "sim"
+    assert await names(kube, field_selector="spec.nodeName=sim") == ["p"]
+    again = await kube.v1.create_namespaced_binding_without_preload_content("default", binding)
+    assert again.status == 409
+
+
+async def test_an_unbound_pod_goes_at_once_and_a_bound_one_waits_for_its_kubelet(kube):
+    await kube.v1.create_node(node("sim"))
+    await kube.create(idle("free"))
+    await kube.create(idle("held", nodeName="sim"))
+    for name in ("free", "held"):
+        await kube.v1.delete_namespaced_pod(name, "default")
+    assert await names(kube) == ["held"]
+    meta = (await kube.pod("held"))["metadata"]
+    assert meta["deletionTimestamp"] and meta["deletionGracePeriodSeconds"] == 30
+    await kube.v1.delete_namespaced_pod("held", "default", grace_period_seconds=0)
+    assert await names(kube) == []
+
+
+async def test_a_finalizer_holds_an_object_until_it_is_taken_away(kube):
+    await kube.create(idle("p", meta={"finalizers": ["x.example/y"]}))
+    await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=0)
+    assert (await kube.pod("p"))["metadata"]["deletionTimestamp"]
+    await kube.v1.patch_namespaced_pod("p", "default", {"metadata": {"finalizers": None}})
+    assert await names(kube) == []
+
+
+async def test_a_deletion_respects_its_preconditions_and_a_dry_run_does_nothing(kube):
+    await kube.create(idle("p"))
+    wrong = {"preconditions": {"uid": "another"}}
+    assert await kube.refusal(kube.v1.delete_namespaced_pod("p", "default", body=wrong)) == (409, "Conflict")
+    await kube.v1.delete_namespaced_pod("p", "default", dry_run="All")
+    assert await names(kube) == ["p"]
+
+
+async def test_a_collection_is_deleted_by_label(kube):
+    for name, app in (("a", "x"), ("b", "x"), ("c", "y")):
+        await kube.create(idle(name, labels={"app": app}))
+    await kube.v1.delete_collection_namespaced_pod("default", label_selector="app=x")
+    assert await names(kube) == ["c"]
+
+
+async def owned_service(kube):
+    service = {"metadata": {"name": "job"}, "spec": {"clusterIP": "None", "selector": {"job": "job"}}}
+    made = await kube.v1.create_namespaced_service("default", service)
+    owner = {"apiVersion": "v1", "kind": "Service", "name": "job", "uid": made.metadata.uid}
+    for name in ("a", "b"):
+        await kube.create(idle(name, meta={"ownerReferences": [owner]}))
+
+
+async def test_what_an_owner_owns_goes_with_it(kube):
+    await owned_service(kube)
+    await kube.v1.delete_namespaced_service("job", "default")
+    await kube.until_gone("a")
+    await kube.until_gone("b")
+
+
+async def test_orphans_stay_and_forget_their_owner(kube):
+    await owned_service(kube)
+    await kube.v1.delete_namespaced_service("job", "default", propagation_policy="Orphan")
+    await asyncio.sleep(0.2)
+    assert "ownerReferences" not in (await kube.pod("a"))["metadata"] and await names(kube) == ["a", "b"]
+
+
+async def test_a_foreground_deletion_takes_the_owner_last(kube):
+    await owned_service(kube)
+    await kube.v1.delete_namespaced_service("job", "default", propagation_policy="Foreground")
+    assert (await kube.v1.read_namespaced_service("job", "default")).metadata.deletion_timestamp
+    await kube.until_gone("a")
+    await asyncio.sleep(0.3)
+    assert (await kube.v1.list_namespaced_service("default")).items == []
+
+
+async def test_a_namespace_takes_its_contents_with_it_and_takes_nothing_new(kube):
+    await kube.v1.create_namespace({"metadata": {"name": "team"}})
+    await kube.v1.create_namespaced_pod("team", idle("p", meta={"finalizers": ["x.example/y"]}))
+    await kube.v1.delete_namespace("team")
+    assert await kube.refusal(kube.v1.create_namespaced_pod("team", idle("q"))) == (403, "Forbidden")
+    await asyncio.sleep(0.3)
+    await kube.v1.patch_namespaced_pod("p", "team", {"metadata": {"finalizers": None}})
+    await asyncio.sleep(0.3)
+    assert await kube.refusal(kube.v1.read_namespace("team")) == (404, "NotFound")
+
+
+async def test_pods_of_a_node_that_is_gone_are_taken_away(kube):
+    await kube.v1.create_node(node("sim"))
+    await kube.create(idle("p", nodeName="sim"))
+    await kube.v1.delete_node("sim")
+    await kube.until_gone("p")
+
+
+async def test_a_lease_is_swapped_by_whoever_saw_it_last(kube):
+    leases = client.CoordinationV1Api(kube.api)
+    made = kube.plain(
+        await leases.create_namespaced_lease(
+            "default", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
+        )
+    )
+    await leases.replace_namespaced_lease("l", "default", made | {"spec": {"holderIdentity": "b"}})
+    assert await kube.refusal(leases.replace_namespaced_lease("l", "default", made)) == (409, "Conflict")
+
+
+async def test_an_event_is_the_same_in_both_its_forms(kube):
+    events = client.EventsV1Api(kube.api)
+    about = {"kind": "Pod", "namespace": "default", "name": "p"}
+    new = {
+        "metadata": {"name": "e"},
+        "regarding": about,
+        "note": "hello",
+        "reason": "Said",
+        "type": "Normal",
+        "action": "Say",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "reportingController": "weir",
+        "reportingInstance": "w",
+    }
+    await events.create_namespaced_event("default", new)
+    found = (await kube.v1.list_namespaced_event("default", field_selector="involvedObject.name=p")).items
+    assert [(e.message, e.source.component) for e in found] == [("hello", "weir")]
+    assert (await events.read_namespaced_event("e", "default")).note == "hello"
+
+
+async def test_the_threaded_client_is_answered_too(cluster):
+    def ask():
+        configuration = kubernetes.client.Configuration(host=cluster.url)
+        with kubernetes.client.ApiClient(configuration) as api:
+            version = kubernetes.client.VersionApi(api).get_code()
+            return version.minor, sorted(
+                n.metadata.name for n in kubernetes.client.CoreV1Api(api).list_node().items
+            )
+
+    assert await asyncio.to_thread(ask) == ("36", ["big", "small-1", "small-2"])
+
+
+async def test_discovery_and_tables_are_there_for_kubectl(cluster, kube):
+    await kube.create(idle("p"))
+    table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+    async with aiohttp.ClientSession(cluster.url) as session:
+        groups = await (await session.get("/apis")).json()
+        assert "metrics.k8s.io" in [g["name"] for g in groups["groups"]]
+        for path in ("/api", "/api/v1", "/apis/events.k8s.io/v1", "/openapi/v3/api/v1", "/healthz"):
+            assert (await session.get(path)).status == 200, path
+        shown = await (await session.get("/api/v1/namespaces/default/pods", headers=table)).json()
+        assert shown["kind"] == "Table" and shown["rows"][0]["cells"][:3] == ["p", "0/1", "Pending"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Host": "evil.example"}],
+)
+async def test_a_web_page_is_not_answered(cluster, headers):
+    async with (
+        aiohttp.ClientSession(cluster.url) as session,
+        session.get("/api/v1/pods", headers=headers) as answer,
+    ):
+        assert answer.status == 403
+
+
+async def test_a_token_is_wrong_unless_it_is_the_clusters(cluster, tmp_path):
+    async with aiohttp.ClientSession() as session:
+        wrong = {"Authorization": "Bearer nope"}
+        assert (await session.get(f"{cluster.url}/api/v1/nodes", headers=wrong)).status == 401
+        async with local_cluster(NODES, tmp_path / "other", settings=Settings(token="secret")) as guarded:
+            right = {"Authorization": "Bearer secret"}
+            codes = [
+                (await session.get(f"{guarded.url}/api/v1/nodes", headers=h)).status
+                for h in ({}, wrong, right)
+            ]
+    assert codes == [401, 401, 200]
+
+
+async def test_a_body_of_another_kind_is_refused(cluster):
+    async with aiohttp.ClientSession(cluster.url) as session:
+        url = "/api/v1/namespaces/default/pods"
+        for data, kind, code in (
+            (b"k8s", "application/vnd.kubernetes.protobuf", 415),
+            (b"{", "application/json", 400),
+        ):
+            async with session.post(url, data=data, headers={"Content-Type": kind}) as answer:
+                assert answer.status == code and (await answer.json())["kind"] == "Status"
+        async with session.delete("/api/v1/pods") as answer:
+            assert answer.status == 405

@@ -1,0 +1,75 @@
+"""Control groups of version 2 and none at all, on folders of our own; and the mark that finds processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import structlog
+
+from services.local.kubelet import keeper, processes
+from services.local.kubelet.cgroups import Limits
+from services.local.kubelet.cgroups_v2 import VersionTwo
+from services.local.kubelet.machine import find, own_group
+from services.local.kubelet.unlimited import NotPermitted
+
+
+def test_version_two_writes_what_the_kernel_reads(tmp_path):
+    groups = VersionTwo(tmp_path / "weir", 10_000)
+    groups.open_node("n", 2000)
+    groups.open_pod("n", "p", Limits(cpu=300, memory=1024, cpu_request=500))
+    assert (tmp_path / "weir/n/cpu.max").read_text() == "20000 10000"
+    assert (tmp_path / "weir/n/p/cpu.max").read_text() == "3000 10000"
+    assert (tmp_path / "weir/n/p/memory.max").read_text() == "1024"
+    assert groups.joining("n", "p") == [tmp_path / "weir/n/p/cgroup.procs"]
+    groups.resize("n", "p", Limits())
+    assert (tmp_path / "weir/n/p/cpu.max").read_text() == "max 10000"
+    (tmp_path / "weir/n/p/cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
+    assert groups.pod_seconds("n", "p") == 1.5
+
+
+def test_where_nothing_is_permitted_it_is_said_once(tmp_path):
+    with structlog.testing.capture_logs() as said:
+        groups = find("weir-local-test", 10_000, mount=tmp_path / "missing" / "\0"[:0] / "no")
+        groups = NotPermitted("test") if groups.enforced else groups
+        groups.open_node("n", 1000)
+        groups.open_pod("n", "p", Limits(cpu=100))
+    assert [line["event"] for line in said] == ["LimitsNotEnforced"] and not groups.enforced
+
+
+def test_without_groups_use_is_read_from_the_processes(tmp_path):
+    groups = NotPermitted("test")
+    groups.open_node("n", 1000)
+    groups.open_pod("n", "some-uid", Limits())
+    burner = marked_process("home/some-uid/main", "while True: pass")
+    try:
+        time.sleep(0.4)
+        assert groups.pod_seconds("n", "some-uid") > 0.05 and groups.memory_bytes("n", "some-uid") > 2**20
+        assert groups.processes("n", "some-uid") == [burner.pid]
+    finally:
+        burner.kill()
+        burner.wait()
+    groups.close_pod("n", "some-uid")
+    assert groups.node_seconds("n") > 0.05
+
+
+def test_own_group_is_found_by_its_controller():
+    text = "4:memory:/a/b\n2:cpu,cpuacct:/c\n0::/d\n"
+    assert [own_group(c, text) for c in ("memory", "cpuacct", "", "pids")] == ["/a/b", "/c", "/d", "/"]
+
+
+def marked_process(mark, program="import time; time.sleep(60)"):
+    return subprocess.Popen([sys.executable, "-c", program], env={processes.MARK: mark})
+
+
+def test_an_earlier_starts_processes_are_swept(tmp_path):
+    home = processes.home_of(tmp_path)
+    ours, others = marked_process(f"{home}/uid/main"), marked_process("other/uid/main")
+    try:
+        time.sleep(0.1)
+        keeper.sweep(home)
+        assert ours.wait(2) == -9 and others.poll() is None
+    finally:
+        others.kill()
+        others.wait()

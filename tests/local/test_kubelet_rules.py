@@ -1,0 +1,152 @@
+"""What to do about a pod, and what its status says. All pure."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.local.kubelet import rules, status
+from services.local.kubelet.cgroups import quota_of, shares_of, weight_of
+from services.local.kubelet.launch import CannotLaunch, launch_of
+from services.local.kubelet.rules import Order, order_for
+from services.local.objects.bodies import condition
+from tests.local.builders import container, node, pod
+
+BASE = {"PATH": "/bin"}
+
+
+def launch(body, lookup=lambda *_: None):
+    return launch_of(body, body["spec"]["containers"][0], BASE, "/the/python", "/data", lookup)
+
+
+def leaving(body):
+    return {**body, "metadata": {**body["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+def over(body):
+    return {**body, "status": {"phase": "Failed"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "gone", "alive", "order"),
+    [
+        (pod("p"), False, False, Order.START),
+        (pod("p"), False, True, Order.NOTHING),
+        (pod("p"), True, True, Order.KILL),
+        (pod("p"), True, False, Order.NOTHING),
+        (leaving(pod("p")), False, True, Order.STOP),
+        (leaving(pod("p")), False, False, Order.TAKE_AWAY),
+        (over(pod("p")), False, False, Order.NOTHING),
+        (pod("p", container(cpu="2")), False, True, Order.RESIZE),
+    ],
+)
+def test_one_order_for_each_case(body, gone, alive, order):
+    assert order_for(body, gone, alive, {"main": {}}) is order
+
+
+def test_python_means_this_python_and_variables_are_replaced():
+    body = pod(
+        "p",
+        container(
+            ["python3", "$(WHO)", "$$(WHO)", "$(NOBODY)"],
+            args=["$(TWICE)"],
+            env=[
+                {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                {"name": "TWICE", "value": "$(WHO)$(WHO)"},
+            ],
+        ),
+    )
+    made = launch(body)
+    assert made.command == ["/the/python", "p", "$(WHO)", "$(NOBODY)", "pp"]
+    assert made.environment == {"PATH": "/bin", "WHO": "p", "TWICE": "pp"} and made.folder == "/data"
+
+
+def test_fields_resources_and_keys_reach_the_environment():
+    env = [
+        {"name": "ROLE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['role']"}}},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}}},
+        {"name": "KEY", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}},
+        {"name": "MAYBE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": True}}},
+    ]
+    made = launch(
+        pod("p", container(limit="1500m", env=env), labels={"role": "ps"}),
+        lambda kind, name, key: "found" if kind == "configMapKeyRef" else None,
+    )
+    assert made.environment == {
+        "PATH": "/bin",
+        "ROLE": "ps",
+        "IP": "127.0.0.1",
+        "CPU": "1500",
+        "KEY": "found",
+    }
+
+
+def test_a_missing_key_or_command_is_told():
+    env = [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]
+    with pytest.raises(CannotLaunch, match="s/k not found"):
+        launch(pod("p", container(env=env)))
+    with pytest.raises(CannotLaunch, match="no command"):
+        launch(pod("p", {"name": "main", "image": "i"}))
+
+
+@pytest.mark.parametrize(
+    ("returncode", "oom", "code", "reason", "signal"),
+    [
+        (0, False, 0, "Completed", None),
+        (3, False, 3, "Error", None),
+        (-9, False, 137, "Error", 9),
+        (-9, True, 137, "OOMKilled", 9),
+        (143, False, 143, "Error", 15),
+    ],
+)
+def test_an_end_is_told_as_kubernetes_tells_it(returncode, oom, code, reason, signal):
+    end = status.end_of(returncode, 0.0, 1.0, oom)
+    assert (end.code, end.reason, end.signal) == (code, reason, signal)
+
+
+def test_the_phase_follows_the_containers():
+    done, bad = status.end_of(0, 0, 1, False), status.end_of(1, 0, 1, False)
+    one, two = status.fresh(container()), status.fresh({**container(), "name": "b"})
+    assert status.phase_of([one, two]) == "Pending"
+    one.started_s = 1.0
+    assert status.phase_of([one, two]) == "Running"
+    one.end, two.end = done, bad
+    assert status.phase_of([one, two]) == "Failed"
+    two.end = done
+    assert status.phase_of([one, two]) == "Succeeded"
+
+
+def test_ready_is_true_only_while_every_container_runs():
+    body, progress = pod("p"), status.fresh(container())
+    progress.started_s = 1.0
+    running = status.with_progress(body, [], [progress], 2.0)
+    assert condition(running, "Ready")["status"] == "True"
+    progress.end = status.end_of(0, 1, 2, False)
+    ended = status.with_progress(running, [], [progress], 3.0)
+    assert condition(ended, "Ready")["reason"] == "PodCompleted"
+
+
+def test_a_resize_waits_for_room_or_is_told_that_there_never_will_be_any():
+    small, body = node("n", cpu="2"), pod("p", container(cpu="1500m"), nodeName="n")
+    other = pod("q", container(cpu="1"), nodeName="n", meta={"uid": "other"})
+    body["status"] = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "500m"}}}]}
+    assert rules.why_not_resized(body, small, rules.free_for(body, small, [body, other])) == "Deferred"
+    assert rules.why_not_resized(body, small, rules.free_for(body, small, [body])) == ""
+    body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "3"
+    assert rules.why_not_resized(body, small, rules.free_for(body, small, [body])) == "Infeasible"
+
+
+def test_a_quota_has_a_period_of_ten_milliseconds_unless_that_would_be_too_small():
+    assert quota_of(300, 10_000) == (3_000, 10_000)
+    assert quota_of(2500, 10_000) == (25_000, 10_000)
+    assert quota_of(50, 10_000) == (1_000, 20_000)
+    assert quota_of(0, 10_000)[0] == 1_000
+
+
+def test_weights_keep_the_order_of_requests():
+    assert shares_of(1000) == 1024 and shares_of(0) == 2
+    assert (
+        weight_of(2) == 1
+        and weight_of(262144) == 10_000
+        and weight_of(shares_of(2000)) > weight_of(shares_of(1000))
+    )

@@ -1,0 +1,342 @@
+"""Pods as processes: real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import aiohttp
+import pytest
+
+from services.local.kubelet import processes
+from tests.local.builders import FOREVER, container, pinned, pod, python
+
+BURN = "while True: pass"
+
+
+def terminated(body, index=0):
+    return body["status"]["containerStatuses"][index]["state"]["terminated"]
+
+
+def conditions(body):
+    return {c["type"]: c["status"] for c in body["status"]["conditions"]}
+
+
+async def test_a_pod_runs_says_something_and_succeeds(kube):
+    program = (
+        "import os, sys; print(os.environ['WHO'], os.environ['ROLE'], sys.argv[1]); import services.local"
+    )
+    env = [
+        {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "ROLE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['role']"}}},
+    ]
+    await kube.create(pod("p", python(program, "hello", env=env), labels={"role": "ps"}))
+    done = await kube.until_phase("p", "Succeeded")
+    assert (terminated(done)["exitCode"], terminated(done)["reason"]) == (0, "Completed")
+    assert await kube.logs("p") == "p ps hello\n"
+    assert done["status"]["startTime"] and done["status"]["podIP"] == done["status"]["hostIP"] == "127.0.0.1"
+
+
+async def test_a_pod_that_runs_is_ready(kube):
+    await kube.create(pod("p", python(FOREVER)))
+    running = await kube.until_phase("p", "Running")
+    assert conditions(running)["Ready"] == conditions(running)["PodScheduled"] == "True"
+    assert running["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+
+
+async def test_the_environment_is_bare(kube, monkeypatch):
+    await kube.create(pod("p", python("import os; print(sorted(os.environ))")))
+    await kube.until_phase("p", "Succeeded")
+    known = {
+        "PATH",
+        "HOME",
+        "LANG",
+        "LC_CTYPE",
+        "PYTHONPATH",
+        "VIRTUAL_ENV",
+        "PWD",
+        "OLDPWD",
+        "_",
+        "SHLVL",
+        processes.MARK,
+    }
+    assert set(eval(await kube.logs("p"))) <= known
+
+
+async def test_a_failure_keeps_its_code(kube):
+    await kube.create(pod("p", python("raise SystemExit(7)")))
+    failed = await kube.until_phase("p", "Failed")
+    assert (terminated(failed)["exitCode"], terminated(failed)["reason"]) == (7, "Error")
+
+
+async def test_a_killed_process_is_told_by_its_signal(kube):
+    await kube.create(pod("p", python("import os; os.kill(os.getpid(), 9)")))
+    failed = await kube.until_phase("p", "Failed")
+    assert (terminated(failed)["exitCode"], terminated(failed)["signal"]) == (137, 9)
+
+
+async def test_a_command_that_is_not_there_fails_to_start(kube):
+    await kube.create(pod("p", container(["no-such-program"])))
+    failed = await kube.until_phase("p", "Failed")
+    assert terminated(failed)["reason"] == "StartError" and "not found" in terminated(failed)["message"]
+
+
+async def test_a_graceful_stop_lets_the_process_finish(kube):
+    program = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('bye', flush=True), sys.exit(0)))\nprint('up', flush=True)\ntime.sleep(60)"
+    await kube.create(pod("p", python(program)))
+    running = await kube.until_phase("p", "Running")
+    file = kube.cluster.world.log_file(running, "main")
+    while "up" not in file.read_text():
+        await asyncio.sleep(0.02)
+    await kube.v1.delete_namespaced_pod("p", "default")
+    await kube.until_gone("p")
+    assert file.read_text() == "up\nbye\n"
+
+
+async def test_who_does_not_go_is_killed_after_the_grace(kube):
+    await kube.create(
+        pod("p", python(f"import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); {FOREVER}"))
+    )
+    body = await kube.until_phase("p", "Running")
+    while not kube.cluster.world.log_file(body, "main").read_text():
+        await asyncio.sleep(0.02)
+    before = time.monotonic()
+    await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=1)
+    await kube.until_gone("p")
+    assert 0.8 < time.monotonic() - before < 3
+
+
+async def test_a_forced_deletion_kills_at_once(kube):
+    await kube.create(pod("p", python(FOREVER)))
+    uid = (await kube.until_phase("p", "Running"))["metadata"]["uid"]
+    await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=0)
+    assert kube.cluster.store.find is not None
+    end = time.monotonic() + 3
+    while processes.marked(uid):
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+
+
+async def test_a_whole_process_tree_goes_with_its_pod(kube):
+    """A child, a child in a session of its own, and one without our mark whose parent is dead."""
+    tree = """
+import subprocess, sys, time
+subprocess.Popen(["sleep", "300"])
+subprocess.Popen(["setsid", "sleep", "300"])
+subprocess.Popen(["sh", "-c", "setsid sleep 300 & exit 0"])
+print("grown", flush=True)
+time.sleep(300)
+"""
+    await kube.create(pod("p", python(tree), terminationGracePeriodSeconds=1))
+    body = await kube.until_phase("p", "Running")
+    while "grown" not in kube.cluster.world.log_file(body, "main").read_text():
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
+    uid = body["metadata"]["uid"]
+    assert len(processes.marked(uid)) >= 4
+    await kube.v1.delete_namespaced_pod("p", "default")
+    await kube.until_gone("p")
+    assert [pid for pid in processes.marked(uid) if processes.is_running(pid)] == []
+
+
+async def test_what_a_container_leaves_behind_goes_when_it_ends(kube):
+    await kube.create(pod("p", python("import subprocess; subprocess.Popen(['setsid', 'sleep', '300'])")))
+    uid = (await kube.until_phase("p", "Succeeded"))["metadata"]["uid"]
+    assert [pid for pid in processes.marked(uid) if processes.is_running(pid)] == []
+
+
+async def test_init_containers_run_first_and_in_turn(kube, tmp_path):
+    file = tmp_path / "order"
+    write = f"open({str(file)!r}, 'a').write"
+    inits = [{**python(f"{write}('1')"), "name": "one"}, {**python(f"{write}('2')"), "name": "two"}]
+    await kube.create(pod("p", python(f"{write}('3')"), initContainers=inits))
+    await kube.until_phase("p", "Succeeded")
+    assert file.read_text() == "123"
+    await kube.create(
+        pod("q", python("pass"), initContainers=[{**python("raise SystemExit(1)"), "name": "one"}])
+    )
+    assert conditions(await kube.until_phase("q", "Failed"))["Ready"] == "False"
+
+
+async def test_a_container_is_restarted_where_its_pod_says_so(kube, tmp_path):
+    file = tmp_path / "runs"
+    count = f"f = open({str(file)!r}, 'a+'); f.write('x'); f.flush(); f.seek(0); raise SystemExit(len(f.read()) < 3)"
+    await kube.create(pod("p", python(count), restartPolicy="OnFailure"))
+    done = await kube.until_phase("p", "Succeeded")
+    assert done["status"]["containerStatuses"][0]["restartCount"] == 2
+
+
+async def test_a_deadline_ends_a_pod(kube):
+    await kube.create(pod("p", python(FOREVER), activeDeadlineSeconds=1, terminationGracePeriodSeconds=1))
+    assert (await kube.until_phase("p", "Failed"))["status"]["reason"] == "DeadlineExceeded"
+
+
+async def test_a_pod_that_fits_nowhere_waits_and_goes_when_there_is_room(kube):
+    await kube.create(pod("first", python(FOREVER, cpu="3"), terminationGracePeriodSeconds=1))
+    await kube.until_phase("first", "Running")
+    await kube.create(pod("second", python(FOREVER, cpu="2")))
+    waiting = await kube.until("second", lambda body: conditions_of(body).get("PodScheduled"))
+    told = next(c for c in waiting["status"]["conditions"] if c["type"] == "PodScheduled")
+    assert (told["status"], told["reason"]) == ("False", "Unschedulable") and "3 Insufficient cpu" in told[
+        "message"
+    ]
+    await kube.v1.delete_namespaced_pod("first", "default")
+    assert (await kube.until_phase("second", "Running"))["spec"]["nodeName"] == "big"
+
+
+def conditions_of(body):
+    return {c["type"]: c["status"] for c in body["status"].get("conditions") or []}
+
+
+async def test_a_pod_that_was_bound_past_the_scheduler_is_refused_by_a_full_node(kube):
+    await kube.create(pod("p", python(FOREVER, cpu="2"), nodeName="small-1"))
+    assert (await kube.until_phase("p", "Failed"))["status"]["reason"] == "OutOfcpu"
+
+
+async def test_logs_can_be_cut_and_followed(kube):
+    await kube.create(
+        pod(
+            "p",
+            python("for i in range(5): print(i, flush=True)\nimport time; time.sleep(0.5); print('last')"),
+        )
+    )
+    await kube.until_phase("p", "Running")
+    assert (await kube.logs("p", follow=True)).splitlines()[-1] == "last"
+    assert await kube.logs("p", tail_lines=2) == "4\nlast\n"
+    assert await kube.refusal(kube.v1.read_namespaced_pod_log("p", "default", container="x")) == (
+        400,
+        "BadRequest",
+    )
+
+
+async def test_an_eviction_is_a_graceful_deletion(kube):
+    await kube.create(pod("p", python(FOREVER)))
+    await kube.until_phase("p", "Running")
+    await kube.v1.create_namespaced_pod_eviction(
+        "p", "default", {"metadata": {"name": "p"}}, _preload_content=False
+    )
+    await kube.until_gone("p")
+
+
+async def test_a_config_map_that_comes_late_is_waited_for(kube):
+    env = [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
+    await kube.create(pod("p", python("import os; print(os.environ['K'])", env=env)))
+    await kube.until("p", lambda b: "CreateContainerConfigError" in str(b["status"].get("containerStatuses")))
+    await kube.v1.create_namespaced_config_map("default", {"metadata": {"name": "c"}, "data": {"k": "v"}})
+    await kube.until_phase("p", "Succeeded")
+    assert await kube.logs("p") == "v\n"
+
+
+# ---- limits
+
+
+def needs_groups(kube):
+    if not kube.cluster.world.cgroups.enforced:
+        pytest.skip("this machine does not let us make control groups")
+
+
+async def cores(kube, name, seconds=0.8):
+    """How many cores a pod uses."""
+    async with aiohttp.ClientSession(kube.cluster.url) as session:
+
+        async def used():
+            return (await (await session.get("/debug/cpu-seconds")).json())["pods"][f"default/{name}"]
+
+        first, start = await used(), time.monotonic()
+        await asyncio.sleep(seconds)
+        return (await used() - first) / (time.monotonic() - start)
+
+
+async def resize(kube, name, cpu):
+    wanted = {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}
+    change = {"spec": {"containers": [{"name": "main", "resources": wanted}]}}
+    return kube.plain(
+        await kube.v1.patch_namespaced_pod_resize(
+            name, "default", change, _content_type="application/strategic-merge-patch+json"
+        )
+    )
+
+
+async def test_a_cpu_limit_is_kept_and_a_resize_moves_it_at_once(kube):
+    needs_groups(kube)
+    await kube.create(pod("p", python(BURN, cpu="200m", limit="200m")))
+    await kube.until_phase("p", "Running")
+    assert 0.1 < await cores(kube, "p") < 0.3
+    resized = await resize(kube, "p", "600m")
+    assert resized["metadata"]["generation"] == 2
+    await kube.until(
+        "p", lambda b: b["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] == "600m"
+    )
+    assert 0.35 < await cores(kube, "p") < 0.75
+
+
+async def test_a_resize_that_does_not_fit_is_deferred_until_it_does(kube):
+    await kube.create(pod("a", python(FOREVER, cpu="500m", limit="500m"), affinity=pinned("small-1")))
+    await kube.create(
+        pod("b", python(FOREVER, cpu="500m"), affinity=pinned("small-1"), terminationGracePeriodSeconds=1)
+    )
+    for name in ("a", "b"):
+        await kube.until_phase(name, "Running")
+    await resize(kube, "a", "800m")
+    waiting = await kube.until("a", lambda b: "PodResizePending" in conditions_of(b))
+    assert [c["reason"] for c in waiting["status"]["conditions"] if c["type"] == "PodResizePending"] == [
+        "Deferred"
+    ]
+    await kube.v1.delete_namespaced_pod("b", "default")
+    await kube.until(
+        "a", lambda b: b["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "800m"
+    )
+    assert await kube.refusal(
+        kube.v1.patch_namespaced_pod_resize(
+            "a",
+            "default",
+            {
+                "spec": {
+                    "containers": [
+                        {"name": "main", "resources": {"requests": {"memory": "1Gi", "disk": "1"}}}
+                    ]
+                }
+            },
+        )
+    )
+
+
+async def test_too_much_memory_is_told_as_such(kube):
+    needs_groups(kube)
+    greedy = python("x = bytearray(200 * 2**20); x[::4096] = b'x' * len(x[::4096])")
+    greedy["resources"] = {"limits": {"memory": "48Mi"}}
+    await kube.create(pod("p", greedy))
+    assert terminated(await kube.until_phase("p", "Failed"))["reason"] == "OOMKilled"
+
+
+async def test_use_is_measured_for_nodes_and_pods(kube):
+    await kube.create(pod("p", python(BURN, limit="300m"), affinity=pinned("small-1")))
+    await kube.until_phase("p", "Running")
+    await asyncio.sleep(0.7)
+    async with aiohttp.ClientSession(kube.cluster.url) as session:
+        nodes = await (await session.get("/apis/metrics.k8s.io/v1beta1/nodes")).json()
+        pods = await (await session.get("/apis/metrics.k8s.io/v1beta1/namespaces/default/pods")).json()
+        counted = await (await session.get("/debug/cpu-seconds")).json()
+    use = {n["metadata"]["name"]: int(n["usage"]["cpu"].removesuffix("n")) for n in nodes["items"]}
+    assert use["small-1"] > 5e7 > use["big"] and pods["items"][0]["containers"][0]["name"] == "main"
+    assert counted["nodes"]["small-1"]["seconds"] > 0 and counted["nodes"]["small-1"]["allocatable"] == 1
+
+
+async def test_what_a_pod_used_stays_counted_on_its_node(kube):
+    await kube.create(
+        pod("p", python("import time\nwhile time.process_time() < 0.3: pass"), affinity=pinned("small-1"))
+    )
+    await kube.until_phase("p", "Succeeded")
+    await asyncio.sleep(0.1)
+    assert kube.cluster.usage.cpu_seconds()["nodes"]["small-1"] > (
+        0.3 if kube.cluster.world.cgroups.enforced else 0
+    )
+
+
+async def test_a_pod_killed_from_outside_fails(kube):
+    await kube.create(pod("p", python(FOREVER)))
+    uid = (await kube.until_phase("p", "Running"))["metadata"]["uid"]
+    os.kill(processes.marked(uid)[0], signal.SIGKILL)
+    assert terminated(await kube.until_phase("p", "Failed"))["exitCode"] == 137

@@ -1,0 +1,31 @@
+"""Hundreds of simulated nodes, thousands of pods: quick enough, and nobody runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from services.local.controllers import identified
+from services.local.objects.bodies import node_of
+from services.local.objects.kinds import NODE, POD
+from services.local.objects.pod_rules import new_pod
+from tests.local.builders import container, node, pinned, pod
+
+NODES, PODS = 200, 1000
+
+
+async def test_a_thousand_pods_find_their_nodes_and_every_watcher_hears(cluster, kube):
+    store = cluster.store
+    for number in range(NODES):
+        body = node(f"sim-{number}")
+        store.create(NODE, {**body, **identified(store, NODE, f"sim-{number}"), "status": body["status"]})
+    start = time.monotonic()
+    for number in range(PODS):
+        wish = pod("", container(cpu="100m"), affinity=pinned(f"sim-{number % NODES}"))
+        store.create(POD, new_pod(identified(store, POD, f"p{number}", "default", spec=wish["spec"])))
+    while not all(node_of(body) for body in store.bodies(POD)):
+        await asyncio.sleep(0.05)
+        assert time.monotonic() - start < 20
+    listed = await kube.v1.list_namespaced_pod("default", _preload_content=False)
+    assert len(await listed.read()) > PODS * 500
+    assert not cluster.kubelet.lives and all(b["status"]["phase"] == "Pending" for b in store.bodies(POD))

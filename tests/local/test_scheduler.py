@@ -1,0 +1,81 @@
+"""Where a pod goes, and why it goes nowhere."""
+
+from __future__ import annotations
+
+from services.local.scheduler import choose, room_of, wish_of
+from tests.local.builders import container, node, pinned, pod
+
+
+def where(body, *nodes, used=None):
+    return choose(wish_of(body), [room_of(n, (used or {}).get(n["metadata"]["name"], {})) for n in nodes])
+
+
+def asking(cpu="1", **spec):
+    return pod("p", container(cpu=cpu), **spec)
+
+
+def test_the_emptiest_node_wins_and_a_tie_goes_by_name():
+    assert where(asking(), node("b"), node("a")).node == "a"
+    assert where(asking(), node("b"), node("a"), used={"a": {"cpu": 1000}}).node == "b"
+
+
+def test_what_other_pods_hold_is_not_free():
+    choice = where(asking("2"), node("a", cpu="2"), used={"a": {"cpu": 1, "pods": 1}})
+    assert choice.why_not == "0/1 nodes are available: 1 Insufficient cpu."
+
+
+def test_every_resource_that_is_missing_is_named():
+    body = pod("p", {**container(), "resources": {"requests": {"cpu": "9", "nvidia.com/gpu": "1"}}})
+    assert where(body, node("a")).why_not == (
+        "0/1 nodes are available: 1 Insufficient cpu, 1 Insufficient nvidia.com/gpu."
+    )
+    assert where(asking(), node("a", pods="0")).why_not == "0/1 nodes are available: 1 Too many pods."
+
+
+def test_a_node_named_by_its_field_is_the_only_one():
+    assert where(asking(affinity=pinned("b")), node("a"), node("b")).node == "b"
+    assert where(asking(affinity=pinned("a", operator="NotIn")), node("a"), node("b")).node == "b"
+    mismatch = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    assert where(asking(affinity=pinned("c")), node("a")).why_not == mismatch
+    assert where(asking(nodeSelector={"kubernetes.io/hostname": "b"}), node("a"), node("b")).node == "b"
+
+
+def test_a_cordoned_node_takes_no_pod():
+    assert "1 node(s) were unschedulable" in where(asking(), node("a", unschedulable=True)).why_not
+
+
+def test_a_taint_keeps_away_who_does_not_tolerate_it():
+    tainted = node("a", taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
+    assert "untolerated taint(s) {gpu: yes}" in where(asking(), tainted).why_not
+    for toleration in (
+        {"key": "gpu", "value": "yes"},
+        {"key": "gpu", "operator": "Exists"},
+        {"operator": "Exists"},
+    ):
+        assert where(asking(tolerations=[toleration]), tainted).node == "a"
+    assert where(asking(tolerations=[{"key": "gpu", "value": "no"}]), tainted).node == ""
+    assert where(asking(), node("a", taints=[{"key": "x", "effect": "PreferNoSchedule"}])).node == "a"
+
+
+def test_a_node_that_is_not_ready_counts_as_tainted():
+    assert "node.kubernetes.io/not-ready" in where(asking(), node("a", ready="False")).why_not
+    assert "node.kubernetes.io/unreachable" in where(asking(), node("a", ready="Unknown")).why_not
+
+
+def test_a_preference_outweighs_emptiness():
+    liked = {
+        "weight": 100,
+        "preference": {
+            "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]
+        },
+    }
+    affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [liked]}}
+    assert where(asking(affinity=affinity), node("a"), node("b"), used={"b": {"cpu": 2000}}).node == "b"
+
+
+def test_without_nodes_there_is_no_place():
+    assert where(asking()).why_not == "no nodes available to schedule pods"
+
+
+def test_pods_alike_have_the_same_likeness():
+    assert wish_of(asking()).likeness() == wish_of(asking()).likeness() != wish_of(asking("2")).likeness()

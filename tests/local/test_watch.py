@@ -1,0 +1,184 @@
+"""What a watcher is told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from kubernetes.aio import watch
+
+from services.local.journal import Change, Journal, Stored
+from services.local.objects.refusals import Refusal
+from services.local.objects.selectors import label_selector
+from tests.local.builders import idle, node, pod
+
+
+class Listener:
+    """One open watch, as lines."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    async def next(self):
+        return json.loads(await asyncio.wait_for(self.answer.content.readline(), 3))
+
+    async def told(self, count):
+        events = [await self.next() for _ in range(count)]
+        return [(e["type"], e["object"]["metadata"]["name"]) for e in events]
+
+    async def silent(self, seconds=0.15):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(self.answer.content.readline(), seconds)
+
+
+@asynccontextmanager
+async def watching(cluster, path="/api/v1/namespaces/default/pods", **query):
+    async with (
+        aiohttp.ClientSession(cluster.url) as session,
+        session.get(path, params={"watch": "1", **query}) as answer,
+    ):
+        yield Listener(answer)
+
+
+async def revision(kube):
+    return (await kube.v1.list_namespaced_pod("default")).metadata.resource_version
+
+
+async def test_only_what_comes_after_the_list(cluster, kube):
+    await kube.create(idle("before"))
+    async with watching(cluster, resourceVersion=await revision(kube)) as ear:
+        await kube.create(idle("p"))
+        await kube.v1.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"m": "1"}}})
+        await kube.v1.delete_namespaced_pod("p", "default")
+        assert await ear.told(3) == [("ADDED", "p"), ("MODIFIED", "p"), ("DELETED", "p")]
+
+
+async def test_without_a_revision_everything_comes_first(cluster, kube):
+    await kube.create(idle("a"))
+    async with watching(cluster) as ear:
+        assert await ear.told(1) == [("ADDED", "a")]
+        await kube.create(idle("b"))
+        assert await ear.told(1) == [("ADDED", "b")]
+
+
+async def test_what_was_missed_is_told_again(cluster, kube):
+    since = await revision(kube)
+    await kube.create(idle("p"))
+    await kube.v1.delete_namespaced_pod("p", "default")
+    async with watching(cluster, resourceVersion=since) as ear:
+        assert await ear.told(2) == [("ADDED", "p"), ("DELETED", "p")]
+
+
+async def test_a_forced_deletion_is_a_change_and_then_an_end(cluster, kube):
+    await kube.v1.create_node(node("sim"))
+    await kube.create(idle("p", nodeName="sim"))
+    async with watching(cluster, resourceVersion=await revision(kube)) as ear:
+        await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=0)
+        assert await ear.told(2) == [("MODIFIED", "p"), ("DELETED", "p")]
+
+
+async def test_an_object_that_stops_matching_is_told_as_deleted_as_it_last_matched(cluster, kube):
+    async with watching(cluster, resourceVersion=await revision(kube), labelSelector="app=x") as ear:
+        await kube.create(idle("other", labels={"app": "y"}))
+        await kube.create(idle("p", labels={"app": "x"}))
+        left = await kube.v1.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"app": "y"}}})
+        assert await ear.told(1) == [("ADDED", "p")]
+        gone = await ear.next()
+        assert gone["type"] == "DELETED" and gone["object"]["metadata"]["labels"] == {"app": "x"}
+        assert gone["object"]["metadata"]["resourceVersion"] == left.metadata.resource_version
+        await ear.silent()
+
+
+async def test_a_pod_appears_to_its_node_when_it_is_bound(cluster, kube):
+    await kube.v1.create_node(node("sim"))
+    query = {"resourceVersion": await revision(kube), "fieldSelector": "spec.nodeName=sim"}
+    async with watching(cluster, "/api/v1/pods", **query) as ear:
+        await kube.create(idle("p"))
+        await kube.v1.create_namespaced_binding(
+            "default", {"metadata": {"name": "p"}, "target": {"name": "sim"}}, _preload_content=False
+        )
+        assert await ear.told(1) == [("ADDED", "p")]
+
+
+async def test_a_watch_ends_when_its_time_is_over(cluster):
+    async with watching(cluster, timeoutSeconds=1) as ear:
+        assert await asyncio.wait_for(ear.answer.content.read(), 3) == b""
+
+
+async def test_bookmarks_tell_the_revision_to_those_who_ask(cluster, kube):
+    async with watching(cluster, resourceVersion=await revision(kube), allowWatchBookmarks="true") as ear:
+        told = await ear.next()
+    assert told["type"] == "BOOKMARK" and int(told["object"]["metadata"]["resourceVersion"]) > 0
+
+
+async def test_a_streamed_list_ends_with_a_bookmark(cluster, kube):
+    await kube.create(idle("a"))
+    query = {
+        "sendInitialEvents": "true",
+        "resourceVersionMatch": "NotOlderThan",
+        "allowWatchBookmarks": "true",
+    }
+    async with watching(cluster, **query) as ear:
+        assert await ear.told(1) == [("ADDED", "a")]
+        end = await ear.next()
+    assert end["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+async def test_a_forgotten_revision_is_an_error_inside_the_stream(cluster):
+    async with watching(cluster, resourceVersion="1") as ear:
+        told = await ear.next()
+        assert ear.answer.status == 200
+    assert told["type"] == "ERROR" and (told["object"]["code"], told["object"]["reason"]) == (410, "Expired")
+
+
+async def test_a_revision_that_is_still_to_come_is_refused(cluster):
+    async with watching(cluster, resourceVersion=str(10**18)) as ear:
+        assert ear.answer.status == 504
+
+
+async def test_the_official_watcher_follows(cluster, kube):
+    seen = []
+    async with watch.Watch() as watcher:
+        async for event in watcher.stream(kube.v1.list_namespaced_pod, "default", timeout_seconds=2):
+            seen.append((event["type"], event["object"].metadata.name))
+            if len(seen) == 2:
+                break
+            await kube.create(idle("p"))
+        else:
+            pytest.fail("nothing was seen")
+    assert seen[-1] == ("ADDED", "p")
+
+
+async def test_all_watchers_see_the_same_order(cluster, kube):
+    since = await revision(kube)
+
+    async def hear():
+        async with watching(cluster, resourceVersion=since) as ear:
+            return await ear.told(20)
+
+    ears = [asyncio.create_task(hear()) for _ in range(8)]
+    await asyncio.gather(*(kube.create(idle(f"p{i}")) for i in range(20)))
+    heard = await asyncio.gather(*ears)
+    assert all(one == heard[0] for one in heard) and len(set(heard[0])) == 20
+
+
+def stored(name, revision, **labels):
+    return Stored(pod(name, labels=labels, meta={"resourceVersion": str(revision)}), revision)
+
+
+async def test_a_journal_forgets_the_oldest_and_says_so():
+    journal = Journal(0, length=2)
+    for number in (1, 2, 3):
+        journal.append(Change("ADDED", None, stored(f"p{number}", number)))
+    assert [c.revision for c in journal.after(1)] == [2, 3] and journal.after(3) == []
+    with pytest.raises(Refusal, match="too old resource version: 0"):
+        journal.after(0)
+
+
+def test_the_bytes_of_an_event_are_made_once():
+    change = Change("MODIFIED", stored("p", 1, a="b"), stored("p", 2, a="b"))
+    assert change.seen_by(label_selector("a=b")) == "MODIFIED"
+    assert change.line("MODIFIED") is change.line("MODIFIED")

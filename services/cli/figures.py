@@ -1,4 +1,4 @@
-"""What is read off a run: the three figures of the published systems (total time, epoch time, utilisation), and the pause.
+"""What is read off a run: the three figures of the published systems (total time, epoch time, utilisation).
 
 All pure. Times are seconds since 1970 unless said otherwise; speeds are examples a second.
 """
@@ -6,6 +6,7 @@ All pure. Times are seconds since 1970 unless said otherwise; speeds are example
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -21,7 +22,7 @@ class CpuSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def utilisation(samples: Sequence[CpuSample], from_s: float, to_s: float) -> float:
-    """Measured CPU seconds over allocatable CPU seconds between two times: the kernel's count, not a sum of requests."""
+    """Measured CPU seconds over allocatable CPU seconds between two times: as the kernel counts, not requests."""
     inside = [s for s in samples if from_s <= s.at_s <= to_s]
     if len(inside) < 2 or inside[-1].at_s == inside[0].at_s:
         return 0.0
@@ -41,7 +42,7 @@ def epoch_seconds(reports: Sequence[ProgressReported], began_s: float, epochs: i
     examples = reports[0].total_samples / epochs
     ends = [time_at(reports, began_s, examples * (n + 1)) for n in range(epochs)]
     known = [began_s, *[end for end in ends if end is not None]]
-    return [later - earlier for earlier, later in zip(known, known[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(known)]
 
 
 def time_at(reports: Sequence[ProgressReported], began_s: float, samples: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The demo's screen: tasks by node, generation, step, speed, loss, utilisation. Pure: from what was heard to a picture."""
+"""The demo's screen: tasks by node, generation, step, speed, loss, utilisation; from what was heard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tidies up after everybody: ownership, namespaces, pods without a node, nodes in trouble. They act on
+"""What tidies up after everybody: ownership, namespaces, pods without a node, old events. They act on
 the store as somebody with a client could, and decide nothing themselves: see `garbage.py`.
 
 A node that its owner no longer reports on is found by its Ready condition alone: whoever simulates a node

@@ -43,7 +43,7 @@ from services.local.objects.refusals import already_exists, conflict, forbidden,
 Key = tuple[str, str]  # namespace, name
 
 STALE = "the object has been modified; please apply your changes to the latest version and try again"
-JOURNAL_LENGTH = 50_000  # changes of one kind that a watch can go back
+JOURNAL_LENGTH = 20_000  # changes of one kind that a watch can go back
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,5 +238,5 @@ def leaves_now(body: Body) -> bool:
 def check_preconditions(kind: Kind, body: Body, how: Deletion) -> None:
     for field, wanted in (("uid", how.uid), ("resourceVersion", how.revision)):
         if wanted and meta(body)[field] != wanted:
-            why = f"the {field} in the precondition ({wanted}) does not match the record's ({meta(body)[field]})"
+            why = f"the {field} in the precondition ({wanted}) is not the one in record ({meta(body)[field]})"
             raise conflict(kind.plural, name_of(body), why)

@@ -61,6 +61,17 @@ def build(program: ModuleType, strategy: Any, ps: int) -> Built:
     return Built(model, optimizer, meter, profile)
 
 
+def reset(built: Built, program: ModuleType) -> None:
+    """Give every variable a first value again, as if nothing had been applied."""
+    plain, optimizer = _built(program.model(), program), program.optimizer()
+    optimizer.build(plain.trainable_variables)
+    old = [*built.model.variables, *built.optimizer.variables]
+    for variable, fresh in zip(old, [*plain.variables, *optimizer.variables], strict=True):
+        variable.assign(fresh)
+    for number in built.meter.variables:
+        number.assign(tf.zeros_like(number))
+
+
 def _built(model: Any, program: ModuleType) -> Any:
     """A model that does not know its inputs yet meets one example."""
     if not model.built:
@@ -92,25 +103,6 @@ def _placed(strategy: Any, choose: Callable[[], int]) -> Iterator[None]:
 
     with tf.variable_creator_scope(creator):
         yield
-
-
-@contextmanager
-def _beside(strategy: Any, optimizer: Any, ps: int) -> Iterator[None]:
-    """Put each slot beside its variable, and what has none on the first ps."""
-    beside = [0]
-    plain = optimizer.add_variable_from_reference
-
-    def add(reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        beside[0] = ps_of(reference_variable.value.device)
-        try:
-            return plain(reference_variable, *args, **kwargs)
-        finally:
-            beside[0] = 0
-
-    optimizer.add_variable_from_reference = add
-    with _placed(strategy, lambda: beside[0]):
-        yield
-    del optimizer.add_variable_from_reference
 
 
 def ps_of(device: str) -> int:

@@ -1,6 +1,6 @@
 """The chief of one generation: prepare beside the running one, begin when told, drain when told.
 
-prepare   connect, build, trace, and run every worker once (all of it is overwritten by what is restored)
+prepare   connect, build, trace, and run every worker once (all of it is overwritten by what is restored, or reset)
 begin     restore, start the lanes, tell of the first update
 train     until drained, finished or broken; a checkpoint now and then, a report each second
 drain     stop at a batch boundary, save, and wait: to be ended, or to go on as if nothing had been asked
@@ -91,6 +91,8 @@ class Chief:
     def _restore(self, path: str | None) -> float:
         """Restore, and return when the last update was applied before (0: never)."""
         if path is None:
+            if self.assignment.carries_on:
+                build.reset(self.built, self.program)
             return 0.0
         checkpoint.read(self.checkpoint, path)
         self.built.meter.first_s.assign(0.0)

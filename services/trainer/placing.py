@@ -1,7 +1,7 @@
 """Which ps holds which variable: largest first to the emptiest, not round-robin.
 
 Round-robin puts every large kernel of a plain network on one ps and every bias on the other; then adding ps does
-nothing (tensorflow#37100). Largest first to the emptiest keeps the fullest ps within 4/3 of the best possible (Graham 1969).
+nothing (tensorflow#37100). Largest first to the emptiest keeps the fullest within 4/3 of the best (Graham 1969).
 """
 
 from __future__ import annotations

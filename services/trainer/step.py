@@ -35,6 +35,14 @@ def _update(program: ModuleType, built: Built, inputs: Any, labels: Any, count: 
     weights = built.model.trainable_variables
     gradients = tape.gradient(total, weights)
     built.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-    with tf.control_dependencies([tf.identity(built.optimizer.iterations.value)]):
+    with tf.control_dependencies(_after(weights)):
         built.meter.count(count)
     return loss
+
+
+def _after(weights: Any) -> list[tf.Tensor]:
+    """Something cheap that each ps does behind the update of each of its weights, because both name the same variable.
+
+    The optimizer's own count will not do: it rises when the step begins, whether or not a gradient ever comes.
+    """
+    return [tf.raw_ops.VarIsInitializedOp(resource=weight.value.handle) for weight in weights]

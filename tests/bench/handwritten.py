@@ -3,8 +3,8 @@
     python -m tests.bench.handwritten FOLDER PROGRAM ROLE INDEX
 
 Each task is a parent that runs a child and, when `FOLDER/saved-<n>` appears, starts it again for round n + 1. Round n's
-cluster is in `FOLDER/cluster-<n>.json`; the chief stops when it sees `FOLDER/stop-<n>`. It writes when its last update was
-applied and when its first was into `FOLDER/last-<n>` and `FOLDER/first-<n>`.
+cluster is in `FOLDER/cluster-<n>.json`; the chief stops when it sees `FOLDER/stop-<n>`. It writes when its last update
+was applied and when its first was into `FOLDER/last-<n>` and `FOLDER/first-<n>`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def _loop(folder: Path, number: int, coordinator: Any, step: Any, lanes: int) ->
         while not stop.exists():
             with lock:
                 start, state["next"] = state["next"], (state["next"] + BATCH) % 1_000_000
-            coordinator.schedule(step, args=(tf.constant(start, tf.int64), tf.constant(start + BATCH, tf.int64))).fetch()
+            coordinator.schedule(
+                step, args=(tf.constant(start, tf.int64), tf.constant(start + BATCH, tf.int64))
+            ).fetch()
             with lock:
                 if not state["last"]:
                     write(folder / f"first-{number}", repr(time.time()))

@@ -112,7 +112,6 @@ async def test_a_forced_deletion_kills_at_once(kube):
     await kube.create(pod("p", python(FOREVER)))
     uid = (await kube.until_phase("p", "Running"))["metadata"]["uid"]
     await kube.v1.delete_namespaced_pod("p", "default", grace_period_seconds=0)
-    assert kube.cluster.store.find is not None
     end = time.monotonic() + 3
     while processes.marked(uid):
         assert time.monotonic() < end
@@ -214,9 +213,9 @@ async def test_logs_can_be_cut_and_followed(kube):
 async def test_an_eviction_is_a_graceful_deletion(kube):
     await kube.create(pod("p", python(FOREVER)))
     await kube.until_phase("p", "Running")
-    await kube.v1.create_namespaced_pod_eviction(
-        "p", "default", {"metadata": {"name": "p"}}, _preload_content=False
-    )
+    evict = kube.v1.create_namespaced_pod_eviction_without_preload_content
+    async with await evict("p", "default", {"metadata": {"name": "p"}}) as answer:
+        assert answer.status == 201
     await kube.until_gone("p")
 
 
@@ -288,19 +287,16 @@ async def test_a_resize_that_does_not_fit_is_deferred_until_it_does(kube):
     await kube.until(
         "a", lambda b: b["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "800m"
     )
-    assert await kube.refusal(
-        kube.v1.patch_namespaced_pod_resize(
-            "a",
-            "default",
-            {
-                "spec": {
-                    "containers": [
-                        {"name": "main", "resources": {"requests": {"memory": "1Gi", "disk": "1"}}}
-                    ]
-                }
-            },
-        )
-    )
+
+
+async def test_a_resize_changes_cpu_and_memory_and_nothing_else(kube):
+    await kube.create(pod("p", python(FOREVER, cpu="100m")))
+    await kube.until_phase("p", "Running")
+    for resources in ({"requests": {"disk": "1"}}, {"limits": {"cpu": "50m"}}):
+        change = {"spec": {"containers": [{"name": "main", "resources": resources}]}}
+        kind = "application/strategic-merge-patch+json"
+        call = kube.v1.patch_namespaced_pod_resize("p", "default", change, _content_type=kind)
+        assert await kube.refusal(call) == (422, "Invalid")
 
 
 async def test_too_much_memory_is_told_as_such(kube):

@@ -1,7 +1,8 @@
-"""`python -m services.local`, as a program: what it does when told to end, when killed, and when started again."""
+"""`python -m services.local`, as a program: told to end, killed, and started again."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -140,8 +141,6 @@ def phase(cluster):
 
 
 async def until(wanted, seconds=6.0):
-    import asyncio
-
     end = time.monotonic() + seconds
     while not wanted():
         assert time.monotonic() < end, "not in time"

@@ -1,4 +1,4 @@
-"""Hundreds of simulated nodes, thousands of pods: quick enough, and nobody runs them."""
+"""Hundreds of simulated nodes, a thousand pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.local.builders import container, node, pinned, pod
 NODES, PODS = 200, 1000
 
 
-async def test_a_thousand_pods_find_their_nodes_and_every_watcher_hears(cluster, kube):
+async def test_a_thousand_pods_find_their_simulated_nodes_and_nobody_runs_them(cluster, kube):
     store = cluster.store
     for number in range(NODES):
         body = node(f"sim-{number}")
@@ -26,6 +26,6 @@ async def test_a_thousand_pods_find_their_nodes_and_every_watcher_hears(cluster,
     while not all(node_of(body) for body in store.bodies(POD)):
         await asyncio.sleep(0.05)
         assert time.monotonic() - start < 20
-    listed = await kube.v1.list_namespaced_pod("default", _preload_content=False)
-    assert len(await listed.read()) > PODS * 500
+    async with await kube.v1.list_namespaced_pod_without_preload_content("default") as listed:
+        assert len((await listed.json())["items"]) == PODS
     assert not cluster.kubelet.lives and all(b["status"]["phase"] == "Pending" for b in store.bodies(POD))

@@ -55,7 +55,7 @@ def test_a_field_that_is_missing_counts_as_empty():
 
 
 def test_a_field_that_the_kind_does_not_offer_is_refused():
-    with pytest.raises(Refusal, match="field label not supported: spec.colour"):
+    with pytest.raises(Refusal, match=r"field label not supported: spec.colour"):
         field_selector("spec.colour=red", ["spec.nodeName"])
 
 

@@ -10,6 +10,7 @@ import hmac
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import structlog
 from aiohttp import web
 
 from services.local.api import discovery, reading, subresources, watching, writing
@@ -26,6 +27,8 @@ from services.local.objects.refusals import (
     unauthorized,
 )
 from services.local.store import Store
+
+log = structlog.get_logger()
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LOCAL_NAMES = ("127.0.0.1", "localhost")
@@ -137,6 +140,7 @@ async def said(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPRequestEntityTooLarge:
         return reading.answer(Refusal(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
+        log.warning("OddRequest", method=request.method, path=request.path, exc_info=True)
         wrong = bad_request(
             f"the object is not of the form that its kind has: {type(error).__name__}: {error}"
         )

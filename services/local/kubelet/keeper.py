@@ -17,10 +17,11 @@ from services.local.kubelet import processes
 
 log = structlog.get_logger()
 
-# $1 is the mark. Twice, because a process may fork while we look.
+# $1 is the mark. A line says that all is well; the pipe's end without one says that we died.
+# Three times, because a process may fork while we look.
 SCRIPT = """
 trap '' INT TERM HUP
-read -r _
+read -r _ && exit 0
 for turn in 1 2 3; do
   for folder in /proc/[0-9]*; do
     grep -qs "$1" "$folder/environ" && kill -9 "${folder#/proc/}"
@@ -45,6 +46,8 @@ class Keeper:
 
     async def stop(self) -> None:
         if self.shell is not None and self.shell.stdin is not None:
+            sweep(self.home)
+            self.shell.stdin.write(b"done\n")
             self.shell.stdin.close()
             await self.shell.wait()
 

@@ -29,6 +29,8 @@ def find(name: str, period_us: int, mount: Path = Path("/sys/fs/cgroup")) -> Cgr
     try:
         if (mount / "cgroup.controllers").exists():
             return version_two(mount, name, period_us)
+        if not (mount / "cpu").is_dir():
+            return NotPermitted(f"there are no control groups at {mount}")
         cpu, account, memory = (under_own(mount / c, c, name) for c in ("cpu", "cpuacct", "memory"))
         tried = VersionOne(cpu, account, memory, period_us)
         tried.open_node("trial", 1000)

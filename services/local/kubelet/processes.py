@@ -50,6 +50,16 @@ def marked(part: str) -> list[int]:
     return [pid for pid in all_pids() if part in mark_in(pid).split("/")]
 
 
+def by_pod() -> dict[str, list[int]]:
+    """All processes of all pods, by the pod's uid."""
+    found: dict[str, list[int]] = {}
+    for pid in all_pids():
+        parts = mark_in(pid).split("/")
+        if len(parts) == 3:
+            found.setdefault(parts[1], []).append(pid)
+    return found
+
+
 def marked_with(mark: str) -> list[int]:
     """The processes of one container."""
     return [pid for pid in all_pids() if mark_in(pid) == mark]

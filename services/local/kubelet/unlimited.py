@@ -3,6 +3,7 @@
 What a process used between the last look and its end is lost.
 """
 
+import time
 from pathlib import Path
 
 import structlog
@@ -12,6 +13,8 @@ from services.local.kubelet.cgroups import Limits
 
 log = structlog.get_logger()
 
+FRESH_S = 0.05
+
 
 class NotPermitted:
     enforced = False
@@ -19,6 +22,8 @@ class NotPermitted:
     def __init__(self, why: str) -> None:
         self.seen: dict[tuple[str, str], dict[int, float]] = {}  # (node, pod) -> pid -> most seconds seen
         self.gone: dict[str, float] = {}  # seconds of pods that have ended, by node
+        self.found: dict[str, list[int]] = {}  # the pods' processes, as of the last look
+        self.looked_at = -FRESH_S
         hint = "systemd-run --user --scope -p Delegate=yes, or root, would permit it"
         log.warning("LimitsNotEnforced", why=why, hint=hint)
 
@@ -35,11 +40,14 @@ class NotPermitted:
         return []
 
     def processes(self, node: str, pod: str) -> list[int]:
-        return processes.marked(pod)
+        """One look at /proc serves all pods for a moment."""
+        if time.monotonic() - self.looked_at >= FRESH_S:
+            self.found, self.looked_at = processes.by_pod(), time.monotonic()
+        return self.found.get(pod, [])
 
     def pod_seconds(self, node: str, pod: str) -> float:
         seen = self.seen.setdefault((node, pod), {})
-        for pid in processes.marked(pod):
+        for pid in self.processes(node, pod):
             seen[pid] = max(seen.get(pid, 0.0), processes.cpu_seconds(pid))
         return sum(seen.values())
 
@@ -48,7 +56,7 @@ class NotPermitted:
         return self.gone.get(node, 0.0) + live
 
     def memory_bytes(self, node: str, pod: str) -> int:
-        return sum(processes.resident_bytes(pid) for pid in processes.marked(pod))
+        return sum(processes.resident_bytes(pid) for pid in self.processes(node, pod))
 
     def oom_kills(self, node: str, pod: str) -> int:
         return 0

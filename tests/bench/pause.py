@@ -1,0 +1,260 @@
+"""The pause of a hand-over, make before break against restart: `make bench-pause` (about 18 minutes).
+
+A job of ten million parameters alternates between 1 ps + 1 worker and 2 + 2, five times each way, once with each kind
+of hand-over. The bench takes the allocator's place, so sizes and moments are the same. Pause: from the last update
+applied before to the first after, on the ps' clocks. `lost_work_s`: examples missed between the decision and 30 s after
+the resume, against what the generation in charge does when left alone, over the speed before. The yardstick: the same restart written by hand, without Weir, in the same pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from services.cli import figures
+from services.cli.trial import Trial, trial
+from services.cli.up import cluster_file
+from services.local.stack import Stack
+from shared.messages import (
+    AllocationDecided,
+    GenerationAbandoned,
+    GenerationPrepared,
+    JobRequested,
+    Phases,
+    ProgressReported,
+    Resources,
+    TaskPlan,
+    TrainingResumed,
+)
+from tests.bench import handwritten
+from tests.bench.report import NoLimits, finish, median, percentile, say
+
+CLUSTER = "nodes:\n  - {name: node, cpu: 2, memory_gib: 16}\n"
+PROGRAM = Path(__file__).with_name("programs") / "tables.py"
+EACH_WAY = int(os.environ.get("BENCH_EACH_WAY", "5"))
+HAND_ROUNDS = int(os.environ.get("BENCH_HAND_ROUNDS", "5"))
+WARM_S, AFTER_S, BEFORE_S, STEADY_S = 8.0, 30.0, 6.0, 20.0
+SMALL, LARGE = (1, 1), (2, 2)
+SIZES = {
+    "chief": Resources(cpu=0.3, memory_gib=2.5),
+    "ps": Resources(cpu=0.5, memory_gib=2.5),
+    "worker": Resources(cpu=0.35, memory_gib=2.5),
+}
+PATIENCE_S = 180.0
+SPAN = {"start": 1, "min": 1, "max": 2}
+
+
+class HandOver(msgspec.Struct, frozen=True, kw_only=True):
+    """One hand-over."""
+
+    grows: bool
+    pause_s: float
+    phases: Phases
+    lost_work_s: float
+    prepare_s: float
+
+
+class Player:
+    """The bench in the allocator's place: one job, sized by hand."""
+
+    def __init__(self, watched: Trial, uid: int, request: JobRequested) -> None:
+        self.watched, self.uid, self.request = watched, uid, request
+        self.generation = 0
+        self.serials = iter(range(10_000))
+        self.tasks: list[TaskPlan] = [self._task("chief", 0)]
+
+    def _task(self, role: Any, index: int) -> TaskPlan:
+        return TaskPlan(role=role, index=index, serial=next(self.serials), node="node", resources=SIZES[role])
+
+    def _sized(self, ps: int, workers: int) -> list[TaskPlan]:
+        """Survivors stay, what is too much goes, what is missing comes with new serials."""
+        tasks = [t for t in self.tasks if t.role == "chief"]
+        for role, count in (("ps", ps), ("worker", workers)):
+            kept = [t for t in self.tasks if t.role == role][:count]
+            tasks += kept + [self._task(role, n) for n in range(len(kept), count)]
+        return tasks
+
+    async def decide(self, ps: int, workers: int) -> float:
+        """Say the decision and wait until training resumed; returns when it was decided."""
+        self.generation += 1
+        self.tasks = self._sized(ps, workers)
+        decided_s = time.time()
+        await self.watched.bus.publish(
+            AllocationDecided(
+                job=self.request.job,
+                uid=self.uid,
+                generation=self.generation,
+                revision=self.generation,
+                request=self.request,
+                tasks=tuple(self.tasks),
+                batch=self.request.batch.start,
+                reason="the benchmark says so",
+                decided_s=decided_s,
+            )
+        )
+        await self.watched.until(self._settled, PATIENCE_S, f"generation {self.generation}")
+        return decided_s
+
+    def _settled(self) -> bool:
+        for abandoned in self.watched.of(GenerationAbandoned):
+            if abandoned.generation == self.generation:
+                raise RuntimeError(f"generation {self.generation} was abandoned: {abandoned.reason}")
+        return any(r.generation == self.generation for r in self.watched.of(TrainingResumed))
+
+
+async def with_weir(mode: str) -> tuple[list[HandOver], int]:
+    """Alternate between the sizes; the hand-overs, and how many parameters the model has."""
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
+        async with Stack(Path(folder), cluster, services=("launcher",)) as stack, trial(stack) as watched:
+            asked = {"job": "tables", "epochs": 1000, "batch": {"start": 256, "min": 256, "max": 256}}
+            uid, request = await watched.submit({**asked, "ps": SPAN, "workers": SPAN, "handover": mode}, PROGRAM)
+            player = Player(watched, uid, request)
+            await player.decide(*SMALL)
+            if not watched.enforced:
+                raise NoLimits("CPU limits are not enforced on this machine: the comparison means nothing")
+            done = [await _hand_over(player, mode, number) for number in range(2 * EACH_WAY)]
+            return done, watched.of(ProgressReported)[-1].profile.parameters
+
+
+async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
+    grows = number % 2 == 0
+    await asyncio.sleep(WARM_S)
+    decided_s = await player.decide(*(LARGE if grows else SMALL))
+    resumed_s = time.time()
+    await asyncio.sleep(AFTER_S + 1.5)
+    watched = player.watched
+    resumed: TrainingResumed = watched.of(TrainingResumed)[-1]
+    reports = watched.of(ProgressReported)
+    before = figures.speed(reports, decided_s - BEFORE_S, decided_s)
+    after = figures.speed(reports, resumed_s + AFTER_S - STEADY_S, resumed_s + AFTER_S)
+    did = figures.samples_at(reports, resumed_s + AFTER_S) - figures.samples_at(reports, decided_s)
+    could = before * (resumed_s - decided_s) + after * AFTER_S
+    prepared = [p.seconds for p in watched.of(GenerationPrepared) if p.generation == player.generation]
+    done = HandOver(
+        grows=grows,
+        pause_s=float(resumed.pause_s or 0.0),
+        phases=resumed.phases,
+        lost_work_s=(could - did) / before,
+        prepare_s=max(prepared, default=0.0),
+    )
+    way = "grow" if grows else "shrink"
+    say(f"{mode:17} {number + 1:2}/{2 * EACH_WAY} {way:6} pause {done.pause_s:6.2f} s, lost {done.lost_work_s:6.1f} s")
+    return done
+
+
+# ---------------------------------------------------------------- the same by hand
+
+
+async def by_hand() -> list[float]:
+    """The pauses of stop, start again, restore, without Weir: the same sizes, program and limits."""
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
+        async with Stack(Path(folder), cluster, services=()) as stack:
+            shared = Path(folder) / "hand"
+            shared.mkdir()
+            await _pods(stack.kube_url, shared)
+            pauses = []
+            handwritten.write(shared / "cluster-0.json", _addresses(0, *SMALL))
+            for number in range(HAND_ROUNDS):
+                await _until(shared / f"first-{number}")
+                await asyncio.sleep(WARM_S)
+                size = LARGE if number % 2 == 0 else SMALL
+                handwritten.write(shared / f"cluster-{number + 1}.json", _addresses(number + 1, *size))
+                handwritten.write(shared / f"stop-{number}", "")
+                await _until(shared / f"first-{number + 1}")
+                first, last = (float((shared / f).read_text()) for f in (f"first-{number + 1}", f"last-{number}"))
+                pauses.append(first - last)
+                say(f"by hand           {number + 1:2}/{HAND_ROUNDS}        pause {pauses[-1]:6.2f} s")
+            return pauses
+
+
+def _addresses(number: int, ps: int, workers: int) -> str:
+    """A cluster for one round; ports of their own, so that no old child is in the way."""
+    base = 33 if number % 2 else 34
+    counts = {"chief": 1, "ps": ps, "worker": workers}
+    cluster = {
+        role: [f"127.0.0.1:{base * 500 + 10 * n + i}" for i in range(count)]
+        for n, (role, count) in enumerate(counts.items())
+    }
+    return msgspec.json.encode(cluster).decode()
+
+
+async def _pods(kube_url: str, shared: Path) -> None:
+    tasks = [("chief", 0), ("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
+    async with aiohttp.ClientSession() as http:
+        for role, index in tasks:
+            body = _pod(role, index, shared)
+            async with http.post(f"{kube_url}/api/v1/namespaces/default/pods", json=body) as answer:
+                answer.raise_for_status()
+
+
+def _pod(role: str, index: int, shared: Path) -> dict[str, Any]:
+    words = ["python", "-m", "tests.bench.handwritten", str(shared), str(PROGRAM), role, str(index)]
+    cpu = {"cpu": f"{SIZES[role].cpu:g}"}
+    names = ("GRPC_FAIL_FAST", "use_caller"), ("TF_CPP_MIN_LOG_LEVEL", "2")
+    container = {
+        "name": "tensorflow",
+        "image": "none",
+        "command": words,
+        "resources": {"requests": cpu, "limits": cpu},
+        "env": [{"name": name, "value": value} for name, value in names],
+    }
+    return {"metadata": {"name": f"hand-{role}-{index}"}, "spec": {"containers": [container], "restartPolicy": "Never"}}
+
+
+async def _until(path: Path) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not path.exists():
+            await asyncio.sleep(0.05)
+
+
+# ---------------------------------------------------------------- what it came to
+
+
+async def main() -> dict[str, Any]:
+    hand = await by_hand()
+    fast, parameters = await with_weir("make-before-break")
+    slow, _ = await with_weir("restart")
+    return result(fast, slow, hand, parameters)
+
+
+def result(fast: list[HandOver], slow: list[HandOver], hand: list[float], parameters: int) -> dict[str, Any]:
+    fast_s, slow_s = median(h.pause_s for h in fast), median(h.pause_s for h in slow)
+    lost = {name: sum(h.lost_work_s for h in done) / len(done) for name, done in (("fast", fast), ("slow", slow))}
+    return {
+        "make_before_break_median_s": fast_s,
+        "make_before_break_p95_s": percentile((h.pause_s for h in fast), 0.95),
+        "restart_median_s": slow_s,
+        "ratio": fast_s / slow_s,
+        "parameters": parameters,
+        **{p: median(getattr(h.phases, p) for h in fast) for p in Phases.__struct_fields__},
+        "lost_work_s": lost["fast"],
+        "lost_work_restart_s": lost["slow"],
+        "lost_work_ratio": lost["fast"] / lost["slow"],
+        **_by_way("lost_work_s", fast),
+        **_by_way("lost_work_restart_s", slow),
+        "handwritten_median_s": median(hand),
+        "restart_vs_handwritten": slow_s / median(hand),
+        "hand_overs_each_way": EACH_WAY,
+        "cpu_limits_enforced": True,
+    }
+
+
+def _by_way(name: str, done: list[HandOver]) -> dict[str, float]:
+    ways = {"grow": True, "shrink": False}
+    return {f"{name}_{way}": median(h.lost_work_s for h in done if h.grows == grows) for way, grows in ways.items()}
+
+
+if __name__ == "__main__":
+    try:
+        finish(asyncio.run(main()))
+    except NoLimits as error:
+        say(str(error))
+        sys.exit(1)

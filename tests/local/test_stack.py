@@ -1,0 +1,45 @@
+"""The stack: a service that dies is started again within a second, and nothing of it stays when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.local.stack import Stack
+
+CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 2}\n"
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    async with Stack(tmp_path / "weir", file) as up:
+        yield up
+
+
+async def test_each_service_that_is_killed_runs_again_within_a_second(stack: Stack) -> None:
+    for name in ("monitor", "allocator", "launcher"):
+        part = stack.parts[name]
+        assert part.process is not None
+        old = part.process.pid
+        os.kill(old, signal.SIGKILL)
+        async with asyncio.timeout(1.0):
+            while part.process.pid == old:
+                await asyncio.sleep(0.01)
+        assert psutil.pid_exists(part.process.pid)
+
+
+async def test_nothing_of_it_runs_after_its_end(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    async with Stack(tmp_path / "weir", file) as up:
+        pids = [part.process.pid for part in up.parts.values() if part.process is not None]
+        assert len(pids) == 5
+    assert [pid for pid in pids if psutil.pid_exists(pid)] == []

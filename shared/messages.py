@@ -360,6 +360,10 @@ class HandOverOrdered(JobMessage, frozen=True, kw_only=True, tag="cluster.handov
     previous: NotNegative | None = None
 
 
+NOT_ENOUGH_MEMORY = "NotEnoughMemory"
+"""In the error of a task that has no room to prepare beside the running generation: the job restarts instead."""
+
+
 class GenerationAbandoned(JobMessage, frozen=True, kw_only=True, tag="cluster.abandoned"):
     """This generation will not be; the one before goes on."""
 

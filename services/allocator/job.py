@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from services.allocator import exits
 from services.allocator.exits import Exit
 from shared.messages import (
+    NOT_ENOUGH_MEMORY,
     AllocationDecided,
     GenerationAbandoned,
     JobRequested,
@@ -119,7 +120,7 @@ def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
     gone = message.generation
     if gone not in job.decided or gone == job.running:
         return job
-    left = replace(job, decided={g: d for g, d in job.decided.items() if g != gone})
+    left = replace(_restarting(job, message), decided={g: d for g, d in job.decided.items() if g != gone})
     if job.coming != gone:
         return left
     return replace(
@@ -129,6 +130,13 @@ def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
         abandoned_s=stored_s,
         abandoned_why=message.reason,
     )
+
+
+def _restarting(job: Job, message: GenerationAbandoned) -> Job:
+    """Where two generations do not fit side by side into the memory, the job stops and starts again from now on."""
+    if NOT_ENOUGH_MEMORY not in message.reason:
+        return job
+    return replace(job, request=replace(job.request, handover="restart"))
 
 
 def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:

@@ -102,10 +102,7 @@ class Controllers:
         for namespace in [body for body in self.store.bodies(NAMESPACE) if is_leaving(body)]:
             name = name_of(namespace)
             contents = [
-                (k, s.body)
-                for k in KINDS
-                if k.namespaced and k is not NEW_EVENT
-                for s in self.store.stored(k, name)
+                (k, s.body) for k in KINDS if k.namespaced and k is not NEW_EVENT for s in self.store.stored(k, name)
             ]
             for kind, body in contents:
                 self.take(kind, body)
@@ -121,9 +118,7 @@ class Controllers:
 
     def take_nodeless_pods(self) -> None:
         now, known = self.store.clock(), {name for _, name in self.store.objects[NODE.stored_as]}
-        lost = {
-            uid_of(pod): pod for pod in self.store.bodies(POD) if node_of(pod) and node_of(pod) not in known
-        }
+        lost = {uid_of(pod): pod for pod in self.store.bodies(POD) if node_of(pod) and node_of(pod) not in known}
         self.nodeless = {uid: self.nodeless.get(uid, now) for uid in lost}
         for uid, since in self.nodeless.items():
             if now - since >= self.settings.orphan_delay_s:
@@ -162,6 +157,4 @@ def create_namespaces(store: Store) -> None:
     for name in NAMESPACES:
         body = identified(store, NAMESPACE, name)
         named = with_meta(body, labels={"kubernetes.io/metadata.name": name})
-        store.create(
-            NAMESPACE, {**with_spec(named, finalizers=["kubernetes"]), "status": {"phase": "Active"}}
-        )
+        store.create(NAMESPACE, {**with_spec(named, finalizers=["kubernetes"]), "status": {"phase": "Active"}})

@@ -44,8 +44,7 @@ def as_new(event: Body) -> Body:
     old = {
         "regarding": event.get("involvedObject"),
         "note": event.get("message"),
-        "reportingController": event.get("reportingComponent")
-        or (event.get("source") or {}).get("component"),
+        "reportingController": event.get("reportingComponent") or (event.get("source") or {}).get("component"),
         "deprecatedCount": event.get("count"),
         "deprecatedFirstTimestamp": event.get("firstTimestamp"),
         "deprecatedLastTimestamp": event.get("lastTimestamp"),

@@ -93,8 +93,4 @@ class Journal:
         if not self.changes or self.changes[-1].revision <= revision:
             return []
         start = bisect_right(self.changes, revision, key=lambda change: change.revision)
-        return (
-            [self.changes[index] for index in range(start, len(self.changes))]
-            if start
-            else list(self.changes)
-        )
+        return [self.changes[index] for index in range(start, len(self.changes))] if start else list(self.changes)

@@ -28,11 +28,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     gpu: int = 0
 
     def names(self) -> list[str]:
-        return (
-            [self.name]
-            if self.count == 1
-            else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
-        )
+        return [self.name] if self.count == 1 else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
 
 
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,9 +60,7 @@ def parse(text: str) -> ClusterSpec:
         raise BadCluster(f"this is no YAML: {error}") from error
     if not isinstance(document, dict):
         raise BadCluster("a cluster file is a mapping with `nodes` and perhaps `tenants`")
-    reasons = [
-        f"{key}: unknown; there are nodes, tenants" for key in document if key not in ("nodes", "tenants")
-    ]
+    reasons = [f"{key}: unknown; there are nodes, tenants" for key in document if key not in ("nodes", "tenants")]
     nodes = converted("nodes", document.get("nodes"), NodeSpec, reasons)
     tenants = converted("tenants", document.get("tenants"), TenantSpec, reasons)
     spec = ClusterSpec(nodes=tuple(nodes), tenants=tuple(tenants))
@@ -94,14 +88,10 @@ def wrong_nodes(spec: ClusterSpec) -> list[str]:
     for index, node in enumerate(spec.nodes):
         where = f"nodes[{index}]"
         reasons += [
-            f"{where}.{field}: must be above 0"
-            for field in ("count", "cpu", "memory_gib")
-            if getattr(node, field) <= 0
+            f"{where}.{field}: must be above 0" for field in ("count", "cpu", "memory_gib") if getattr(node, field) <= 0
         ]
         reasons += [f"{where}.gpu: must not be negative"] if node.gpu < 0 else []
-        reasons += (
-            [] if SUBDOMAIN.match(node.name) else [f"{where}.name: {node.name!r} is no good name for a node"]
-        )
+        reasons += [] if SUBDOMAIN.match(node.name) else [f"{where}.name: {node.name!r} is no good name for a node"]
     seen = Counter(name for node in spec.nodes for name in node.names())
     return reasons + [f"nodes: {name!r} is there {count} times" for name, count in seen.items() if count > 1]
 

@@ -103,8 +103,7 @@ def tolerates(toleration: Body, taint: Body) -> bool:
         return toleration.get("operator") == "Exists"
     same = toleration["key"] == taint.get("key")
     return same and (
-        toleration.get("operator") == "Exists"
-        or (toleration.get("value") or "") == (taint.get("value") or "")
+        toleration.get("operator") == "Exists" or (toleration.get("value") or "") == (taint.get("value") or "")
     )
 
 
@@ -120,9 +119,7 @@ def is_wanted(wish: Wish, room: Room) -> bool:
 
 
 def lacking(wish: Wish, room: Room) -> list[str]:
-    return [
-        resource for resource, asked in wish.requests.items() if asked and asked > room.free.get(resource, 0)
-    ]
+    return [resource for resource, asked in wish.requests.items() if asked and asked > room.free.get(resource, 0)]
 
 
 def refusals(wish: Wish, room: Room) -> list[str]:
@@ -133,10 +130,7 @@ def refusals(wish: Wish, room: Room) -> list[str]:
         return [f"node(s) had untolerated taint(s) {{{bad.get('key')}: {bad.get('value') or ''}}}"]
     if not is_wanted(wish, room):
         return [MISMATCH]
-    return [
-        "Too many pods" if resource == "pods" else f"Insufficient {resource}"
-        for resource in lacking(wish, room)
-    ]
+    return ["Too many pods" if resource == "pods" else f"Insufficient {resource}" for resource in lacking(wish, room)]
 
 
 def share_left(wish: Wish, room: Room, resource: str) -> float:
@@ -146,13 +140,9 @@ def share_left(wish: Wish, room: Room, resource: str) -> float:
 
 def score(wish: Wish, room: Room) -> float:
     liked = sum(
-        p.get("weight", 0)
-        for p in wish.preferred
-        if term_matches(p.get("preference") or {}, room.labels, room.name)
+        p.get("weight", 0) for p in wish.preferred if term_matches(p.get("preference") or {}, room.labels, room.name)
     )
-    return (share_left(wish, room, "cpu") + share_left(wish, room, "memory")) / 2 + float(
-        liked
-    ) * PREFERENCE_WEIGHT
+    return (share_left(wish, room, "cpu") + share_left(wish, room, "memory")) / 2 + float(liked) * PREFERENCE_WEIGHT
 
 
 def choose(wish: Wish, rooms: list[Room]) -> Choice:

@@ -34,9 +34,7 @@ log = structlog.get_logger()
 
 LEASES = "kube-node-lease"
 LEASE_DURATION_S = 40
-REVISIONS_PER_S = (
-    1000  # a later start begins above every revision of an earlier one that wrote no faster than this
-)
+REVISIONS_PER_S = 1000  # a later start begins above every revision of an earlier one that wrote no faster than this
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,9 +109,7 @@ class Cluster:
 
     async def open_doors(self) -> None:
         metrics = Metrics(self.world, self.usage)
-        server = Server(
-            self.store, metrics, self.data / "logs", self.settings.token, self.settings.bookmark_s
-        )
+        server = Server(self.store, metrics, self.data / "logs", self.settings.token, self.settings.bookmark_s)
         self.runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.2)
         await self.runner.setup()
         listening = socket.create_server(("127.0.0.1", self.settings.port), backlog=1024)

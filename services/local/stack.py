@@ -165,18 +165,14 @@ class Stack:
             **self.settings,
         }
         own = f"WEIR_{name.upper()}_"
-        return {
-            k: v for k, v in here.items() if k.startswith(own) or k in ("WEIR_NATS_URL", "WEIR_LOG_LEVEL")
-        }
+        return {k: v for k, v in here.items() if k.startswith(own) or k in ("WEIR_NATS_URL", "WEIR_LOG_LEVEL")}
 
     async def _answers(self, name: str, port: int) -> None:
         """Wait until something listens on the port."""
         end = time.monotonic() + START_S
         while not _listens(port):
             if time.monotonic() > end:
-                raise CannotStart(
-                    f"{name} does not answer on port {port}; its log:\n{self._last_lines(name)}"
-                )
+                raise CannotStart(f"{name} does not answer on port {port}; its log:\n{self._last_lines(name)}")
             await asyncio.sleep(0.05)
 
     def _last_lines(self, name: str) -> str:

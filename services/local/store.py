@@ -166,9 +166,7 @@ class Store:
 
     def dependents(self, owner_uid: str) -> list[tuple[Kind, Body]]:
         places = list(self.owned.get(owner_uid, {}).values())
-        return [
-            (kind, stored.body) for kind, key in places if (stored := self.objects[kind.stored_as].get(key))
-        ]
+        return [(kind, stored.body) for kind, key in places if (stored := self.objects[kind.stored_as].get(key))]
 
     def drop(self, kind: Kind, key: Key, body: Body) -> Body:
         return self.put(kind, key, DELETED, self.objects[kind.stored_as][key], body)
@@ -178,11 +176,7 @@ class Store:
     def delete(self, kind: Kind, namespace: str, name: str, how: Deletion) -> Body:
         body = self.read(kind, namespace, name)
         check_preconditions(kind, body, how)
-        return (
-            self.mark(kind, body, how)
-            if self.must_wait(kind, body, how)
-            else self.remove_now(kind, body, how)
-        )
+        return self.mark(kind, body, how) if self.must_wait(kind, body, how) else self.remove_now(kind, body, how)
 
     def must_wait(self, kind: Kind, body: Body, how: Deletion) -> bool:
         return held(kind, body) or how.foreground or self.grace(kind, body, how) > 0
@@ -216,9 +210,7 @@ class Store:
 
     def may_go(self, kind: Kind, body: Body) -> bool:
         """A leaving object that nothing holds any more."""
-        return not held(kind, body) and (
-            kind.name != "Pod" or leaves_now(body) or not node_of(body) or is_over(body)
-        )
+        return not held(kind, body) and (kind.name != "Pod" or leaves_now(body) or not node_of(body) or is_over(body))
 
     def finish(self, kind: Kind, body: Body) -> None:
         """The kubelet's last word: it has ended and may go, unless a finalizer holds it or it is another."""

@@ -18,9 +18,7 @@ GRACE_S = 2
 def due(tenants: Sequence[TenantSpec], elapsed_s: float) -> set[int]:
     """Which of them should be there now, by their place in the file."""
     return {
-        index
-        for index, t in enumerate(tenants)
-        if t.from_s <= elapsed_s and (t.to_s is None or elapsed_s < t.to_s)
+        index for index, t in enumerate(tenants) if t.from_s <= elapsed_s and (t.to_s is None or elapsed_s < t.to_s)
     }
 
 
@@ -53,9 +51,7 @@ class Tenancy:
     async def run(self) -> None:
         if not self.tenants:
             return
-        self.store.create(
-            NAMESPACE, identified(self.store, NAMESPACE, HOME, spec={}, status={"phase": "Active"})
-        )
+        self.store.create(NAMESPACE, identified(self.store, NAMESPACE, HOME, spec={}, status={"phase": "Active"}))
         start = asyncio.get_running_loop().time()
         while True:
             self.settle(due(self.tenants, asyncio.get_running_loop().time() - start))

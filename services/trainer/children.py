@@ -76,6 +76,10 @@ class Child:
         if self._ended:
             self._kill()
 
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
     def tell(self, order: Order) -> None:
         with contextlib.suppress(OSError):
             self._writer.write(line(order))

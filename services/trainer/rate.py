@@ -1,11 +1,11 @@
 """The learning rate across hand-overs: it follows the batch by the job's rule, and the number of workers by stability.
 
 Workers apply gradients that are stale by about workers - 1 updates. Gradient descent with rate r, curvature c and a
-delay of d updates is stable as long as r c < 2 sin(pi / (2 (2 d + 1))): the root condition of x' = x - r c x[-d], which
-is 2 for d = 0. A job that has settled at the edge of what its few workers allow is beyond it the moment six go on at
-the same rate: we saw the loss of a converged net jump from 0.001 to 61 within a second, and never come back. The user chose
-the rate for `workers.start`; with more, each update's rate falls with the bound, about as 1 / workers, so that a round
-of all workers moves the weights about as far as one did. This is our own rule.
+delay of d updates is stable as long as r c < 2 sin(pi / (2 (2 d + 1))): the root condition of x' = x - r c x[-d],
+which is 2 for d = 0. A job that has settled at the edge of what its few workers allow is beyond it the moment six go
+on at the same rate: we saw the loss of a converged net jump from 0.001 to 61 within a second, and never come back.
+The user chose the rate for `workers.start`; with more, each update's rate falls with the bound, about as 1 / workers,
+so that a round of all workers moves the weights about as far as one did. This is our own rule.
 """
 
 from __future__ import annotations

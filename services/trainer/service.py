@@ -32,11 +32,12 @@ from services.trainer.orders import (
 )
 from services.trainer.ports import Ports
 from services.trainer.supervise import Pod
-from services.trainer.usage import Use
+from services.trainer.usage import Use, lacks_room
 from shared import config, log, subjects
 from shared.app import Leave
 from shared.bus import Bus, Heard, Stale
 from shared.messages import (
+    NOT_ENOUGH_MEMORY,
     AllocationDecided,
     CheckpointSaved,
     ClusterSpecPublished,
@@ -156,6 +157,8 @@ class Trainer:
 
     async def _start_child(self, spec: ClusterSpecPublished, fresh: bool) -> None:
         await self._until_ports_are_free()
+        if not fresh and await self._lacks_room(spec):
+            return
         carries_on = spec.previous is not None or bool((await self.gate.look()).paths)
         assignment = await self._assignment(spec, carries_on)
         child = Child(
@@ -166,6 +169,16 @@ class Trainer:
         )
         self.children[spec.generation] = child
         self.bus.spawn(child.listen())
+
+    async def _lacks_room(self, spec: ClusterSpecPublished) -> bool:
+        """Say so beforehand, where two children do not fit side by side: the job then stops and starts again."""
+        running = self.children.get(-1 if spec.previous is None else spec.previous)
+        why = await asyncio.to_thread(lacks_room, self.settings.memory_gib, running.pid if running else None)
+        if why is None:
+            return False
+        self.pod = supervise.on_child_gone(self.pod, spec.generation, broken=False)
+        await self.bus.publish(self._prepared_message(spec, error=f"{NOT_ENOUGH_MEMORY}: {why}"))
+        return True
 
     async def _assignment(self, spec: ClusterSpecPublished, carries_on: bool) -> Assignment:
         task = spec.of(self.settings.pod)

@@ -20,7 +20,7 @@ class Use:
         seconds = self._cpu_seconds()
         cores = max(seconds - self._seconds, 0.0) / max(elapsed_s, 1e-6)
         self._seconds = seconds
-        return cores, self._memory()
+        return cores, self.memory()
 
     def _all(self) -> list[psutil.Process]:
         return [self._root, *self._root.children(recursive=True)]
@@ -33,9 +33,23 @@ class Use:
                 total += times.user + times.system
         return total
 
-    def _memory(self) -> float:
+    def memory(self) -> float:
         total = 0
         for process in self._all():
             with contextlib.suppress(psutil.Error):
                 total += process.memory_full_info().pss
         return total / GIB
+
+
+def lacks_room(limit_gib: float, child: int | None) -> str | None:
+    """Why a second child as large as this one does not fit into the pod; None where it does, or no limit is known."""
+    if not limit_gib or child is None:
+        return None
+    with contextlib.suppress(psutil.Error):
+        own = psutil.Process(child).memory_full_info().uss / GIB
+        now = Use().memory()
+        if now + own > limit_gib:
+            return (
+                f"{now:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the limit of {limit_gib:g}"
+            )
+    return None

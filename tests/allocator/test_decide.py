@@ -183,6 +183,14 @@ def test_after_an_abandoned_generation_the_old_one_goes_on_and_growing_waits_lon
     assert story.hear(abandoned(3)).decide() == () and story.decisions.wake_s == story.now + 8.0
 
 
+def test_a_job_whose_generations_do_not_fit_side_by_side_restarts_from_then_on():
+    story = running(Story(AT_ONCE))
+    story.hear(node("n2", cpu=2)).decided()
+    short = replace(abandoned(2), reason="mnist-worker-2: NotEnoughMemory: 0.9 GiB are in use")
+    again = story.hear(short).decided(after_s=1000)
+    assert (again.generation, again.request.handover) == (3, "restart")
+
+
 def test_a_job_that_never_starts_fails_after_its_tries():
     story = Story(replace(AT_ONCE, max_start_failures=2)).hear(node(), accepted())
     for generation in (1, 2):

@@ -84,7 +84,12 @@ async def test_a_command_that_is_not_there_fails_to_start(kube):
 
 
 async def test_a_graceful_stop_lets_the_process_finish(kube):
-    program = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('bye', flush=True), sys.exit(0)))\nprint('up', flush=True)\ntime.sleep(60)"
+    program = """
+import signal, sys, time
+signal.signal(15, lambda *_: (print("bye", flush=True), sys.exit(0)))
+print("up", flush=True)
+time.sleep(60)
+"""
     await kube.create(pod("p", python(program)))
     running = await kube.until_phase("p", "Running")
     file = kube.cluster.world.log_file(running, "main")
@@ -161,7 +166,7 @@ async def test_init_containers_run_first_and_in_turn(kube, tmp_path):
 
 async def test_a_container_is_restarted_where_its_pod_says_so(kube, tmp_path):
     file = tmp_path / "runs"
-    count = f"f = open({str(file)!r}, 'a+'); f.write('x'); f.flush(); f.seek(0); raise SystemExit(len(f.read()) < 3)"
+    count = f"f = open({str(file)!r}, 'a+'); f.write('x'); f.seek(0); raise SystemExit(len(f.read()) < 3)"
     await kube.create(pod("p", python(count), restartPolicy="OnFailure"))
     done = await kube.until_phase("p", "Succeeded")
     assert done["status"]["containerStatuses"][0]["restartCount"] == 2

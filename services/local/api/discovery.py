@@ -122,7 +122,5 @@ def openapi(path: str) -> Body | None:
 
 def validated(kind: Kind) -> Body:
     named = {"group": kind.group, "version": kind.version, "kind": kind.name}
-    parameters = [
-        {"name": name, "in": "query", "schema": {"type": "string"}} for name in ("dryRun", "fieldValidation")
-    ]
+    parameters = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("dryRun", "fieldValidation")]
     return {"parameters": parameters, "responses": {}, "x-kubernetes-group-version-kind": named}

@@ -73,9 +73,7 @@ class Server:
         ):
             raise forbidden("only programs on this machine are answered")
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if (given or self.token) and not (
-            self.token and hmac.compare_digest(given.encode(), self.token.encode())
-        ):
+        if (given or self.token) and not (self.token and hmac.compare_digest(given.encode(), self.token.encode())):
             raise unauthorized()
         return await handler(request)
 
@@ -141,9 +139,7 @@ async def said(request: web.Request, handler: Handler) -> web.StreamResponse:
         return reading.answer(Refusal(413, "RequestEntityTooLarge", "the body is too large").as_status(), 413)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         log.warning("OddRequest", method=request.method, path=request.path, exc_info=True)
-        wrong = bad_request(
-            f"the object is not of the form that its kind has: {type(error).__name__}: {error}"
-        )
+        wrong = bad_request(f"the object is not of the form that its kind has: {type(error).__name__}: {error}")
         return reading.answer(wrong.as_status(), wrong.code)
 
 
@@ -169,9 +165,7 @@ async def openapi(request: web.Request) -> web.Response:
 
 
 async def resources(request: web.Request) -> web.Response:
-    found = discovery.resource_list(
-        request.match_info.get("group", ""), request.match_info.get("version", "v1")
-    )
+    found = discovery.resource_list(request.match_info.get("group", ""), request.match_info.get("version", "v1"))
     return reading.answer(found) if found else refuse()
 
 

@@ -102,14 +102,10 @@ async def log(request: web.Request, store: Store, place: Place, logs: Path) -> w
         raise bad_request(f'pod "{place.name}" does not have a host assigned')
     file = logs / f"{place.namespace}_{place.name}_{meta(pod)['uid']}" / f"{container}.log"
     if not file.exists():
-        raise bad_request(
-            f'container "{container}" in pod "{place.name}" is waiting to start: ContainerCreating'
-        )
+        raise bad_request(f'container "{container}" in pod "{place.name}" is waiting to start: ContainerCreating')
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     await response.prepare(request)
-    position = await send_tail(
-        response, file, number(request.query, "tailLines"), number(request.query, "limitBytes")
-    )
+    position = await send_tail(response, file, number(request.query, "tailLines"), number(request.query, "limitBytes"))
     if truth(request.query.get("follow")):
         await follow(response, store, place, file, position, str(meta(pod)["uid"]))
     return response
@@ -139,9 +135,7 @@ async def send_tail(response: web.StreamResponse, file: Path, lines: int | None,
     return len(text)
 
 
-async def follow(
-    response: web.StreamResponse, store: Store, place: Place, file: Path, position: int, uid: str
-) -> None:
+async def follow(response: web.StreamResponse, store: Store, place: Place, file: Path, position: int, uid: str) -> None:
     while True:
         pod = store.find(POD, place.namespace, place.name)
         ended = pod is None or is_over(pod) or meta(pod)["uid"] != uid or not status(pod)

@@ -37,13 +37,7 @@ def duration(seconds: float) -> str:
         return f"{whole}s"
     if whole < 600:
         return f"{whole // 60}m{whole % 60}s" if whole % 60 else f"{whole // 60}m"
-    return (
-        f"{whole // 60}m"
-        if whole < 10800
-        else f"{whole // 3600}h"
-        if whole < 172800
-        else f"{whole // 86400}d"
-    )
+    return f"{whole // 60}m" if whole < 10800 else f"{whole // 3600}h" if whole < 172800 else f"{whole // 86400}d"
 
 
 def name(body: Body, _: float) -> str:
@@ -81,9 +75,7 @@ def pod_restarts(pod: Body, _: float) -> str:
 
 
 def node_state(node: Body, _: float) -> str:
-    ready = {"True": "Ready", "Unknown": "Unknown"}.get(
-        (condition(node, "Ready") or {}).get("status", ""), "NotReady"
-    )
+    ready = {"True": "Ready", "Unknown": "Unknown"}.get((condition(node, "Ready") or {}).get("status", ""), "NotReady")
     return ready + (",SchedulingDisabled" if spec(node).get("unschedulable") else "")
 
 
@@ -93,9 +85,7 @@ def node_roles(node: Body, _: float) -> str:
 
 
 def node_address(node: Body, _: float) -> str:
-    return next(
-        (a["address"] for a in status(node).get("addresses") or [] if a.get("type") == "InternalIP"), NONE
-    )
+    return next((a["address"] for a in status(node).get("addresses") or [] if a.get("type") == "InternalIP"), NONE)
 
 
 def event_age(event: Body, now_s: float) -> str:

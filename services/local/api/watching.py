@@ -29,9 +29,7 @@ LONGEST_S = (1800.0, 3600.0)  # a watch that names no timeout ends somewhere in 
 
 
 class Watch:
-    def __init__(
-        self, store: Store, place: Place, options: ListOptions, as_table: bool, bookmark_s: float
-    ) -> None:
+    def __init__(self, store: Store, place: Place, options: ListOptions, as_table: bool, bookmark_s: float) -> None:
         self.store, self.place, self.options, self.as_table = store, place, options, as_table
         self.journal = store.journal(place.kind)
         self.bookmark_s = bookmark_s
@@ -87,9 +85,7 @@ def bookmark_line(kind: Kind, revision: int, ended: bool) -> bytes:
     return line_of(BOOKMARK, encode({"kind": kind.name, "apiVersion": kind.api_version, "metadata": told}))
 
 
-async def serve(
-    request: web.Request, store: Store, place: Place, bookmark_s: float = BOOKMARK_S
-) -> web.StreamResponse:
+async def serve(request: web.Request, store: Store, place: Place, bookmark_s: float = BOOKMARK_S) -> web.StreamResponse:
     options = list_options(place.kind, request.query)
     watch = Watch(store, place, options, wants_table(request), bookmark_s)
     response = web.StreamResponse(headers={"Content-Type": JSON})

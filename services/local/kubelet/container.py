@@ -49,11 +49,7 @@ class ContainerRun:
         file = self.world.log_file(self.pod, self.name)
         file.parent.mkdir(parents=True, exist_ok=True)
         groups = [str(path) for path in self.world.cgroups.joining(node_of(self.pod), uid_of(self.pod))]
-        joined = (
-            ["/bin/sh", "-c", JOIN, "sh", str(len(groups)), *groups, *launch.command]
-            if groups
-            else launch.command
-        )
+        joined = ["/bin/sh", "-c", JOIN, "sh", str(len(groups)), *groups, *launch.command] if groups else launch.command
         environment = {**launch.environment, processes.MARK: self.mark}
         Path(launch.folder).mkdir(parents=True, exist_ok=True)
         with file.open("ab") as output:

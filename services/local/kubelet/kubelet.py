@@ -66,9 +66,7 @@ class Kubelet:
         lacks = f"Node didn't have enough resource: {why.removeprefix('OutOf')}"
         message = "Sidecar containers are not run here" if why == rules.NO_SIDECARS else lacks
         tell(self.world.store, pod, COMPONENT, WARNING, why, message)
-        self.world.store.update(
-            POD, status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock())
-        )
+        self.world.store.update(POD, status.failed(pod, why, f"Pod was rejected: {message}", self.world.store.clock()))
 
     def ended(self, pod: Body, task: asyncio.Task[None]) -> None:
         self.lives.pop(uid_of(pod), None)

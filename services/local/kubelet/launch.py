@@ -79,31 +79,22 @@ def declared(pod: Body, container: Body, lookup: Lookup) -> dict[str, str]:
     known: dict[str, str] = {}
     for entry in container.get("env") or []:
         source = entry.get("valueFrom")
-        value = (
-            referred(pod, container, source, lookup)
-            if source
-            else expanded(str(entry.get("value") or ""), known)
-        )
+        value = referred(pod, container, source, lookup) if source else expanded(str(entry.get("value") or ""), known)
         if value is not None:
             known[entry["name"]] = value
     return known
 
 
-def launch_of(
-    pod: Body, container: Body, base: Mapping[str, str], python: str, folder: str, lookup: Lookup
-) -> Launch:
+def launch_of(pod: Body, container: Body, base: Mapping[str, str], python: str, folder: str, lookup: Lookup) -> Launch:
     """`base`: the bare environment. Raises CannotLaunch."""
     environment = declared(pod, container, lookup)
     words = [
-        expanded(word, environment)
-        for word in [*(container.get("command") or []), *(container.get("args") or [])]
+        expanded(word, environment) for word in [*(container.get("command") or []), *(container.get("args") or [])]
     ]
     if not container.get("command"):
         raise CannotLaunch("no command: images are not run here, so a container must name its command")
     command = [python, *words[1:]] if words[0] in PYTHONS else words
-    return Launch(
-        command=command, environment={**base, **environment}, folder=container.get("workingDir") or folder
-    )
+    return Launch(command=command, environment={**base, **environment}, folder=container.get("workingDir") or folder)
 
 
 def empty_dirs(pod: Body) -> list[str]:

@@ -173,9 +173,7 @@ class PodLife:
     async def back_off(self, progress: Progress, end: End | None) -> None:
         settings, wait_s = self.world.settings, self.world.settings.retry_s
         if end is not None:
-            wait_s = status.back_off_s(
-                progress.restarts, settings.restart_first_s, settings.restart_longest_s
-            )
+            wait_s = status.back_off_s(progress.restarts, settings.restart_first_s, settings.restart_longest_s)
             progress.last_end, progress.started_s, progress.restarts = end, None, progress.restarts + 1
             progress.waiting = status.BACK_OFF
             tell(
@@ -217,7 +215,6 @@ class PodLife:
 def values_of(source: Body) -> dict[str, str]:
     secret = source["kind"] == "Secret"
     plain = {
-        key: base64.b64decode(text).decode() if secret else text
-        for key, text in (source.get("data") or {}).items()
+        key: base64.b64decode(text).decode() if secret else text for key, text in (source.get("data") or {}).items()
     }
     return {**plain, **(source.get("stringData") or {})}

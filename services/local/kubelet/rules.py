@@ -78,9 +78,7 @@ def why_not_started(pod: Body, free: Amounts) -> str:
 def why_not_resized(pod: Body, node: Body, free: Amounts) -> str:
     """`Infeasible`: never on this node. `Deferred`: not now. Empty: go ahead. What shrinks always may."""
     wanted = wanted_requests(pod)
-    grows = lacking(
-        wanted, total(container_requests(without_wish(pod), c) for c in containers_of(without_wish(pod)))
-    )
+    grows = lacking(wanted, total(container_requests(without_wish(pod), c) for c in containers_of(without_wish(pod))))
     if lacking(wanted, amounts(status(node).get("allocatable"))):
         return "Infeasible"
     return "Deferred" if [r for r in lacking(wanted, free) if r in grows] else ""

@@ -143,13 +143,9 @@ def with_progress(pod: Body, inits: list[Progress], mains: list[Progress], now_s
 
 
 def with_readiness(pod: Body, now: str, ready: bool, phase: str, initialized: bool) -> Body:
-    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(
-        phase, "" if ready else "ContainersNotReady"
-    )
+    why = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "" if ready else "ContainersNotReady")
     pod = with_condition(pod, now, "PodReadyToStartContainers", "True")
-    pod = with_condition(
-        pod, now, "Initialized", str(initialized), "" if initialized else "ContainersNotInitialized"
-    )
+    pod = with_condition(pod, now, "Initialized", str(initialized), "" if initialized else "ContainersNotInitialized")
     pod = with_condition(pod, now, "Ready", str(ready), why)
     return with_condition(pod, now, "ContainersReady", str(ready), why)
 

@@ -35,8 +35,7 @@ class Usage:
             for pod in pods
         }
         memory = {
-            name: sum(self.pods[place(p)].memory for p in pods if node_of(p) == name)
-            for name in self.kubelet.nodes
+            name: sum(self.pods[place(p)].memory for p in pods if node_of(p) == name) for name in self.kubelet.nodes
         }
         self.nodes = {
             name: next_sample(self.nodes.get(name), now, groups.node_seconds(name), memory[name])

@@ -108,12 +108,8 @@ def defaulted(kind: Kind, body: Body, ordinal: int) -> Body:
 def admit_new(kind: Kind, namespace: str, body: Body, now: str, uid: str, ordinal: int) -> Body:
     given = typed(kind, body)
     if kind.namespaced and namespace_of(given) not in ("", namespace):
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
-    name = name_of(given) or (
-        meta(given)["generateName"] + uid[:5] if meta(given).get("generateName") else ""
-    )
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    name = name_of(given) or (meta(given)["generateName"] + uid[:5] if meta(given).get("generateName") else "")
     clean = with_meta(given, **dict.fromkeys((*GIVEN_BY_SERVER, "resourceVersion", "selfLink")))
     named = with_meta(clean, name=name, namespace=namespace or None)
     check(kind, named, name_causes(kind, name) + label_causes(named) + kind_causes(kind, named))

@@ -102,6 +102,4 @@ def with_condition(body: Body, now: str, kind: str, value: str, reason: str = ""
 
 
 def without_condition(body: Body, kind: str) -> Body:
-    return with_status(
-        body, conditions=[c for c in status(body).get("conditions") or [] if c.get("type") != kind]
-    )
+    return with_status(body, conditions=[c for c in status(body).get("conditions") or [] if c.get("type") != kind])

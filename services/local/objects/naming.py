@@ -54,9 +54,7 @@ def value_is_good(value: object) -> bool:
 def label_causes(body: Body) -> Causes:
     found = (meta(body).get("labels") or {}).items()
     keys = [
-        ("metadata.labels", f'Invalid value: "{key}": not a qualified name')
-        for key, _ in found
-        if not key_is_good(key)
+        ("metadata.labels", f'Invalid value: "{key}": not a qualified name') for key, _ in found if not key_is_good(key)
     ]
     bad = [
         ("metadata.labels", f'Invalid value: "{value}": not a valid label')

@@ -74,9 +74,7 @@ def quantity_causes(where: str, resources: Body) -> Causes:
         for resource, text in (resources.get(which) or {}).items():
             try:
                 if parse(text) < 0:
-                    causes.append(
-                        (f"{where}.{which}[{resource}]", f'Invalid value: "{text}": must not be negative')
-                    )
+                    causes.append((f"{where}.{which}[{resource}]", f'Invalid value: "{text}": must not be negative'))
             except ValueError as error:
                 causes.append((f"{where}.{which}[{resource}]", f"Invalid value: {error}"))
     return causes or over_limit(where, resources)
@@ -126,9 +124,7 @@ def pod_causes(pod: Body) -> Causes:
 
 
 def fixed_part(pod: Body) -> Body:
-    kept = {
-        key: value for key, value in spec(pod).items() if key not in MUTABLE and value not in (None, [], {})
-    }
+    kept = {key: value for key, value in spec(pod).items() if key not in MUTABLE and value not in (None, [], {})}
     for field in ("containers", "initContainers"):
         kept[field] = [{k: v for k, v in c.items() if k != "image"} for c in spec(pod).get(field) or []]
     return kept
@@ -150,8 +146,7 @@ def bare(container: Body) -> Body:
     """A container without what a resize may change."""
     resources = container.get("resources") or {}
     parts = {
-        w: {r: q for r, q in (resources.get(w) or {}).items() if r not in RESIZABLE}
-        for w in ("requests", "limits")
+        w: {r: q for r, q in (resources.get(w) or {}).items() if r not in RESIZABLE} for w in ("requests", "limits")
     }
     return {**container, "resources": parts}
 

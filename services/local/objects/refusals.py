@@ -62,9 +62,7 @@ def invalid(kind: str, name: str, causes: list[tuple[str, str]]) -> Refusal:
     said = [f"{field}: {why}" for field, why in causes]
     listed = [{"reason": "FieldValueInvalid", "field": field, "message": why} for field, why in causes]
     whole = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
-    return Refusal(
-        422, "Invalid", f'{kind} "{name}" is invalid: {whole}', name=name, kind=kind, causes=listed
-    )
+    return Refusal(422, "Invalid", f'{kind} "{name}" is invalid: {whole}', name=name, kind=kind, causes=listed)
 
 
 def too_new(asked: int, current: int) -> Refusal:

@@ -96,6 +96,4 @@ def term_matches(term: Body, node_labels: Mapping[str, str], node_name: str) -> 
     on_labels, on_fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     fields = {"metadata.name": node_name}
     pairs = [(e, node_labels) for e in on_labels] + [(e, fields) for e in on_fields]
-    return bool(pairs) and all(
-        requirement(e["key"], e["operator"], e.get("values") or ())(found) for e, found in pairs
-    )
+    return bool(pairs) and all(requirement(e["key"], e["operator"], e.get("values") or ())(found) for e, found in pairs)

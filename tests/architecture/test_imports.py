@@ -1,0 +1,97 @@
+"""Who may know whom. Prose alone decays, so these laws are kept by tests."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.architecture.source import Module, modules
+
+ACTING = {"asyncio", "os", "time", "nats", "kubernetes", "tensorflow", "keras", "logging", "structlog"}
+ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psutil", "aiohttp"}
+
+EDGES = {
+    "services.monitor": {"__main__", "service", "kube"},
+    "services.allocator": {"__main__", "service", "memory"},
+    "services.launcher": {"__main__", "service", "memory", "api", "hands", "watch"},
+    "services.trainer": {
+        *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
+        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "step", "retention"),
+    },
+}
+"""Where the world is touched. Every other module of a service decides, and is pure."""
+
+PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler", "services.local.kubelet.rules")
+PURE_SHARED = {"shared.messages", "shared.subjects", "shared.config"}
+LIBRARIES = {"aiohttp", "hypothesis", "keras", "kubernetes", "matplotlib", "msgspec", "nats", "numpy", "psutil"}
+LIBRARIES |= {"pytest", "rich", "sklearn", "structlog", "tensorflow", "yaml", "services", "shared", "tests"}
+
+
+def is_pure(name: str) -> bool:
+    package, _, last = name.rpartition(".")
+    if name in PURE_SHARED or any(name == pure or name.startswith(f"{pure}.") for pure in PURE_ELSEWHERE):
+        return True
+    service = ".".join(name.split(".")[:2])
+    return service in EDGES and name != service and not (package == service and last in EDGES[service])
+
+
+ALL = modules()
+PURE = [module for module in ALL if is_pure(module.name)]
+NAMES = {module.name for module in ALL}
+
+
+def first_party(module: Module) -> set[str]:
+    return {name for name in module.imports if name in NAMES}
+
+
+def test_what_is_shared_knows_no_service() -> None:
+    assert {m.name: m.imports for m in modules("shared") if "services" in m.libraries} == {}
+
+
+def test_the_control_plane_knows_nothing_of_tensorflow() -> None:
+    knowing = {m.name for m in ALL if m.libraries & {"tensorflow", "keras"}}
+
+    assert {name for name in knowing if not name.startswith("services.trainer.")} == set()
+
+
+def test_no_service_knows_the_inside_of_another() -> None:
+    """They meet on the bus. What a person types, and the one-machine cluster, may know them all."""
+    services = [name.removeprefix("services.") for name in EDGES]
+    crossing = {
+        f"{module} -> {name}"
+        for module in ALL
+        for name in first_party(module)
+        if module.name.split(".")[1] in services and name.startswith("services.")
+        if name.split(".")[1:2] not in ([], [module.name.split(".")[1]])
+    }
+
+    assert crossing == set()
+
+
+@pytest.mark.parametrize("module", PURE, ids=str)
+def test_a_module_that_decides_imports_nothing_that_acts(module: Module) -> None:
+    assert module.libraries & ACTING == set()
+
+
+@pytest.mark.parametrize("module", PURE, ids=str)
+def test_a_module_that_decides_imports_only_such_as_decide(module: Module) -> None:
+    packages = {".".join(name.split(".")[:depth]) for name in NAMES for depth in (1, 2)}
+
+    assert {n for n in first_party(module) if not is_pure(n) and n not in packages} == set()
+
+
+@pytest.mark.parametrize("service", EDGES)
+def test_every_edge_that_is_declared_exists(service: str) -> None:
+    """So that the list of exceptions does not outlive them."""
+    assert {name for name in EDGES[service] if f"{service}.{name}" not in NAMES} == set()
+
+
+def test_no_module_bears_the_name_of_a_library() -> None:
+    taken = LIBRARIES | set(sys.stdlib_module_names)
+
+    assert {m.name for m in ALL if m.name not in ("services", "shared") and m.path.stem in taken - {"__main__"}} == set()
+
+
+def test_training_programs_have_no_weir_in_them() -> None:
+    assert {m.name for m in modules("deploy/jobs") if m.libraries & {"services", "shared"}} == set()

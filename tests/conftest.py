@@ -96,3 +96,9 @@ async def bus(nats_url: str) -> AsyncIterator[Bus]:
     made = await connected(nats_url, "test")
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def person(bus: Bus) -> Bus:
+    """The same, from which a test speaks as a person does."""
+    return bus

@@ -103,8 +103,3 @@ def _placed(strategy: Any, choose: Callable[[], int]) -> Iterator[None]:
 
     with tf.variable_creator_scope(creator):
         yield
-
-
-def ps_of(device: str) -> int:
-    """The task of a device name such as `/job:ps/replica:0/task:1/device:CPU:0`."""
-    return int(tf.DeviceSpec.from_string(device).task or 0)

@@ -66,6 +66,7 @@ class Child:
             elif not self._ended:
                 await self._on_word(word)
         self._pid = None
+        self._writer.close()
         self._reap()
         self.gone.set()
         if not self._ended:

@@ -10,7 +10,17 @@ import pytest
 
 from tests.architecture.source import ROOT, Module, modules
 
-ALLOWED = {"README.md", "services", "shared", "deploy", "tests", "Makefile", "pyproject.toml", "LICENSE", "CHANGELOG.md"}
+ALLOWED = {
+    "README.md",
+    "services",
+    "shared",
+    "deploy",
+    "tests",
+    "Makefile",
+    "pyproject.toml",
+    "LICENSE",
+    "CHANGELOG.md",
+}
 MEDIAN, NINETIETH, LONG, LONG_SHARE = 8, 25, 40, 0.02
 README_LINES = 170
 ALL = modules()

@@ -71,7 +71,7 @@ def test_a_body_on_another_kinds_subject_is_unusable(message: Message) -> None:
 
 
 def test_a_body_that_names_another_job_than_its_subject_is_unusable() -> None:
-    with pytest.raises(Unusable, match="belongs on weir.job.requested.default.digits"):
+    with pytest.raises(Unusable, match=r"belongs on weir\.job\.requested\.default\.digits"):
         subjects.decode("weir.job.requested.default.letters", subjects.encode(request()))
 
 

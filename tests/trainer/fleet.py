@@ -152,9 +152,7 @@ class Fleet:
 
     async def prepared(self, number: int) -> None:
         for task in self.specs[number].tasks:
-            said = await self.until(
-                GenerationPrepared, lambda m, pod=task.pod: m.generation == number and m.pod == pod
-            )
+            said = await self.until(GenerationPrepared, lambda m, pod=task.pod: m.generation == number and m.pod == pod)
             assert said.error is None, said.error
 
     async def order(self, number: int, previous: int | None) -> None:
@@ -240,9 +238,9 @@ class Fleet:
         found = sorted(self.folder.glob("*.log"))
         return "\n".join(f"---- {path.name}\n{path.read_text()[-2500:]}" for path in found)
 
-    def counts(self) -> dict[str, Any]:
-        """How often each example was applied, as the last checkpoint has it, read in another process."""
-        saved = [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
+    def counts(self, at: CheckpointSaved | None = None) -> dict[str, Any]:
+        """How often each example was applied, as a checkpoint (absent: the last) has it, read in another process."""
+        saved = at or [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
         command = [sys.executable, str(PROGRAMS / "read_counts.py"), saved.path]
         read = subprocess.run(command, capture_output=True, text=True, env=_environ(), check=False)
         assert read.returncode == 0, read.stderr

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return said
 
 
-@pytest.mark.parametrize("at", range(1, len(UNDER)), ids=[f"{n}-to-{m}" for n, m in zip(UNDER, UNDER[1:], strict=False)])
+@pytest.mark.parametrize("at", range(1, len(UNDER)), ids=[f"{n}-to-{m}" for n, m in pairwise(UNDER)])
 def test_what_was_written_under_n_ps_is_restored_under_m_to_the_last_bit(told: list[Any], at: int) -> None:
     assert told[at]["restored"] == told[at - 1]["written"]
 

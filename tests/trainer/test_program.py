@@ -27,7 +27,7 @@ def test_a_program_with_all_five_functions_is_loaded(tmp_path: Path) -> None:
 def test_every_missing_function_is_named_at_once(tmp_path: Path) -> None:
     text = "def model(): ...\ndef examples(): ...\nloss = 'not a function'"
 
-    with pytest.raises(BadProgram, match=r"net.py lacks optimizer\(\), loss\(\), dataset\(\)"):
+    with pytest.raises(BadProgram, match=r"net\.py lacks optimizer\(\), loss\(\), dataset\(\)"):
         program.load(written(tmp_path, text))
 
 
@@ -41,7 +41,7 @@ def test_an_error_on_import_is_the_programs_own(tmp_path: Path) -> None:
 def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.txt").write_text("hello")
 
-    with pytest.raises(BadProgram, match="net.txt is not a Python file"):
+    with pytest.raises(BadProgram, match=r"net\.txt is not a Python file"):
         program.load(tmp_path / "net.txt")
 
 

@@ -1,7 +1,7 @@
 """`python across.py PS FROM TO`: restore FROM (or "-") under PS parameter servers, train a little, write TO.
 
-Prints, as JSON: the bytes of every variable (hashed) as restored and as written, and the ps where each lies. All servers
-live in this process, because a process can connect to one cluster only.
+Prints, as JSON: the bytes of every variable (hashed) as restored and as written, and the ps where each lies. All
+servers live in this process, and each number of ps has a process, because one can connect to one cluster only.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def hashes(built):
 
 
 def places(built):
-    return {name: build.ps_of(value.device) for name, value in named(built)}
+    return {name: tf.DeviceSpec.from_string(value.device).task for name, value in named(built)}
 
 
 module = program.load(Path(__file__).with_name("counting.py"))

@@ -20,7 +20,9 @@ class Counting(keras.layers.Layer):
     """Passes features on, and adds one to the count of each example that it is trained on."""
 
     def build(self, shapes):
-        self.counts = self.add_weight(shape=(EXAMPLES,), dtype="int64", initializer="zeros", trainable=False, name="counts")
+        self.counts = self.add_weight(
+            shape=(EXAMPLES,), dtype="int64", initializer="zeros", trainable=False, name="counts"
+        )
 
     def call(self, inputs, training=False):
         numbers, features = inputs

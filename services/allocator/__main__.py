@@ -1,3 +1,5 @@
+"""Run the allocator: `python -m services.allocator`."""
+
 from services.allocator.service import Settings, start
 from shared import app
 

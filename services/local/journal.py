@@ -15,7 +15,7 @@ import msgspec
 
 from services.local.objects.bodies import Body, with_meta
 from services.local.objects.refusals import expired
-from services.local.objects.selectors import Match
+from services.local.objects.selection import Match
 
 encode = msgspec.json.Encoder().encode
 

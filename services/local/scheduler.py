@@ -24,7 +24,7 @@ from services.local.objects.bodies import Body, condition, labels, name_of, spec
 from services.local.objects.pod_rules import NODE_TROUBLES
 from services.local.objects.quantities import Amounts, amounts, minus
 from services.local.objects.requests import pod_requests
-from services.local.objects.selectors import term_matches
+from services.local.objects.selection import term_matches
 
 CORDONED = "node(s) were unschedulable"
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"

@@ -1,3 +1,5 @@
+"""Run the monitor: `python -m services.monitor`."""
+
 from services.monitor.service import Settings, start
 from shared import app
 

@@ -148,7 +148,10 @@ def _explain(error: BaseException, say: _Mouth) -> int:
 
 
 def _peer_lost(error: BaseException) -> bool:
+    """Also where our port is not free: the chief's is opened by TensorFlow, which says no more than this about it."""
     errors = _errors()
+    if isinstance(error, errors.UnknownError):
+        return "Could not start gRPC server" in str(error)
     return isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError)
 
 

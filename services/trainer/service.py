@@ -57,6 +57,7 @@ from shared.messages import (
 logger = structlog.get_logger()
 EXIT_EVICTED, EXIT_RETRY = 143, 138
 ENDING_S = 5.0  # more than a killed process takes to go
+TRIES, AGAIN_S = 3, 0.5  # a child that meets servers of a generation that is just going prepares again
 
 
 class Settings(config.Common, frozen=True, kw_only=True):
@@ -91,6 +92,7 @@ class Trainer:
         self.ports = Ports(settings.ports)
         self.children: dict[int, Child] = {}
         self.leaving: list[Child] = []
+        self.tries: dict[int, int] = {}
         self.causes: dict[int, Failed] = {}
         self.drains: dict[int, CheckpointSaved] = {}
         self.usage: dict[str, TaskUsage] = {}
@@ -329,6 +331,8 @@ class Trainer:
         logger.warning("ChildEnded", generation=generation, phase=phase, cause=failure.cause)
         if not failure.peer and (phase in ("running", "draining") or spec.previous is None):
             await self._fail(spec, failure)
+        if phase == "preparing" and failure.peer and await self._prepare_again(spec):
+            return
         if phase in ("preparing", "prepared"):
             self.pod = supervise.on_child_gone(self.pod, generation, broken=False)
             await self.bus.publish(self._prepared_message(spec, error=failure.cause))
@@ -336,6 +340,18 @@ class Trainer:
             await self._broken(generation, drains=phase == "draining")
         elif phase is not None:
             raise Leave(EXIT_RETRY)
+
+    async def _prepare_again(self, spec: ClusterSpecPublished) -> bool:
+        """Start once more, unless that was tried enough; an address may still have been another generation's."""
+        generation = spec.generation
+        self.tries[generation] = self.tries.get(generation, 1) + 1
+        if self.tries[generation] > TRIES:
+            return False
+        await asyncio.sleep(AGAIN_S)
+        if self.pod.children.get(generation) == "preparing":
+            self.causes.pop(generation, None)
+            await self._start_child(spec, fresh=spec.request.handover == "restart")
+        return True
 
     async def _fail(self, spec: ClusterSpecPublished, failure: Failed) -> None:
         await self._say(JobFinished, spec.generation, outcome="failed", cause=failure.cause, finished_s=time.time())

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from services.__main__ import weir
-from shared.tasks import end
 from shared.bus import Bus
+from shared.tasks import end
 
 
 async def closed(bus: Bus) -> None:

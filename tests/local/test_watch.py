@@ -12,7 +12,7 @@ from kubernetes.aio import watch
 
 from services.local.journal import Change, Journal, Stored
 from services.local.objects.refusals import Refusal
-from services.local.objects.selectors import label_selector
+from services.local.objects.selection import label_selector
 from tests.local.builders import idle, node, pod
 
 

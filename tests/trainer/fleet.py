@@ -135,10 +135,7 @@ class Fleet:
     ) -> None:
         """Start the pods that are missing and publish the spec as soon as all are ready."""
         names = [f"chief-{chief}", *_names("ps", ps), *_names("worker", workers)]
-        for name in names:
-            if name not in self.pods:
-                await self._start(name)
-        ready = [await self.until(TaskReady, lambda m, n=name: m.pod == n) for name in names]
+        ready = list(await asyncio.gather(*(self.pod(name) for name in names)))
         spec = ClusterSpecPublished(
             **_job(number),
             revision=number,
@@ -149,6 +146,12 @@ class Fleet:
         )
         self.specs[number] = spec
         await self.bus.publish(spec)
+
+    async def pod(self, name: str) -> TaskReady:
+        """Start a pod, unless it is there, and hear where it stands."""
+        if name not in self.pods:
+            await self._start(name)
+        return await self.until(TaskReady, lambda m: m.pod == name)
 
     async def prepared(self, number: int) -> None:
         for task in self.specs[number].tasks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ from typing import Any
 import pytest
 
 from shared.bus import Bus
-from shared.messages import CheckpointRule, CheckpointSaved, JobFinished, ProgressReported, TrainingResumed
+from shared.messages import (
+    CheckpointRule,
+    CheckpointSaved,
+    GenerationPrepared,
+    JobFinished,
+    ProgressReported,
+    TrainingResumed,
+)
 from tests.trainer.fleet import Fleet
 
 EXAMPLES, BATCH = 250, 16
@@ -124,7 +132,21 @@ async def test_a_ps_and_a_chief_that_are_killed_cost_no_example_and_none_is_coun
         counted_once(fleet, await fleet.finished())
 
 
-# ------------------------------------------------------------ programs that do not work
+# ------------------------------------------------------------ what does not work
+
+
+async def test_a_port_that_somebody_else_has_taken_stops_a_generation_and_not_the_job(start: Start) -> None:
+    async with start() as fleet:
+        ready = await fleet.pod("chief-0")
+        with socket.socket() as squatter:
+            squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            squatter.bind(("", ready.ports[0]))
+            squatter.listen()
+            await fleet.propose(1, ps=1, workers=1)
+            said = await fleet.until(GenerationPrepared, lambda m: m.error is not None)
+
+        assert said.pod == "chief-0" and "gRPC server" in str(said.error)
+        assert not [m for m in fleet.said if isinstance(m, JobFinished)]
 
 
 async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_traceback(start: Start) -> None:

@@ -9,7 +9,7 @@ from services.local.objects.bodies import Body, labels, stamp, status
 from services.local.objects.kinds import NODE, POD
 from services.local.objects.quantities import amounts
 from services.local.objects.refusals import no_such_path, not_found
-from services.local.objects.selectors import label_selector
+from services.local.objects.selection import label_selector
 
 VERSION = "metrics.k8s.io/v1beta1"
 

@@ -9,7 +9,7 @@ from aiohttp import web
 from services.local.objects.bodies import Body
 from services.local.objects.kinds import Kind
 from services.local.objects.refusals import bad_request, unsupported_media
-from services.local.objects.selectors import Match, both, field_selector, label_selector
+from services.local.objects.selection import Match, both, field_selector, label_selector
 from services.local.store import Deletion
 
 JSON = "application/json"

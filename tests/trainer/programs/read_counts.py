@@ -3,10 +3,13 @@
 import json
 import sys
 
-import tensorflow as tf
+from services.trainer import lean
 
-reader = tf.train.load_checkpoint(sys.argv[1])
+lean.imported()  # a tenth of TensorFlow is enough to read
+from tensorflow.python.training import py_checkpoint_reader  # noqa: E402 -- behind the line above
+
+reader = py_checkpoint_reader.NewCheckpointReader(sys.argv[1])
 names = reader.get_variable_to_shape_map()
-counts = next(name for name in names if "/counts/" in name or "counts" in name.split("/")[-3:])
+counts = next(name for name in names if "counts" in name.split("/"))
 applied = next(name for name in names if name.startswith("meter/applied"))
 print(json.dumps({"counts": reader.get_tensor(counts).tolist(), "applied": int(reader.get_tensor(applied))}))

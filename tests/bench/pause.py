@@ -1,4 +1,4 @@
-"""The pause of a hand-over, make before break against restart: `make bench-pause` (about 18 minutes).
+"""The pause of a hand-over, make before break against restart: `make bench-pause` (about 16 minutes).
 
 A job of ten million parameters alternates between 1 ps + 1 worker and 2 + 2, five times each way, once with each kind
 of hand-over. The bench takes the allocator's place, so sizes and moments are the same. Pause: from the last update
@@ -41,7 +41,7 @@ from tests.bench.report import NoLimits, finish, median, percentile, say
 CLUSTER = "nodes:\n  - {name: node, cpu: 2, memory_gib: 16}\n"
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
 EACH_WAY = int(os.environ.get("BENCH_EACH_WAY", "5"))
-HAND_ROUNDS = int(os.environ.get("BENCH_HAND_ROUNDS", "5"))
+HAND_ROUNDS = int(os.environ.get("BENCH_HAND_ROUNDS", "3"))
 WARM_S, AFTER_S, BEFORE_S, STEADY_S = 8.0, 30.0, 6.0, 20.0
 SMALL, LARGE = (1, 1), (2, 2)
 SIZES = {
@@ -127,7 +127,8 @@ async def with_weir(mode: str) -> tuple[list[HandOver], int]:
 
 async def _hand_over(player: Player, mode: str, number: int) -> HandOver:
     grows = number % 2 == 0
-    await asyncio.sleep(WARM_S)
+    if number == 0:
+        await asyncio.sleep(WARM_S)
     decided_s = await player.decide(*(LARGE if grows else SMALL))
     resumed_s = time.time()
     await asyncio.sleep(AFTER_S + 1.5)

@@ -37,6 +37,7 @@ from nats.js.object_store import ObjectStore
 
 from shared import subjects, tasks
 from shared.messages import DeadLetter, Message
+from shared.pull import Puller
 
 log = structlog.get_logger()
 
@@ -222,32 +223,29 @@ class Bus:
             filter_subjects=filters,
         )
         info = await self.js.add_consumer(stream, config)
-        reader = await self.js.pull_subscribe_bind(durable=durable, stream=stream)
-        left = int(info.num_pending or 0)
-        while left > 0:
-            left -= await self._take(reader, ear)
-        self.spawn(self._go_on(reader, ear))
+        puller = Puller(self.client, stream, durable)
+        for _ in range(int(info.num_pending or 0)):
+            await self._take(puller, ear)
+        self.spawn(self._go_on(puller, ear))
 
     async def _forget(self, stream: str, durable: str) -> None:
         with contextlib.suppress(NotFoundError):
             await self.js.delete_consumer(stream, durable)
 
-    async def _go_on(self, reader: JetStreamContext.PullSubscription, ear: Ear) -> None:
+    async def _go_on(self, puller: Puller, ear: Ear) -> None:
         while True:
-            await self._take(reader, ear)
+            await self._take(puller, ear)
 
-    async def _take(self, reader: JetStreamContext.PullSubscription, ear: Ear) -> int:
-        try:
-            batch = await reader.fetch(256, timeout=5)
-        except TimeoutError:
-            return 0
-        except NatsError as error:
-            log.warning("FetchWaits", stream=ear.stream, error=repr(error))
-            await asyncio.sleep(RETRY_S)
-            return 0
-        for raw in batch:
-            await self._hand_over(raw, ear)
-        return len(batch)
+    async def _take(self, puller: Puller, ear: Ear) -> None:
+        """The next message, however long the server is away meanwhile."""
+        while True:
+            try:
+                raw = await puller.next()
+            except NatsError as error:
+                log.warning("FollowWaits", stream=ear.stream, error=repr(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            return await self._hand_over(raw, ear)
 
     async def _hand_over(self, raw: Msg, ear: Ear) -> None:
         try:
@@ -277,33 +275,27 @@ class Bus:
             inactive_threshold=60.0,
             mem_storage=True,
         )
-        reader, seen = await self._watch(stream, config)
+        puller, seen = await self._watch(stream, config)
         while True:
             try:
-                batch = await reader.fetch(64, timeout=5)
-            except TimeoutError:
-                continue
+                raw = await puller.next()
             except NatsError as error:
                 if self.client.is_closed:
                     return
                 log.warning("TailWaits", stream=stream, error=repr(error))
-                reader = await self._watch_again(stream, config, seen)
+                puller = await self._watch_again(stream, config, seen)
                 continue
-            for raw in batch:
-                seen = raw.metadata.sequence.stream
-                try:
-                    yield _read(raw)
-                except subjects.Unusable:
-                    continue
+            seen = raw.metadata.sequence.stream
+            with contextlib.suppress(subjects.Unusable):
+                yield _read(raw)
 
-    async def _watch(self, stream: str, config: ConsumerConfig) -> tuple[JetStreamContext.PullSubscription, int]:
-        """A reader without a name, and the sequence behind which it begins."""
+    async def _watch(self, stream: str, config: ConsumerConfig) -> tuple[Puller, int]:
+        """A consumer without a name, and the sequence behind which it begins."""
         info = await self.js.add_consumer(stream, config)
-        begun = int(info.delivered.stream_seq) if info.delivered else 0
-        return await self.js.pull_subscribe_bind(consumer=info.name, stream=stream), begun
+        return Puller(self.client, stream, info.name), int(info.delivered.stream_seq) if info.delivered else 0
 
-    async def _watch_again(self, stream: str, config: ConsumerConfig, seen: int) -> JetStreamContext.PullSubscription:
-        """The server forgot our reader (it restarted, or we were away for long): another, behind what was seen."""
+    async def _watch_again(self, stream: str, config: ConsumerConfig, seen: int) -> Puller:
+        """The server forgot our consumer (it restarted, or we were away for long): another, behind what was seen."""
         behind = config
         if seen:
             behind = replace(

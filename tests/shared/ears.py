@@ -9,7 +9,7 @@ from shared.bus import Heard
 
 
 class Ears:
-    """A handler that keeps what it hears, in order."""
+    """A handler that keeps what it hears, in order; what it hears twice counts once."""
 
     def __init__(self) -> None:
         self.heard: list[Heard] = []
@@ -26,7 +26,7 @@ class Ears:
 
     async def until(self, count: int, within_s: float = 15.0) -> list[Heard]:
         async with asyncio.timeout(within_s), self._more:
-            await self._more.wait_for(lambda: len(self.heard) >= count)
+            await self._more.wait_for(lambda: len(set(self.ids)) >= count)
         return self.heard
 
 

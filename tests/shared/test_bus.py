@@ -243,6 +243,24 @@ async def test_the_last_message_of_a_subject_can_be_asked_for(bus: Bus) -> None:
     assert found and found.message == abandoned(generation=3) and found.sequence == 3
 
 
+async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
+    """The client library's `fetch` keeps the second of two messages for seconds when none came for five before."""
+    ears, watched = Ears(), Ears()
+    await bus.follow([GenerationAbandoned], ears, {})
+
+    async def watch() -> None:
+        async for heard in bus.tail([ABANDONED]):
+            await watched(heard)
+
+    bus.spawn(watch())
+    await asyncio.sleep(5.5)
+    for message in abandonments(3):
+        await bus.publish(message)
+        await ears.until(message.generation, within_s=0.5)
+        await watched.until(message.generation, within_s=0.5)
+        await asyncio.sleep(0.1)
+
+
 async def _consumers(bus: Bus, count: int, stream: str = subjects.ORDERS) -> None:
     async with asyncio.timeout(10):
         while (await bus.js.stream_info(stream)).state.consumer_count < count:

@@ -7,9 +7,12 @@ and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
+
+ALIKE = 0.9  # of a name to one that is known: a slip of the finger
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,9 +58,13 @@ def _name(field: str, own: str, common: set[str]) -> str:
 
 
 def _misspelt(name: str, own: str, known: Mapping[str, str]) -> list[str]:
-    if name.startswith(own):
-        return [f"{name}: no such setting; there are {', '.join(sorted(known))}"]
-    return []
+    """Unknown names that begin as our own do, or that come close to a common one (other services' names do not)."""
+    meant = get_close_matches(name, known, n=1, cutoff=ALIKE)
+    if not name.startswith(own) and not meant:
+        return []
+    return [
+        f"{name}: no such setting; " + (f"is {meant[0]} meant?" if meant else f"there are {', '.join(sorted(known))}")
+    ]
 
 
 def _missing(kind: type[C], known: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:

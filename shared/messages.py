@@ -418,6 +418,9 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
     pause_s: Seconds | None = None
     phases: Phases = Phases()
 
+    def ordinal(self) -> str:
+        return str(self.step)
+
 
 class TaskUsage(Part, frozen=True, kw_only=True):
     """Measured use of one task: cores (mean since the last report) and GiB (resident)."""

@@ -7,6 +7,7 @@ from where we were.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,16 +15,15 @@ from datetime import UTC, datetime
 import msgspec
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
-from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from services.cli.entry import Entry
 from shared import subjects
 from shared.bus import Bus
 from shared.messages import DeadLetter, Message
+from shared.pull import Puller
 
-BATCH, WAIT_S, RETRY_S, IDLE_S = 256, 2.0, 0.5, 60.0
-Subscription = JetStreamContext.PullSubscription
+WAIT_S, RETRY_S, IDLE_S = 2.0, 0.5, 60.0
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,30 @@ class Wanted:
 class Reader:
     def __init__(self, bus: Bus, wanted: Wanted) -> None:
         self.bus, self.wanted, self.seen = bus, wanted, wanted.after
-        self.subscription: Subscription | None = None
+        self.puller: Puller | None = None
         self.left = 0
 
     async def stored(self) -> AsyncIterator[Entry]:
         """What is there at the call. Old facts may be dropped meanwhile: then there is less."""
-        self.subscription = await self._open()
-        while self.left > 0 and (batch := await self._fetch(self.subscription)):
-            for entry in filter(None, map(entry_of, batch)):
-                yield entry
+        self.puller = await self._open()
+        with contextlib.suppress(TimeoutError):
+            while self.left > 0:
+                raw = await asyncio.wait_for(self._next(self.puller), WAIT_S)
+                if entry := entry_of(raw):
+                    yield entry
 
     async def live(self) -> AsyncIterator[Entry]:
         """What comes from then on; never ends."""
         while True:
             try:
-                self.subscription = self.subscription or await self._open()
-                for entry in filter(None, map(entry_of, await self._fetch(self.subscription))):
+                self.puller = self.puller or await self._open()
+                if entry := entry_of(await self._next(self.puller)):
                     yield entry
             except NatsError:
-                self.subscription = None
+                self.puller = None
                 await asyncio.sleep(RETRY_S)
 
-    async def _open(self) -> Subscription:
+    async def _open(self) -> Puller:
         since = self.wanted.since_s if self.seen == 0 else None
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE if since is None else DeliverPolicy.BY_START_TIME,
@@ -73,17 +75,13 @@ class Reader:
         )
         info = await self.bus.js.add_consumer(self.wanted.stream, config)
         self.left = int(info.num_pending or 0)
-        return await self.bus.js.pull_subscribe_bind(consumer=info.name, stream=self.wanted.stream)
+        return Puller(self.bus.client, self.wanted.stream, info.name)
 
-    async def _fetch(self, subscription: Subscription) -> list[Msg]:
-        """The next few; none where none came in time."""
-        try:
-            batch = await subscription.fetch(BATCH, timeout=WAIT_S)
-        except TimeoutError:
-            return []
-        self.left -= len(batch)
-        self.seen = batch[-1].metadata.sequence.stream
-        return batch
+    async def _next(self, puller: Puller) -> Msg:
+        raw = await puller.next()
+        self.left -= 1
+        self.seen = raw.metadata.sequence.stream
+        return raw
 
 
 def entry_of(raw: Msg) -> Entry | None:

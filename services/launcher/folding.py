@@ -81,7 +81,8 @@ def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
     known = job.generations.get(message.generation)
     if known is None or known.abandoned or not ahead(job, message.generation):
         return job
-    return _tidy(replace(_with(job, message.generation, replace(known, abandoned=True)), settled_s=at_s))
+    left = _with(job, message.generation, replace(known, abandoned=True))
+    return _tidy(replace(left, drained=None, settled_s=at_s))  # what had drained for it goes on
 
 
 def _resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:

@@ -16,7 +16,7 @@ def next_step(view: View, job: Job, number: int, now: float) -> ClusterSpecPubli
         return None
     if generation.spec is None:
         return cluster_spec(view, job, generation, now)
-    return None if unprepared(view, job, generation) else hand_over(generation.spec)
+    return None if unprepared(view, job, generation) else hand_over(view, job, generation.spec)
 
 
 def ready_tasks(view: View, job: Job, generation: Generation) -> dict[str, TaskReady]:
@@ -47,15 +47,27 @@ def cluster_spec(view: View, job: Job, generation: Generation, now: float) -> Cl
         request=decision.request,
         tasks=tuple(_address(task, ready[name], taken) for name, task in generation.tasks.items()),
         batch=max(1, decision.batch),
-        previous=previous(job),
+        previous=led(view, job, previous(job)),
         published_s=now,
     )
 
 
-def hand_over(spec: ClusterSpecPublished) -> HandOverOrdered:
+def hand_over(view: View, job: Job, spec: ClusterSpecPublished) -> HandOverOrdered:
     return HandOverOrdered(
-        namespace=spec.namespace, job=spec.job, uid=spec.uid, generation=spec.generation, previous=spec.previous
+        namespace=spec.namespace,
+        job=spec.job,
+        uid=spec.uid,
+        generation=spec.generation,
+        previous=led(view, job, spec.previous),
     )
+
+
+def led(view: View, job: Job, number: int | None) -> int | None:
+    """The generation, if its chief's pod still runs; else nobody can drain it: the next begins from a checkpoint."""
+    generation = job.generations.get(-1 if number is None else number)
+    tasks = generation.tasks.items() if generation else ()
+    pods = view.standing(job.uid)
+    return number if any(t.role == "chief" and n in pods and _runs(pods[n]) for n, t in tasks) else None
 
 
 def free_port(ready: TaskReady, running: ClusterSpecPublished | None) -> int:

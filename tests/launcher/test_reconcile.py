@@ -166,7 +166,7 @@ def test_before_the_final_checkpoint_a_newer_decision_overtakes_even_an_ordered_
     assert world.abandoned() == {2: "superseded by generation 3"}
 
 
-def test_a_hand_over_that_never_resumes_leaves_no_previous_generation(world: World) -> None:
+def test_after_a_hand_over_that_never_resumes_the_one_before_goes_on_and_is_handed_over_again(world: World) -> None:
     world.train(decided(1, "c0 p1"))
     world.hand_over(decided(2, "c0 p1 w2"))
     world.drain(1)
@@ -174,7 +174,15 @@ def test_a_hand_over_that_never_resumes_leaves_no_previous_generation(world: Wor
     world.wait()
     assert "not resumed" in world.abandoned()[2]
     world.train(decided(3, "c0 p1 w3"))
-    assert world.ordered()[-1] == (3, None)
+    assert world.ordered()[-1] == (3, 1)
+
+
+def test_a_generation_whose_chief_is_gone_cannot_be_drained_so_the_next_has_none_before_it(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.change("net-chief-0", phase="Failed", exit_code=137)
+    world.train(decided(2, "c3 p1 w2"))
+    assert world.spec(2).previous is None
+    assert world.ordered()[-1] == (2, None)
 
 
 def test_after_the_final_checkpoint_a_lost_worker_is_borne_but_not_a_lost_ps(world: World) -> None:

@@ -57,7 +57,7 @@ class Chief:
         self.step.get_concrete_function()
         lanes = LANES_PER_WORKER * self.workers
         self.lanes = Lanes(self.coordinator, self.step, self.assignment.batch, lanes, self.inbox)
-        if self.assignment.carries_on:
+        if self.assignment.warms_up:
             self._warm()
         self.say(Prepared(seconds=time.monotonic() - began))
 
@@ -91,7 +91,7 @@ class Chief:
     def _restore(self, path: str | None) -> float:
         """Restore, and return when the last update was applied before (0: never)."""
         if path is None:
-            if self.assignment.carries_on:
+            if self.assignment.warms_up:
                 build.reset(self.built, self.program)
             return 0.0
         checkpoint.read(self.checkpoint, path)

@@ -17,7 +17,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
 
 
 class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
-    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `carries_on`: there is something to restore."""
+    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run every worker once while preparing."""
 
     generation: int
     role: Role
@@ -28,7 +28,7 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     program: str
     checkpoint_dir: str
     resources: Resources
-    carries_on: bool
+    warms_up: bool
     nice: int = 0
     progress_s: float = 1.0
     worker_slack: int = 2

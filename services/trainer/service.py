@@ -161,8 +161,8 @@ class Trainer:
         await self._until_ports_are_free()
         if not fresh and await self._lacks_room(spec):
             return
-        carries_on = spec.previous is not None or bool((await self.gate.look()).paths)
-        assignment = await self._assignment(spec, carries_on)
+        follows = spec.previous is not None or bool((await self.gate.look()).paths)
+        assignment = await self._assignment(spec, warms_up=follows and not fresh)
         child = Child(
             assignment,
             None if fresh else self.nursery,
@@ -182,7 +182,7 @@ class Trainer:
         await self.bus.publish(self._prepared_message(spec, error=f"{NOT_ENOUGH_MEMORY}: {why}"))
         return True
 
-    async def _assignment(self, spec: ClusterSpecPublished, carries_on: bool) -> Assignment:
+    async def _assignment(self, spec: ClusterSpecPublished, warms_up: bool) -> Assignment:
         task = spec.of(self.settings.pod)
         assert task is not None, "only members start children"
         cluster = {role: spec.addresses(role) for role in ("chief", "ps", "worker")}
@@ -196,7 +196,7 @@ class Trainer:
             program=str(await self._program(spec)),
             checkpoint_dir=self.settings.checkpoint_dir,
             resources=Resources(cpu=self.settings.cpu, memory_gib=self.settings.memory_gib),
-            carries_on=carries_on,
+            warms_up=warms_up,
             nice=self.nice if spec.previous is not None else 0,
             progress_s=self.settings.progress_s,
         )

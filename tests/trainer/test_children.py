@@ -66,7 +66,7 @@ def _assignment(folder: Path) -> Assignment:
         program="net.py",
         checkpoint_dir=str(folder),
         resources=Resources(cpu=1.0),
-        carries_on=False,
+        warms_up=False,
     )
 
 

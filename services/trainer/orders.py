@@ -17,7 +17,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
 
 
 class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
-    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run every worker once while preparing."""
+    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once beforehand."""
 
     generation: int
     role: Role

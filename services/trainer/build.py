@@ -17,10 +17,11 @@ from shared.messages import ModelProfile
 
 
 class Meter(tf.Module):  # type: ignore[misc]
-    """Numbers on a ps, written in the same step as the gradient; they are part of every checkpoint.
+    """What a ps knows of the training besides the model: numbers written in the gradient's own step, and the ledger.
 
     `applied`: examples applied, counted where they are applied. `last_s`, `first_s`: when the last update was applied,
-    and the first of this generation, by that ps' clock (seconds since 1970; 0: none yet).
+    and the first of this generation, by that ps' clock (seconds since 1970; 0: none yet). `ledger`: which examples are
+    applied, as JSON; written just before a checkpoint is.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class Meter(tf.Module):  # type: ignore[misc]
         self.step = tf.Variable(0, dtype=tf.int64, name="weir_step", trainable=False)
         self.last_s = tf.Variable(0.0, dtype=tf.float64, name="weir_last_s", trainable=False)
         self.first_s = tf.Variable(0.0, dtype=tf.float64, name="weir_first_s", trainable=False)
+        self.ledger = tf.Variable("", name="weir_ledger", trainable=False)
 
     def count(self, examples: tf.Tensor) -> None:
         """Count one update; to be called inside the step, behind the gradient."""

@@ -8,7 +8,6 @@ a checkpoint exists once the ledger bucket names it, not when its files lie ther
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import tensorflow as tf
@@ -17,32 +16,27 @@ from services.trainer.build import Built
 from services.trainer.shards import Ledger
 
 
-class LedgerState(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """The shard ledger as a part of the checkpoint."""
+class Checkpoint:
+    """What a generation writes and reads; any Keras program can restore `model` and `optimizer` from it.
 
-    def __init__(self, ledger: Ledger) -> None:
-        super().__init__()
-        self.ledger = ledger
+    Writing is traced here, once: TensorFlow would build the same graph at each call, while training stands still.
+    """
 
-    def serialize(self) -> str:
-        return msgspec.json.encode(self.ledger).decode()
+    def __init__(self, built: Built) -> None:
+        self._ledger = built.meter.ledger
+        self._whole = tf.train.Checkpoint(model=built.model, optimizer=built.optimizer, meter=built.meter)
+        traced = tf.function(self._whole.write, input_signature=[tf.TensorSpec([], tf.string)])
+        self._write = traced.get_concrete_function()
 
-    def deserialize(self, string_value: str) -> None:
-        self.ledger = msgspec.json.decode(string_value, type=Ledger)
+    def write(self, folder: Path, generation: int, step: int, ledger: Ledger) -> str:
+        """Write all of it and return its path."""
+        target = folder / f"gen-{generation}" / f"ckpt-{step}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._ledger.assign(msgspec.json.encode(ledger))
+        self._write(tf.constant(str(target)))
+        return str(target)
 
-
-def of(built: Built, ledger: LedgerState) -> Any:
-    """What a checkpoint consists of; any Keras program can restore `model` and `optimizer` from it."""
-    return tf.train.Checkpoint(model=built.model, optimizer=built.optimizer, meter=built.meter, ledger=ledger)
-
-
-def write(checkpoint: Any, folder: Path, generation: int, step: int) -> str:
-    """Write it whole and return its path."""
-    target = folder / f"gen-{generation}" / f"ckpt-{step}"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return str(checkpoint.write(str(target)))
-
-
-def read(checkpoint: Any, path: str) -> None:
-    """Restore all of it; raises where a variable of the model has no value in the checkpoint."""
-    checkpoint.read(path).assert_existing_objects_matched()
+    def read(self, path: str) -> Ledger:
+        """Restore all of it; raises where a variable of the model has no value in the checkpoint."""
+        self._whole.read(path).assert_existing_objects_matched()
+        return msgspec.json.decode(self._ledger.numpy(), type=Ledger)

@@ -18,8 +18,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from services.trainer import build, checkpoint, evaluate, rate, shards, step
-from services.trainer.lanes import Lanes
+from services.trainer import build, evaluate, rate, shards, step
+from services.trainer.checkpoint import Checkpoint
+from services.trainer.lanes import Lanes, fetched
 from services.trainer.orders import Assignment, Begin, Drain, Finished, GoOn, Line, Prepared, Progress, Resumed, Saved
 from services.trainer.program import examples
 
@@ -51,10 +52,9 @@ class Chief:
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self.built = build.build(self.program, strategy, len(self.assignment.cluster["ps"]))
         self.rate = float(self.built.optimizer.learning_rate)
-        self.ledger = checkpoint.LedgerState(shards.fresh(examples(self.program), self.assignment.request.epochs))
-        self.checkpoint = checkpoint.of(self.built, self.ledger)
-        self.step = step.traced(self.program, strategy, self.built)
-        self.step.get_concrete_function()
+        self.ledger = shards.fresh(examples(self.program), self.assignment.request.epochs)
+        self.checkpoint = Checkpoint(self.built)
+        self.step = step.traced(self.program, strategy, self.built).get_concrete_function()
         lanes = LANES_PER_WORKER * self.workers
         self.lanes = Lanes(self.coordinator, self.step, self.assignment.batch, lanes, self.inbox)
         if self.assignment.warms_up:
@@ -63,10 +63,10 @@ class Chief:
 
     def _warm(self) -> None:
         """Run the step on every worker and a restore's operations once: what is slow the first time happens now."""
-        stop = min(self.assignment.batch, self.ledger.ledger.examples)
+        stop = min(self.assignment.batch, self.ledger.examples)
         positions = (tf.constant(0, tf.int64), tf.constant(stop, tf.int64))
         for value in [self.coordinator.schedule(self.step, args=positions) for _ in range(2 * self.workers)]:
-            value.fetch()
+            fetched(value)
 
     # ------------------------------------------------------------ begin
 
@@ -94,7 +94,7 @@ class Chief:
             if self.assignment.warms_up:
                 build.reset(self.built, self.program)
             return 0.0
-        checkpoint.read(self.checkpoint, path)
+        self.ledger = self.checkpoint.read(path)
         self.built.meter.first_s.assign(0.0)
         return float(self.built.meter.last_s)
 
@@ -108,9 +108,9 @@ class Chief:
 
     def _go(self, steps: int) -> None:
         self.reported = self.saved = time.monotonic()
-        self.reported_at = self.ledger.ledger.applied
-        self.lanes.start(shards.settled(self.ledger.ledger), steps)
-        if self.ledger.ledger.finished:
+        self.reported_at = self.ledger.applied
+        self.lanes.start(shards.settled(self.ledger), steps)
+        if self.ledger.finished:
             self.inbox.put("finished")
 
     def _await_first(self) -> None:
@@ -195,13 +195,13 @@ class Chief:
         began = time.monotonic() if began is None else began
         self.lanes.drain()
         drained = time.monotonic()
-        self.ledger.ledger = shards.settled(self.lanes.ledger)
-        path = checkpoint.write(self.checkpoint, self.folder, self.assignment.generation, self.lanes.steps)
+        self.ledger = shards.settled(self.lanes.ledger)
+        path = self.checkpoint.write(self.folder, self.assignment.generation, self.lanes.steps, self.ledger)
         self.saved = time.monotonic()
         self.say(
             Saved(
                 step=self.lanes.steps,
-                samples=self.ledger.ledger.applied,
+                samples=self.ledger.applied,
                 path=path,
                 seconds=self.saved - drained,
                 drain_s=drained - began,

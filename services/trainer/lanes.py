@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -15,11 +16,39 @@ import tensorflow as tf
 from services.trainer import shards
 from services.trainer.shards import Ledger, Shard
 
+RETRY_S = 0.02
+
+
+class Value(Protocol):
+    """`tf.distribute.coordinator.RemoteValue`, as far as a lane needs it."""
+
+    def fetch(self) -> Any: ...
+
 
 class Coordinator(Protocol):
     """`tf.distribute.coordinator.ClusterCoordinator`, as far as a lane needs it."""
 
-    def schedule(self, fn: Any, args: Any = None) -> Any: ...
+    def schedule(self, fn: Any, args: Any = None) -> Value: ...
+
+
+def fetched(value: Value) -> float:
+    """The number, once a worker has brought it home. Raises what the coordinator gives up with.
+
+    A value wakes its reader before it has left its worker. Where the worker dies in between, the reader meets an error
+    while the coordinator runs the batch again elsewhere, after which the same value can be fetched. An error that is
+    there to stay is the very same object at each try; TensorFlow offers no event to wait for.
+    """
+    seen: Exception | None = None
+    while True:
+        try:
+            return float(value.fetch())
+        except tf.errors.CancelledError:
+            raise
+        except tf.errors.OpError as error:
+            if error is seen:
+                raise
+            seen = error
+            time.sleep(RETRY_S)
 
 
 class Lanes:
@@ -79,7 +108,7 @@ class Lanes:
     def _apply(self, shard: Shard) -> float:
         start, stop = shards.examples_of(self.ledger, shard)
         positions = (tf.constant(start, tf.int64), tf.constant(stop, tf.int64))
-        return float(self._coordinator.schedule(self._step, args=positions).fetch())
+        return fetched(self._coordinator.schedule(self._step, args=positions))
 
     def _take(self) -> Shard | None:
         with self._lock:

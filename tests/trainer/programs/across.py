@@ -12,7 +12,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from services.trainer import build, checkpoint, feed, program, shards, step
+from services.trainer import build, feed, program, shards, step
+from services.trainer.checkpoint import Checkpoint
 
 PS, FROM, TO = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 
@@ -56,18 +57,16 @@ module = program.load(Path(__file__).with_name("counting.py"))
 strategy, servers = cluster()
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 built = build.build(module, strategy, PS)
-ledger = checkpoint.LedgerState(shards.fresh(module.examples(), 2))
-whole = checkpoint.of(built, ledger)
-if FROM != "-":
-    checkpoint.read(whole, FROM)
+whole = Checkpoint(built)
+ledger = shards.fresh(module.examples(), 2) if FROM == "-" else whole.read(FROM)
 restored = hashes(built)
 feed.serve(module)
 train = step.traced(module, strategy, built)
 for _ in range(3):
-    ledger.ledger, shard = shards.take(ledger.ledger, 16)
-    at = tuple(tf.constant(n, tf.int64) for n in shards.examples_of(ledger.ledger, shard))
+    ledger, shard = shards.take(ledger, 16)
+    at = tuple(tf.constant(n, tf.int64) for n in shards.examples_of(ledger, shard))
     coordinator.schedule(train, args=at).fetch()
-    ledger.ledger = shards.done(ledger.ledger, shard)
-path = checkpoint.write(whole, TO, PS, int(built.meter.step))
+    ledger = shards.done(ledger, shard)
+path = whole.write(TO, PS, int(built.meter.step), ledger)
 said = {"restored": restored, "written": hashes(built), "places": places(built), "path": path}
-print(json.dumps({**said, "applied": ledger.ledger.applied, "meter": int(built.meter.applied)}), flush=True)
+print(json.dumps({**said, "applied": ledger.applied, "meter": int(built.meter.applied)}), flush=True)

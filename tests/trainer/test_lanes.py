@@ -1,0 +1,67 @@
+"""Lanes: what a reader meets when the worker that holds its value is gone."""
+
+import itertools
+import queue
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from services.trainer import shards
+from services.trainer.lanes import Lanes, fetched
+
+
+def gone() -> tf.errors.UnavailableError:
+    return tf.errors.UnavailableError(None, None, "Connection reset by peer")
+
+
+class Value:
+    """As TensorFlow's: raises what it is given, then gives the number."""
+
+    def __init__(self, words: Iterator[Exception | float]) -> None:
+        self.words = words
+
+    def fetch(self) -> float:
+        word = next(self.words)
+        if isinstance(word, Exception):
+            raise word
+        return word
+
+
+def test_a_value_lost_with_its_worker_is_fetched_from_the_next() -> None:
+    assert fetched(Value(iter([gone(), gone(), 0.5]))) == 0.5
+
+
+@pytest.mark.parametrize("first", [[], [gone()]])
+def test_what_the_coordinator_gives_up_with_is_raised(first: list[Exception]) -> None:
+    error = gone()
+    with pytest.raises(tf.errors.UnavailableError) as raised:
+        fetched(Value(itertools.chain(first, itertools.repeat(error))))
+    assert raised.value is error
+
+
+def test_a_cancelled_batch_is_raised_at_once() -> None:
+    with pytest.raises(tf.errors.CancelledError):
+        fetched(Value(iter([tf.errors.CancelledError(None, None, "another one failed")])))
+
+
+class Coordinator:
+    """Every second batch loses its worker once."""
+
+    def __init__(self) -> None:
+        self.scheduled = 0
+
+    def schedule(self, fn: object, args: object = None) -> Value:
+        self.scheduled += 1
+        return Value(iter([gone(), 1.0] if self.scheduled % 2 else [1.0]))
+
+
+def test_lanes_go_on_over_lost_workers_and_count_every_batch_once() -> None:
+    inbox: queue.Queue[object] = queue.Queue()
+    coordinator = Coordinator()
+    lanes = Lanes(coordinator, None, 16, 2, inbox)
+    lanes.start(shards.fresh(64, 3), 0)
+    words = [inbox.get(timeout=10), inbox.get(timeout=10)]
+    lanes.drain()
+    assert words == ["first", "finished"]
+    assert lanes.ledger.applied == 192 and lanes.steps == coordinator.scheduled == 12

@@ -14,9 +14,10 @@ import msgspec
 
 from services.launcher import labels
 from services.launcher.actions import CreatePod
-from services.launcher.quantities import GPU, quantities
+from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
 from shared.messages import AllocationDecided, JobRequested, Resources, TaskPlan, Volume
+from shared.quantities import GPU
 
 Body = dict[str, Any]
 CONTAINER, PORT = "tensorflow", "tfjob-port"  # as a TFJob's: old selectors, dashboards and log queries go on working

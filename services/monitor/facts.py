@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from services.monitor.quantities import Amount, Quantity, amount, total
+from services.monitor.quantities import Amount, amount, total
 from shared.messages import Taint
 
 MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
@@ -59,7 +59,7 @@ class ObjectMeta(Shape):
 
 
 class Requirements(Shape):
-    requests: dict[str, Quantity] | None = None
+    requests: dict[str, str | int | float] | None = None
 
 
 class Container(Shape):
@@ -70,14 +70,14 @@ class Container(Shape):
 
 class ContainerStatus(Shape):
     name: str = ""
-    allocated_resources: dict[str, Quantity] | None = None
+    allocated_resources: dict[str, str | int | float] | None = None
 
 
 class PodSpec(Shape):
     node_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
-    overhead: dict[str, Quantity] | None = None
+    overhead: dict[str, str | int | float] | None = None
 
 
 class PodStatus(Shape):
@@ -121,7 +121,7 @@ class Condition(Shape):
 
 
 class NodeStatus(Shape):
-    allocatable: dict[str, Quantity] | None = None
+    allocatable: dict[str, str | int | float] | None = None
     conditions: list[Condition] | None = None
 
 

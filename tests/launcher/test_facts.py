@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.launcher.facts import node_fact, pod_fact, seconds, service_fact
-from services.launcher.quantities import number, quantities, resources, same
+from services.launcher.quantities import quantities, resources, same
 from shared.messages import Resources
 
 TAGS = {"weir.dev/job": "net", "weir.dev/uid": "7", "weir.dev/role": "ps", "weir.dev/serial": "1"}
@@ -80,14 +80,6 @@ def test_services_and_nodes() -> None:
 
 def test_no_stamp_is_the_beginning_of_time() -> None:
     assert seconds(None) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("500m", 0.5), ("2", 2.0), ("0.25", 0.25), ("1Gi", 2**30), ("128974848", 128974848), ("1k", 1000)],
-)
-def test_quantities_are_numbers(text: str, value: float) -> None:
-    assert number(text) == value
 
 
 @given(st.floats(0.001, 512), st.floats(0.001, 4096), st.integers(0, 16))

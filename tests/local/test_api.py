@@ -21,12 +21,7 @@ async def names(kube, **query):
 async def test_a_new_pod_has_identity_defaults_and_phase_pending(kube):
     made = await kube.create(idle(meta={"generateName": "job-"}))
     meta = made["metadata"]
-    assert (
-        meta["name"].startswith("job-")
-        and meta["uid"]
-        and meta["creationTimestamp"]
-        and meta["generation"] == 1
-    )
+    assert meta["name"].startswith("job-") and meta["uid"] and meta["creationTimestamp"] and meta["generation"] == 1
     assert made["status"] == {"phase": "Pending", "qosClass": "BestEffort"}
     assert made["spec"]["terminationGracePeriodSeconds"] == 30
 
@@ -206,9 +201,7 @@ async def test_pods_of_a_node_that_is_gone_are_taken_away(kube):
 async def test_a_lease_is_swapped_by_whoever_saw_it_last(kube):
     leases = client.CoordinationV1Api(kube.api)
     made = kube.plain(
-        await leases.create_namespaced_lease(
-            "default", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}}
-        )
+        await leases.create_namespaced_lease("default", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})
     )
     await leases.replace_namespaced_lease("l", "default", made | {"spec": {"holderIdentity": "b"}})
     assert await kube.refusal(leases.replace_namespaced_lease("l", "default", made)) == (409, "Conflict")
@@ -239,9 +232,7 @@ async def test_the_threaded_client_is_answered_too(cluster):
         configuration = kubernetes.client.Configuration(host=cluster.url)
         with kubernetes.client.ApiClient(configuration) as api:
             version = kubernetes.client.VersionApi(api).get_code()
-            return version.minor, sorted(
-                n.metadata.name for n in kubernetes.client.CoreV1Api(api).list_node().items
-            )
+            return version.minor, sorted(n.metadata.name for n in kubernetes.client.CoreV1Api(api).list_node().items)
 
     assert await asyncio.to_thread(ask) == ("36", ["big", "small-1", "small-2"])
 
@@ -276,10 +267,7 @@ async def test_a_token_is_wrong_unless_it_is_the_clusters(cluster, tmp_path):
         assert (await session.get(f"{cluster.url}/api/v1/nodes", headers=wrong)).status == 401
         async with local_cluster(NODES, tmp_path / "other", settings=Settings(token="secret")) as guarded:
             right = {"Authorization": "Bearer secret"}
-            codes = [
-                (await session.get(f"{guarded.url}/api/v1/nodes", headers=h)).status
-                for h in ({}, wrong, right)
-            ]
+            codes = [(await session.get(f"{guarded.url}/api/v1/nodes", headers=h)).status for h in ({}, wrong, right)]
     assert codes == [401, 401, 200]
 
 

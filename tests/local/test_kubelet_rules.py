@@ -145,8 +145,4 @@ def test_a_quota_has_a_period_of_ten_milliseconds_unless_that_would_be_too_small
 
 def test_weights_keep_the_order_of_requests():
     assert shares_of(1000) == 1024 and shares_of(0) == 2
-    assert (
-        weight_of(2) == 1
-        and weight_of(262144) == 10_000
-        and weight_of(shares_of(2000)) > weight_of(shares_of(1000))
-    )
+    assert weight_of(2) == 1 and weight_of(262144) == 10_000 and weight_of(shares_of(2000)) > weight_of(shares_of(1000))

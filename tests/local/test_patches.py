@@ -14,9 +14,7 @@ from services.local.objects.refusals import Refusal
 LEAVES = st.none() | st.booleans() | st.integers() | st.text(max_size=3)
 DOCUMENTS = st.recursive(
     LEAVES,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=2), inner, max_size=3),
 )
 
 
@@ -65,10 +63,7 @@ def test_a_strategic_merge_obeys_its_directives():
 
 
 def test_ports_are_keyed_by_container_port_or_by_port():
-    assert (
-        len(strategic_merge({"ports": [{"containerPort": 1}]}, {"ports": [{"containerPort": 2}]})["ports"])
-        == 2
-    )
+    assert len(strategic_merge({"ports": [{"containerPort": 1}]}, {"ports": [{"containerPort": 2}]})["ports"]) == 2
     assert strategic_merge({"ports": [{"port": 1}]}, {"ports": [{"port": 1, "name": "x"}]})["ports"] == [
         {"port": 1, "name": "x"}
     ]

@@ -25,9 +25,7 @@ def conditions(body):
 
 
 async def test_a_pod_runs_says_something_and_succeeds(kube):
-    program = (
-        "import os, sys; print(os.environ['WHO'], os.environ['ROLE'], sys.argv[1]); import services.local"
-    )
+    program = "import os, sys; print(os.environ['WHO'], os.environ['ROLE'], sys.argv[1]); import services.local"
     env = [
         {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "ROLE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['role']"}}},
@@ -158,9 +156,7 @@ async def test_init_containers_run_first_and_in_turn(kube, tmp_path):
     await kube.create(pod("p", python(f"{write}('3')"), initContainers=inits))
     await kube.until_phase("p", "Succeeded")
     assert file.read_text() == "123"
-    await kube.create(
-        pod("q", python("pass"), initContainers=[{**python("raise SystemExit(1)"), "name": "one"}])
-    )
+    await kube.create(pod("q", python("pass"), initContainers=[{**python("raise SystemExit(1)"), "name": "one"}]))
     assert conditions(await kube.until_phase("q", "Failed"))["Ready"] == "False"
 
 
@@ -183,9 +179,7 @@ async def test_a_pod_that_fits_nowhere_waits_and_goes_when_there_is_room(kube):
     await kube.create(pod("second", python(FOREVER, cpu="2")))
     waiting = await kube.until("second", lambda body: conditions_of(body).get("PodScheduled"))
     told = next(c for c in waiting["status"]["conditions"] if c["type"] == "PodScheduled")
-    assert (told["status"], told["reason"]) == ("False", "Unschedulable") and "3 Insufficient cpu" in told[
-        "message"
-    ]
+    assert (told["status"], told["reason"]) == ("False", "Unschedulable") and "3 Insufficient cpu" in told["message"]
     await kube.v1.delete_namespaced_pod("first", "default")
     assert (await kube.until_phase("second", "Running"))["spec"]["nodeName"] == "big"
 
@@ -270,9 +264,7 @@ async def test_a_cpu_limit_is_kept_and_a_resize_moves_it_at_once(kube):
     assert 0.1 < await cores(kube, "p") < 0.3
     resized = await resize(kube, "p", "600m")
     assert resized["metadata"]["generation"] == 2
-    await kube.until(
-        "p", lambda b: b["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] == "600m"
-    )
+    await kube.until("p", lambda b: b["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] == "600m")
     assert 0.35 < await cores(kube, "p") < 0.75
 
 
@@ -285,13 +277,9 @@ async def test_a_resize_that_does_not_fit_is_deferred_until_it_does(kube):
         await kube.until_phase(name, "Running")
     await resize(kube, "a", "800m")
     waiting = await kube.until("a", lambda b: "PodResizePending" in conditions_of(b))
-    assert [c["reason"] for c in waiting["status"]["conditions"] if c["type"] == "PodResizePending"] == [
-        "Deferred"
-    ]
+    assert [c["reason"] for c in waiting["status"]["conditions"] if c["type"] == "PodResizePending"] == ["Deferred"]
     await kube.v1.delete_namespaced_pod("b", "default")
-    await kube.until(
-        "a", lambda b: b["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "800m"
-    )
+    await kube.until("a", lambda b: b["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "800m")
 
 
 async def test_a_resize_changes_cpu_and_memory_and_nothing_else(kube):
@@ -331,9 +319,7 @@ async def test_what_a_pod_used_stays_counted_on_its_node(kube):
     )
     await kube.until_phase("p", "Succeeded")
     await asyncio.sleep(0.1)
-    assert kube.cluster.usage.cpu_seconds()["nodes"]["small-1"] > (
-        0.3 if kube.cluster.world.cgroups.enforced else 0
-    )
+    assert kube.cluster.usage.cpu_seconds()["nodes"]["small-1"] > (0.3 if kube.cluster.world.cgroups.enforced else 0)
 
 
 async def test_a_pod_killed_from_outside_fails(kube):

@@ -65,9 +65,7 @@ def test_a_node_that_is_not_ready_counts_as_tainted():
 def test_a_preference_outweighs_emptiness():
     liked = {
         "weight": 100,
-        "preference": {
-            "matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]
-        },
+        "preference": {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]},
     }
     affinity = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [liked]}}
     assert where(asking(affinity=affinity), node("a"), node("b"), used={"b": {"cpu": 2000}}).node == "b"

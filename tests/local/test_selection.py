@@ -49,9 +49,7 @@ def test_a_field_selector_looks_where_it_points():
 
 def test_a_field_that_is_missing_counts_as_empty():
     assert field_selector("spec.nodeName=", ["spec.nodeName"])(pod("p"))
-    assert field_selector("spec.unschedulable=true", ["spec.unschedulable"])(
-        {"spec": {"unschedulable": True}}
-    )
+    assert field_selector("spec.unschedulable=true", ["spec.unschedulable"])({"spec": {"unschedulable": True}})
 
 
 def test_a_field_that_the_kind_does_not_offer_is_refused():

@@ -9,8 +9,8 @@ from typing import Any
 
 from services.local.objects.bodies import Body, containers_of, spec, status, with_spec
 from services.local.objects.naming import LABEL, Causes
-from services.local.objects.quantities import amount, parse
 from services.local.objects.requests import quality_of
+from shared.quantities import parse, whole
 
 POD_DEFAULTS: Body = {
     "restartPolicy": "Always",
@@ -88,7 +88,7 @@ def over_limit(where: str, resources: Body) -> Causes:
             f'Invalid value: "{requests[r]}": must be less than or equal to {r} limit of {limits[r]}',
         )
         for r in requests
-        if r in limits and amount(r, requests[r]) > amount(r, limits[r])
+        if r in limits and whole(r, requests[r]) > whole(r, limits[r])
     ]
 
 

@@ -1,0 +1,39 @@
+"""What Kubernetes means by `250m`, `1.5Gi` or `1e3`.
+
+Law: parsed exactly, and whole once parsed (thousandths of a core, bytes, devices, pods), rounded up as the scheduler
+does, so that sums are exact.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+GPU = "nvidia.com/gpu"
+GIB = 1 << 30
+
+_SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d{1,3}))?")
+_UNITS = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), None: Fraction(1)}
+_UNITS |= {unit: Fraction(1000**power) for power, unit in enumerate("kMGTPE", 1)}
+_UNITS |= {f"{unit}i": Fraction(1024**power) for power, unit in enumerate("KMGTPE", 1)}
+
+
+def parse(quantity: object) -> Fraction:
+    """A quantity in its base unit; raises `ValueError` for what is none."""
+    return _parse(str(quantity))
+
+
+def whole(resource: str, quantity: object) -> int:
+    """So many thousandths of a core for `cpu`, of the resource's own unit for all else."""
+    value = parse(quantity) * (1000 if resource == "cpu" else 1)
+    return -(-value.numerator // value.denominator)
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str) -> Fraction:
+    found = _SHAPE.fullmatch(text)
+    if not found:
+        raise ValueError(f"quantities must match the regular expression {_SHAPE.pattern!r}: {text!r}")
+    number, unit, exponent = found.groups()
+    return Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _UNITS[unit])

@@ -11,32 +11,49 @@ from pathlib import Path
 
 import msgspec
 import tensorflow as tf
+from tensorflow.python.checkpoint import functional_saver
 
 from services.trainer.build import Built
 from services.trainer.shards import Ledger
+
+PATH = [tf.TensorSpec([], tf.string)]
 
 
 class Checkpoint:
     """What a generation writes and reads; any Keras program can restore `model` and `optimizer` from it.
 
-    Writing is traced here, once: TensorFlow would build the same graph at each call, while training stands still.
+    Both ways are traced here, once: TensorFlow would build the same graph at each call, while training stands still.
     """
 
     def __init__(self, built: Built) -> None:
         self._ledger = built.meter.ledger
         self._whole = tf.train.Checkpoint(model=built.model, optimizer=built.optimizer, meter=built.meter)
-        traced = tf.function(self._whole.write, input_signature=[tf.TensorSpec([], tf.string)])
-        self._write = traced.get_concrete_function()
+        self._write = tf.function(self._whole.write, input_signature=PATH).get_concrete_function()
+        self._read = tf.function(self._restored, input_signature=PATH).get_concrete_function()
 
-    def write(self, folder: Path, generation: int, step: int, ledger: Ledger) -> str:
+    def _restored(self, path: tf.Tensor) -> None:
+        """As `tf.train.Checkpoint.read`, for a path that is not known yet."""
+        tensors, _, savers, _ = self._whole._saver._gather_serialized_tensors()
+        functional_saver.MultiDeviceSaver(tensors, savers).restore(path)
+
+    def rehearse(self, folder: Path) -> None:
+        """Write and read back once, so that what is slow or impossible shows itself before training stops for it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "rehearsal"
+        self._write(tf.constant(str(path)))
+        self._read(tf.constant(str(path)))
+        for part in folder.glob(f"{path.name}.*"):
+            part.unlink()
+
+    def write(self, folder: Path, step: int, ledger: Ledger) -> str:
         """Write all of it and return its path."""
-        target = folder / f"gen-{generation}" / f"ckpt-{step}"
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = str(folder / f"ckpt-{step}")
         self._ledger.assign(msgspec.json.encode(ledger))
-        self._write(tf.constant(str(target)))
-        return str(target)
+        self._write(tf.constant(path))
+        return path
 
     def read(self, path: str) -> Ledger:
-        """Restore all of it; raises where a variable of the model has no value in the checkpoint."""
-        self._whole.read(path).assert_existing_objects_matched()
+        """Restore all of it; raises `tf.errors.NotFoundError` where a variable has no value in the checkpoint."""
+        self._read(tf.constant(path))
         return msgspec.json.decode(self._ledger.numpy(), type=Ledger)

@@ -41,7 +41,7 @@ class Chief:
 
     def __init__(self, assignment: Assignment, program: ModuleType, say: Say, inbox: queue.Queue[Any]) -> None:
         self.assignment, self.program, self.say, self.inbox = assignment, program, say, inbox
-        self.folder = Path(assignment.checkpoint_dir)
+        self.folder = Path(assignment.checkpoint_dir) / f"gen-{assignment.generation}"
         self.workers = len(assignment.cluster["worker"])
 
     # ------------------------------------------------------------ prepare
@@ -62,11 +62,12 @@ class Chief:
         self.say(Prepared(seconds=time.monotonic() - began))
 
     def _warm(self) -> None:
-        """Run the step on every worker and a restore's operations once: what is slow the first time happens now."""
+        """Run the step on every worker, and a save and a restore: what is slow the first time happens now."""
         stop = min(self.assignment.batch, self.ledger.examples)
         positions = (tf.constant(0, tf.int64), tf.constant(stop, tf.int64))
         for value in [self.coordinator.schedule(self.step, args=positions) for _ in range(2 * self.workers)]:
             fetched(value)
+        self.checkpoint.rehearse(self.folder)
 
     # ------------------------------------------------------------ begin
 
@@ -196,7 +197,7 @@ class Chief:
         self.lanes.drain()
         drained = time.monotonic()
         self.ledger = shards.settled(self.lanes.ledger)
-        path = self.checkpoint.write(self.folder, self.assignment.generation, self.lanes.steps, self.ledger)
+        path = self.checkpoint.write(self.folder, self.lanes.steps, self.ledger)
         self.saved = time.monotonic()
         self.say(
             Saved(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tensorflow as tf
+
+from services.trainer import program
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "programs" / "across.py"
@@ -63,3 +67,13 @@ def test_slots_lie_beside_their_variable(told: list[Any]) -> None:
         weights = [ps for name, ps in said["places"].items() if name.startswith("model/")][1:]
         slots = [ps for name, ps in said["places"].items() if name.startswith("optimizer/")][2:]
         assert slots == [ps for weight in weights for ps in (weight, weight)]
+
+
+def test_a_program_without_weir_restores_it(told: list[Any]) -> None:
+    counting = program.load(SCRIPT.with_name("counting.py"))
+    model, optimizer = counting.model(), counting.optimizer()
+    optimizer.build(model.trainable_variables)
+    whole = tf.train.Checkpoint(model=model, optimizer=optimizer)
+    whole.read(told[-1]["path"]).assert_existing_objects_matched().expect_partial()
+    digests = [hashlib.sha256(v.numpy().tobytes()).hexdigest() for v in [*model.variables, *optimizer.variables]]
+    assert digests == [value for name, value in told[-1]["written"].items() if not name.startswith("meter/")]

@@ -67,6 +67,6 @@ for _ in range(3):
     at = tuple(tf.constant(n, tf.int64) for n in shards.examples_of(ledger, shard))
     coordinator.schedule(train, args=at).fetch()
     ledger = shards.done(ledger, shard)
-path = whole.write(TO, PS, int(built.meter.step), ledger)
+path = whole.write(TO, int(built.meter.step), ledger)
 said = {"restored": restored, "written": hashes(built), "places": places(built), "path": path}
 print(json.dumps({**said, "applied": ledger.applied, "meter": int(built.meter.applied)}), flush=True)

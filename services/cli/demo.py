@@ -140,27 +140,13 @@ def _last_report(watched: Trial) -> float:
 
 
 def _report(console: Console, watched: Trial, png: Path) -> int:
-    elastic, static = _elastic(watched), _static(watched)
+    elastic, static = watched.as_run("elastic", EPOCHS), _static(watched)
     picture.draw([static, elastic], png, "digits: elastic (measured) against static (predicted)")
     console.print(_table(watched, elastic, static))
     console.print(f"the picture: {png}")
     result = _result(watched)
     print(json.dumps(result), flush=True)
     return 0 if result["grew"] and result["examples_counted"] == result["examples_expected"] else 1
-
-
-def _elastic(watched: Trial) -> picture.Run:
-    finished = watched.of(JobFinished)[-1]
-    reports = watched.of(ProgressReported)
-    at = [h.stored_s - watched.submitted_s for h in watched.heard if isinstance(h.message, TrainingResumed)]
-    used = figures.utilisation_over_time(watched.cpu)
-    return picture.Run(
-        name="elastic",
-        total_s=finished.finished_s - watched.submitted_s,
-        epoch_s=figures.epoch_seconds(reports, _training_since(watched), EPOCHS),
-        utilisation=[(s - watched.submitted_s, u) for s, u in used if s <= finished.finished_s],
-        hand_overs=at[1:],
-    )
 
 
 def _static(watched: Trial) -> picture.Run:

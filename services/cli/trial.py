@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,13 +14,15 @@ import aiohttp
 import msgspec
 from nats.js.api import DeliverPolicy
 
+from services.cli import figures, store
 from services.cli.figures import CpuSample
+from services.cli.picture import Run
 from services.local.node_spec import TenantSpec
 from services.local.stack import Stack
 from services.local.tenancy import pod_spec
-from shared import bus
+from shared import bus, tasks
 from shared.bus import Bus, Heard
-from shared.messages import JobFinished, JobRejected, JobRequested, Program
+from shared.messages import JobFinished, JobRejected, JobRequested, ProgressReported, TrainingResumed
 
 NAMESPACE = "tenants"
 SAMPLE_S = 0.5
@@ -66,21 +67,19 @@ class Trial:
     stack: Stack
     bus: Bus
     tenants: Tenants
+    broken: asyncio.Future[None]
     heard: list[Heard] = field(default_factory=list)
     cpu: list[CpuSample] = field(default_factory=list)
     enforced: bool = False
     submitted_s: float = 0.0
     saying: str = ""
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, request: dict[str, Any], program: Path) -> tuple[int, JobRequested]:
         """Upload the program and ask for the job; returns its uid and the request as it was sent."""
-        body = program.read_bytes()
-        digest = f"sha256-{hashlib.sha256(body).hexdigest()}"
-        await (await self.bus.programs()).put(digest, body)
-        named = {**request, "program": msgspec.to_builtins(Program(name=program.name, digest=digest))}
+        kept = {"name": program.name, "digest": await store.keep(self.bus, store.read(program))}
         self.submitted_s = time.time()
-        asked = msgspec.convert(named, JobRequested)
+        asked = msgspec.convert({**request, "program": kept}, JobRequested)
         return await self.bus.request(asked), asked
 
     def of(self, kind: type[Any]) -> list[Any]:
@@ -93,13 +92,15 @@ class Trial:
             async with asyncio.timeout(timeout_s):
                 while not (found := holds()):
                     self._raise_if_over(what)
-                    self._changed.clear()
-                    await self._changed.wait()
+                    self.changed.clear()
+                    await self.changed.wait()
                 return found
         except TimeoutError as error:
             raise Failed(f"{what} did not come within {timeout_s:g} s") from error
 
     def _raise_if_over(self, what: str) -> None:
+        if self.broken.done():
+            self.broken.result()
         for rejected in self.of(JobRejected):
             raise Failed("\n".join(rejected.reasons))
         for finished in self.of(JobFinished):
@@ -112,12 +113,25 @@ class Trial:
             raise Failed(f"the job {over.outcome}: {over.cause}")
         return over
 
+    def as_run(self, name: str, epochs: int) -> Run:
+        """What there is to draw of a finished job."""
+        resumed = [h.stored_s for h in self.heard if isinstance(h.message, TrainingResumed)]
+        end_s = self.of(JobFinished)[-1].finished_s
+        used = figures.utilisation_over_time(self.cpu)
+        return Run(
+            name=name,
+            total_s=end_s - self.submitted_s,
+            epoch_s=figures.epoch_seconds(self.of(ProgressReported), resumed[0], epochs),
+            utilisation=[(s - self.submitted_s, u) for s, u in used if s <= end_s],
+            hand_overs=[s - self.submitted_s for s in resumed[1:]],
+        )
+
     # ------------------------------------------------------------ watching
 
     async def listen(self, filters: list[str]) -> None:
         async for heard in self.bus.tail(filters, deliver=DeliverPolicy.ALL):
             self.heard.append(heard)
-            self._changed.set()
+            self.changed.set()
 
     async def measure(self) -> None:
         """Read the CPU seconds of all pods, as the kernel counts them, twice a second."""
@@ -140,13 +154,16 @@ class Trial:
 
 @asynccontextmanager
 async def trial(stack: Stack) -> AsyncIterator[Trial]:
-    """Watch a stack."""
+    """Watch a stack; what breaks the watching ends whatever is waited for."""
     connection = await bus.connect(stack.nats_url, "trial")
-    watched = Trial(stack, connection, Tenants(stack.kube_url))
+    broken = asyncio.ensure_future(connection.failed())
+    watched = Trial(stack, connection, Tenants(stack.kube_url), broken)
+    broken.add_done_callback(lambda _: watched.changed.set())
     for filters in EVERYTHING:
         connection.spawn(watched.listen(filters))
     connection.spawn(watched.measure())
     try:
         yield watched
     finally:
+        await tasks.end(broken)
         await connection.close()

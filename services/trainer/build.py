@@ -1,4 +1,4 @@
-"""The model on its parameter servers: built twice, once plainly to learn its sizes, once where they belong.
+"""The model on its parameter servers: built twice, once plainly to learn its sizes, once where it belongs.
 
 Slots of the optimizer lie on the ps of their variable, so that applying a gradient never crosses the network.
 """
@@ -61,17 +61,6 @@ def build(program: ModuleType, strategy: Any, ps: int) -> Built:
         optimizer.build(model.trainable_variables)
         meter = Meter()
     return Built(model, optimizer, meter, profile)
-
-
-def reset(built: Built, program: ModuleType) -> None:
-    """Give every variable a first value again, as if nothing had been applied."""
-    plain, optimizer = _built(program.model(), program), program.optimizer()
-    optimizer.build(plain.trainable_variables)
-    old = [*built.model.variables, *built.optimizer.variables]
-    for variable, fresh in zip(old, [*plain.variables, *optimizer.variables], strict=True):
-        variable.assign(fresh)
-    for number in built.meter.variables:
-        number.assign(tf.zeros_like(number))
 
 
 def _built(model: Any, program: ModuleType) -> Any:

@@ -7,6 +7,8 @@ a checkpoint exists once the ledger bucket names it, not when its files lie ther
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -22,25 +24,30 @@ PATH = [tf.TensorSpec([], tf.string)]
 class Checkpoint:
     """What a generation writes and reads; any Keras program can restore `model` and `optimizer` from it.
 
-    Both ways are traced here, once: TensorFlow would build the same graph at each call, while training stands still.
+    Both ways are traced once: TensorFlow would build the same graph at each call, while training stands still.
     """
 
     def __init__(self, built: Built) -> None:
         self._ledger = built.meter.ledger
         self._whole = tf.train.Checkpoint(model=built.model, optimizer=built.optimizer, meter=built.meter)
-        self._write = tf.function(self._whole.write, input_signature=PATH).get_concrete_function()
-        self._read = tf.function(self._restored, input_signature=PATH).get_concrete_function()
+        self._write = tf.function(self._whole.write, input_signature=PATH)
+        self._read = tf.function(self._restored, input_signature=PATH)
 
     def _restored(self, path: tf.Tensor) -> None:
         """As `tf.train.Checkpoint.read`, for a path that is not known yet."""
         tensors, _, savers, _ = self._whole._saver._gather_serialized_tensors()
         functional_saver.MultiDeviceSaver(tensors, savers).restore(path)
 
-    def rehearse(self, folder: Path) -> None:
-        """Write and read back once, so that what is slow or impossible shows itself before training stops for it."""
+    @contextmanager
+    def rehearsed(self, folder: Path) -> Iterator[None]:
+        """Write before and read back after, so that nothing done in between remains.
+
+        And so that what is slow or impossible here shows itself before training stops for it.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "rehearsal"
         self._write(tf.constant(str(path)))
+        yield
         self._read(tf.constant(str(path)))
         for part in folder.glob(f"{path.name}.*"):
             part.unlink()

@@ -1,6 +1,6 @@
 """The chief of one generation: prepare beside the running one, begin when told, drain when told.
 
-prepare   connect, build, trace, and run every worker once (all of it is overwritten by what is restored, or reset)
+prepare   connect, build, trace, and run everything once, from a save to its restore, so that nothing remains of it
 begin     restore, start the lanes, tell of the first update
 train     until drained, finished or broken; a checkpoint now and then, a report each second
 drain     stop at a batch boundary, save, and wait: to be ended, or to go on as if nothing had been asked
@@ -62,12 +62,12 @@ class Chief:
         self.say(Prepared(seconds=time.monotonic() - began))
 
     def _warm(self) -> None:
-        """Run the step on every worker, and a save and a restore: what is slow the first time happens now."""
+        """Run the step on every worker, a save and a restore: what is slow the first time happens now."""
         stop = min(self.assignment.batch, self.ledger.examples)
         positions = (tf.constant(0, tf.int64), tf.constant(stop, tf.int64))
-        for value in [self.coordinator.schedule(self.step, args=positions) for _ in range(2 * self.workers)]:
-            fetched(value)
-        self.checkpoint.rehearse(self.folder)
+        with self.checkpoint.rehearsed(self.folder):
+            for value in [self.coordinator.schedule(self.step, args=positions) for _ in range(2 * self.workers)]:
+                fetched(value)
 
     # ------------------------------------------------------------ begin
 
@@ -92,8 +92,6 @@ class Chief:
     def _restore(self, path: str | None) -> float:
         """Restore, and return when the last update was applied before (0: never)."""
         if path is None:
-            if self.assignment.warms_up:
-                build.reset(self.built, self.program)
             return 0.0
         self.ledger = self.checkpoint.read(path)
         self.built.meter.first_s.assign(0.0)

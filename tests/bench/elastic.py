@@ -72,21 +72,12 @@ def _due(watched: Trial, leave_s: float | None) -> bool:
 def _outcome(policy: str, watched: Trial) -> Outcome:
     over: JobFinished = watched.of(JobFinished)[-1]
     reports = watched.of(ProgressReported)
-    resumed = [h.stored_s for h in watched.heard if isinstance(h.message, TrainingResumed)]
-    used = figures.utilisation_over_time(watched.cpu)
-    run = picture.Run(
-        name="elastic" if policy == "config-manager" else policy,
-        total_s=over.finished_s - watched.submitted_s,
-        epoch_s=figures.epoch_seconds(reports, resumed[0], EPOCHS),
-        utilisation=[(s - watched.submitted_s, u) for s, u in used if s <= over.finished_s],
-        hand_overs=[s - watched.submitted_s for s in resumed[1:]],
-    )
     return Outcome(
-        run=run,
+        run=watched.as_run("elastic" if policy == "config-manager" else policy, EPOCHS),
         utilisation=figures.utilisation(watched.cpu, watched.submitted_s, over.finished_s),
         accuracy=over.metrics["accuracy"],
         exact=over.counted == reports[-1].total_samples,
-        generations=len(resumed),
+        generations=len(watched.of(TrainingResumed)),
     )
 
 

@@ -48,22 +48,16 @@ class VersionOne:
 
     def write_quota(self, folder: Path, cpu: int | None) -> None:
         quota, period = (NO_LIMIT, self.period_us) if cpu is None else quota_of(cpu, self.period_us)
-        self.forbid_burst(folder)
+        self.allow_burst(folder, 0)  # it may not exceed the quota, so it goes first when that changes
         (folder / "cpu.cfs_quota_us").write_text(str(NO_LIMIT))  # else quota and period are checked half-way
         (folder / "cpu.cfs_period_us").write_text(str(period))
         (folder / "cpu.cfs_quota_us").write_text(str(quota))
-        self.allow_burst(folder, quota)
+        self.allow_burst(folder, max(quota, 0))
 
-    def allow_burst(self, folder: Path, quota: int) -> None:
+    def allow_burst(self, folder: Path, microseconds: int) -> None:
         """What was not used in one period may be used in the next; on average the limit stays. Older kernels cannot."""
-        burst = folder / "cpu.cfs_burst_us"
-        if quota > 0 and burst.exists():
-            burst.write_text(str(quota))
-
-    def forbid_burst(self, folder: Path) -> None:
-        """A burst may not exceed the quota, so it goes first when the quota changes."""
         if (folder / "cpu.cfs_burst_us").exists():
-            (folder / "cpu.cfs_burst_us").write_text("0")
+            (folder / "cpu.cfs_burst_us").write_text(str(microseconds))
 
     def joining(self, node: str, pod: str) -> list[Path]:
         return [root / node / pod / "cgroup.procs" for root in self.roots]

@@ -7,6 +7,7 @@ them, because it may still come to run.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ from shared.messages import (
 )
 
 PAUSES_KEPT = 5
+RECENT_KEPT = 64
+CURVE_KEPT = 64
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
@@ -40,8 +43,30 @@ class Observed(msgspec.Struct, frozen=True):
     samples_per_second: float
 
 
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """One report of a running job: when, how far, how well, how fast, at which size, on how many cores."""
+
+    at_s: float
+    samples: int
+    loss: float | None
+    samples_per_second: float
+    ps: int
+    workers: int
+    batch: int
+    ps_cpu: float | None = None
+    """Cores that all ps together used, mean since the report before; None: not measured."""
+    worker_cpu: float | None = None
+
+
+class Learned(msgspec.Struct, frozen=True):
+    """A point of the loss curve."""
+
+    samples: int
+    loss: float
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One accepted job."""
+    """One accepted job. `recent` are its last reports; `curve` spans its whole life, thinned by half when full."""
 
     uid: int
     request: JobRequested
@@ -61,6 +86,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     failed_generations: tuple[int, ...] = ()
     progress: ProgressReported | None = None
     observed: tuple[Observed, ...] = ()
+    recent: tuple[Reading, ...] = ()
+    curve: tuple[Learned, ...] = ()
     cancelled: bool = False
 
     @property
@@ -154,14 +181,51 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     runs = job.runs
     if runs is None or message.generation != job.running or (job.progress and not _newer(message, job.progress)):
         return job
-    size = (counted(runs, "ps"), counted(runs, "worker"), runs.batch)
-    speed = message.samples_per_second
-    before = next((o for o in job.observed if (o.ps, o.workers, o.batch) == size), None)
+    reading = _reading(runs, message, stored_s)
+    return replace(
+        job,
+        progress=message,
+        observed=_observed(job.observed, reading),
+        recent=(*job.recent, reading)[-RECENT_KEPT:],
+        curve=_curve(job.curve, message),
+    )
+
+
+def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
+    return Reading(
+        at_s=stored_s,
+        samples=message.samples,
+        loss=message.loss,
+        samples_per_second=message.samples_per_second,
+        ps=counted(runs, "ps"),
+        workers=counted(runs, "worker"),
+        batch=runs.batch,
+        ps_cpu=_used(message, "ps"),
+        worker_cpu=_used(message, "worker"),
+    )
+
+
+def _used(message: ProgressReported, role: str) -> float | None:
+    """A task is called `<role>-<serial>`."""
+    used = [usage.cpu for usage in message.usage if usage.task.partition("-")[0] == role]
+    return sum(used) if used else None
+
+
+def _observed(known: tuple[Observed, ...], reading: Reading) -> tuple[Observed, ...]:
+    """A running mean of each size's speed."""
+    size, speed = (reading.ps, reading.workers, reading.batch), reading.samples_per_second
     if speed <= 0:
-        return replace(job, progress=message)
+        return known
+    before = next((o for o in known if (o.ps, o.workers, o.batch) == size), None)
     mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT if before else speed
-    others = tuple(o for o in job.observed if o is not before)
-    return replace(job, progress=message, observed=(*others, Observed(*size, mean)))
+    return (*(o for o in known if o is not before), Observed(*size, mean))
+
+
+def _curve(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:
+    if message.loss is None or not math.isfinite(message.loss):
+        return known
+    curve = (*known, Learned(message.samples, message.loss))
+    return curve if len(curve) <= CURVE_KEPT else (*curve[:-1:2], curve[-1])
 
 
 def _newer(message: ProgressReported, last: ProgressReported) -> bool:

@@ -26,6 +26,8 @@ def seen(job: Job, rules: Rules) -> JobSeen:
         busy=job.coming is not None,
         progress=job.progress,
         observed=job.observed,
+        recent=job.recent,
+        curve=job.curve,
         pause_s=sum(job.pauses) / len(job.pauses) if job.pauses else None,
     )
 

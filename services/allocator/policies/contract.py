@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from services.allocator.job import Observed
+from services.allocator.job import Learned, Observed, Reading
 from services.allocator.placement import Node, Size
 from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
 
@@ -30,6 +30,8 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
     busy: bool = False
     progress: ProgressReported | None = None
     observed: tuple[Observed, ...] = ()
+    recent: tuple[Reading, ...] = ()
+    curve: tuple[Learned, ...] = ()
     pause_s: float | None = None
 
     @property
@@ -46,7 +48,7 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
-    """One job's size, why, and what else was considered."""
+    """One job's size, why, and what else was considered. `sizes`: of its tasks; absent, they stay as they are."""
 
     job: str
     ps: int
@@ -54,6 +56,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     reason: str
     alternatives: tuple[Alternative, ...] = ()
+    sizes: RoleResources | None = None
 
     @property
     def size(self) -> Size:

@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,6 +31,12 @@ bench-elastic: $(READY) ## the same job static and elastic: time, utilisation, a
 
 bench-pause: $(READY) ## the pause of a hand-over, make-before-break against restart
 	$(BIN)/python -m tests.bench.pause
+
+bench-overhead: $(READY) ## what Weir costs while nothing changes, against a plain loop
+	$(BIN)/python -m tests.bench.overhead
+
+bench-reaction: $(READY) ## from a pod's deletion to the decision, on 500 nodes with 5,000 pods
+	$(BIN)/python -m tests.bench.reaction
 
 clean: ## remove the environment and what `weir up` left
 	rm -rf $(VENV) .weir

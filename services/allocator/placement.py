@@ -44,9 +44,18 @@ class Room:
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.name: node for node in nodes}
+        self._largest: tuple[object, Resources] = (None, Resources())
 
     def copy(self) -> Room:
-        return Room(self.nodes.values())
+        twin = Room(())
+        twin.nodes, twin._largest = self.nodes, self._largest  # neither is ever changed in place
+        return twin
+
+    def largest(self) -> Resources:
+        """Of each resource the most that any one node has free; what asks for more fits nowhere."""
+        if self._largest[0] is not self.nodes:
+            self._largest = (self.nodes, _most(node.free for node in self.nodes.values() if node.open))
+        return self._largest[1]
 
     def choose(self, job: str, wants: Resources) -> str | None:
         """The best node for one more task of a job."""
@@ -57,7 +66,8 @@ class Room:
     def take(self, job: str, node: str, wants: Resources) -> None:
         if node in self.nodes:
             here = self.nodes[node]
-            self.nodes[node] = replace(here, free=less(here.free, wants), hosts=here.hosts | {job})
+            left = replace(here, free=less(here.free, wants), hosts=here.hosts | {job})
+            self.nodes = self.nodes | {node: left}
 
     def put(self, job: str, wants: Resources) -> str | None:
         """Choose and take."""
@@ -79,6 +89,13 @@ def less(free: Resources, taken: Resources) -> Resources:
     )
 
 
+def _most(free: Iterable[Resources]) -> Resources:
+    cpu = memory = gpu = 0.0
+    for one in free:
+        cpu, memory, gpu = max(cpu, one.cpu), max(memory, one.memory_gib), max(gpu, one.gpu)
+    return Resources(cpu=cpu, memory_gib=memory, gpu=int(gpu))
+
+
 def _left(free: Resources, wants: Resources) -> tuple[float, float, float]:
     return (free.gpu - wants.gpu, free.cpu - wants.cpu, free.memory_gib - wants.memory_gib)
 
@@ -94,6 +111,8 @@ def place(
     tried = room.copy()
     staying = {role: _stay([t for t in keep if t.role == role], size.of(role)) for role in ROLES}
     missing = [(role, i) for role in ROLES for i in range(size.of(role)) if i not in staying[role]]
+    if not all(fits(getattr(sizes, role), room.largest()) for role, _ in missing):
+        return None
     chosen: list[TaskPlan] = []
     for number, (role, index) in enumerate(missing):
         wants: Resources = getattr(sizes, role)

@@ -17,39 +17,29 @@ import time
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import msgspec
 
 from services.cli import figures
-from services.cli.trial import Trial, trial
+from services.cli.trial import trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
 from shared.messages import (
-    AllocationDecided,
-    GenerationAbandoned,
     GenerationPrepared,
-    JobRequested,
     Phases,
     ProgressReported,
-    Resources,
-    TaskPlan,
     TrainingResumed,
 )
-from tests.bench import handwritten
+from tests.bench import hand, handwritten
+from tests.bench.player import CLUSTER, PATIENCE_S, Player, sizes
 from tests.bench.report import NoLimits, finish, median, percentile, say
 
-CLUSTER = "nodes:\n  - {name: node, cpu: 2, memory_gib: 16}\n"
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
 EACH_WAY = int(os.environ.get("BENCH_EACH_WAY", "5"))
 HAND_ROUNDS = int(os.environ.get("BENCH_HAND_ROUNDS", "3"))
 WARM_S, AFTER_S, BEFORE_S, STEADY_S = 8.0, 30.0, 6.0, 20.0
 SMALL, LARGE = (1, 1), (2, 2)
-SIZES = {
-    "chief": Resources(cpu=0.3, memory_gib=2.5),
-    "ps": Resources(cpu=0.5, memory_gib=2.5),
-    "worker": Resources(cpu=0.35, memory_gib=2.5),
-}
-PATIENCE_S = 180.0
+SIZES = sizes(chief=0.3, ps=0.5, worker=0.35)
+TASKS = [("chief", 0), ("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
 SPAN = {"start": 1, "min": 1, "max": 2}
 
 
@@ -63,61 +53,13 @@ class HandOver(msgspec.Struct, frozen=True, kw_only=True):
     prepare_s: float
 
 
-class Player:
-    """The bench in the allocator's place: one job, sized by hand."""
-
-    def __init__(self, watched: Trial, uid: int, request: JobRequested) -> None:
-        self.watched, self.uid, self.request = watched, uid, request
-        self.generation = 0
-        self.serials = iter(range(10_000))
-        self.tasks: list[TaskPlan] = [self._task("chief", 0)]
-
-    def _task(self, role: Any, index: int) -> TaskPlan:
-        return TaskPlan(role=role, index=index, serial=next(self.serials), node="node", resources=SIZES[role])
-
-    def _sized(self, ps: int, workers: int) -> list[TaskPlan]:
-        """Survivors stay, what is too much goes, what is missing comes with new serials."""
-        tasks = [t for t in self.tasks if t.role == "chief"]
-        for role, count in (("ps", ps), ("worker", workers)):
-            kept = [t for t in self.tasks if t.role == role][:count]
-            tasks += kept + [self._task(role, n) for n in range(len(kept), count)]
-        return tasks
-
-    async def decide(self, ps: int, workers: int) -> float:
-        """Say the decision and wait until training resumed; returns when it was decided."""
-        self.generation += 1
-        self.tasks = self._sized(ps, workers)
-        decided_s = time.time()
-        await self.watched.bus.publish(
-            AllocationDecided(
-                job=self.request.job,
-                uid=self.uid,
-                generation=self.generation,
-                revision=self.generation,
-                request=self.request,
-                tasks=tuple(self.tasks),
-                batch=self.request.batch.start,
-                reason="the benchmark says so",
-                decided_s=decided_s,
-            )
-        )
-        await self.watched.until(self._settled, PATIENCE_S, f"generation {self.generation}")
-        return decided_s
-
-    def _settled(self) -> bool:
-        for abandoned in self.watched.of(GenerationAbandoned):
-            if abandoned.generation == self.generation:
-                raise RuntimeError(f"generation {self.generation} was abandoned: {abandoned.reason}")
-        return any(r.generation == self.generation for r in self.watched.of(TrainingResumed))
-
-
 async def with_weir(mode: str) -> tuple[list[HandOver], int]:
     """Alternate between the sizes; the hand-overs, and how many parameters the model has."""
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
         async with Stack(Path(folder), cluster, services=("launcher",)) as stack, trial(stack) as watched:
             asked = {"job": "tables", "epochs": 1000, "batch": {"start": 256, "min": 256, "max": 256}}
             uid, request = await watched.submit({**asked, "ps": SPAN, "workers": SPAN, "handover": mode}, PROGRAM)
-            player = Player(watched, uid, request)
+            player = Player(watched, uid, request, SIZES)
             await player.decide(*SMALL)
             if not watched.enforced:
                 raise NoLimits("CPU limits are not enforced on this machine: the comparison means nothing")
@@ -161,14 +103,15 @@ async def by_hand() -> list[float]:
         async with Stack(Path(folder), cluster, services=()) as stack:
             shared = Path(folder) / "hand"
             shared.mkdir()
-            await _pods(stack.kube_url, shared)
+            command = ["python", "-m", "tests.bench.handwritten", str(shared), str(PROGRAM)]
+            await hand.pods(stack.kube_url, command, TASKS, SIZES)
             pauses = []
-            handwritten.write(shared / "cluster-0.json", _addresses(0, *SMALL))
+            handwritten.write(shared / "cluster-0.json", _cluster(0, *SMALL))
             for number in range(HAND_ROUNDS):
                 await _until(shared / f"first-{number}")
                 await asyncio.sleep(WARM_S)
                 size = LARGE if number % 2 == 0 else SMALL
-                handwritten.write(shared / f"cluster-{number + 1}.json", _addresses(number + 1, *size))
+                handwritten.write(shared / f"cluster-{number + 1}.json", _cluster(number + 1, *size))
                 handwritten.write(shared / f"stop-{number}", "")
                 await _until(shared / f"first-{number + 1}")
                 first, last = (float((shared / f).read_text()) for f in (f"first-{number + 1}", f"last-{number}"))
@@ -177,38 +120,9 @@ async def by_hand() -> list[float]:
             return pauses
 
 
-def _addresses(number: int, ps: int, workers: int) -> str:
+def _cluster(number: int, ps: int, workers: int) -> str:
     """A cluster for one round; ports of their own, so that no old child is in the way."""
-    base = 33 if number % 2 else 34
-    counts = {"chief": 1, "ps": ps, "worker": workers}
-    cluster = {
-        role: [f"127.0.0.1:{base * 500 + 10 * n + i}" for i in range(count)]
-        for n, (role, count) in enumerate(counts.items())
-    }
-    return msgspec.json.encode(cluster).decode()
-
-
-async def _pods(kube_url: str, shared: Path) -> None:
-    tasks = [("chief", 0), ("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
-    async with aiohttp.ClientSession() as http:
-        for role, index in tasks:
-            body = _pod(role, index, shared)
-            async with http.post(f"{kube_url}/api/v1/namespaces/default/pods", json=body) as answer:
-                answer.raise_for_status()
-
-
-def _pod(role: str, index: int, shared: Path) -> dict[str, Any]:
-    words = ["python", "-m", "tests.bench.handwritten", str(shared), str(PROGRAM), role, str(index)]
-    cpu = {"cpu": f"{SIZES[role].cpu:g}"}
-    names = ("GRPC_FAIL_FAST", "use_caller"), ("TF_CPP_MIN_LOG_LEVEL", "2")
-    container = {
-        "name": "tensorflow",
-        "image": "none",
-        "command": words,
-        "resources": {"requests": cpu, "limits": cpu},
-        "env": [{"name": name, "value": value} for name, value in names],
-    }
-    return {"metadata": {"name": f"hand-{role}-{index}"}, "spec": {"containers": [container], "restartPolicy": "Never"}}
+    return hand.cluster(16_500 + 500 * (number % 2), {"chief": 1, "ps": ps, "worker": workers})
 
 
 async def _until(path: Path) -> None:

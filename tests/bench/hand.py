@@ -1,0 +1,45 @@
+"""Pods of somebody who uses TensorFlow without Weir: the same cluster, the same limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from shared.messages import Resources
+
+
+def cluster(base: int, counts: Mapping[str, int]) -> str:
+    """A cluster on ports from `base`, ten for each role, as JSON."""
+    return msgspec.json.encode(
+        {
+            role: [f"127.0.0.1:{base + 10 * number + index}" for index in range(count)]
+            for number, (role, count) in enumerate(counts.items())
+        }
+    ).decode()
+
+
+async def pods(
+    kube_url: str, command: list[str], tasks: Sequence[tuple[str, int]], sizes: Mapping[str, Resources]
+) -> None:
+    """One pod a task; each runs `command ROLE INDEX`."""
+    async with aiohttp.ClientSession() as http:
+        for role, index in tasks:
+            body = _pod(role, index, [*command, role, str(index)], sizes[role])
+            async with http.post(f"{kube_url}/api/v1/namespaces/default/pods", json=body) as answer:
+                answer.raise_for_status()
+
+
+def _pod(role: str, index: int, command: list[str], size: Resources) -> dict[str, Any]:
+    cpu = {"cpu": f"{size.cpu:g}"}
+    names = ("GRPC_FAIL_FAST", "use_caller"), ("TF_CPP_MIN_LOG_LEVEL", "2")
+    container = {
+        "name": "tensorflow",
+        "image": "none",
+        "command": command,
+        "resources": {"requests": cpu, "limits": cpu},
+        "env": [{"name": name, "value": value} for name, value in names],
+    }
+    return {"metadata": {"name": f"hand-{role}-{index}"}, "spec": {"containers": [container], "restartPolicy": "Never"}}

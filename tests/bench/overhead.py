@@ -1,0 +1,152 @@
+"""What Weir costs while nothing changes: `make bench-overhead` (about 7 minutes).
+
+One job twice on one node, under the same limits: under Weir, and as a plain loop after TensorFlow's guide. Both stand
+all the time; one is frozen while the other is measured, in turns (A B, B A, ...), so that a slow moment of the machine
+meets both. `ratio`: the median over the alternations of Weir's examples a second over the plain loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from services.cli import demo, figures
+from services.cli.trial import Trial, trial
+from services.cli.up import cluster_file
+from services.local.stack import Stack
+from shared.messages import ProgressReported
+from tests.bench import hand, handwritten, plain
+from tests.bench.player import CLUSTER, PATIENCE_S, Player, sizes
+from tests.bench.report import NoLimits, finish, median, say
+
+PROGRAM = demo.JOBS / "clicks.py"
+ALTERNATIONS = int(os.environ.get("BENCH_ALTERNATIONS", "8"))
+MEASURED_S, SETTLE_S = 20.0, 3.0
+PS, WORKERS = 1, 2
+SIZES = sizes(chief=0.3, ps=0.5, worker=0.5)
+TASKS = [("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]
+REQUEST = {
+    "job": "clicks",
+    "epochs": 1000,
+    "batch": {"start": plain.BATCH, "min": plain.BATCH, "max": plain.BATCH},
+    "ps": {"start": PS, "min": PS, "max": PS},
+    "workers": {"start": WORKERS, "min": WORKERS, "max": WORKERS},
+}
+
+
+class Side:
+    """One of the two: the processes below the cluster that belong to it, frozen or running."""
+
+    def __init__(self, stack: Stack, mark: str) -> None:
+        cluster = psutil.Process(stack.parts["cluster"].process.pid)  # type: ignore[union-attr]
+        tops = [p for p in cluster.children(recursive=True) if mark in " ".join(p.cmdline())]
+        self.processes = {q.pid: q for p in tops for q in (p, *p.children(recursive=True))}
+
+    def send(self, number: signal.Signals) -> None:
+        for process in self.processes.values():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+async def main() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
+        async with Stack(Path(folder), cluster, services=("launcher",)) as stack, trial(stack) as watched:
+            progress = await _plain(stack, Path(folder) / "plain")
+            other = Side(stack, "tests.bench.plain")
+            other.send(signal.SIGSTOP)
+            await _weir(watched)
+            ours = Side(stack, "services.trainer")
+            ours.send(signal.SIGSTOP)
+            sides = {
+                "weir": (ours, lambda a, b: _speed(watched, a, b)),
+                "plain": (other, lambda a, b: _read(progress, a, b)),
+            }
+            return result([await _alternation(sides, number) for number in range(ALTERNATIONS)], watched)
+
+
+async def _plain(stack: Stack, folder: Path) -> Path:
+    """Start the plain loop, and wait until it trains."""
+    folder.mkdir()
+    counts = {"chief": 1, "ps": PS, "worker": WORKERS}
+    handwritten.write(folder / "cluster.json", hand.cluster(16_500, counts))
+    command = ["python", "-m", "tests.bench.plain", str(folder), str(PROGRAM)]
+    await hand.pods(stack.kube_url, command, TASKS, SIZES)
+    async with asyncio.timeout(PATIENCE_S):
+        while not _points(folder / "progress"):
+            await asyncio.sleep(0.1)
+    return folder / "progress"
+
+
+async def _weir(watched: Trial) -> None:
+    uid, request = await watched.submit(REQUEST, PROGRAM)
+    await Player(watched, uid, request, SIZES).decide(PS, WORKERS)
+    if not watched.enforced:
+        raise NoLimits("CPU limits are not enforced on this machine: the comparison means nothing")
+    await watched.until(lambda: watched.of(ProgressReported), PATIENCE_S, "progress")
+
+
+async def _alternation(sides: dict[str, Any], number: int) -> dict[str, float]:
+    """Measure each side once, alone; who goes first changes."""
+    order = list(sides) if number % 2 == 0 else list(sides)[::-1]
+    speeds = {name: await _alone(*sides[name]) for name in order}
+    say(f"{number + 1}/{ALTERNATIONS} " + ", ".join(f"{name} {speeds[name]:,.0f}/s" for name in sides))
+    return speeds
+
+
+async def _alone(side: Side, speed: Any) -> float:
+    side.send(signal.SIGCONT)
+    await asyncio.sleep(SETTLE_S)
+    began = time.time()
+    await asyncio.sleep(MEASURED_S)
+    ended = time.time()
+    await asyncio.sleep(1.5)  # so that a report lies behind the end
+    side.send(signal.SIGSTOP)
+    return float(speed(began, ended))
+
+
+def _speed(watched: Trial, from_s: float, to_s: float) -> float:
+    return figures.speed(watched.of(ProgressReported), from_s, to_s)
+
+
+def _points(progress: Path) -> list[tuple[float, float]]:
+    lines = progress.read_text().splitlines() if progress.exists() else []
+    words = [line.split() for line in lines]
+    return [(float(at), float(count)) for at, count in words if float(count) > 0]
+
+
+def _read(progress: Path, from_s: float, to_s: float) -> float:
+    """Examples a second between the first and the last point inside."""
+    inside = [p for p in _points(progress) if from_s <= p[0] <= to_s]
+    return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
+
+
+def result(done: list[dict[str, float]], watched: Trial) -> dict[str, Any]:
+    ratios = [d["weir"] / d["plain"] for d in done]
+    return {
+        "ratio": median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "weir_samples_per_s": median(d["weir"] for d in done),
+        "plain_samples_per_s": median(d["plain"] for d in done),
+        "alternations": len(done),
+        "measured_s": MEASURED_S,
+        "parameters": watched.of(ProgressReported)[-1].profile.parameters,
+        "cpu_limits_enforced": True,
+    }
+
+
+if __name__ == "__main__":
+    try:
+        finish(asyncio.run(main()))
+    except NoLimits as error:
+        say(str(error))
+        sys.exit(1)

@@ -1,0 +1,74 @@
+"""A job sized by a benchmark: decisions as the allocator would say them, at moments that the benchmark chooses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from services.cli.trial import Trial
+from shared.messages import (
+    AllocationDecided,
+    GenerationAbandoned,
+    JobRequested,
+    Resources,
+    TaskPlan,
+    TrainingResumed,
+)
+
+NODE = "node"
+CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 2, memory_gib: 16}}\n"
+MEMORY_GIB = 2.5
+PATIENCE_S = 180.0
+
+
+def sizes(**cpu: float) -> dict[str, Resources]:
+    return {role: Resources(cpu=cores, memory_gib=MEMORY_GIB) for role, cores in cpu.items()}
+
+
+class Player:
+    """A bench in the allocator's place: one job, sized by hand, every task on the one node."""
+
+    def __init__(self, watched: Trial, uid: int, request: JobRequested, sizes: Mapping[str, Resources]) -> None:
+        self.watched, self.uid, self.request, self.sizes = watched, uid, request, sizes
+        self.generation = 0
+        self.serials = iter(range(10_000))
+        self.tasks: list[TaskPlan] = [self._task("chief", 0)]
+
+    def _task(self, role: Any, index: int) -> TaskPlan:
+        return TaskPlan(role=role, index=index, serial=next(self.serials), node=NODE, resources=self.sizes[role])
+
+    def _sized(self, ps: int, workers: int) -> list[TaskPlan]:
+        """Survivors stay, what is too much goes, what is missing comes with new serials."""
+        tasks = [t for t in self.tasks if t.role == "chief"]
+        for role, count in (("ps", ps), ("worker", workers)):
+            kept = [t for t in self.tasks if t.role == role][:count]
+            tasks += kept + [self._task(role, n) for n in range(len(kept), count)]
+        return tasks
+
+    async def decide(self, ps: int, workers: int) -> float:
+        """Say the decision and wait until training resumed; returns when it was decided."""
+        self.generation += 1
+        self.tasks = self._sized(ps, workers)
+        decided_s = time.time()
+        await self.watched.bus.publish(
+            AllocationDecided(
+                job=self.request.job,
+                uid=self.uid,
+                generation=self.generation,
+                revision=self.generation,
+                request=self.request,
+                tasks=tuple(self.tasks),
+                batch=self.request.batch.start,
+                reason="the benchmark says so",
+                decided_s=decided_s,
+            )
+        )
+        await self.watched.until(self._settled, PATIENCE_S, f"generation {self.generation}")
+        return decided_s
+
+    def _settled(self) -> bool:
+        for abandoned in self.watched.of(GenerationAbandoned):
+            if abandoned.generation == self.generation:
+                raise RuntimeError(f"generation {self.generation} was abandoned: {abandoned.reason}")
+        return any(r.generation == self.generation for r in self.watched.of(TrainingResumed))

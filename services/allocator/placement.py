@@ -48,7 +48,7 @@ class Room:
 
     def copy(self) -> Room:
         twin = Room(())
-        twin.nodes, twin._largest = self.nodes, self._largest  # neither is ever changed in place
+        twin.nodes, twin._largest = self.nodes, (self.nodes, self.largest())  # neither is ever changed in place
         return twin
 
     def largest(self) -> Resources:

@@ -36,6 +36,7 @@ def draw(runs: Sequence[Run], path: Path, title: str) -> None:
         for moment in run.hand_overs:
             used.axvline(moment, color=colours[run.name], linestyle=":", linewidth=1)
     total.set(title="total time", ylabel="seconds")
+    total.margins(y=0.1)  # room for the number on top of a bar
     epochs.set(title="time of each epoch", xlabel="epoch", ylabel="seconds", ylim=(0, None))
     used.set(title="utilisation (CPU seconds / allocatable)", xlabel="seconds since submission", ylim=(0, 1.05))
     for axes in (epochs, used):

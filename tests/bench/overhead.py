@@ -25,11 +25,12 @@ from services.cli.up import cluster_file
 from services.local.stack import Stack
 from shared.messages import ProgressReported
 from tests.bench import hand, handwritten, plain
-from tests.bench.player import CLUSTER, PATIENCE_S, Player, sizes
+from tests.bench.player import NODE, PATIENCE_S, Player, sizes
 from tests.bench.report import NoLimits, finish, median, say
 
 PROGRAM = demo.JOBS / "clicks.py"
 ALTERNATIONS = int(os.environ.get("BENCH_ALTERNATIONS", "8"))
+CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 4, memory_gib: 40}}\n"  # holds both; only one runs at a time
 MEASURED_S, SETTLE_S = 20.0, 3.0
 PS, WORKERS = 1, 2
 SIZES = sizes(chief=0.3, ps=0.5, worker=0.5)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from services.trainer.placing import largest_first
+from services.trainer.program import BadProgram
 from shared.messages import ModelProfile
 
 
@@ -57,7 +58,7 @@ def build(program: ModuleType, strategy: Any, ps: int) -> Built:
     with strategy.scope(), _placed(strategy, lambda: next(places)):
         model = _built(program.model(), program)
     with strategy.scope(), _placed(strategy, lambda: 0):
-        optimizer = program.optimizer()
+        optimizer = _made("optimizer()", program.optimizer(), tf.keras.optimizers.Optimizer)
         optimizer.build(model.trainable_variables)
         meter = Meter()
     return Built(model, optimizer, meter, profile)
@@ -65,10 +66,17 @@ def build(program: ModuleType, strategy: Any, ps: int) -> Built:
 
 def _built(model: Any, program: ModuleType) -> Any:
     """A model that does not know its inputs yet meets one example."""
-    if not model.built:
+    if not _made("model()", model, tf.keras.Model).built:
         inputs, _ = next(iter(program.dataset(0, 1).batch(1)))
         model(inputs)
     return model
+
+
+def _made(by: str, made: Any, kind: type) -> Any:
+    """What a program has made, if it is of this kind; raises `BadProgram` otherwise."""
+    if not isinstance(made, kind):
+        raise BadProgram(f"{by} returned {type(made)}; a keras {kind.__name__} is needed")
+    return made
 
 
 def profile_of(model: Any) -> ModelProfile:

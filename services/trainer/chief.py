@@ -23,9 +23,16 @@ from services.trainer.checkpoint import Checkpoint
 from services.trainer.lanes import Lanes, fetched
 from services.trainer.orders import Assignment, Begin, Drain, Finished, GoOn, Line, Prepared, Progress, Resumed, Saved
 from services.trainer.program import examples
+from services.trainer.pulse import Pulse, absent
+from services.trainer.watchdog import Watchdog
 
 LANES_PER_WORKER = 2
 Say = Callable[[Line], None]
+
+
+def deserted(coordinator: Any) -> bool:
+    """Whether every worker is dead, as far as the coordinator has noticed; it goes on waiting for each for an hour."""
+    return all(worker._is_dead_with_error for worker in coordinator._cluster.workers)
 
 
 def connect(assignment: Assignment) -> Any:
@@ -39,8 +46,10 @@ def connect(assignment: Assignment) -> Any:
 class Chief:
     """One generation's training. `inbox` brings orders of the supervisor and words of the lanes, in order."""
 
-    def __init__(self, assignment: Assignment, program: ModuleType, say: Say, inbox: queue.Queue[Any]) -> None:
-        self.assignment, self.program, self.say, self.inbox = assignment, program, say, inbox
+    def __init__(
+        self, assignment: Assignment, program: ModuleType, say: Say, inbox: queue.Queue[Any], dog: Watchdog
+    ) -> None:
+        self.assignment, self.program, self.say, self.inbox, self.dog = assignment, program, say, inbox, dog
         self.folder = Path(assignment.checkpoint_dir) / f"gen-{assignment.generation}"
         self.workers = len(assignment.cluster["worker"])
 
@@ -50,13 +59,19 @@ class Chief:
         began = time.monotonic()
         strategy = connect(self.assignment)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self.built = build.build(self.program, strategy, len(self.assignment.cluster["ps"]))
+        self.dog.absent = lambda: absent(self.coordinator, self.assignment.cluster)
+        with self.dog.limited("model() or optimizer()"):
+            self.built = build.build(self.program, strategy, len(self.assignment.cluster["ps"]))
         self.rate = float(self.built.optimizer.learning_rate)
-        self.ledger = shards.fresh(examples(self.program), self.assignment.request.epochs)
+        with self.dog.limited("examples()"):
+            self.ledger = shards.fresh(examples(self.program), self.assignment.request.epochs)
         self.checkpoint = Checkpoint(self.built)
-        self.step = step.traced(self.program, strategy, self.built).get_concrete_function()
+        with self.dog.limited("dataset(0, 1), or a step through the model and loss(), while it is traced,"):
+            self.step = step.traced(self.program, strategy, self.built).get_concrete_function()
         lanes = LANES_PER_WORKER * self.workers
         self.lanes = Lanes(self.coordinator, self.step, self.assignment.batch, lanes, self.inbox)
+        self.lanes.deserted = lambda: deserted(self.coordinator)
+        self.dog.checks.append(Pulse(self.lanes, self.dog))
         if self.assignment.warms_up:
             self._warm()
         self.say(Prepared(seconds=time.monotonic() - began))
@@ -78,6 +93,7 @@ class Chief:
         restored = time.monotonic()
         self._go(int(self.built.meter.step))
         self._await_first()
+        self.dog.relax()
         first_s = float(self.built.meter.first_s)
         self.say(
             Resumed(
@@ -133,17 +149,17 @@ class Chief:
             if word == "finished":
                 self.finish()
                 return True
-            if isinstance(word, Drain) and self._hand_over():
+            if isinstance(word, Drain) and self._hand_over(word.successor):
                 return True
 
-    def _hand_over(self) -> bool:
+    def _hand_over(self, successor: int) -> bool:
         """Drain, save and wait. True when draining finished the job; otherwise train on when told to."""
         began = time.monotonic()
         self.lanes.drain()
         if self.lanes.ledger.finished:
             self.finish()
             return True
-        self.save(final=True, began=began)
+        self.save(successor, began)
         while not isinstance(self.inbox.get(), GoOn):
             pass
         self._go(self.lanes.steps)
@@ -167,7 +183,7 @@ class Chief:
         if now >= self.reported + self.assignment.progress_s:
             self.report(now)
         if now >= self.saved + self.assignment.request.checkpoint.every_s:
-            self.save(final=False)
+            self.save()
             self._go(self.lanes.steps)
 
     def report(self, now: float) -> None:
@@ -189,8 +205,11 @@ class Chief:
 
     # ------------------------------------------------------------ drain
 
-    def save(self, final: bool, began: float | None = None) -> None:
-        """Stop at a batch boundary (since `began`, where somebody has begun to) and write all down."""
+    def save(self, successor: int | None = None, began: float | None = None) -> None:
+        """Stop at a batch boundary (since `began`, where somebody has begun to) and write all down.
+
+        `successor`: it is final, for that generation.
+        """
         began = time.monotonic() if began is None else began
         self.lanes.drain()
         drained = time.monotonic()
@@ -204,19 +223,20 @@ class Chief:
                 path=path,
                 seconds=self.saved - drained,
                 drain_s=drained - began,
-                final=final,
+                final=successor is not None,
+                successor=successor,
             )
         )
 
     def finish(self) -> None:
         self.lanes.drain()
         self.report(time.monotonic())
-        self.save(final=False)
+        self.save()
         self.say(
             Finished(
                 step=int(self.built.meter.step),
                 samples=self.lanes.ledger.applied,
                 counted=int(self.built.meter.applied),
-                metrics=evaluate.metrics(self.program, self.built.model),
+                metrics=evaluate.metrics(self.program, self.built.model, self.dog),
             )
         )

@@ -6,6 +6,7 @@ It is born by a fork of the pod's nursery, which has imported TensorFlow already
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import queue
 import socket
@@ -19,6 +20,7 @@ import msgspec
 
 from services.trainer import priority
 from services.trainer.orders import (
+    CAUSE_LENGTH,
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_PEER_LOST,
@@ -31,6 +33,7 @@ from services.trainer.orders import (
     Prepared,
     line,
 )
+from services.trainer.watchdog import Watchdog
 from shared import lifeline
 
 
@@ -41,6 +44,7 @@ def run(channel: socket.socket) -> int:
     priority.lower(assignment.nice)
     say = _Mouth(channel)
     say(Born(pid=os.getpid()))
+    faulthandler.enable(channel.fileno(), all_threads=False)
     try:
         return _live(assignment, say, lines)
     except BaseException as error:
@@ -48,10 +52,11 @@ def run(channel: socket.socket) -> int:
 
 
 class _Mouth:
-    """Says lines, one at a time, from any thread."""
+    """Says lines, one at a time, from any thread. `handle` is for what must be said without Python."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel, self._lock = channel, threading.Lock()
+        self.handle = channel.fileno()
 
     def __call__(self, item: Line) -> None:
         with self._lock:
@@ -64,11 +69,27 @@ def _live(assignment: Assignment, say: _Mouth, lines: Any) -> int:
     _threads(assignment)
     from services.trainer import feed, program
 
-    module = program.load(Path(assignment.program))
+    path, dog = Path(assignment.program), _watched(assignment, say)
+    with dog.limited("its import"):
+        module = program.load(path)
     if assignment.role == "chief":
-        return _lead(assignment, module, say, lines)
-    feed.serve(module)
+        return _lead(assignment, module, say, lines, dog)
+    feed.serve(module, dog)
     return _stand(assignment, say, lines)
+
+
+def _watched(assignment: Assignment, say: _Mouth) -> Watchdog:
+    """The program's watchdog, on its post; what it finds wrong is said, and ends this process."""
+    dog = Watchdog(assignment.program, assignment.stuck_early_s, assignment.stuck_s)
+
+    def end(failed: Failed) -> None:
+        try:
+            say(failed)
+        finally:
+            os._exit(EXIT_PEER_LOST if failed.peer else EXIT_FAILED)
+
+    dog.start(say.handle, end)
+    return dog
 
 
 def _threads(assignment: Assignment) -> None:
@@ -87,13 +108,16 @@ def between(assignment: Assignment) -> int:
     return len(assignment.cluster["worker"]) + assignment.worker_slack
 
 
-def _lead(assignment: Assignment, module: Any, say: _Mouth, lines: Any) -> int:
+def _lead(assignment: Assignment, module: Any, say: _Mouth, lines: Any, dog: Watchdog) -> int:
     from services.trainer.chief import Chief
 
     inbox: queue.Queue[Any] = queue.Queue()
-    chief = Chief(assignment, module, say, inbox)
+    chief = Chief(assignment, module, say, inbox, dog)
     chief.prepare()
-    order = ORDERS.decode(lines.readline())
+    text = lines.readline()
+    if not text:
+        return EXIT_FINISHED
+    order = ORDERS.decode(text)
     if not isinstance(order, Begin):
         raise RuntimeError(f"expected an order to begin, not {order}")
     priority.raise_again()
@@ -143,7 +167,7 @@ def _explain(error: BaseException, say: _Mouth) -> int:
     if _peer_lost(error):
         say(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
         return EXIT_PEER_LOST
-    say(Failed(cause="".join(traceback.format_exception(error))[-20_000:]))
+    say(Failed(cause="".join(traceback.format_exception(error))[-CAUSE_LENGTH:]))
     return EXIT_FAILED
 
 

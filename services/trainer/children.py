@@ -11,11 +11,15 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 
-from services.trainer.orders import WORDS, Assignment, Born, Order, Word, line
+import structlog
+
+from services.trainer.orders import Assignment, Born, Failed, Finished, Order, Word, heard, last_words, line
 
 OnWord = Callable[[Word], Awaitable[None]]
 OnEnd = Callable[[], Awaitable[None]]
 LINE_LIMIT = 1 << 20
+ODD_LIMIT = 1 << 16  # bytes that are kept of what is no word
+logger = structlog.get_logger()
 
 
 class Nursery:
@@ -44,7 +48,8 @@ class Child:
     """One child, from birth to end. `end` is final and at once; after it nothing more is heard."""
 
     def __init__(self, assignment: Assignment, nursery: Nursery | None, on_word: OnWord, on_end: OnEnd) -> None:
-        self._on_word, self._on_end = on_word, on_end
+        self._on_word, self._on_end, self._program = on_word, on_end, assignment.program
+        self._odd, self._explained = b"", False
         self._ours, theirs = socket.socketpair()
         self._ours.sendall(line(assignment))
         self._fresh: subprocess.Popen[bytes] | None = None
@@ -60,17 +65,35 @@ class Child:
         """Hear the child until it ends."""
         reader, self._writer = await asyncio.open_connection(sock=self._ours, limit=LINE_LIMIT)
         while text := await _line(reader):
-            word = WORDS.decode(text)
-            if isinstance(word, Born):
-                self._born(word.pid)
-            elif not self._ended:
-                await self._on_word(word)
+            await self._hear(text)
         self._pid = None
         self._writer.close()
         self._reap()
         self.gone.set()
+        if self._odd and not self._explained:
+            await self._tell(last_words(self._odd.decode("utf-8", "replace"), self._program))
         if not self._ended:
             await self._on_end()
+
+    async def _hear(self, text: bytes) -> None:
+        word = heard(text)
+        if isinstance(word, Born):
+            self._born(word.pid)
+        elif word is not None:
+            await self._tell(word)
+        else:
+            self._keep(text)
+
+    def _keep(self, text: bytes) -> None:
+        """What is no word may be the child's last words."""
+        if not self._odd:
+            logger.warning("OddLine", pid=self._pid, text=text[:200].decode("utf-8", "replace"))
+        self._odd = (self._odd + text)[:ODD_LIMIT]
+
+    async def _tell(self, word: Word) -> None:
+        self._explained = self._explained or isinstance(word, Failed | Finished)
+        if not self._ended:
+            await self._on_word(word)
 
     def _born(self, pid: int) -> None:
         self._pid = pid
@@ -105,6 +128,8 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
         return await reader.readline()
     except ConnectionResetError:
         return b""
+    except ValueError:
+        return b"(a line that has no end)\n"
 
 
 def _spawn(module: str, theirs: socket.socket, *words: str) -> subprocess.Popen[bytes]:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
+from services.trainer.feed import pairs
+from services.trainer.program import has
+from services.trainer.watchdog import Watchdog
+
 BATCH = 256
 
 
-def metrics(program: ModuleType, trained: Any) -> dict[str, float]:
+def metrics(program: ModuleType, trained: Any, dog: Watchdog) -> dict[str, float]:
     """The program's metrics and mean loss over its `evaluation()`; empty where it has none.
 
-    The weights are copied to a plain model here, so that evaluating asks the ps once, not once a batch.
+    The weights are copied to a plain model here, so that evaluating asks the ps once, not once a batch. What is no
+    finite number is left out: JSON has none, and the loss of a model that diverged says no more.
     """
-    if not callable(getattr(program, "evaluation", None)):
+    if not has(program, "evaluation"):
         return {}
-    model = program.model()
-    chosen = program.metrics() if callable(getattr(program, "metrics", None)) else []
+    with dog.limited("model()"):
+        model = program.model()
+    with dog.limited("metrics()"):
+        chosen = program.metrics() if has(program, "metrics") else []
     mean = tf.keras.metrics.Mean(name="loss")
-    for number, (inputs, labels) in enumerate(program.evaluation().batch(BATCH)):
+    for number, (inputs, labels) in enumerate(_batches(program, dog)):
         outputs = model(inputs, training=False)
         if number == 0:
             model.set_weights(trained.get_weights())
@@ -28,4 +37,13 @@ def metrics(program: ModuleType, trained: Any) -> dict[str, float]:
         mean.update_state(program.loss(labels, outputs))
         for metric in chosen:
             metric.update_state(labels, outputs)
-    return {metric.name: float(metric.result()) for metric in (mean, *chosen)}
+    found = {metric.name: float(metric.result()) for metric in (mean, *chosen)}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _batches(program: ModuleType, dog: Watchdog) -> Iterator[Any]:
+    """Batches of the program's; each, and what is made of it, has the limit's time."""
+    with dog.limited("evaluation(), or a batch of it,") as inside:
+        for batch in pairs(program.evaluation(), "evaluation()").batch(BATCH):
+            inside.renew()
+            yield batch

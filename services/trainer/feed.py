@@ -14,15 +14,21 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import script_ops
 
+from services.trainer.program import BadProgram
+from services.trainer.watchdog import Watchdog
+
 TOKEN = "weir_feed"
 _kept: list[Any] = []
 
 
-def serve(program: ModuleType) -> None:
+def serve(program: ModuleType, dog: Watchdog) -> None:
     """Answer the step's calls in this process. TensorFlow's table holds weak references, so we keep one."""
 
     def batch(start: Any, stop: Any) -> list[Any]:
-        return read(program, int(start), int(stop))
+        with dog.limited(f"dataset({int(start)}, {int(stop)})"):
+            arrays = read(program, int(start), int(stop))
+        dog.relax()
+        return arrays
 
     _kept.append(batch)
     script_ops._py_funcs._funcs[TOKEN] = batch
@@ -30,7 +36,7 @@ def serve(program: ModuleType) -> None:
 
 def read(program: ModuleType, start: int, stop: int) -> list[Any]:
     """One batch as a flat list of arrays, each with the batch as its first axis. Raises where examples are missing."""
-    dataset = program.dataset(start, stop).batch(stop - start)
+    dataset = pairs(program.dataset(start, stop), f"dataset({start}, {stop})").batch(stop - start)
     arrays = [tensor.numpy() for tensor in tf.nest.flatten(next(iter(dataset)))]
     if len(arrays[0]) != stop - start:
         raise ValueError(f"dataset({start}, {stop}) gave {len(arrays[0])} examples instead of {stop - start}")
@@ -39,7 +45,16 @@ def read(program: ModuleType, start: int, stop: int) -> list[Any]:
 
 def element_spec(program: ModuleType) -> Any:
     """The structure of one batch: shapes with an open first axis, and types."""
-    return program.dataset(0, 1).batch(1).element_spec
+    return pairs(program.dataset(0, 1), "dataset(0, 1)").batch(1).element_spec
+
+
+def pairs(made: Any, by: str) -> Any:
+    """What a program has made, if it is a dataset of pairs; raises `BadProgram` that names who made it."""
+    if not isinstance(made, tf.data.Dataset):
+        raise BadProgram(f"{by} returned {type(made)}; a tf.data.Dataset is needed")
+    if not isinstance(made.element_spec, tuple) or len(made.element_spec) != 2:
+        raise BadProgram(f"{by} has elements {made.element_spec}; pairs (inputs, label) are needed")
+    return made
 
 
 def batch_of(spec: Any, start: tf.Tensor, stop: tf.Tensor) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -16,7 +17,7 @@ import tensorflow as tf
 from services.trainer import shards
 from services.trainer.shards import Ledger, Shard
 
-RETRY_S = 0.02
+RETRY_S, LOOK_S = 0.02, 0.1
 
 
 class Value(Protocol):
@@ -66,10 +67,13 @@ class Lanes:
         self._losses: list[tuple[float, int]] = []
         self._steps = 0
         self._said: set[str] = set()
+        self.deserted: Callable[[], bool] = lambda: False  # whether no worker is left
         self.ledger: Ledger = shards.fresh(1, 1)
 
     def start(self, ledger: Ledger, step: int) -> None:
-        """Train on from this ledger and number of updates."""
+        """Train on from this ledger and number of updates; raises `Unavailable` where batches are still out."""
+        if any(thread.is_alive() for thread in self._threads):
+            raise tf.errors.UnavailableError(None, None, "no worker is left")
         self.ledger, self._steps = ledger, step
         self._said.clear()
         self._stop.clear()
@@ -78,10 +82,11 @@ class Lanes:
             thread.start()
 
     def drain(self) -> None:
-        """Return when no batch is out."""
+        """Return when no batch is out, or when those that are will not come home, because no worker is left."""
         self._stop.set()
         for thread in self._threads:
-            thread.join()
+            while thread.is_alive() and not self.deserted():
+                thread.join(LOOK_S)
 
     @property
     def steps(self) -> int:

@@ -2,7 +2,8 @@
 
 The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`; `Drain` makes it
 stop at a batch boundary and save; `GoOn` after that lets it train on as if nothing had been asked. A ps or worker only
-stands.
+stands. A child that cannot say `Failed` any more (it crashed, or holds the global lock for ever) leaves what
+`faulthandler` writes: plain text, its last words.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
 
 
 class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
-    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once beforehand."""
+    """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once beforehand.
+
+    `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first update, and later.
+    """
 
     generation: int
     role: Role
@@ -32,6 +36,8 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     nice: int = 0
     progress_s: float = 1.0
     worker_slack: int = 2
+    stuck_early_s: float = 90.0
+    stuck_s: float = 300.0
 
 
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
@@ -41,7 +47,9 @@ class Begin(Line, frozen=True, kw_only=True, tag="begin"):
 
 
 class Drain(Line, frozen=True, kw_only=True, tag="drain"):
-    """Stop at a batch boundary, save, and wait."""
+    """Stop at a batch boundary, save, and wait. `successor`: for which generation."""
+
+    successor: int
 
 
 class GoOn(Line, frozen=True, kw_only=True, tag="go-on"):
@@ -63,6 +71,7 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
     seconds: float
     drain_s: float = 0.0
     final: bool = False
+    successor: int | None = None
 
 
 class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
@@ -105,7 +114,33 @@ WORDS = msgspec.json.Decoder(Word)
 ORDERS = msgspec.json.Decoder(Order)
 
 EXIT_FINISHED, EXIT_FAILED, EXIT_PEER_LOST = 0, 1, 75
+CAUSE_LENGTH = 20_000  # characters of a traceback that are told
+GENERATED = "__autograph_generated_file"  # in the file names of what TensorFlow makes of a program's functions
 
 
 def line(item: Line) -> bytes:
     return msgspec.json.encode(item) + b"\n"
+
+
+def heard(text: bytes) -> Word | None:
+    """A word of a child; None for what is none."""
+    try:
+        word: Word = WORDS.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return word
+
+
+def last_words(text: str, program: str) -> Failed:
+    """What `faulthandler` wrote: the program's fault where its code is on a stack, and then only those stacks.
+
+    In front what happened, then a thread each, the most recent call first, with an empty line in between. It writes
+    what is not ASCII as Python escapes it.
+    """
+    happened, _, rest = text.strip().partition("\n")
+    stacks = rest.strip().split("\n\n")
+    marks = (program.encode("ascii", "backslashreplace").decode(), GENERATED)
+    guilty = [stack for stack in stacks if any(mark in stack for mark in marks)]
+    stuck = "has let no other thread run for too long" if happened.startswith("Timeout") else "has died"
+    told = "\n\n".join([f"the process {stuck} and says only: {happened}", *(guilty or stacks)])
+    return Failed(cause=told[:CAUSE_LENGTH], peer=not guilty)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+NAME_BYTES = 200  # of a file; a folder takes names of 255
 REQUIRED = ("model", "optimizer", "loss", "examples", "dataset")
 OPTIONAL = ("evaluation", "metrics")
 
@@ -36,6 +37,17 @@ def _check(module: ModuleType, name: str) -> None:
     missing = [f for f in REQUIRED if not callable(getattr(module, f, None))]
     if missing:
         raise BadProgram(f"{name} lacks {', '.join(f'{f}()' for f in missing)}")
+
+
+def has(module: ModuleType, name: str) -> bool:
+    """Whether the program has one of the optional functions."""
+    return callable(getattr(module, name, None))
+
+
+def file_name(name: str) -> str:
+    """Under which name a program is kept, whatever a request calls it: no folder, nothing that no file may bear."""
+    clean = "".join(c if c.isprintable() else "_" for c in name.replace("\\", "/").split("/")[-1])
+    return clean.encode()[-NAME_BYTES:].decode(errors="ignore").lstrip(".") or "program"
 
 
 def examples(module: ModuleType) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import os
+import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import structlog
+from msgspec import Meta
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
@@ -24,6 +27,7 @@ from services.trainer.orders import (
     Failed,
     Finished,
     GoOn,
+    Order,
     Prepared,
     Progress,
     Resumed,
@@ -31,8 +35,9 @@ from services.trainer.orders import (
     Word,
 )
 from services.trainer.ports import Ports
+from services.trainer.program import file_name
 from services.trainer.supervise import Pod
-from services.trainer.usage import Use, lacks_room
+from services.trainer.usage import Use, lacks_room, sample_of
 from shared import config, log, subjects
 from shared.app import Leave
 from shared.bus import Bus, Heard, Stale
@@ -62,7 +67,12 @@ TRIES, AGAIN_S = 3, 0.5  # a child that meets servers of a generation that is ju
 
 class Settings(config.Common, frozen=True, kw_only=True):
     """One task. `ports`: the pair a generation chooses from, "0,0" for free ones. `prepare_nice`: weight of a child
-    that prepares. `peer_grace_s`: how long a chief that lost a task waits for a new generation before its pod ends."""
+    that prepares. `peer_grace_s`: how long a chief that lost a task waits for a new generation before its pod ends.
+
+    `stuck_s`: how long one call of the program's code may take before the job fails for it; `stuck_early_s`: the same
+    until a generation trains, below the launcher's own limits for that (to prepare 180 s, to resume 120 s), so that the
+    program's stack is told before they pass. A step that hangs in TensorFlow is given 1.5 times as long (`pulse.py`).
+    """
 
     job: str
     uid: int
@@ -81,6 +91,8 @@ class Settings(config.Common, frozen=True, kw_only=True):
     progress_s: float = 1.0
     usage_s: float = 5.0
     peer_grace_s: float = 10.0
+    stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0
+    stuck_s: Annotated[float, Meta(gt=0)] = 300.0
 
 
 class Trainer:
@@ -96,6 +108,7 @@ class Trainer:
         self.causes: dict[int, Failed] = {}
         self.drains: dict[int, CheckpointSaved] = {}
         self.usage: dict[str, TaskUsage] = {}
+        self.odd_usage = False
         self.nice = settings.prepare_nice if priority.may_raise() else 0
 
     # ------------------------------------------------------------ facts
@@ -147,15 +160,19 @@ class Trainer:
                 await self._start_child(spec, fresh)
             case supervise.BeginChild(generation, path, chief):
                 await self._begin_child(generation, path, chief)
-            case supervise.DrainChild(generation):
-                self.children[generation].tell(Drain())
+            case supervise.DrainChild(generation, successor):
+                self._tell(generation, Drain(successor=successor))
             case supervise.GoOnChild(generation):
                 await self.gate.claim(generation, back=True)
-                self.children[generation].tell(GoOn())
+                self._tell(generation, GoOn())
             case supervise.EndChild(generation):
                 self._end_child(generation)
-            case supervise.SayLastIsFinal(generation):
-                await self._say_last_is_final(generation)
+            case supervise.SayLastIsFinal(generation, successor):
+                await self._say_last_is_final(generation, successor)
+            case supervise.StayForNext(generation):
+                self.bus.spawn(self._stay_for_next(generation))
+            case supervise.LeavePod():
+                raise Leave(EXIT_RETRY)
 
     async def _start_child(self, spec: ClusterSpecPublished, fresh: bool) -> None:
         await self._until_ports_are_free()
@@ -163,6 +180,8 @@ class Trainer:
             return
         follows = spec.previous is not None or bool((await self.gate.look()).paths)
         assignment = await self._assignment(spec, warms_up=follows and not fresh)
+        if self.pod.children.get(spec.generation) != "preparing":
+            return  # it was given up while we looked around
         child = Child(
             assignment,
             None if fresh else self.nursery,
@@ -199,11 +218,13 @@ class Trainer:
             warms_up=warms_up,
             nice=self.nice if spec.previous is not None else 0,
             progress_s=self.settings.progress_s,
+            stuck_early_s=self.settings.stuck_early_s,
+            stuck_s=self.settings.stuck_s,
         )
 
     async def _program(self, spec: ClusterSpecPublished) -> Path:
         """The program's file, fetched once, by digest."""
-        path = self.folder / spec.request.program.digest / Path(spec.request.program.name).name
+        path = self.folder / spec.request.program.digest / file_name(spec.request.program.name)
         if not path.exists():
             store = await self.bus.programs()
             found = await store.get(spec.request.program.digest)
@@ -215,7 +236,12 @@ class Trainer:
         if chief:
             entry = await self.gate.claim(generation)
             path = path or (entry.paths[0] if entry.paths else None)
-        self.children[generation].tell(Begin(path=path))
+        self._tell(generation, Begin(path=path))
+
+    def _tell(self, generation: int, order: Order) -> None:
+        """A child may die while we make up our mind; its end is heard of, too."""
+        if generation in self.children:
+            self.children[generation].tell(order)
 
     def _end_child(self, generation: int) -> None:
         child = self.children.pop(generation, None)
@@ -230,16 +256,26 @@ class Trainer:
             async with asyncio.timeout(ENDING_S):
                 await asyncio.gather(*(child.gone.wait() for child in leaving))
 
-    async def _say_last_is_final(self, generation: int) -> None:
+    async def _say_last_is_final(self, generation: int, successor: int) -> None:
         entry = await self.gate.look()
-        path = entry.paths[0] if entry.paths else ""
         await self._say(
-            CheckpointSaved, generation, step=entry.step, samples=entry.samples, path=path, seconds=0.0, final=True
+            CheckpointSaved,
+            generation,
+            step=entry.step,
+            samples=entry.samples,
+            path=entry.paths[0] if entry.paths else "",
+            seconds=0.0,
+            final=True,
+            successor=successor,
         )
 
     # ------------------------------------------------------------ what children say
 
     async def _on_word(self, spec: ClusterSpecPublished, word: Word) -> None:
+        with fenced():
+            await self._follow(spec, word)
+
+    async def _follow(self, spec: ClusterSpecPublished, word: Word) -> None:
         match word:
             case Prepared(seconds=seconds):
                 await self._prepared(spec, seconds)
@@ -272,6 +308,7 @@ class Trainer:
             seconds=word.seconds,
             drain_s=word.drain_s,
             final=word.final,
+            successor=word.successor,
         )
         if not word.final:
             await asyncio.to_thread(retention.prune, Path(self.settings.checkpoint_dir), entry.paths)
@@ -284,7 +321,7 @@ class Trainer:
             restore_s=word.restore_s,
             first_step_s=word.first_step_s,
         )
-        await self._say(
+        said = await self._say(
             TrainingResumed,
             spec.generation,
             step=word.step,
@@ -293,6 +330,7 @@ class Trainer:
             pause_s=word.pause_s,
             phases=phases,
         )
+        await self.on_resumed(said)  # at once: from here on there is no way back to the one before
 
     async def _progress(self, spec: ClusterSpecPublished, word: Progress) -> None:
         await self._say(
@@ -324,22 +362,23 @@ class Trainer:
 
     async def _on_end(self, spec: ClusterSpecPublished) -> None:
         """A child ended by itself."""
-        generation = spec.generation
-        failure = self.causes.get(generation, Failed(cause="the child was killed", peer=True))
+        generation, self_said = spec.generation, self.causes.get(spec.generation)
+        failure = self_said or Failed(cause="the child was killed", peer=True)
         phase = self.pod.children.get(generation)
         self.children.pop(generation, None)
         logger.warning("ChildEnded", generation=generation, phase=phase, cause=failure.cause)
-        if not failure.peer and (phase in ("running", "draining") or spec.previous is None):
-            await self._fail(spec, failure)
-        if phase == "preparing" and failure.peer and await self._prepare_again(spec):
-            return
-        if phase in ("preparing", "prepared"):
-            self.pod = supervise.on_child_gone(self.pod, generation, broken=False)
-            await self.bus.publish(self._prepared_message(spec, error=failure.cause))
-        elif phase is not None and generation in self.causes and self.pod.leads(generation):
-            await self._broken(generation, drains=phase == "draining")
-        elif phase is not None:
-            raise Leave(EXIT_RETRY)
+        match supervise.on_child_end(self.pod, generation, peer=failure.peer, explained=self_said is not None):
+            case "fails the job":
+                await self._fail(spec, failure)
+            case "prepares again" if await self._prepare_again(spec):
+                return
+            case "prepares again" | "is missed by its generation":
+                self.pod = supervise.on_child_gone(self.pod, generation, broken=False)
+                await self.bus.publish(self._prepared_message(spec, error=failure.cause))
+            case "breaks":
+                await self._broken(generation, drains=phase == "draining")
+            case "ends the pod":
+                raise Leave(EXIT_RETRY)
 
     async def _prepare_again(self, spec: ClusterSpecPublished) -> bool:
         """Start once more, unless that was tried enough; an address may still have been another generation's."""
@@ -361,17 +400,21 @@ class Trainer:
         """A chief that lost another task stays for the next generation; where none comes, its pod ends."""
         self.pod = supervise.on_child_gone(self.pod, generation, broken=True)
         if drains:
-            await self._say_last_is_final(generation)
+            await self._say_last_is_final(generation, self.pod.newest)
+        await self._stay_for_next(generation)
+
+    async def _stay_for_next(self, generation: int) -> None:
         await asyncio.sleep(self.settings.peer_grace_s)
-        if self.pod.newest == generation:
+        if self.pod.newest in (generation, self.pod.given_up):
             raise Leave(EXIT_RETRY)
 
     # ------------------------------------------------------------ saying
 
-    async def _say(self, kind: Any, generation: int, **fields: Any) -> None:
+    async def _say(self, kind: Any, generation: int, **fields: Any) -> Any:
         message = kind(**self._job(), generation=generation, **fields)
         await self.bus.publish(message)
         logger.info(kind.__name__, **{k: v for k, v in fields.items() if k in ("step", "pause_s", "final", "outcome")})
+        return message
 
     def _job(self) -> dict[str, Any]:
         s = self.settings
@@ -393,8 +436,8 @@ class Trainer:
         while True:
             await asyncio.sleep(self.settings.usage_s)
             cores, gib = await asyncio.to_thread(use.look, self.settings.usage_s)
-            sample = {"task": name, "cpu": round(cores, 3), "memory_gib": round(gib, 3)}
-            await self.bus.client.publish(self._usage_subject(), json.dumps(sample).encode())
+            sample = TaskUsage(task=name, cpu=round(cores, 3), memory_gib=round(gib, 3))
+            await self.bus.client.publish(self._usage_subject(), msgspec.json.encode(sample))
 
     def _usage_subject(self) -> str:
         return f"weir-usage.{self.settings.namespace}.{self.settings.job}.{self.settings.uid}"
@@ -403,8 +446,12 @@ class Trainer:
         """The chief's side of `measure`."""
 
         async def on_usage(raw: Msg) -> None:
-            sample = TaskUsage(**json.loads(raw.data))
-            self.usage[sample.task] = sample
+            sample = sample_of(raw.data)
+            if sample is not None:
+                self.usage[sample.task] = sample
+            elif not self.odd_usage:
+                self.odd_usage = True
+                logger.warning("OddUsage", subject=raw.subject, body=raw.data[:200].decode("utf-8", "replace"))
 
         await self.bus.client.subscribe(self._usage_subject(), cb=on_usage)
 
@@ -414,6 +461,7 @@ class Trainer:
             self._end_child(generation)
         if self.nursery is not None:
             self.nursery.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 async def start(bus: Bus, settings: Settings) -> None:
@@ -421,11 +469,13 @@ async def start(bus: Bus, settings: Settings) -> None:
     key = f"{settings.namespace}.{settings.job}"
     decided = await bus.last(AllocationDecided, key)
     warm = not (decided and decided.message.request.handover == "restart")  # type: ignore[attr-defined]
+    folder = Path(tempfile.mkdtemp(prefix="weir-trainer-"))
+    os.environ["TMPDIR"] = str(folder)  # what TensorFlow writes in children goes with the pod
     trainer = Trainer(
         bus,
         settings,
         await fence.of(bus, key, settings.uid),
-        Path(tempfile.mkdtemp(prefix="weir-trainer-")),
+        folder,
         Nursery(settings.role) if warm else None,
     )
     bus.on_close(trainer.leave)
@@ -439,8 +489,15 @@ async def start(bus: Bus, settings: Settings) -> None:
 
 async def _each(bus: Bus, filters: list[str], trainer: Trainer) -> None:
     async for heard in bus.tail(filters, deliver=DeliverPolicy.LAST_PER_SUBJECT):
-        try:
+        with fenced():
             await trainer.hear(heard)
-        except Stale as error:
-            logger.error("Fenced", error=str(error))
-            raise Leave(EXIT_EVICTED) from error
+
+
+@contextlib.contextmanager
+def fenced() -> Iterator[None]:
+    """A pod that finds that a later generation has taken over from it ends, and is not at fault."""
+    try:
+        yield
+    except Stale as error:
+        logger.error("Fenced", error=str(error))
+        raise Leave(EXIT_EVICTED) from error

@@ -9,6 +9,8 @@ The story of one hand-over from generation P to G, make before break:
     TrainingResumed(G)        every child older than G ends
     GenerationAbandoned(G)    the child of G ends; if P has drained already, it goes on as if nothing had been asked
 
+A child of G that ends by itself before G trains costs G alone: its pod says that it could not prepare, and stays for P.
+
 With `handover: restart` (stop everything, start again) the chief of P drains at once, and children of G start, freshly,
 only when that checkpoint is saved. What a pod missed while it was dead it does not need: the newest of each counts.
 """
@@ -46,7 +48,10 @@ class BeginChild(msgspec.Struct, frozen=True):
 
 
 class DrainChild(msgspec.Struct, frozen=True):
+    """`successor`: the generation for which it stops."""
+
     generation: int
+    successor: int
 
 
 class GoOnChild(msgspec.Struct, frozen=True):
@@ -58,13 +63,27 @@ class EndChild(msgspec.Struct, frozen=True):
 
 
 class SayLastIsFinal(msgspec.Struct, frozen=True):
-    """The child that should save is broken: its last checkpoint must do."""
+    """The child that should save is broken, or not there: its last checkpoint must do."""
+
+    generation: int
+    successor: int
+
+
+class StayForNext(msgspec.Struct, frozen=True):
+    """This pod can do nothing more for `generation`; it stays a while for the next, and then ends."""
 
     generation: int
 
 
-Action = StartChild | BeginChild | DrainChild | GoOnChild | EndChild | SayLastIsFinal
+class LeavePod(msgspec.Struct, frozen=True):
+    """A generation trains without this pod's part in it: the pod ends, so that its task is replaced."""
+
+    generation: int
+
+
+Action = StartChild | BeginChild | DrainChild | GoOnChild | EndChild | SayLastIsFinal | StayForNext | LeavePod
 Actions = tuple[Action, ...]
+Ending = Literal["ignored", "fails the job", "prepares again", "is missed by its generation", "breaks", "ends the pod"]
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +111,13 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     def belongs(self, generation: int) -> bool:
         spec = self.specs.get(generation)
         return spec is not None and spec.of(self.name) is not None
+
+    def spares(self, generation: int) -> bool:
+        """Whether the job can do without a generation that does not train yet, because the one before goes on."""
+        spec = self.specs.get(generation)
+        if spec is None or spec.previous is None or generation <= self.trains:
+            return False
+        return generation not in self.ordered or self.ordered[generation] is not None
 
 
 def on_spec(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
@@ -125,17 +151,22 @@ def _start(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
 
 
 def _drain(pod: Pod, generation: int | None) -> tuple[Pod, Actions]:
-    """Make a generation stop and save, if that is this pod's to do."""
+    """Make a generation stop and save for the newest, if that is this pod's to do.
+
+    One that is broken cannot, and one that was stopped for another, and is only starting again, has nothing to add.
+    """
     phase = pod.children.get(-1 if generation is None else generation)
-    if generation is None or not pod.leads(generation) or phase not in ("running", "broken"):
+    if generation is None or not pod.leads(generation) or phase == "draining":
         return pod, ()
-    if phase == "broken":
-        return pod, (SayLastIsFinal(generation),)
-    return _with(pod, generation, "draining"), (DrainChild(generation),)
+    if phase != "running":
+        return pod, (SayLastIsFinal(generation, pod.newest),)
+    return _with(pod, generation, "draining"), (DrainChild(generation, pod.newest),)
 
 
 def on_prepared(pod: Pod, generation: int) -> tuple[Pod, Actions]:
     """A child stands ready. One that is only restarted begins at once; others wait for the order."""
+    if pod.children.get(generation) != "preparing":
+        return pod, ()  # it was given up meanwhile
     pod = _with(pod, generation, "prepared")
     if generation in pod.again and pod.leads(generation):
         return _begin(pod, generation, pod.again[generation])
@@ -155,9 +186,9 @@ def on_hand_over(pod: Pod, order: HandOverOrdered) -> tuple[Pod, Actions]:
 def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
     """A generation has drained and saved: the next may begin (or, after a restart, be started).
 
-    Unless the next was given up meanwhile: the one that has saved goes on, and what it has saved is no last word.
+    Unless the one it saved for was given up meanwhile: it goes on, and what it has saved is no last word.
     """
-    if 0 <= pod.newest == pod.given_up:
+    if saved.successor is not None and saved.successor <= pod.given_up:
         return pod, ()
     pod = msgspec.structs.replace(pod, finals={**pod.finals, saved.generation: saved})
     spec = pod.specs.get(pod.newest)
@@ -188,9 +219,11 @@ def _begin(pod: Pod, generation: int, path: str | None) -> tuple[Pod, Actions]:
 
 
 def on_resumed(pod: Pod, fact: TrainingResumed) -> tuple[Pod, Actions]:
-    """A generation trains: everything older ends."""
+    """A generation trains: everything older ends, and so does a pod whose child of it has gone."""
     pod, ended = _end(pod, [g for g in pod.children if g < fact.generation])
-    return msgspec.structs.replace(pod, again={}, trains=max(pod.trains, fact.generation)), ended
+    pod = msgspec.structs.replace(pod, again={}, trains=max(pod.trains, fact.generation))
+    missed = fact.generation == pod.newest and pod.belongs(fact.generation) and fact.generation not in pod.children
+    return pod, (*ended, LeavePod(fact.generation)) if missed else ended
 
 
 def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
@@ -215,10 +248,27 @@ def _revive(pod: Pod, generation: int) -> tuple[Pod, Actions]:
     pod = msgspec.structs.replace(pod, finals={g: f for g, f in pod.finals.items() if g != generation})
     if phase == "draining":
         return _with(pod, generation, "running"), (GoOnChild(generation),)
+    if phase == "broken":
+        return pod, (StayForNext(generation),)
     if final is None or phase is not None or not pod.belongs(generation):
         return pod, ()
     again = {**pod.again, generation: final.path}
     return _start(msgspec.structs.replace(pod, again=again), pod.specs[generation])
+
+
+def on_child_end(pod: Pod, generation: int, *, peer: bool, explained: bool) -> Ending:
+    """What it means that a child ended by itself. `peer`: another task is to blame; `explained`: it has said why."""
+    phase = pod.children.get(generation)
+    if phase is None:
+        return "ignored"
+    spared = pod.spares(generation)
+    if not peer and not spared:
+        return "fails the job"
+    if peer and phase == "preparing":
+        return "prepares again"
+    if spared or phase == "prepared":
+        return "is missed by its generation"
+    return "breaks" if explained and pod.leads(generation) else "ends the pod"
 
 
 def on_child_gone(pod: Pod, generation: int, broken: bool) -> Pod:

@@ -17,7 +17,7 @@ EDGES = {
     "services.launcher": {"__main__", "service", "memory", "api", "kube", "hands", "watch"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
-        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "step", "retention"),
+        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "retention", "watchdog"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

@@ -58,9 +58,10 @@ def stand(cluster: dict[str, list[str]], role: str, index: int, program: Any) ->
     import tensorflow as tf
 
     from services.trainer import feed
+    from services.trainer.watchdog import Watchdog
 
     if role == "worker":
-        feed.serve(program)
+        feed.serve(program, Watchdog(str(program.__file__), 60.0, 60.0))
     tf.distribute.Server(tf.train.ClusterSpec(cluster), job_name=role, task_index=index).join()
 
 

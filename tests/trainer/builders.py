@@ -58,9 +58,10 @@ def order(generation: int, previous: int | None = None) -> HandOverOrdered:
     return HandOverOrdered(**JOB, generation=generation, previous=previous)
 
 
-def final(generation: int, path: str | None = None) -> CheckpointSaved:
+def final(generation: int, path: str | None = None, successor: int | None = None) -> CheckpointSaved:
     chosen = f"/c/gen-{generation}/ckpt-10" if path is None else path
-    return CheckpointSaved(**JOB, generation=generation, step=10, samples=320, path=chosen, seconds=0.1, final=True)
+    about = {"step": 10, "samples": 320, "path": chosen, "seconds": 0.1, "final": True, "successor": successor}
+    return CheckpointSaved(**JOB, generation=generation, **about)
 
 
 def resumed(generation: int) -> TrainingResumed:

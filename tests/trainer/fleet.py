@@ -17,8 +17,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import psutil
@@ -57,10 +58,21 @@ class Stuck(AssertionError):
 
 
 class Fleet:
-    """One job's pods. Serials are pods: `workers=2` means worker-0 and worker-1, `workers=[0, 2]` names them."""
+    """One job's pods. Serials are pods: `workers=2` means worker-0 and worker-1, `workers=[0, 2]` names them.
 
-    def __init__(self, bus: Bus, nats_url: str, folder: Path, program: str, **fields: Any) -> None:
-        self.bus, self.nats_url, self.folder = bus, nats_url, folder
+    `settings` are the trainers', besides those that a fleet needs; other fields are the job request's.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        nats_url: str,
+        folder: Path,
+        program: str,
+        settings: Mapping[str, float] = MappingProxyType({}),
+        **fields: Any,
+    ) -> None:
+        self.bus, self.nats_url, self.folder, self.settings = bus, nats_url, folder, settings
         self.program = PROGRAMS / program
         self.fields = {"epochs": 40, "batch": Span(start=16, min=16, max=16), **fields}
         self.said: list[Any] = []
@@ -175,6 +187,11 @@ class Fleet:
         _kill_group(self.pods[name].pid)
         await self.pods[name].wait()
 
+    def kill_newest_child(self, name: str) -> None:
+        """Of a pod that stays: the process of the generation that is being prepared."""
+        nursery = next(p for p in psutil.Process(self.pods[name].pid).children() if "nursery" in " ".join(p.cmdline()))
+        max(nursery.children(), key=lambda p: p.create_time()).kill()
+
     async def left(self, name: str) -> int:
         """The exit code of a pod that ends by itself."""
         async with asyncio.timeout(WITHIN_S):
@@ -182,14 +199,29 @@ class Fleet:
 
     def pace(self, seconds: float) -> None:
         """How long a worker waits before each batch from now on."""
-        written = self.folder / "pace.new"
-        written.write_text(str(seconds))
-        written.rename(self.folder / "pace")
+        self._write("pace", str(seconds))
+
+    def hang(self, where: str) -> None:
+        """In which of its functions `hanging.py` hangs from now on; "-": in none, and who hangs comes free."""
+        self._write("hang", where)
+
+    def _write(self, name: str, text: str) -> None:
+        written = self.folder / f"{name}.new"
+        written.write_text(text)
+        written.rename(self.folder / name)
 
     # ------------------------------------------------------------ hearing
 
     async def finished(self) -> JobFinished:
-        return await self.until(JobFinished)
+        """The end; and the checkpoint before it, which may be heard later, for it comes from another stream."""
+        finished = await self.until(JobFinished)
+        async with asyncio.timeout(WITHIN_S):
+            while finished.outcome == "succeeded" and not self._saved(finished.samples):
+                await self._more()
+        return finished
+
+    def _saved(self, samples: int) -> bool:
+        return any(isinstance(m, CheckpointSaved) and m.samples >= samples for m in self.said)
 
     async def drained(self, number: int) -> CheckpointSaved:
         return await self.until(CheckpointSaved, lambda m: m.generation == number and m.final)
@@ -245,7 +277,7 @@ class Fleet:
         """How often each example was applied, as a checkpoint (absent: the last) has it, read in another process."""
         saved = at or [m for m in self.said if isinstance(m, CheckpointSaved)][-1]
         command = [sys.executable, str(PROGRAMS / "read_counts.py"), saved.path]
-        read = subprocess.run(command, capture_output=True, text=True, env=_environ(), check=False)
+        read = subprocess.run(command, capture_output=True, text=True, env=environ(), check=False)
         assert read.returncode == 0, read.stderr
         found: dict[str, Any] = json.loads(read.stdout)
         return found
@@ -266,12 +298,13 @@ class Fleet:
             "trainer_checkpoint_dir": str(self.folder / "checkpoints"),
             "trainer_progress_s": "0.1",
             "trainer_peer_grace_s": "30",
+            **{f"trainer_{name}": str(value) for name, value in self.settings.items()},
         }
-        environ = {**_environ(), **{f"WEIR_{k.upper()}": v for k, v in mine.items()}}
+        settings = {f"WEIR_{k.upper()}": v for k, v in mine.items()}
         with (self.folder / f"{name}.log").open("w") as log:
             self.pods[name] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "services.trainer"),
-                env={**environ, "COUNTING_PACE": str(self.folder / "pace")},
+                env={**environ(), **settings, "COUNTING_PACE": str(self.folder / "pace")},
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
@@ -296,7 +329,7 @@ def _job(generation: int) -> dict[str, Any]:
     return {"job": "tiny", "uid": 1, "generation": generation}
 
 
-def _environ() -> dict[str, str]:
+def environ() -> dict[str, str]:
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": ""}
     return {**os.environ, **quiet, "PYTHONPATH": str(ROOT), "GRPC_FAIL_FAST": "use_caller"}
 

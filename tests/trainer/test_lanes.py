@@ -2,6 +2,8 @@
 
 import itertools
 import queue
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -65,3 +67,35 @@ def test_lanes_go_on_over_lost_workers_and_count_every_batch_once() -> None:
     lanes.drain()
     assert words == ["first", "finished"]
     assert lanes.ledger.applied == 192 and lanes.steps == coordinator.scheduled == 12
+
+
+class Never:
+    """A batch whose worker is dead."""
+
+    def fetch(self) -> float:
+        threading.Event().wait()
+        raise AssertionError
+
+
+class Deserted:
+    """Two batches come home, then the last worker dies."""
+
+    def __init__(self) -> None:
+        self.left = itertools.count()
+
+    def schedule(self, fn: object, args: object = None) -> Value | Never:
+        return Value(iter([1.0])) if next(self.left) < 2 else Never()
+
+
+def test_without_workers_draining_ends_with_batches_out_and_nothing_is_begun_again() -> None:
+    lanes = Lanes(Deserted(), None, 16, 2, queue.Queue())
+    lanes.start(shards.fresh(64, 3), 0)
+    while lanes.steps < 2 or len(lanes.ledger.given) < 2:
+        time.sleep(0.01)
+    lanes.deserted = lambda: True
+
+    lanes.drain()
+
+    assert shards.settled(lanes.ledger).applied == 32 == 16 * lanes.steps
+    with pytest.raises(tf.errors.UnavailableError):
+        lanes.start(shards.settled(lanes.ledger), lanes.steps)

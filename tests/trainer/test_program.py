@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.trainer import program
 from services.trainer.program import BadProgram
@@ -64,3 +67,28 @@ def test_looking_at_a_program_needs_no_tensorflow() -> None:
     code = "import sys; from services.trainer import program, shards, supervise; sys.exit('tensorflow' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        ("net.py", "net.py"),
+        ("../../etc/net.py", "net.py"),
+        ("..\\net.py", "net.py"),
+        ("..", "program"),
+        ("/", "program"),
+        ("a\0b\n.py", "a_b_.py"),
+        ("é" * 200 + ".py", "é" * 98 + ".py"),
+    ],
+)
+def test_a_program_is_kept_under_its_own_name_as_far_as_a_file_can_bear_it(asked: str, kept: str) -> None:
+    assert program.file_name(asked) == kept
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_whatever_a_program_is_called_there_is_a_file_for_it(asked: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / program.file_name(asked)
+        path.write_bytes(b"")
+
+        assert [path] == list(Path(folder).iterdir())

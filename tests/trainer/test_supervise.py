@@ -15,9 +15,11 @@ from services.trainer.supervise import (
     DrainChild,
     EndChild,
     GoOnChild,
+    LeavePod,
     Pod,
     SayLastIsFinal,
     StartChild,
+    StayForNext,
 )
 from shared.messages import (
     CheckpointSaved,
@@ -116,7 +118,7 @@ def test_a_prepared_child_waits_for_the_order() -> None:
 
 
 def test_the_chief_that_trains_drains_when_the_hand_over_is_ordered() -> None:
-    assert beside().hear(order(2, previous=1)) == [DrainChild(1)]
+    assert beside().hear(order(2, previous=1)) == [DrainChild(1, successor=2)]
 
 
 def test_the_servers_take_their_full_weight_when_the_hand_over_is_ordered() -> None:
@@ -180,7 +182,7 @@ def test_only_the_newest_generation_can_be_ordered() -> None:
 
 
 def test_with_restart_the_chief_drains_at_once_and_nobody_starts() -> None:
-    assert running(handover="restart").hear(spec(2, previous=1, handover="restart")) == [DrainChild(1)]
+    assert running(handover="restart").hear(spec(2, previous=1, handover="restart")) == [DrainChild(1, successor=2)]
     assert running("ps-0", handover="restart").hear(spec(2, previous=1, handover="restart")) == []
 
 
@@ -246,8 +248,15 @@ def test_one_that_went_on_drains_again_for_the_next_and_its_old_checkpoint_is_vo
     teller.hear_all(order(2, previous=1), final(1), abandoned(2), spec(3, previous=1))
     teller.prepared(3)
 
-    assert teller.hear(order(3, previous=1)) == [DrainChild(1)]
+    assert teller.hear(order(3, previous=1)) == [DrainChild(1, successor=3)]
     assert teller.hear(final(1, path="/c/later")) == [BeginChild(3, "/c/later", chief=True)]
+
+
+def test_a_child_that_stands_after_it_was_given_up_does_not_count() -> None:
+    teller = running()
+    teller.hear_all(spec(2, previous=1), abandoned(2))
+
+    assert teller.prepared(2) == [] and teller.pod.children == {1: "running"}
 
 
 def test_a_generation_that_is_overtaken_while_it_prepares_ends() -> None:
@@ -271,7 +280,7 @@ def test_a_broken_chief_lets_its_last_checkpoint_do() -> None:
     teller.hear(spec(2, previous=1, pods=["chief-0", "ps-0", "worker-7"]))
     teller.prepared(2)
 
-    assert teller.hear(order(2, previous=1)) == [SayLastIsFinal(1)]
+    assert teller.hear(order(2, previous=1)) == [SayLastIsFinal(1, successor=2)]
     assert teller.hear(final(1)) == [BeginChild(2, final(1).path, chief=True)]
 
 
@@ -279,7 +288,7 @@ def test_with_restart_a_broken_chief_says_so_at_once() -> None:
     teller = running(handover="restart")
     teller.gone(1, broken=True)
 
-    assert teller.hear(spec(2, previous=1, handover="restart")) == [SayLastIsFinal(1)]
+    assert teller.hear(spec(2, previous=1, handover="restart")) == [SayLastIsFinal(1, successor=2)]
 
 
 def test_where_nothing_was_saved_yet_the_next_begins_from_what_the_ledger_names() -> None:
@@ -299,6 +308,88 @@ def test_a_child_that_could_not_prepare_leaves_the_one_that_trains_alone() -> No
 
     assert teller.pod.children == {1: "running"}
     assert teller.hear(abandoned(2)) == []
+
+
+# ------------------------------------------------------------ a child that ends by itself
+
+
+def ends(teller: Teller, generation: int, *, peer: bool = True, explained: bool = False) -> str:
+    return supervise.on_child_end(teller.pod, generation, peer=peer, explained=explained)
+
+
+@pytest.mark.parametrize("name", ["chief-0", "ps-0", "worker-0"])
+def test_a_child_that_trains_takes_its_pod_along(name: str) -> None:
+    assert ends(running(name), 1) == "ends the pod"
+
+
+def test_a_chief_that_says_whom_it_lost_stays_and_others_do_not() -> None:
+    assert ends(running(), 1, explained=True) == "breaks"
+    assert ends(running("ps-0"), 1, explained=True) == "ends the pod"
+
+
+def test_a_program_that_raises_fails_the_job_once_it_trains_and_only_its_generation_before() -> None:
+    assert ends(running(), 1, peer=False, explained=True) == "fails the job"
+    assert ends(beside(), 2, peer=False, explained=True) == "is missed by its generation"
+    assert ends(beside(), 1, peer=False, explained=True) == "fails the job"
+
+
+@pytest.mark.parametrize("name", ["chief-0", "ps-0", "worker-0"])
+def test_until_it_trains_a_lost_child_costs_only_its_generation(name: str) -> None:
+    teller = running(name)
+    teller.hear(spec(2, previous=1))
+    assert ends(teller, 2) == "prepares again"
+    teller.prepared(2)
+    assert ends(teller, 2) == "is missed by its generation"
+    teller.hear_all(order(2, previous=1), final(1, successor=2))
+    assert teller.pod.children[2] == "running" and ends(teller, 2) == "is missed by its generation"
+    teller.gone(2, broken=False)
+    assert teller.hear(abandoned(2)) == ([GoOnChild(1)] if name == "chief-0" else [])
+
+
+def test_where_nothing_goes_on_a_child_that_has_begun_takes_its_pod_along() -> None:
+    teller = Teller()
+    teller.hear(spec(1))
+    teller.prepared(1)
+    assert ends(teller, 1) == "is missed by its generation", "it may be prepared anew"
+    teller.hear(order(1))
+    assert ends(teller, 1) == "ends the pod"
+    assert ends(teller, 1, peer=False, explained=True) == "fails the job"
+
+
+def test_once_its_generation_trains_a_pod_without_its_child_ends() -> None:
+    teller = beside("worker-0")
+    teller.hear(order(2, previous=1))
+    teller.gone(2, broken=False)
+
+    assert teller.hear(resumed(2)) == [EndChild(1), LeavePod(2)]
+
+
+def test_a_broken_chief_whose_successor_is_abandoned_waits_for_another_and_then_ends() -> None:
+    teller = beside()
+    teller.gone(1, broken=True)
+
+    assert teller.hear(abandoned(2)) == [EndChild(2), StayForNext(1)]
+
+
+def test_a_checkpoint_for_a_successor_that_was_given_up_is_no_last_word() -> None:
+    teller = beside()
+    teller.hear_all(order(2, previous=1), abandoned(2), spec(3, previous=1))
+    teller.prepared(3)
+
+    assert teller.hear(final(1, successor=2)) == []
+    assert teller.hear(order(3, previous=1)) == [DrainChild(1, successor=3)]
+    assert teller.hear(final(1, path="/c/later", successor=3)) == [BeginChild(3, "/c/later", chief=True)]
+
+
+@pytest.mark.parametrize("name", ["chief-0", "ps-0"])
+def test_with_restart_one_that_starts_again_and_is_overtaken_has_its_last_checkpoint_named_again(name: str) -> None:
+    teller, wanted = running(name, handover="restart"), spec(3, previous=1, handover="restart")
+    teller.hear_all(spec(2, previous=1, handover="restart"), final(1, successor=2), abandoned(2))
+    assert teller.pod.children == {1: "preparing"}
+
+    said = [SayLastIsFinal(1, successor=3)] if name == "chief-0" else []
+    assert teller.hear(wanted) == [EndChild(1), *said]
+    assert teller.hear(final(1, successor=3)) == [StartChild(wanted, fresh=True)]
 
 
 # ------------------------------------------------------------ late, repeated, missed
@@ -384,7 +475,7 @@ class Watched(Teller):
                 assert generation in self.ordered, "begun without an order"
                 assert chief == self.pod.leads(generation)
                 self.alive[generation] = "begun"
-            case DrainChild(generation):
+            case DrainChild(generation, _):
                 assert self.alive.get(generation) == "begun" and self.pod.leads(generation)
                 self.alive[generation] = "drained"
             case GoOnChild(generation):
@@ -392,8 +483,12 @@ class Watched(Teller):
                 self.alive[generation] = "begun"
             case EndChild(generation):
                 assert self.alive.pop(generation, None), "ended what is not there"
-            case SayLastIsFinal(generation):
-                assert self.alive.get(generation) == "broken" and self.pod.leads(generation)
+            case SayLastIsFinal(generation, _):
+                assert self.alive.get(generation) in ("broken", None) and self.pod.leads(generation)
+            case StayForNext(generation):
+                assert self.alive.get(generation) == "broken"
+            case LeavePod(generation):
+                assert generation not in self.alive and self.pod.belongs(generation)
 
 
 GENERATIONS = st.integers(1, 4)
@@ -480,7 +575,8 @@ class Job:
         for action in actions:
             pod.check(action)
             if isinstance(action, DrainChild):
-                self.say(final(action.generation, path=f"/c/{action.generation}/{len(self.said)}"))
+                path = f"/c/{action.generation}/{len(self.said)}"
+                self.say(final(action.generation, path, action.successor))
             if isinstance(action, BeginChild) and action.chief:
                 self.begun.append((action.generation, action.path))
                 self.say(resumed(action.generation))

@@ -13,6 +13,7 @@ import pytest
 
 from shared.bus import Bus
 from shared.messages import (
+    NOT_ENOUGH_MEMORY,
     CheckpointRule,
     CheckpointSaved,
     GenerationPrepared,
@@ -114,6 +115,40 @@ async def test_a_worker_that_is_killed_costs_at_most_the_batch_that_it_was_apply
         assert finished.samples == due <= finished.counted <= due + BATCH
 
 
+async def test_the_only_worker_that_is_killed_is_replaced_and_what_was_trained_stays(start: Start) -> None:
+    async with start(epochs=16) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        done = await fleet.steps(8, generation=1)
+        await fleet.kill("worker-0")
+
+        fact = await fleet.generation(2, ps=1, workers=[1], previous=1)
+
+        assert (await fleet.drained(1)).step >= done.step and fact.step > done.step
+        fleet.pace(0)
+        finished = await fleet.finished()
+        counts, due = fleet.counts()["counts"], EXAMPLES * fleet.request.epochs
+        assert min(counts) >= fleet.request.epochs and sum(counts) <= due + BATCH
+        assert finished.samples == due <= finished.counted <= due + BATCH
+
+
+async def test_a_child_that_is_killed_once_it_stood_prepared_costs_its_generation_and_no_step(start: Start) -> None:
+    async with start(epochs=16) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        for number, name in enumerate(("chief-0", "ps-0", "worker-0"), start=2):
+            await fleet.propose(number, ps=1, workers=1, previous=1)
+            await fleet.prepared(number)
+
+            fleet.kill_newest_child(name)
+
+            said = await fleet.until(GenerationPrepared, lambda m, n=number: m.error and m.generation == n)
+            assert said.pod == name
+            await fleet.abandon(number)
+            await fleet.steps(5, generation=1)
+        assert not [m for m in fleet.said if isinstance(m, CheckpointSaved)], "it never stopped"
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
 async def test_a_ps_and_a_chief_that_are_killed_cost_no_example_and_none_is_counted_twice(start: Start) -> None:
     """Model and ledger roll back together: before the first checkpoint to the beginning, later to the last one."""
     async with start(epochs=16, checkpoint=CheckpointRule(every_s=1.0)) as fleet:
@@ -149,6 +184,21 @@ async def test_a_port_that_somebody_else_has_taken_stops_a_generation_and_not_th
         assert not [m for m in fleet.said if isinstance(m, JobFinished)]
 
 
+async def test_where_the_memory_does_not_hold_two_generations_the_pod_says_so_and_trains_on(start: Start) -> None:
+    async with start(epochs=16, settings={"memory_gib": 0.3}) as fleet:  # one chief has more than that already
+        await fleet.generation(1, ps=1, workers=1)
+        await fleet.propose(2, ps=1, workers=2, previous=1)
+
+        said = await fleet.until(GenerationPrepared, lambda m: m.generation == 2 and m.error is not None)
+
+        assert str(said.error).startswith(NOT_ENOUGH_MEMORY) and "the limit of 0.3" in str(said.error)
+        await fleet.abandon(2)
+        await fleet.steps(8, generation=1)
+        assert not [m for m in fleet.said if isinstance(m, CheckpointSaved)], "it never stopped"
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
 async def test_a_program_that_raises_in_mid_training_fails_the_job_with_its_own_traceback(start: Start) -> None:
     async with start("raising.py") as fleet:
         await fleet.propose(1, ps=1, workers=1)
@@ -177,3 +227,50 @@ async def test_a_program_that_cannot_be_used_fails_the_job_and_says_why(start: S
         finished = await fleet.finished()
 
         assert finished.outcome == "failed" and re.search(why, finished.cause), finished.cause
+
+
+QUICK = {"stuck_early_s": 10.0, "stuck_s": 6.0}  # s; more than any function that does return takes here
+
+
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("import", r'its import has not returned for 10 s[\s\S]*line \d+, in <module>\s+_reach\("import"\)'),
+        ("dataset", r'dataset\(32, 48\) has not returned for 6 s[\s\S]*in dataset\s+_reach\("dataset"\)'),
+        ("evaluation", r'evaluation\(\), or a batch of it, has not returned for 6 s[\s\S]*_reach\("evaluation"\)'),
+        ("step", r"no update was applied for 15 s \(since update 0\), while 2 batches were out"),
+        ("gil", r'has let no other thread run [\s\S]*hanging.py", line \d+ in dataset'),
+        ("raise", r"in pairs\s[\s\S]*LookupError: the exam papers are lost"),
+    ],
+    ids=["import", "dataset", "evaluation", "step", "lock", "raise"],
+)
+async def test_a_program_that_never_returns_or_fails_late_fails_the_job_and_says_where(
+    start: Start, where: str, why: str
+) -> None:
+    async with start("hanging.py", settings=QUICK, epochs=1) as fleet:
+        if where != "gil":
+            fleet.hang(where)
+        await fleet.propose(1, ps=1, workers=1)
+        if where == "gil":
+            await fleet.prepared(1)
+            fleet.hang(where)
+        await fleet.order(1, previous=None)
+
+        finished = await fleet.finished()
+
+        assert finished.outcome == "failed" and re.search(why, finished.cause), finished.cause
+
+
+async def test_a_generation_that_hangs_while_it_is_prepared_says_so_and_the_one_before_goes_on(start: Start) -> None:
+    async with start("hanging.py", settings=QUICK, epochs=100_000) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        fleet.hang("model")
+        await fleet.propose(2, ps=1, workers=1, previous=1)
+
+        said = await fleet.until(GenerationPrepared, lambda m: m.generation == 2 and m.error is not None)
+
+        assert said.pod == "chief-0" and "model() or optimizer() has not returned for 10 s" in str(said.error)
+        assert re.search(r'hanging.py", line \d+, in model\s+_reach\("model"\)', str(said.error))
+        fleet.hang("-")
+        await fleet.abandon(2)
+        await fleet.steps(10, generation=1)

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from services.trainer import build, feed, program, shards, step
 from services.trainer.checkpoint import Checkpoint
+from services.trainer.watchdog import Watchdog
 
 PS, FROM, TO = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 
@@ -60,7 +61,7 @@ built = build.build(module, strategy, PS)
 whole = Checkpoint(built)
 ledger = shards.fresh(module.examples(), 2) if FROM == "-" else whole.read(FROM)
 restored = hashes(built)
-feed.serve(module)
+feed.serve(module, Watchdog(module.__file__, 60.0, 60.0))
 train = step.traced(module, strategy, built)
 for _ in range(3):
     ledger, shard = shards.take(ledger, 16)

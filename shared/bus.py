@@ -2,8 +2,8 @@
 
 Promises. `publish` returns once the server has the message, and saying the same thing twice is harmless (the id is the
 message's own). `follow` gives a handler every message of some kinds, in stream order, at least once, from where the
-service left off; what cannot be read goes to the dead letters with its error, and the next one is read. `tail` is for
-those who only watch. Nothing here knows a service.
+service left off; what cannot be read goes to the dead letters with its error (`dead.py`), and the next one is read.
+`tail` is for those who only watch. Nothing here knows a service.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import msgspec
-import nats
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.errors import BadSubjectError, MaxPayloadError
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeout
 from nats.js import JetStreamContext
@@ -35,7 +35,8 @@ from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
-from shared import subjects, tasks
+from shared import dead, subjects, tasks
+from shared.client import dial
 from shared.messages import DeadLetter, Message
 from shared.pull import Puller
 
@@ -48,6 +49,8 @@ BUCKETS = (STATE, JOBS, LEDGER)
 RETRY_S = 0.2
 OUTBOX_TRIES = 50
 WRONG_LAST_SEQUENCE = 10071
+DEAD_S = 30 * DAY_S
+NEVER = (APIError, BadSubjectError, MaxPayloadError)  # no later try can end otherwise
 
 
 class Stale(Exception):
@@ -72,9 +75,10 @@ Unusable = Callable[[str, bytes, int, str], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class Ear:
-    """Who hears a stream."""
+    """Who hears a stream, and which kinds of what it holds."""
 
     stream: str
+    kinds: frozenset[type[Message]]
     handler: Handler
     unusable: Unusable | None = None
 
@@ -94,7 +98,7 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             discard=DiscardPolicy.OLD,
             max_bytes=facts_max_bytes,
         ),
-        StreamConfig(name=subjects.DEAD, subjects=[f"{DeadLetter.PREFIX}.>"], max_age=30 * DAY_S),
+        StreamConfig(name=subjects.DEAD, subjects=[f"{DeadLetter.PREFIX}.>"], max_age=DEAD_S, duplicate_window=DEAD_S),
     )
 
 
@@ -105,7 +109,7 @@ def stream_of(subject: str) -> str:
 
 async def connect(url: str, name: str, credentials: str = "") -> Bus:
     """Connect, and reconnect; both are tried for ever, so that a service may start before its server."""
-    client = await nats.connect(
+    client = await dial(
         url,
         name=name,
         user_credentials=credentials or None,
@@ -162,16 +166,22 @@ class Bus:
         headers = _headers(message, subject, self.name)
         if expect_last is not None:
             headers["Nats-Expected-Last-Subject-Sequence"] = str(expect_last)
+        try:
+            return await self._store(subject, body, headers)
+        except APIError as error:
+            if error.err_code != WRONG_LAST_SEQUENCE:
+                raise
+            if mine := await self._said_already(subject, message):
+                return mine
+            raise Stale(subject) from error
+
+    async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
+        """Try until the server has it; returns its stream sequence. What the server refuses is raised at once."""
         for attempt in range(OUTBOX_TRIES):
             try:
-                ack = await self.js.publish(subject, body, headers=headers)
-                return int(ack.seq)
-            except APIError as error:
-                if error.err_code != WRONG_LAST_SEQUENCE:
-                    raise
-                if mine := await self._said_already(subject, message):
-                    return mine
-                raise Stale(subject) from error
+                return int((await self.js.publish(subject, body, headers=headers)).seq)
+            except NEVER:
+                raise
             except NatsError as error:
                 log.warning("PublishWaits", subject=subject, attempt=attempt, error=repr(error))
                 await asyncio.sleep(RETRY_S)
@@ -196,19 +206,23 @@ class Bus:
         handler: Handler,
         after: dict[str, int],
         unusable: Unusable | None = None,
+        strays: bool = False,
     ) -> None:
         """Give `handler` every message of these kinds, in stream order, beginning behind `after[stream]`.
 
-        `unusable` may answer for what cannot be read, before it is buried.
+        `unusable` may answer for what cannot be read, before it is buried. With `strays` what lies on a subject that
+        is no kind's is buried too: one service must ask for it, for nobody else would ever look there.
 
         Returns when all that was stored at the call has been handled, and goes on in the background. An exception of
         the handler stops the service: it is a bug, not bad input.
         """
-        by_stream: dict[str, list[str]] = {}
+        by_stream: dict[str, set[type[Message]]] = {}
         for kind in kinds:
-            by_stream.setdefault(stream_of(subjects.pattern(kind)), []).append(subjects.pattern(kind))
-        for stream, filters in by_stream.items():
-            await self._follow_stream(Ear(stream, handler, unusable), filters, after.get(stream, 0))
+            by_stream.setdefault(stream_of(subjects.pattern(kind)), set()).add(kind)
+        for stream, here in by_stream.items():
+            filters = [] if strays else sorted(map(subjects.pattern, here))
+            ear = Ear(stream, frozenset(here), handler, unusable)
+            await self._follow_stream(ear, filters, after.get(stream, 0))
 
     async def _follow_stream(self, ear: Ear, filters: list[str], after: int) -> None:
         stream = ear.stream
@@ -220,7 +234,7 @@ class Bus:
             opt_start_seq=after + 1,
             ack_policy=AckPolicy.EXPLICIT,
             max_ack_pending=10_000,
-            filter_subjects=filters,
+            filter_subjects=filters or None,
         )
         info = await self.js.add_consumer(stream, config)
         puller = Puller(self.client, stream, durable)
@@ -249,14 +263,15 @@ class Bus:
 
     async def _hand_over(self, raw: Msg, ear: Ear) -> None:
         try:
-            heard = _read(raw)
+            heard = _read(raw) if subjects.kind_of(raw.subject) in ear.kinds else None
         except subjects.Unusable as error:
             if ear.unusable and await ear.unusable(raw.subject, raw.data, raw.metadata.sequence.stream, str(error)):
                 log.info("AnsweredUnusable", subject=raw.subject)
             await self.bury(raw, ear.stream, str(error))
             await raw.term()
             return
-        await ear.handler(heard)
+        if heard:
+            await ear.handler(heard)
         await raw.ack()
 
     async def tail(
@@ -319,23 +334,25 @@ class Bus:
             return None
         return Heard(message, subject, stream_of(subject), int(raw.seq or 0), 0.0)
 
+    async def last_sequence(self, kind: type[Message], key: str) -> int:
+        """Where the newest message on one subject lies, whether it can be read or not; 0: there is none."""
+        subject = subjects.pattern(kind, key)
+        try:
+            return int((await self.js.get_last_msg(stream_of(subject), subject)).seq or 0)
+        except NotFoundError:
+            return 0
+
     async def bury(self, raw: Msg, stream: str, error: str) -> None:
         """Copy a message to the dead letters, with its error; once, however often it is tried."""
-        sequence = raw.metadata.sequence.stream
-        letter = DeadLetter(
-            stream=stream,
-            sequence=sequence,
-            subject=raw.subject,
-            error=error,
-            body=raw.data.decode("utf-8", "backslashreplace"),
-            said_by=(raw.headers or {}).get("ce-source", "unknown"),
-        )
-        log.warning("DeadLetter", subject=raw.subject, sequence=sequence, error=error)
-        await self.js.publish(
-            f"{DeadLetter.PREFIX}.{raw.subject}",
-            msgspec.json.encode(letter),
-            headers={"Nats-Msg-Id": f"dead.{stream}.{sequence}"},
-        )
+        said_by = (raw.headers or {}).get("ce-source", "unknown")
+        letter = dead.letter(stream, raw.metadata.sequence.stream, raw.subject, raw.data, said_by, error)
+        log.warning("DeadLetter", subject=letter.subject, sequence=letter.sequence, error=letter.error)
+        stored = raw.metadata.timestamp.isoformat()  # a stream that was made anew counts from 1 again
+        headers = {"Nats-Msg-Id": f"dead.{stream}.{letter.sequence}.{stored}"}
+        try:
+            await self._store(dead.subject_of(raw.subject), msgspec.json.encode(letter), headers)
+        except APIError as refusal:  # no room for it, say: the message itself still lies where the log says
+            log.error("DeadLetterLost", subject=letter.subject, sequence=letter.sequence, error=repr(refusal))
 
     # ------------------------------------------------------------ keeping
 

@@ -22,8 +22,11 @@ DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z"
 JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
 Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
 Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}\Z")]
-Positive = Annotated[int, Meta(ge=1)]
-NotNegative = Annotated[int, Meta(ge=0)]
+LARGEST = (1 << 63) - 1  # so that every number is one to all who compute with it
+Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
+Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
+NotNegative = Annotated[int, Meta(ge=0, le=LARGEST)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(ge=0)]
 Cores = Annotated[float, Meta(ge=0)]
 
@@ -35,7 +38,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 # ---------------------------------------------------------------- what a person asks for
 
 
-class Resources(Part, frozen=True, kw_only=True):
+class Resources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What one task or node has or wants: cores, GiB, devices."""
 
     cpu: Cores = 0.0
@@ -43,7 +46,7 @@ class Resources(Part, frozen=True, kw_only=True):
     gpu: NotNegative = 0
 
 
-class RoleResources(Part, frozen=True, kw_only=True):
+class RoleResources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests of one task of each role; they are its limits too."""
 
     chief: Resources = Resources(cpu=0.25, memory_gib=1.0)
@@ -51,7 +54,7 @@ class RoleResources(Part, frozen=True, kw_only=True):
     worker: Resources = Resources(cpu=0.5, memory_gib=1.0)
 
 
-class Span(Part, frozen=True, kw_only=True):
+class Span(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A number that may grow and shrink: where it starts, and its bounds (both included)."""
 
     start: Positive
@@ -59,14 +62,14 @@ class Span(Part, frozen=True, kw_only=True):
     max: Positive
 
 
-class Program(Part, frozen=True, kw_only=True):
+class Program(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A training program: the file's name, and the digest under which the object store keeps it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     digest: Digest
 
 
-class CheckpointRule(Part, frozen=True, kw_only=True):
+class CheckpointRule(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where checkpoints go (a folder that all tasks see; absent: the cluster's), how often, and how many stay."""
 
     path: str | None = None
@@ -74,7 +77,7 @@ class CheckpointRule(Part, frozen=True, kw_only=True):
     keep: Positive = 2
 
 
-class Volume(Part, frozen=True, kw_only=True):
+class Volume(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A folder that every task of the job sees: a claim, or a path of the node."""
 
     name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
@@ -121,7 +124,7 @@ class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested", forbi
     workers: Span
     resources: RoleResources | None = None
     device_batch_max: Positive | None = None
-    priority: int = 0
+    priority: Whole = 0
     policy: str | None = None
     image: str | None = None
     checkpoint: CheckpointRule = CheckpointRule()
@@ -293,7 +296,7 @@ class TaskReady(TaskMessage, frozen=True, kw_only=True, tag="task.ready"):
 
     node: str
     host: str
-    ports: tuple[int, int]
+    ports: tuple[Port, Port]
 
 
 class TaskStarted(TaskMessage, frozen=True, kw_only=True, tag="task.started"):
@@ -306,7 +309,7 @@ class TaskExited(TaskMessage, frozen=True, kw_only=True, tag="task.exited"):
     """A pod ended. `reason` is Kubernetes' (OOMKilled, Evicted, NodeLost, Error, Completed, Deleted, Unschedulable)."""
 
     node: str
-    exit_code: int | None = None
+    exit_code: Whole | None = None
     reason: str = ""
     message: str = ""
 
@@ -318,7 +321,7 @@ class TaskAddress(Part, frozen=True, kw_only=True):
     index: NotNegative
     pod: str
     host: str
-    port: int
+    port: Port
 
     @property
     def address(self) -> str:
@@ -352,6 +355,9 @@ class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.p
 
     seconds: Seconds = 0.0
     error: str | None = None
+
+    def ordinal(self) -> str:
+        return self.pod_uid if self.error is None else f"{self.pod_uid}.error"
 
 
 class HandOverOrdered(JobMessage, frozen=True, kw_only=True, tag="cluster.handover"):
@@ -387,6 +393,7 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     """A checkpoint exists: it is complete and committed. `final`: the generation drained and applies nothing more.
 
     `step` counts updates, `samples` examples applied since the job began; `drain_s` and `seconds` are the two phases.
+    `successor`: the generation for which it drained; once that one is abandoned, the checkpoint is final no more.
     """
 
     step: NotNegative
@@ -395,9 +402,11 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     seconds: Seconds
     drain_s: Seconds = 0.0
     final: bool = False
+    successor: NotNegative | None = None
 
     def ordinal(self) -> str:
-        return f"{self.step}{'.final' if self.final else ''}"
+        """A generation may drain twice at one step, for one successor after another."""
+        return f"{self.step}.final.{self.successor or 0}" if self.final else str(self.step)
 
 
 class Phases(Part, frozen=True, kw_only=True):
@@ -439,7 +448,10 @@ class ModelProfile(Part, frozen=True, kw_only=True):
 
 
 class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.progress"):
-    """How far the job is. `loss` is the mean over the examples since the last report."""
+    """How far the job is. `loss` is the mean over the examples since the last report.
+
+    `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None: not measured.
+    """
 
     step: NotNegative
     epoch: NotNegative
@@ -447,6 +459,7 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     total_samples: NotNegative
     samples_per_second: Seconds
     loss: float | None = None
+    gradient_noise: float | None = None
     usage: tuple[TaskUsage, ...] = ()
     profile: ModelProfile | None = None
     reported_s: float = 0.0

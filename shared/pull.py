@@ -18,6 +18,7 @@ from nats.errors import TimeoutError as NatsTimeout
 ASKED_FOR = 256
 EXPIRES_S, HEARTBEAT_S = 30.0, 2.0
 HEARTBEAT, OVER = "100", ("404", "408")
+ACK = "$JS.ACK."  # a message of the stream wants an answer; only without that is a status the server's own word
 NANO = 1_000_000_000
 
 
@@ -39,7 +40,7 @@ class Puller:
         try:
             while True:
                 raw = await self._hear()
-                status = (raw.headers or {}).get("Status")
+                status = None if raw.reply.startswith(ACK) else (raw.headers or {}).get("Status")
                 if status is None:
                     self._due -= 1
                     return raw

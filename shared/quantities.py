@@ -1,7 +1,7 @@
 """What Kubernetes means by `250m`, `1.5Gi` or `1e3`.
 
 Law: parsed exactly, and whole once parsed (thousandths of a core, bytes, devices, pods), rounded up as the scheduler
-does, so that sums are exact.
+does, so that sums are exact. Nothing is larger than `LARGEST`, as Kubernetes' own reading has it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import lru_cache
 
 GPU = "nvidia.com/gpu"
 GIB = 1 << 30
+LARGEST = Fraction((1 << 63) - 1)
 
 _SHAPE = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([KMGTPE]i|[numkMGTPE])|[eE]([+-]?\d{1,3}))?")
 _UNITS = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), None: Fraction(1)}
@@ -36,4 +37,5 @@ def _parse(text: str) -> Fraction:
     if not found:
         raise ValueError(f"quantities must match the regular expression {_SHAPE.pattern!r}: {text!r}")
     number, unit, exponent = found.groups()
-    return Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _UNITS[unit])
+    value = Fraction(number) * (Fraction(10) ** int(exponent) if exponent else _UNITS[unit])
+    return max(-LARGEST, min(value, LARGEST))

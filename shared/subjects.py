@@ -49,7 +49,7 @@ def decode(subject: str, body: bytes) -> Message:
     """Read a body as what its subject says it is; raises `Unusable` where the two disagree."""
     try:
         message = _decoders[kind_of(subject)].decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unusable(str(error)) from error
     if subject_of(message) not in (subject, _in_default_namespace(subject)):
         raise Unusable(f"the body belongs on {subject_of(message)}, not on {subject}")

@@ -22,7 +22,7 @@ from shared.messages import AllocationDecided, TaskPlan
 def repaired(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     """None where nothing is to be repaired."""
     wanted = job.wanted
-    if wanted is None:
+    if wanted is None or not job.exits:
         return None
     if any(t.role == "chief" and exits.completed(job.exit_of(t)) for t in wanted.tasks):
         return Verdict(why="the chief has ended well; the job is about to finish")

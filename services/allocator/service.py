@@ -146,12 +146,11 @@ class Allocator:
         return self.expected.pop(action.key(), self.state.spoken.get(action.key(), 0))
 
     async def _catch_up(self, action: Message) -> None:
-        """Hear what we lacked; where the subject holds less than we know (it was purged), go by what it holds."""
-        last = await self.bus.last(type(action), action.key())
-        self.expected[action.key()] = last.sequence if last else 0
-        if last and last.sequence > self.state.spoken.get(action.key(), 0):
-            self.expected.pop(action.key())
-            await self._heard(last.sequence)
+        """Hear what we lacked; go by what the subject holds, be it less than we know (purged) or more (unreadable)."""
+        last = await self.bus.last_sequence(type(action), action.key())
+        self.expected[action.key()] = last
+        if last > self.state.spoken.get(action.key(), 0):
+            await self._heard(last)
         self.awake.set()
 
     async def _heard(self, sequence: int) -> None:
@@ -189,7 +188,7 @@ class Allocator:
 
 async def start(bus: Bus, settings: Settings) -> None:
     allocator = Allocator(bus, settings, await memory.recall(bus))
-    await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable)
+    await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())
     bus.spawn(allocator.show_for_ever(await bus.bucket(wire.JOBS)))

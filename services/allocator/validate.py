@@ -19,6 +19,12 @@ from services.allocator.policies import POLICIES
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
 
 LONGEST_JOB, LONGEST_NAMESPACE = 40, 63
+LARGEST = 131_072
+"""Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one message itself."""
+MOST_TASKS = 1_000
+"""Of one role."""
+MOST_REASONS, LONGEST_REASON = 20, 300
+"""How many of them are told, and how many characters of each."""
 
 
 class Wrong(msgspec.Struct, frozen=True):
@@ -36,13 +42,13 @@ def check(body: bytes) -> JobRequested | Wrong:
         return Wrong(_invalid(body), "-", (f"not JSON: {error}",))
     if not isinstance(raw, dict):
         return Wrong(_invalid(body), "-", ("a request is a JSON object",))
-    reasons = [*_field_reasons(JobRequested, raw, ""), *_rule_reasons(_parts(raw))]
+    reasons = _size_reasons(body) or [*field_reasons(JobRequested, raw, ""), *_rule_reasons(_parts(raw))]
     if not reasons:
         try:
             return msgspec.json.decode(body, type=JobRequested)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             reasons = [str(error)]
-    return Wrong(*_name(raw, body), tuple(reasons))
+    return Wrong(*_name(raw, body), brief(reasons))
 
 
 def reasons_against(request: JobRequested) -> tuple[str, ...]:
@@ -51,19 +57,29 @@ def reasons_against(request: JobRequested) -> tuple[str, ...]:
     return checked.reasons if isinstance(checked, Wrong) else ()
 
 
+def brief(reasons: list[str]) -> tuple[str, ...]:
+    """So much of them as a person reads, and as fits into an answer."""
+    told = tuple(r if len(r) <= LONGEST_REASON else f"{r[:LONGEST_REASON]}..." for r in reasons[:MOST_REASONS])
+    return told if len(reasons) <= MOST_REASONS else (*told, f"... and {len(reasons) - MOST_REASONS} more")
+
+
+def _size_reasons(body: bytes) -> list[str]:
+    return [f"the request has {len(body):,} bytes, more than {LARGEST:,}"] if len(body) > LARGEST else []
+
+
 # ---------------------------------------------------------------- the name it is answered under
 
 
 def _name(raw: Mapping[str, Any], body: bytes) -> tuple[str, str]:
-    job, namespace = str(raw.get("job", "")), str(raw.get("namespace", "default"))
+    job, namespace = raw.get("job", ""), raw.get("namespace", "default")
     return (
         job if _label(job, LONGEST_JOB) else _invalid(body),
         namespace if _label(namespace, LONGEST_NAMESPACE) else "-",
     )
 
 
-def _label(name: str, longest: int) -> bool:
-    return len(name) <= longest and bool(re.fullmatch(DNS_LABEL, name))
+def _label(name: object, longest: int) -> bool:
+    return isinstance(name, str) and len(name) <= longest and bool(re.fullmatch(DNS_LABEL, name))
 
 
 def _invalid(body: bytes) -> str:
@@ -73,9 +89,10 @@ def _invalid(body: bytes) -> str:
 # ---------------------------------------------------------------- field by field
 
 
-def _field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str) -> list[str]:
+def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str) -> list[str]:
     fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
-    reasons = [_unknown(path + name, name, fields) for name in raw if name not in fields and name != _tag(kind)]
+    strange = [name for name in raw if name not in fields and name != _tag(kind)]
+    reasons = [_unknown(path + name, name, fields) for name in strange[: MOST_REASONS + 1]]
     for name, field in fields.items():
         if name in raw:
             reasons += _value_reasons(field.type, raw[name], path + name)
@@ -87,7 +104,7 @@ def _field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str
 def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
     struct = _struct_in(kind)
     if struct and isinstance(value, dict):
-        return _field_reasons(struct, value, f"{path}.")
+        return field_reasons(struct, value, f"{path}.")
     if struct and isinstance(value, list) and getattr(kind, "__origin__", None) is tuple:
         return [r for i, item in enumerate(value) for r in _value_reasons(struct, item, f"{path}[{i}]")]
     wrong = _conversion_error(kind, value)
@@ -137,9 +154,13 @@ def _rule_reasons(parts: Mapping[str, Any]) -> list[str]:
 
 
 def _span(name: str, span: Span | None) -> list[str]:
-    if span is None or span.min <= span.start <= span.max:
+    if span is None:
         return []
-    return [f"{name}: min {span.min} <= start {span.start} <= max {span.max} does not hold"]
+    if not span.min <= span.start <= span.max:
+        return [f"{name}: min {span.min} <= start {span.start} <= max {span.max} does not hold"]
+    if name != "batch" and span.max > MOST_TASKS:
+        return [f"{name}.max: {span.max} is more than {MOST_TASKS} tasks"]
+    return []
 
 
 def _device_batch(most: int | None, batch: Span | None) -> list[str]:

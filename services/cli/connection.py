@@ -14,13 +14,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-import nats
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.bus import Bus
+from shared.client import dial
 from shared.tasks import end
 
 FILE = Path(".weir/connection.json")
@@ -112,7 +112,7 @@ async def _connected(connection: Connection) -> Bus:
 
 
 async def _dial(connection: Connection, on_error: Callable[[Exception], Awaitable[None]]) -> Client:
-    return await nats.connect(
+    return await dial(
         connection.nats_url,
         name=SOURCE,
         user_credentials=connection.nats_credentials or None,

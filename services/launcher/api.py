@@ -17,7 +17,8 @@ from services.launcher.settings import Settings
 
 Body = dict[str, Any]
 SERVER_GRACE_S = 15.0  # how much later than the server we end a watch ourselves
-TROUBLES = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)  # the wire's, not the server's
+TROUBLES = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError, RecursionError, msgspec.DecodeError)
+"""The wire's, not the server's: no answer, or one that cannot be read."""
 
 
 class ApiError(Exception):

@@ -1,24 +1,51 @@
 """What Kubernetes says, read into small facts: pods, headless services, nodes.
 
 Law: a pod is judged by its deletionTimestamp, how its container ended, and its node's Ready. Never by phase alone: on a
-dead node a pod stays `Running` for ever.
+dead node a pod stays `Running` for ever. An object that is not as Kubernetes makes them is `Strange`; what anybody may
+write into one, its annotations, can be anything and never makes it so.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from services.launcher import labels
 from services.launcher.quantities import resources
+from services.launcher.shapes import (
+    Body,
+    Condition,
+    Container,
+    ContainerStatus,
+    Meta,
+    NodeObject,
+    NodeStatus,
+    PodObject,
+    PodStatus,
+    Requirements,
+    ServiceObject,
+    Shape,
+    Spec,
+    State,
+    Terminated,
+    Waiting,
+)
 from shared.messages import Resources, Role
 
-Body = dict[str, Any]
 Kind = Literal["pods", "services", "nodes"]
 OVER = ("Succeeded", "Failed")
+BY_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
+KEPT = 4096  # characters of a reason or message: as many as Kubernetes keeps of a container's last words
+WHOLE = re.compile(r"[0-9]{1,18}")
+
+
+class Strange(ValueError):
+    """An object that cannot be read; the text says where."""
 
 
 class PodFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +64,7 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False  # has a deletionTimestamp
     gone: bool = False
     exit_code: int | None = None
+    ended_s: float = 0.0  # when its container did
     reason: str = ""
     message: str = ""
     stuck: str = ""  # why the scheduler found no place
@@ -69,58 +97,29 @@ class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
     since_s: float = 0.0
 
 
+# ---------------------------------------------------------------- reading
+
+S = TypeVar("S", bound=Shape)
+F = TypeVar("F")
+
+
 def pod_fact(body: Body) -> PodFact | None:
-    """None for a pod whose labels are not as ours."""
-    meta, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
-    tags, notes = meta.get("labels") or {}, meta.get("annotations") or {}
-    stuck = _condition(status, "PodScheduled", "False", "Unschedulable")
-    exit_code, reason, message = _ending(status, "deletionTimestamp" in meta)
-    container, live = _first(spec.get("containers")), _first(status.get("containerStatuses"))
-    asked = resources((container.get("resources") or {}).get("requests") or {})
-    given = (live.get("resources") or {}).get("requests")
-    try:
-        return PodFact(
-            **_whose(meta, tags),
-            role=msgspec.convert(tags[labels.ROLE], Role),
-            serial=int(tags[labels.SERIAL]),
-            job=tags[labels.JOB],
-            generation=int(notes.get(labels.GENERATION, 0)),
-            node=spec.get("nodeName") or "",
-            phase=status.get("phase", "Pending"),
-            leaving="deletionTimestamp" in meta,
-            exit_code=exit_code,
-            reason=reason,
-            message=message,
-            stuck=(stuck.get("message") or "Unschedulable") if stuck else "",
-            stuck_s=seconds(stuck.get("lastTransitionTime")),
-            waiting=((live.get("state") or {}).get("waiting") or {}).get("reason", ""),
-            resources=asked,
-            actual=resources(given) if given else None,
-            made_with=_made_with(notes, asked),
-        )
-    except (KeyError, ValueError):
-        return None
+    """None for a pod whose labels are not as ours; raises `Strange` for one that cannot be read."""
+    return _read(body, PodObject, _pod)
+
+
+def service_fact(body: Body) -> ServiceFact | None:
+    """As `pod_fact`."""
+    return _read(body, ServiceObject, _service)
+
+
+def node_fact(body: Body) -> NodeFact:
+    """Raises `Strange` for a node that cannot be read."""
+    return _read(body, NodeObject, _node)
 
 
 def gone(pod: PodFact) -> PodFact:
     return replace(pod, gone=True)
-
-
-def service_fact(body: Body) -> ServiceFact | None:
-    meta = body["metadata"]
-    try:
-        return ServiceFact(**_whose(meta, meta.get("labels") or {}), leaving="deletionTimestamp" in meta)
-    except (KeyError, ValueError):
-        return None
-
-
-def node_fact(body: Body) -> NodeFact:
-    ready = next((c for c in _conditions(body.get("status") or {}) if c["type"] == "Ready"), {})
-    return NodeFact(
-        name=body["metadata"]["name"],
-        ready=ready.get("status", "True") == "True",
-        since_s=seconds(ready.get("lastTransitionTime")),
-    )
 
 
 def seconds(stamp: str | None) -> float:
@@ -128,26 +127,98 @@ def seconds(stamp: str | None) -> float:
     return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
-def _whose(meta: Body, tags: dict[str, str]) -> Body:
+def _read(body: Body, shape: type[S], reader: Callable[[S], F]) -> F:
+    try:
+        return reader(msgspec.convert(body, shape))
+    except (msgspec.ValidationError, ValueError, OverflowError) as error:
+        raise Strange(str(error)) from error
+
+
+# ---------------------------------------------------------------- each kind
+
+
+def _pod(pod: PodObject) -> PodFact | None:
+    meta, spec, status = pod.metadata, pod.spec or Spec(), pod.status or PodStatus()
+    task, notes, leaving = _task(meta), meta.annotations or {}, meta.deletion_timestamp is not None
+    if task is None:
+        return None
+    live = _first(status.container_statuses, ContainerStatus())
+    asked, given = _amounts(_first(spec.containers, Container()).resources), _amounts(live.resources)
+    stuck = _condition(status, "PodScheduled", "False", "Unschedulable")
+    return PodFact(
+        **task,
+        **_ending(status, live.state or State(), leaving),
+        generation=_whole(notes.get(labels.GENERATION)) or 0,
+        node=spec.node_name or "",
+        phase=status.phase or "Pending",
+        leaving=leaving,
+        stuck=(stuck.message or "Unschedulable") if stuck else "",
+        stuck_s=seconds(stuck.last_transition_time) if stuck else 0.0,
+        waiting=((live.state or State()).waiting or Waiting()).reason or "",
+        resources=resources(asked),
+        actual=resources(given) if given else None,
+        made_with=_made_with(notes.get(labels.RESOURCES, ""), resources(asked)),
+    )
+
+
+def _service(service: ServiceObject) -> ServiceFact | None:
+    whose = _whose(service.metadata)
+    return None if whose is None else ServiceFact(**whose, leaving=service.metadata.deletion_timestamp is not None)
+
+
+def _node(node: NodeObject) -> NodeFact:
+    ready = next((c for c in (node.status or NodeStatus()).conditions or () if c.type == "Ready"), None)
+    if ready is None:
+        return NodeFact(name=node.metadata.name)
+    return NodeFact(name=node.metadata.name, ready=ready.status == "True", since_s=seconds(ready.last_transition_time))
+
+
+# ---------------------------------------------------------------- whose it is
+
+
+def _whose(meta: Meta) -> dict[str, Any] | None:
+    uid = _whole((meta.labels or {}).get(labels.UID))
+    if uid is None:
+        return None
+    if not (meta.namespace and meta.uid):
+        raise ValueError(f"{meta.name} has no namespace or no uid")
+    return {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid, "job_uid": uid}
+
+
+def _task(meta: Meta) -> dict[str, Any] | None:
+    whose, tags = _whose(meta), meta.labels or {}
+    role, serial = tags.get(labels.ROLE), _whole(tags.get(labels.SERIAL))
+    if whose is None or role not in get_args(Role) or serial is None or labels.JOB not in tags:
+        return None
+    return {**whose, "job": tags[labels.JOB], "role": role, "serial": serial}
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and WHOLE.fullmatch(text) else None
+
+
+# ---------------------------------------------------------------- how it is
+
+
+def _made_with(note: str, asked: Resources) -> Resources:
+    """As the annotation says; what the pod asks for where it says nothing that can be read."""
+    try:
+        return msgspec.json.decode(note, type=Resources)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return asked
+
+
+def _ending(status: PodStatus, state: State, leaving: bool) -> dict[str, Any]:
+    """Exit code, time, reason and message of a pod that is over; what is known so far of one that is not."""
+    end, moved = state.terminated or Terminated(), _condition(status, "DisruptionTarget", "True")
+    reason = status.reason or _reason(end.reason or "", moved is not None, leaving) or BY_PHASE.get(status.phase or "")
+    message = status.message or end.message or (moved.message if moved else None)
     return {
-        "namespace": meta["namespace"],
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "job_uid": int(tags[labels.UID]),
+        "exit_code": end.exit_code,
+        "ended_s": seconds(end.finished_at),
+        "reason": (reason or "")[:KEPT],
+        "message": (message or "")[:KEPT],
     }
-
-
-def _made_with(notes: dict[str, str], asked: Resources) -> Resources:
-    return msgspec.json.decode(notes[labels.RESOURCES], type=Resources) if labels.RESOURCES in notes else asked
-
-
-def _ending(status: Body, leaving: bool) -> tuple[int | None, str, str]:
-    """Exit code, reason and message of a pod that is over; what is known so far of one that is not."""
-    end = (_first(status.get("containerStatuses")).get("state") or {}).get("terminated") or {}
-    moved = _condition(status, "DisruptionTarget", "True")
-    reason = status.get("reason") or _reason(end.get("reason", ""), bool(moved), leaving)
-    message = status.get("message") or end.get("message") or moved.get("message") or ""
-    return end.get("exitCode"), reason or _by_phase(status), message
 
 
 def _reason(ended: str, moved: bool, leaving: bool) -> str:
@@ -158,18 +229,14 @@ def _reason(ended: str, moved: bool, leaving: bool) -> str:
     return "Deleted" if leaving else ended
 
 
-def _by_phase(status: Body) -> str:
-    return {"Succeeded": "Completed", "Failed": "Error"}.get(status.get("phase", ""), "")
+def _condition(status: PodStatus, kind: str, value: str, reason: str = "") -> Condition | None:
+    fits = (c for c in status.conditions or () if (c.type, c.status) == (kind, value))
+    return next((c for c in fits if reason in ("", c.reason)), None)
 
 
-def _conditions(status: Body) -> list[Body]:
-    return status.get("conditions") or []
+def _amounts(required: Requirements | None) -> dict[str, str | int | float]:
+    return (required.requests if required else None) or {}
 
 
-def _condition(status: Body, kind: str, value: str, reason: str = "") -> Body:
-    fits = (c for c in _conditions(status) if (c["type"], c["status"]) == (kind, value))
-    return next((c for c in fits if reason in ("", c.get("reason"))), {})
-
-
-def _first(items: list[Body] | None) -> Body:
-    return items[0] if items else {}
+def _first(items: list[S] | None, otherwise: S) -> S:
+    return items[0] if items else otherwise

@@ -64,8 +64,9 @@ def _published(job: Job, message: ClusterSpecPublished, at_s: float) -> Job:
 
 def _prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
     known = job.generations.get(message.generation)
-    if known is None or message.pod_uid in known.prepared:
-        return job
+    before = known.prepared.get(message.pod_uid) if known else None
+    if known is None or (before is not None and (before.error is not None or message.error is None)):
+        return job  # who was prepared may still fail; who has failed has failed
     prepared = {**known.prepared, message.pod_uid: message}
     return _with(job, message.generation, replace(known, prepared=prepared))
 
@@ -97,7 +98,13 @@ def _running(job: Job, number: int, at_s: float) -> Job:
 
 def _saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
     job = _running(job, message.generation, at_s)  # it trains, though nobody has heard it say so: old facts may go
-    return replace(job, drained=message.generation) if message.final and message.generation == job.running else job
+    return replace(job, drained=message.generation) if _stopped(job, message) else job
+
+
+def _stopped(job: Job, message: CheckpointSaved) -> bool:
+    """Unless that for which it stopped was given up meanwhile: then it goes on."""
+    successor = job.generations.get(message.successor or 0)
+    return message.final and message.generation == job.running and not (successor and successor.abandoned)
 
 
 def _updated(job: Job, message: TaskUpdated, at_s: float) -> Job:

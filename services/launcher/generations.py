@@ -9,7 +9,7 @@ from __future__ import annotations
 from services.launcher.jobs import Job, ahead, locked, paused
 from shared.messages import GenerationAbandoned, TaskPlan
 
-MAX_REASON = 2000
+HEAD, TAIL = 500, 3500  # characters of a reason that are kept
 
 
 def in_flight(job: Job) -> int | None:
@@ -34,8 +34,13 @@ def superseded(job: Job) -> list[GenerationAbandoned]:
 
 def abandonment(job: Job, number: int, reason: str) -> GenerationAbandoned:
     return GenerationAbandoned(
-        namespace=job.namespace, job=job.job, uid=job.uid, generation=number, reason=reason[:MAX_REASON]
+        namespace=job.namespace, job=job.job, uid=job.uid, generation=number, reason=shortened(reason)
     )
+
+
+def shortened(reason: str) -> str:
+    """A long one without its middle: it begins with who, and a traceback ends with what."""
+    return reason if len(reason) <= HEAD + TAIL else f"{reason[:HEAD]}\n[...]\n{reason[-TAIL:]}"
 
 
 def previous(job: Job) -> int | None:

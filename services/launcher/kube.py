@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from services.launcher import labels, pods
 from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod
 from services.launcher.api import TROUBLES, Api, ApiError
 from services.launcher.settings import Settings
+from services.launcher.shapes import ServiceObject
 
 Body = dict[str, Any]
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_LARGE, INVALID = 400, 403, 404, 409, 413, 422
@@ -62,10 +65,11 @@ async def _existing(api: Api, namespace: str, kind: str, name: str) -> Body:
 
 
 def _must_be_ours(found: Body, wanted: Body) -> None:
-    tags, name = found["metadata"].get("labels") or {}, wanted["metadata"]["name"]
+    meta, name = msgspec.convert(found, ServiceObject).metadata, wanted["metadata"]["name"]
+    tags = meta.labels or {}
     if tags.get(labels.UID) == wanted["metadata"]["labels"][labels.UID]:
         return
-    if tags.get(labels.MANAGED_BY) == labels.OURS or "deletionTimestamp" in found["metadata"]:
+    if tags.get(labels.MANAGED_BY) == labels.OURS or meta.deletion_timestamp is not None:
         raise TryLater(f"{name} still belongs to an earlier job")
     raise Refused(f"the name {name} is taken by something that is not Weir's")
 

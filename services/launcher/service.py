@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import structlog
 
@@ -59,6 +59,25 @@ HEARD: tuple[type[Message], ...] = (
     TrainingResumed,
 )
 KINDS: tuple[Kind, ...] = ("nodes", "services", "pods")
+READERS: dict[Kind, Callable[[Body], Any]] = {
+    "nodes": facts.node_fact,
+    "services": facts.service_fact,
+    "pods": facts.pod_fact,
+}
+
+
+def read(kind: Kind, body: Body, gone: bool = False) -> Any:
+    """The fact; None for what is not ours, and for what cannot be read: that is logged and left out.
+
+    What is gone must be forgotten: where we cannot read what it was, only a new list tells (`Strange`).
+    """
+    try:
+        return READERS[kind](body)
+    except facts.Strange as error:
+        log.warning("StrangeObject", kind=kind, error=str(error))
+        if gone:
+            raise
+        return None
 
 
 class Launcher:
@@ -94,26 +113,28 @@ class Launcher:
             await self.on_fact(heard)
 
     def on_list(self, kind: Kind, bodies: list[Body]) -> None:
+        found = [fact for body in bodies if (fact := read(kind, body))]
         if kind == "nodes":
-            self.view = view.nodes_listed(self.view, [facts.node_fact(b) for b in bodies], self.clock())
+            self.view = view.nodes_listed(self.view, found, self.clock())
         elif kind == "services":
-            self.view = view.services_listed(self.view, [s for b in bodies if (s := facts.service_fact(b))])
+            self.view = view.services_listed(self.view, found)
         else:
-            self.view = view.pods_listed(self.view, [p for b in bodies if (p := facts.pod_fact(b))])
+            self.view = view.pods_listed(self.view, found)
         self.unlisted.discard(kind)
         if not self.unlisted:
             self.listed.set()
         self.stir(*self.view.uids())
 
     def on_change(self, kind: Kind, body: Body, gone: bool) -> None:
-        if kind == "nodes":
-            self.on_node(facts.node_fact(body), gone)
-        elif kind == "services" and (service := facts.service_fact(body)):
-            self.view = view.service_seen(self.view, service, gone)
-            self.stir(service.job_uid, *self.view.told.jobs)
-        elif kind == "pods" and (pod := facts.pod_fact(body)):
-            self.view = view.pod_seen(self.view, facts.gone(pod) if gone else pod)
-            self.stir(pod.job_uid, *(self.namesakes(pod) if gone else ()))
+        fact = read(kind, body, gone)
+        if isinstance(fact, facts.NodeFact):
+            self.on_node(fact, gone)
+        elif isinstance(fact, facts.ServiceFact):
+            self.view = view.service_seen(self.view, fact, gone)
+            self.stir(fact.job_uid, *self.view.told.jobs)
+        elif isinstance(fact, facts.PodFact):
+            self.view = view.pod_seen(self.view, facts.gone(fact) if gone else fact)
+            self.stir(fact.job_uid, *(self.namesakes(fact) if gone else ()))
 
     def on_node(self, node: facts.NodeFact, gone: bool) -> None:
         """Nodes report themselves all the time; only their readiness matters."""

@@ -23,9 +23,9 @@ def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble
     found = [late(view, job, generation, rules)]
     if (job.uid, number) in view.refused:
         found.append((NOW, view.refused[job.uid, number]))
-    found += [(NOW, f"{p.pod}: {p.error}") for p in generation.prepared.values() if p.error is not None]
-    fragile = _indispensable(generation) if locked(job) == number else list(generation.tasks)
-    return found + [trouble for name in sorted(fragile) for trouble in _of_pod(view, job, name, rules)]
+    of_task = {name: _of_task(view, job, generation, name, rules) for name in sorted(generation.tasks)}
+    fragile = _indispensable(generation, of_task) if locked(job) == number else list(of_task)
+    return found + [trouble for name in fragile for trouble in of_task[name]]
 
 
 def reason(found: list[Trouble], now: float) -> str | None:
@@ -56,17 +56,27 @@ def _state(pod: PodFact | None) -> str:
     return "no pod" if pod is None else pod.waiting or pod.stuck or pod.phase
 
 
-def _indispensable(generation: Generation) -> list[str]:
-    """A locked generation can do without a worker; without its chief or a ps it cannot come to be."""
-    return [name for name, task in generation.tasks.items() if task.role != "worker"]
+def _indispensable(generation: Generation, of_task: dict[str, list[Trouble]]) -> list[str]:
+    """A locked generation can do without a worker; without its chief, a ps or all workers it cannot come to be."""
+    workers = [name for name in of_task if generation.tasks[name].role == "worker"]
+    spared = workers if any(not of_task[name] for name in workers) else []
+    return [name for name in of_task if name not in spared]
 
 
-def _of_pod(view: View, job: Job, name: str, rules: Settings) -> list[Trouble]:
+def _of_task(view: View, job: Job, generation: Generation, name: str, rules: Settings) -> list[Trouble]:
+    pod = view.standing(job.uid).get(name)
+    said = generation.prepared.get(pod.uid) if pod else None
+    failed = [(NOW, f"{name}: {said.error}")] if said and said.error is not None else []
+    return failed + _of_pod(view, job, generation.decision.generation, name, rules)
+
+
+def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> list[Trouble]:
     pod = view.standing(job.uid).get(name)
     if pod is None:
         return [(NOW, f"{name} is gone")] if name in job.known_pods() else []
     if pod.over:
-        return [(NOW, f"{name} ended: {pod.reason} (exit code {pod.exit_code}) {pod.message}".strip())]
+        due = pod.ended_s + rules.overtake_s if number == job.newest else NOW
+        return [(due, f"{name} ended: {pod.reason} (exit code {pod.exit_code}) {pod.message}".strip())]
     if pod.leaving:
         return [(NOW, f"{name} is being deleted")]
     lost = lost_s(pod, view.nodes, rules.node_lost_s)

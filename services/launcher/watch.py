@@ -11,12 +11,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import structlog
 
 from services.launcher.api import TROUBLES, Api, ApiError
 from services.launcher.facts import Kind
 from services.launcher.labels import SELECTOR
 from services.launcher.settings import Settings
+from services.launcher.shapes import Event, Page, Status, Versioned
 
 log = structlog.get_logger()
 
@@ -54,12 +56,12 @@ class Watcher:
         items: list[Body] = []
         query = {**self.query, "limit": str(PAGE)}
         while True:
-            page = await self.api.call("GET", self.path, query=query)
-            items += page.get("items") or []
-            query["continue"] = page["metadata"].get("continue") or ""
+            page = msgspec.convert(await self.api.call("GET", self.path, query=query), Page)
+            items += page.items or []
+            query["continue"] = page.metadata.continue_ or ""
             if not query["continue"]:
                 self.on_list(self.kind, items)
-                return str(page["metadata"]["resourceVersion"])
+                return page.metadata.resource_version or ""
 
     async def watch_from(self, version: str) -> str:
         """Give every change until the server ends the watch; returns the version to go on from."""
@@ -70,13 +72,14 @@ class Watcher:
             "timeoutSeconds": str(seconds),
             "resourceVersion": version,
         }
-        async for event in self.api.lines(self.path, {**self.query, **more}, seconds):
-            body = event["object"]
-            if event["type"] == "ERROR":
-                raise ApiError(int(body.get("code", 0)), str(body.get("reason")), str(body.get("message")))
-            version = body["metadata"]["resourceVersion"]
-            if event["type"] != "BOOKMARK":
-                self.on_change(self.kind, body, event["type"] == "DELETED")
+        async for line in self.api.lines(self.path, {**self.query, **more}, seconds):
+            event = msgspec.convert(line, Event)
+            if event.type == "ERROR":
+                said = msgspec.convert(event.object, Status)
+                raise ApiError(said.code or 0, str(said.reason), str(said.message))
+            version = msgspec.convert(event.object, Versioned).metadata.resource_version or version
+            if event.type != "BOOKMARK":
+                self.on_change(self.kind, event.object, event.type == "DELETED")
         return version
 
     async def _wait(self, error: Exception) -> None:

@@ -109,6 +109,9 @@ class Stack:
         return f"http://127.0.0.1:{self.kube_port}"
 
     async def __aenter__(self) -> Stack:
+        for port, option in ((self.nats_port, "--nats-port"), (self.kube_port, "--kube-port")):
+            if _listens(port):
+                raise CannotStart(f"port {port} is taken; is `weir up` running already? Else choose {option}")
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             await self._start_nats()

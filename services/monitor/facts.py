@@ -1,12 +1,13 @@
 """Small frozen facts out of the API's large objects.
 
 Law: only what is counted is kept. The `...Object` shapes name the few fields that are read; everything else is
-skipped by the decoder, so that five thousand pods stay a few megabytes.
+skipped by the decoder, so that five thousand pods stay a few megabytes. An object that is not as Kubernetes makes them
+is `Strange`: nothing of it is counted.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -15,6 +16,12 @@ from shared.messages import Taint
 
 MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
 JOB_LABEL = "weir.dev/job"
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z", max_length=253)]
+"""A DNS subdomain, as every name of a node or pod is: a node's stands in a subject."""
+
+
+class Strange(ValueError):
+    """An object that cannot be read; the text says where."""
 
 
 class PodFact(msgspec.Struct, frozen=True):
@@ -50,7 +57,7 @@ class Shape(msgspec.Struct, rename="camel"):
 
 
 class ObjectMeta(Shape):
-    name: str = ""
+    name: Name
     namespace: str | None = None
     uid: str | None = None
     resource_version: str | None = None
@@ -87,20 +94,20 @@ class PodStatus(Shape):
 
 class PodObject(Shape):
     metadata: ObjectMeta
-    spec: PodSpec = msgspec.field(default_factory=PodSpec)
-    status: PodStatus = msgspec.field(default_factory=PodStatus)
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
 
     def fact(self) -> PodFact:
-        labels = self.metadata.labels or {}
+        labels, spec, status = self.metadata.labels or {}, self.spec or PodSpec(), self.status or PodStatus()
         return PodFact(
             uid=self.metadata.uid or f"{self.metadata.namespace}/{self.metadata.name}",
             namespace=self.metadata.namespace or "",
             name=self.metadata.name,
-            node=self.spec.node_name or "",
-            requests=effective_request(self),
+            node=spec.node_name or "",
+            requests=effective_request(spec, status),
             job=labels.get(JOB_LABEL, "") if labels.get(MANAGED_BY) == OURS else "",
             terminating=self.metadata.deletion_timestamp is not None,
-            ended=self.status.phase in ("Succeeded", "Failed"),
+            ended=status.phase in ("Succeeded", "Failed"),
         )
 
 
@@ -127,34 +134,49 @@ class NodeStatus(Shape):
 
 class NodeObject(Shape):
     metadata: ObjectMeta
-    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
-    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+    spec: NodeSpec | None = None
+    status: NodeStatus | None = None
 
     def fact(self) -> NodeFact:
+        spec, status = self.spec or NodeSpec(), self.status or NodeStatus()
         return NodeFact(
             uid=self.metadata.uid or self.metadata.name,
             name=self.metadata.name,
-            allocatable=amount(self.status.allocatable),
-            ready=any(c.type == "Ready" and c.status == "True" for c in self.status.conditions or ()),
-            schedulable=not self.spec.unschedulable,
-            taints=tuple(Taint(key=t.key, value=t.value or "", effect=t.effect) for t in self.spec.taints or ()),
+            allocatable=amount(status.allocatable),
+            ready=any(c.type == "Ready" and c.status == "True" for c in status.conditions or ()),
+            schedulable=not spec.unschedulable,
+            taints=tuple(Taint(key=t.key, value=t.value or "", effect=t.effect) for t in spec.taints or ()),
             labels=self.metadata.labels or {},
         )
 
 
-Object = TypeVar("Object", PodObject, NodeObject)
+def read(raw: bytes, shape: type[PodObject] | type[NodeObject]) -> PodFact | NodeFact:
+    """The fact that an object is; raises `Strange` where it is none."""
+    try:
+        return msgspec.json.decode(raw, type=shape).fact()
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Strange(str(error)) from error
 
 
-class Listing(Shape, Generic[Object]):
-    """One page of a list."""
-
-    metadata: ListMeta
-    items: list[Object] | None = None
+# ---------------------------------------------------------------- around the objects
 
 
 class ListMeta(Shape):
     resource_version: str | None = None
     continue_: str | None = msgspec.field(name="continue", default=None)
+
+
+class Listing(Shape):
+    """One page of a list."""
+
+    metadata: ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class Versioned(Shape):
+    """What every object has, and every bookmark."""
+
+    metadata: ListMeta
 
 
 class WatchEvent(Shape):
@@ -174,23 +196,23 @@ class Status(Shape):
 # ---------------------------------------------------------------- what a pod requests
 
 
-def effective_request(pod: PodObject) -> Amount:
+def effective_request(spec: PodSpec, status: PodStatus) -> Amount:
     """As the scheduler counts: max(containers + sidecars, any init container beside the sidecars before it) + overhead.
 
     A sidecar is an init container that restarts always. While a container is being resized, the larger of what it
     asks for and what it still has counts.
     """
-    has = {s.name: amount(s.allocated_resources) for s in pod.status.container_statuses or ()}
+    has = {s.name: amount(s.allocated_resources) for s in status.container_statuses or ()}
     sidecars, peak = Amount(), Amount()
-    for container in pod.spec.init_containers or ():
+    for container in spec.init_containers or ():
         wanted = _wanted(container)
         if container.restart_policy == "Always":
             sidecars = sidecars + wanted
             peak = peak.at_least(sidecars)
         else:
             peak = peak.at_least(sidecars + wanted)
-    running = total(_wanted(c).at_least(has.get(c.name, Amount())) for c in pod.spec.containers or ())
-    return (running + sidecars).at_least(peak) + amount(pod.spec.overhead)
+    running = total(_wanted(c).at_least(has.get(c.name, Amount())) for c in spec.containers or ())
+    return (running + sidecars).at_least(peak) + amount(spec.overhead)
 
 
 def _wanted(container: Container) -> Amount:

@@ -2,7 +2,8 @@
 
 Promises. `Cluster.follow` yields everything of a kind as `Listed`, then each change as `Seen` or `Missed`, in order.
 Whatever breaks that order (410 Expired, also as an ERROR event inside a stream; a protocol error; a refused
-connection) ends in a new `Listed`. Quiet streams are renewed from where they were.
+connection) ends in a new `Listed`. Quiet streams are renewed from where they were. An object that cannot be read is
+logged and left out, as if nothing had been said of it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,16 @@ from services.monitor.facts import (
     PodFact,
     PodObject,
     Status,
+    Strange,
+    Versioned,
     WatchEvent,
+    read,
 )
 
 log = structlog.get_logger()
 
 GONE = 410
+UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 Call = Callable[..., Awaitable[aiohttp.ClientResponse]]
 
 
@@ -102,26 +107,25 @@ class Cluster:
                     yield event
             except (Expired, aiohttp.ClientPayloadError):
                 log.info("ListsAgain", kind=shape.__name__)
-            except (Refused, ApiException, aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError) as error:
+            except (Refused, ApiException, aiohttp.ClientError, OSError, TimeoutError, *UNREADABLE) as error:
                 log.warning("KubernetesAway", kind=shape.__name__, error=repr(error))
                 await asyncio.sleep(self.timers.retry_s)
 
     async def _list(self, call: Call, shape: Any) -> Listed[Any]:
         """Page by page, so that the objects of a large cluster are never in memory all at once."""
         facts: list[Any] = []
-        decoder = msgspec.json.Decoder(Listing[shape])
+        decoder = msgspec.json.Decoder(Listing)
         resume: dict[str, str] = {}
         while True:
             response = await call(limit=self.timers.page, _request_timeout=self.timers.silence_s, **resume)
             async with response:
                 page = decoder.decode(_checked(response.status, await response.read()))
-            facts += [item.fact() for item in page.items or ()]
+            facts += [fact for item in page.items or () if (fact := _readable(item, shape))]
             if not page.metadata.continue_:
                 return Listed(tuple(facts), page.metadata.resource_version or "")
             resume = {"_continue": page.metadata.continue_}
 
     async def _watch(self, call: Call, shape: Any, revision: str) -> AsyncIterator[Event[Any]]:
-        decoder = msgspec.json.Decoder(shape)
         while True:
             response = await call(
                 watch=True,
@@ -137,12 +141,30 @@ class Cluster:
                     event = msgspec.json.decode(line, type=WatchEvent)
                     if event.type == "ERROR":
                         _checked(msgspec.json.decode(event.object, type=Status).code, bytes(event.object))
-                    item = decoder.decode(event.object)
-                    revision = item.metadata.resource_version or revision
+                    revision = msgspec.json.decode(event.object, type=Versioned).metadata.resource_version or revision
+                    if event.type == "BOOKMARK":
+                        continue
+                    fact = _readable(event.object, shape)
                     if event.type == "DELETED":
-                        yield Missed(item.fact(), revision)
-                    elif event.type != "BOOKMARK":
-                        yield Seen(item.fact(), revision)
+                        yield Missed(_known(fact), revision)
+                    elif fact:
+                        yield Seen(fact, revision)
+
+
+def _readable(raw: msgspec.Raw, shape: Any) -> Any:
+    """The fact; None, and a line in the log, for an object that is none."""
+    try:
+        return read(raw, shape)
+    except Strange as error:
+        log.warning("StrangeObject", kind=shape.__name__, error=str(error), object=bytes(raw)[:300])
+        return None
+
+
+def _known(fact: Any) -> Any:
+    """What is gone must be forgotten: where we cannot read what it was, only a new list tells."""
+    if fact is None:
+        raise Expired
+    return fact
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

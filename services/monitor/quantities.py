@@ -32,9 +32,12 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 def amount(named: Mapping[str, object] | None) -> Amount:
-    """Of a `requests` or `allocatable` map, what Weir counts."""
+    """Of a `requests` or `allocatable` map, what Weir counts; raises `ValueError` for what is no amount."""
     named = named or {}
-    return Amount(*(whole(resource, named.get(resource, 0)) for resource in ("cpu", "memory", GPU)))
+    counted = [whole(resource, named.get(resource, 0)) for resource in ("cpu", "memory", GPU)]
+    if min(counted) < 0:
+        raise ValueError(f"less than nothing: {dict(named)}")
+    return Amount(*counted)
 
 
 def total(amounts: Iterable[Amount]) -> Amount:

@@ -10,9 +10,6 @@ import asyncio
 import time
 from typing import Any
 
-import structlog
-from nats.js.api import DeliverPolicy
-
 from services.monitor import kube
 from services.monitor.facts import NodeFact, PodFact
 from services.monitor.kube import Cluster, Event, Listed, Missed
@@ -20,8 +17,6 @@ from services.monitor.picture import Picture
 from shared import config, subjects
 from shared.bus import Bus
 from shared.messages import CapacityChanged
-
-log = structlog.get_logger()
 
 
 class Settings(config.Common, frozen=True, kw_only=True):
@@ -39,8 +34,8 @@ class Settings(config.Common, frozen=True, kw_only=True):
     """A page of a list, or a watch beyond its time, is given up after so long."""
     page: int = 500
     """Objects in one page of a list."""
-    recall_s: float = 5.0
-    """At start: longest wait for each of the facts that were said before."""
+    recall_parallel: int = 100
+    """At start: facts that were said before, asked for at once."""
 
 
 class Monitor:
@@ -95,25 +90,21 @@ class Monitor:
             await asyncio.gather(*(self.bus.publish(told) for told in fresh))
 
 
-async def recall(bus: Bus, wait_s: float) -> list[CapacityChanged]:
-    """The last fact said of each node, so that a restart tells only what changed while nobody looked."""
-    every = subjects.pattern(CapacityChanged)
-    info = await bus.js.stream_info(subjects.FACTS, subjects_filter=every)
-    left = len(info.state.subjects or {})
+async def recall(bus: Bus, at_once: int) -> list[CapacityChanged]:
+    """The last fact said of each node, so that a restart tells only what changed while nobody looked.
+
+    A node whose last fact cannot be read is told anew.
+    """
+    info = await bus.js.stream_info(subjects.FACTS, subjects_filter=subjects.pattern(CapacityChanged))
+    keys = [subject.removeprefix(subjects.pattern(CapacityChanged, "")) for subject in info.state.subjects or {}]
     told: list[CapacityChanged] = []
-    tail = bus.tail([every], deliver=DeliverPolicy.LAST_PER_SUBJECT)
-    while len(told) < left:
-        try:
-            heard = await asyncio.wait_for(anext(tail), wait_s)
-        except TimeoutError:
-            log.warning("RecalledNotAll", expected=left, recalled=len(told))
-            break
-        if isinstance(heard.message, CapacityChanged):
-            told.append(heard.message)
+    for begin in range(0, len(keys), at_once):
+        heard = await asyncio.gather(*(bus.last(CapacityChanged, key) for key in keys[begin : begin + at_once]))
+        told += [h.message for h in heard if h and isinstance(h.message, CapacityChanged)]
     return told
 
 
 async def start(bus: Bus, settings: Settings) -> None:
     timers = kube.Timers(settings.retry_s, settings.watch_s, settings.silence_s, settings.page)
-    monitor = Monitor(bus, Picture(await recall(bus, settings.recall_s)))
+    monitor = Monitor(bus, Picture(await recall(bus, settings.recall_parallel)))
     bus.spawn(monitor.live(await kube.connect(settings.kube_url, settings.kubeconfig), timers))

@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.allocator.policies import POLICIES
 from services.allocator.validate import Wrong, check
 from shared.messages import JobRequested
 from tests.allocator.builders import request
@@ -48,7 +49,7 @@ def test_every_reason_comes_at_once():
         "workers.start: Expected `int`, got `str`",
         "checkpoint.keep: Expected `int` >= 1",
         "ps: min 1 <= start 3 <= max 2 does not hold",
-        "policy: 'guess' is none; there are config-manager, static",
+        f"policy: 'guess' is none; there are {', '.join(sorted(POLICIES))}",
         "volumes[0]: needs either claim or host_path",
     )
 

@@ -46,6 +46,11 @@ def test_why_a_pod_ended(status: dict[str, Any], meta: dict[str, Any], says: tup
     assert (fact.exit_code, fact.reason) == says
 
 
+def test_when_a_pod_ended() -> None:
+    over = {"state": {"terminated": {"exitCode": 137, "finishedAt": "1970-01-01T00:01:00Z"}}}
+    assert pod({"phase": "Failed", "containerStatuses": [over]}).ended_s == 60.0
+
+
 def test_since_when_a_pod_finds_no_place() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}
     fact = pod({"phase": "Pending", "conditions": [{**condition, "lastTransitionTime": "1970-01-01T00:01:00Z"}]})

@@ -9,7 +9,7 @@ from services.launcher.actions import CreatePod, CreateService, DeletePod
 from services.launcher.facts import PodFact, ServiceFact
 from services.launcher.reconcile import reconcile
 from services.launcher.view import View, pod_seen, refused, service_seen
-from shared.messages import ClusterSpecPublished, TaskExited, TaskReady, TaskStarted
+from shared.messages import ClusterSpecPublished, GenerationPrepared, TaskExited, TaskReady, TaskStarted
 from tests.launcher.builders import UID, decided, names
 from tests.launcher.world import World
 
@@ -120,6 +120,16 @@ def test_an_error_in_preparing_ends_the_generation_and_only_its_own_pods_go(worl
     assert world.ordered() == [(1, None)]
 
 
+def test_a_long_reason_keeps_who_it_was_and_how_its_traceback_ends(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    world.stand(decided(2, "c0 p1 w2 w3"))
+    world.prepare(2, error="Traceback" + "\n  File" * 2000 + "\nMemoryError: the last words")
+    world.settle()
+    reason = world.abandoned()[2]
+    assert reason.startswith("net-chief-0: Traceback") and reason.endswith("MemoryError: the last words")
+    assert len(reason) < 5000
+
+
 @pytest.mark.parametrize(
     ("step", "limit", "says"),
     [
@@ -185,16 +195,75 @@ def test_a_generation_whose_chief_is_gone_cannot_be_drained_so_the_next_has_none
     assert world.ordered()[-1] == (2, None)
 
 
-def test_after_the_final_checkpoint_a_lost_worker_is_borne_but_not_a_lost_ps(world: World) -> None:
+@pytest.mark.parametrize("next_one", ["net-ps-1", "net-worker-3"])
+def test_after_the_final_checkpoint_a_lost_worker_is_borne_but_not_a_lost_ps_or_the_last_worker(
+    world: World, next_one: str
+) -> None:
     world.train(decided(1, "c0 p1"))
-    world.hand_over(decided(2, "c0 p1 w2"))
+    world.hand_over(decided(2, "c0 p1 w2 w3"))
     world.drain(1)
     world.change("net-worker-2", phase="Failed", exit_code=1, reason="Error")
     world.settle()
     assert world.abandoned() == {}
-    world.change("net-ps-1", phase="Failed", exit_code=137, reason="OOMKilled")
+    world.change(next_one, phase="Failed", exit_code=137, reason="OOMKilled")
     world.settle()
-    assert "net-ps-1 ended: OOMKilled" in world.abandoned()[2]
+    assert 2 in world.abandoned()
+
+
+@pytest.mark.parametrize("far", ["prepared", "ordered", "drained"])
+@pytest.mark.parametrize("name", ["net-chief-0", "net-ps-1", "net-worker-2"])
+def test_who_stood_prepared_and_is_gone_ends_the_generation_at_once(world: World, far: str, name: str) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.stand(decided(2, "c0 p1 w2"))
+    if far == "prepared":
+        for task in ("net-chief-0", "net-ps-1"):  # one is still waited for: nothing is ordered yet
+            world.hear(GenerationPrepared(**{**world.about(world.pod(task)), "generation": 2}))
+    else:
+        world.prepare(2)
+    world.settle()
+    if far == "drained":
+        world.drain(1, successor=2)
+        world.settle()
+    begun = world.now
+    world.fail(2, name)
+    assert world.now == begun and "the child was killed" in world.abandoned()[2]
+    world.train(decided(3, "c0 p1 w3"))
+    assert world.ordered()[-1] == (3, 1), "the one before went on"
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_chief_that_dies_after_the_order_ends_the_wait_at_once(world: World, drained: bool) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    if drained:
+        world.drain(1, successor=2)
+    world.settle()
+    world.change("net-chief-0", phase="Failed", exit_code=137, ended_s=world.now)
+    world.settle()
+    assert world.last(TaskExited).pod == "net-chief-0" and world.abandoned() == {}
+    world.train(decided(3, "c3 p1 w2"))
+    assert world.now == 1000.0 and world.ordered()[-1] == (3, None)
+    assert list(world.abandoned()) == [2] and world.standing() == names("c3 p1 w2")
+
+
+def test_a_lost_task_that_nobody_replaces_ends_the_generation_after_a_while(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.stand(decided(2, "c0 p1 w2"))
+    world.change("net-worker-2", phase="Failed", exit_code=1, ended_s=world.now)
+    world.settle()
+    assert world.abandoned() == {}
+    world.wait()
+    assert world.now == 1000.0 + world.rules.overtake_s and "net-worker-2 ended" in world.abandoned()[2]
+
+
+def test_a_final_checkpoint_for_what_was_abandoned_meanwhile_stops_nobody(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.fail(2, "net-worker-2")
+    world.drain(1, successor=2)
+    world.settle()
+    world.train(decided(3, "c0 p1 w3"))
+    assert world.ordered()[-1] == (3, 1), "it went on, so it must be drained"
 
 
 def test_a_generation_that_resumed_although_it_was_given_up_is_the_running_one(world: World) -> None:

@@ -177,8 +177,14 @@ class World:
             pod = self.pod(address.pod)
             self.hear(GenerationPrepared(**{**self.about(pod), "generation": generation}, error=error))
 
-    def drain(self, generation: int) -> None:
-        fields = {"step": 9, "samples": 9, "path": "x", "seconds": 0.1, "final": True}
+    def fail(self, generation: int, name: str) -> None:
+        """A child that stood prepared is gone; its pod lives."""
+        about = {**self.about(self.pod(name)), "generation": generation}
+        self.hear(GenerationPrepared(**about, error="the child was killed"))
+        self.settle()
+
+    def drain(self, generation: int, successor: int | None = None) -> None:
+        fields = {"step": 9, "samples": 9, "path": "x", "seconds": 0.1, "final": True, "successor": successor}
         self.hear(CheckpointSaved(job=JOB, uid=UID, generation=generation, **fields))
 
     def resume(self, generation: int) -> None:

@@ -7,9 +7,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shared import subjects
-from shared.messages import CapacityChanged, JobRejected, JobRequested, Message
+from shared.messages import CapacityChanged, CheckpointSaved, GenerationPrepared, JobRejected, JobRequested, Message
 from shared.subjects import Unusable
 from tests.shared.words import JOB, abandoned, one_of_each, request, spoken_again, with_fields
 
@@ -31,6 +32,16 @@ def test_a_body_is_plain_json_that_names_its_fact(message: Message) -> None:
 @EACH
 def test_the_same_said_twice_has_the_same_id(message: Message) -> None:
     assert spoken_again(message).id() == message.id()
+
+
+def test_what_is_said_again_and_means_something_else_has_another_id() -> None:
+    """The server forgets no id for two minutes: who stood prepared and fails, who drains for another, must be heard."""
+    prepared = next(m for m in one_of_each() if isinstance(m, GenerationPrepared))
+    saved = next(m for m in one_of_each() if isinstance(m, CheckpointSaved))
+    last_words = [replace(saved, final=final, successor=s) for final, s in ((False, None), (True, 2), (True, 3))]
+
+    assert len({replace(prepared, error=error).id() for error in (None, "killed")}) == 2
+    assert len({message.id() for message in last_words}) == 3
 
 
 def test_no_two_kinds_share_an_id() -> None:

@@ -1,0 +1,136 @@
+"""The few fields that are read of Kubernetes' objects, typed; everything else is passed over.
+
+Law: null stands for absent, and what is of another type than Kubernetes gives it is an error of the decoder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from shared.messages import Whole
+
+Body = dict[str, Any]
+Amounts = dict[str, str | int | float]
+
+
+class Shape(msgspec.Struct, frozen=True, rename="camel"):
+    """A piece of an API object."""
+
+
+# ---------------------------------------------------------------- around the objects
+
+
+class ListMeta(Shape, frozen=True):
+    resource_version: str | None = None
+    continue_: str | None = msgspec.field(name="continue", default=None)
+
+
+class Page(Shape, frozen=True):
+    """One page of a list."""
+
+    metadata: ListMeta
+    items: list[Body] | None = None
+
+
+class Event(Shape, frozen=True):
+    """One line of a watch."""
+
+    type: str
+    object: Body
+
+
+class Versioned(Shape, frozen=True):
+    """What every object has, and every bookmark."""
+
+    metadata: ListMeta
+
+
+class Status(Shape, frozen=True):
+    """The API's way to say no."""
+
+    code: int | None = None
+    reason: str | None = None
+    message: str | None = None
+
+
+# ---------------------------------------------------------------- the objects
+
+
+class Meta(Shape, frozen=True):
+    name: str
+    namespace: str | None = None
+    uid: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletion_timestamp: str | None = None
+
+
+class Condition(Shape, frozen=True):
+    type: str
+    status: str
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+
+class Requirements(Shape, frozen=True):
+    requests: Amounts | None = None
+
+
+class Container(Shape, frozen=True):
+    resources: Requirements | None = None
+
+
+class Waiting(Shape, frozen=True):
+    reason: str | None = None
+
+
+class Terminated(Shape, frozen=True):
+    finished_at: str | None = None
+    exit_code: Whole | None = None
+    reason: str | None = None
+    message: str | None = None
+
+
+class State(Shape, frozen=True):
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Shape, frozen=True):
+    state: State | None = None
+    resources: Requirements | None = None
+
+
+class Spec(Shape, frozen=True):
+    node_name: str | None = None
+    containers: list[Container] | None = None
+
+
+class PodStatus(Shape, frozen=True):
+    phase: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    conditions: list[Condition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class NodeStatus(Shape, frozen=True):
+    conditions: list[Condition] | None = None
+
+
+class PodObject(Shape, frozen=True):
+    metadata: Meta
+    spec: Spec | None = None
+    status: PodStatus | None = None
+
+
+class ServiceObject(Shape, frozen=True):
+    metadata: Meta
+
+
+class NodeObject(Shape, frozen=True):
+    metadata: Meta
+    status: NodeStatus | None = None

@@ -1,0 +1,207 @@
+"""A stage for stories about trouble: five places on two nodes, a program that counts, strangers that only sleep.
+
+    async with stage(folder, settings) as scene:
+        stranger = await scene.stranger_comes("node-2")
+        await scene.submit()
+        await scene.hear(TrainingResumed)
+
+A place is one core on paper: what is promised decides who fits, and no stranger burns it. A task takes one place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import psutil
+
+from services.cli.trial import NAMESPACE, Trial, trial
+from services.local.node_spec import TenantSpec
+from services.local.stack import Stack
+from services.local.tenancy import pod_spec
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    JobFinished,
+    Message,
+    ProgressReported,
+    TaskExited,
+    TrainingResumed,
+)
+from tests.trainer import fleet
+
+JOB, EXAMPLES, BATCH, EPOCHS = "tiny", 250, 16, 60
+PLACES = "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n  - {name: node-2, cpu: 2, memory_gib: 8}\n"
+TASK = {"cpu": 1.0, "memory_gib": 2.0}
+REQUEST: dict[str, Any] = {
+    "job": JOB,
+    "epochs": EPOCHS,
+    "batch": {"start": BATCH, "min": BATCH, "max": BATCH},
+    "ps": {"start": 1, "min": 1, "max": 2},
+    "workers": {"start": 1, "min": 1, "max": 2},
+    "resources": {"chief": TASK, "ps": TASK, "worker": TASK},
+    "policy": "config-manager",
+    "checkpoint": {"every_s": 2.0},
+    "grace_s": 5.0,
+}
+QUICK = {
+    "WEIR_ALLOCATOR_WINDOW_S": "0.3",
+    "WEIR_ALLOCATOR_COOLDOWN_S": "0.5",
+    "WEIR_ALLOCATOR_BACKOFF_S": "1",
+    "WEIR_ALLOCATOR_BACKOFF_MAX_S": "1",
+    "WEIR_ALLOCATOR_PAYBACK_FACTOR": "-1000",  # every growth pays: these stories are not about speed
+    "WEIR_ALLOCATOR_SNAPSHOT_S": "0.5",
+    "WEIR_LAUNCHER_UNSCHEDULABLE_S": "2",
+}
+PACE_S = 0.2
+PATIENCE_S, LOOK_S = 60.0, 0.1
+SLEEP = ["sleep", "3600"]
+PACED = 'os.environ.get("COUNTING_PACE")'
+M = TypeVar("M", bound=Message)
+
+
+class Scene:
+    """One job on a stack of its own."""
+
+    def __init__(self, watched: Trial, folder: Path) -> None:
+        self.watched, self.folder = watched, folder
+        self.more = ""  # what a story adds to the program
+        self._pods = f"{watched.stack.kube_url}/api/v1/namespaces"
+
+    # ------------------------------------------------------------ the job
+
+    async def submit(self, **fields: Any) -> None:
+        self.pace(PACE_S)
+        await self.watched.submit({**REQUEST, **fields}, self._program())
+
+    def _program(self) -> Path:
+        """`counting.py`, which finds its pace in a folder of this stage: pods have an environment of their own."""
+        text = (fleet.PROGRAMS / "counting.py").read_text()
+        assert PACED in text
+        path = self.folder / "counting.py"
+        path.write_text(text.replace(PACED, repr(str(self.folder / "pace"))) + self.more)
+        return path
+
+    def pace(self, seconds: float) -> None:
+        """How long a worker waits before each batch from now on."""
+        written = self.folder / "pace.new"
+        written.write_text(str(seconds))
+        written.rename(self.folder / "pace")
+
+    async def counts(self, finished: JobFinished) -> list[int]:
+        """How often each example was applied, as the last checkpoint has it, read in another process."""
+        async with asyncio.timeout(PATIENCE_S):  # its stream may be read a little behind that of the job's end
+            while not (last := [m for m in self.of(CheckpointSaved) if m.samples == finished.samples]):
+                await asyncio.sleep(LOOK_S)
+        command = [sys.executable, str(fleet.PROGRAMS / "read_counts.py"), last[-1].path]
+        read = subprocess.run(command, capture_output=True, text=True, env=fleet.environ(), check=True)
+        found: list[int] = json.loads(read.stdout)["counts"]
+        return found
+
+    # ------------------------------------------------------------ hearing
+
+    def of(self, kind: type[M]) -> list[M]:
+        return self.watched.of(kind)
+
+    @property
+    def now(self) -> int:
+        """A mark in what was heard: give it to `hear` as `since`."""
+        return len(self.watched.heard)
+
+    async def hear(
+        self, kind: type[M], fits: Callable[[M], bool] = lambda _: True, since: int = 0, within_s: float = PATIENCE_S
+    ) -> M:
+        """The first of a kind that fits, behind a mark. Raises `Failed` where it does not come."""
+
+        def found() -> M | None:
+            messages = (h.message for h in self.watched.heard[since:])
+            return next((m for m in messages if isinstance(m, kind) and fits(m)), None)
+
+        heard: M = await self.watched.until(found, within_s, kind.__name__)
+        return heard
+
+    @property
+    def running(self) -> int:
+        """The generation that resumed last."""
+        return max((m.generation for m in self.of(TrainingResumed)), default=0)
+
+    def spec(self, generation: int) -> ClusterSpecPublished:
+        return next(m for m in self.of(ClusterSpecPublished) if m.generation == generation)
+
+    def rests(self) -> bool:
+        """Nothing is in flight, and whom the running generation needs is alive, as far as was heard."""
+        newest = self.of(AllocationDecided)[-1].generation
+        if not self.running:
+            return False
+        settled = newest == self.running or newest in {m.generation for m in self.of(GenerationAbandoned)}
+        gone = {m.pod for m in self.of(TaskExited)}
+        return settled and not gone & {task.pod for task in self.spec(self.running).tasks}
+
+    async def goes_on(self) -> ProgressReported:
+        """It rests, and has then made further steps."""
+        await self.watched.until(self.rests, PATIENCE_S, "rest")
+        generation, since = self.running, self.now
+        before = [m.step for m in self.of(ProgressReported) if m.generation == generation]
+        further = max(before, default=0)
+        return await self.hear(ProgressReported, lambda m: m.generation == generation and m.step > further, since)
+
+    # ------------------------------------------------------------ the cluster
+
+    async def stranger_comes(self, node: str) -> str:
+        """Somebody else's pod wants one place on a node; returns its name."""
+        names = [p["metadata"]["name"] for p in await self.pods(NAMESPACE)]
+        name = f"stranger-{len(names)}-{self.now}"
+        spec = pod_spec(TenantSpec(node=node, cpu=1.0))
+        spec["containers"][0]["command"] = SLEEP
+        async with aiohttp.ClientSession() as http:
+            await http.post(self._pods, json={"metadata": {"name": NAMESPACE}})
+            body = {"metadata": {"name": name}, "spec": spec}
+            async with http.post(f"{self._pods}/{NAMESPACE}/pods", json=body) as answer:
+                answer.raise_for_status()
+        return name
+
+    async def stranger_leaves(self, name: str) -> None:
+        await self.watched.tenants.leave(name)
+
+    async def pods(self, namespace: str = "default") -> list[dict[str, Any]]:
+        return await self._list(f"{namespace}/pods")
+
+    async def made_for_the_job(self) -> list[str]:
+        """Names of the pods and services that are there."""
+        found = [*await self.pods(), *await self._list("default/services")]
+        return [body["metadata"]["name"] for body in found if "weir.dev/uid" in body["metadata"].get("labels", {})]
+
+    async def _list(self, path: str) -> list[dict[str, Any]]:
+        async with aiohttp.ClientSession() as http, http.get(f"{self._pods}/{path}") as answer:
+            items: list[dict[str, Any]] = (await answer.json())["items"]
+            return items
+
+
+@asynccontextmanager
+async def stage(folder: Path, settings: dict[str, str] | None = None) -> AsyncIterator[Scene]:
+    file = folder / "cluster.yaml"
+    file.write_text(PLACES)
+    async with Stack(folder / "weir", file, {**QUICK, **(settings or {})}) as stack, trial(stack) as watched:
+        yield Scene(watched, folder)
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Living processes that carry this stage's folder in their command or their environment."""
+    return [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"]) if _carries(p, str(folder))]
+
+
+def _carries(process: psutil.Process, mark: str) -> bool:
+    try:
+        living = process.status() != psutil.STATUS_ZOMBIE
+        return living and any(mark in text for text in (*process.cmdline(), *process.environ().values()))
+    except psutil.Error:
+        return False

@@ -1,0 +1,109 @@
+"""A generation that cannot be prepared is abandoned with its cause; the running one goes on and loses not a step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    CheckpointSaved,
+    GenerationAbandoned,
+    ProgressReported,
+    TaskExited,
+    TaskReady,
+    TrainingResumed,
+)
+from tests.flow.stage import PATIENCE_S, Scene, left_behind, stage
+
+FIRST_WORKER = 2  # its serial: the chief is 0 and the ps 1
+CROWDED = """
+
+_alone = dataset
+_quiet = Path({forbidden!r})
+
+
+def dataset(start, stop):
+    if _quiet.exists() and int(os.environ["WEIR_TRAINER_SERIAL"]) > {first}:
+        raise RuntimeError("this library admits one reader")
+    return _alone(start, stop)
+"""
+SLOWLY = {"WEIR_ALLOCATOR_WINDOW_S": "1.5"}  # so that a story has time between a capacity and its decision
+
+
+@pytest.mark.filterwarnings("default")
+async def test_what_cannot_be_prepared_is_abandoned_and_the_running_generation_goes_on(tmp_path: Path) -> None:
+    forbidden = tmp_path / "quiet"
+    async with stage(tmp_path, SLOWLY) as scene:
+        scene.more = CROWDED.format(forbidden=str(forbidden), first=FIRST_WORKER)
+        stranger = await scene.stranger_comes("node-2")
+        await scene.submit(epochs=30)
+        await scene.hear(TrainingResumed)
+
+        stranger = await no_place_is_left(scene, stranger)
+
+        with taken(free_port_of(scene, "chief")):
+            await scene.stranger_leaves(stranger)
+            await abandoned(scene, "gRPC server")
+            forbidden.touch()
+        await abandoned(scene, "RuntimeError: this library admits one reader")
+
+        assert [m.generation for m in scene.of(TrainingResumed)] == [1]
+        assert not [m for m in scene.of(CheckpointSaved) if m.final], "it never stopped"
+        forbidden.unlink()
+        grown = await scene.hear(TrainingResumed, lambda m: m.generation > 1)
+        scene.pace(0)
+        finished = await scene.watched.finished(PATIENCE_S)
+
+    reports = [m for m in scene.of(ProgressReported) if m.generation == 1]
+    steps = [m.step for m in reports]
+    assert steps == sorted(set(steps)), "in every report it is further than in the one before"
+    assert grown.samples >= reports[-1].samples and scene.of(TaskExited) == []
+    assert finished.counted == finished.samples == reports[-1].total_samples
+    assert left_behind(tmp_path) == []
+
+
+async def no_place_is_left(scene: Scene, stranger: str) -> str:
+    """A stranger leaves and another comes while the monitor is stopped: what is decided then finds no place."""
+    since, monitor = scene.now, scene.watched.stack.parts["monitor"].process
+    assert monitor is not None
+    await scene.stranger_leaves(stranger)
+    await scene.hear(CapacityChanged, lambda m: m.node == "node-2" and m.free.cpu >= 2, since)
+    os.kill(monitor.pid, signal.SIGSTOP)
+    next_one = await scene.stranger_comes("node-2")
+    await scene.hear(AllocationDecided, lambda m: m.generation > 1, since)
+    await abandoned(scene, "unschedulable")
+    os.kill(monitor.pid, signal.SIGCONT)
+    await scene.hear(CapacityChanged, lambda m: m.node == "node-2" and m.free.cpu < 2, since)
+    return next_one
+
+
+async def abandoned(scene: Scene, why: str) -> None:
+    """A generation is abandoned for this reason, and the running one goes on."""
+    await scene.hear(GenerationAbandoned, lambda m: why in m.reason)
+    since, before = scene.now, scene.of(ProgressReported)[-1]
+    await scene.hear(ProgressReported, lambda m: m.generation == 1 and m.step > before.step, since)
+
+
+def free_port_of(scene: Scene, role: str) -> int:
+    """The port that the next generation will use."""
+    used = {task.port for task in scene.spec(1).tasks}
+    ready = next(m for m in scene.of(TaskReady) if m.role == role)
+    return next(port for port in ready.ports if port not in used)
+
+
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """Somebody listens there who does not care whose port it is."""
+    with socket.socket() as squatter:
+        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        squatter.bind(("", port))
+        squatter.listen()
+        yield

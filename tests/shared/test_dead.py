@@ -1,0 +1,60 @@
+"""A dead letter can always be stored, whatever it is about."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared import dead
+from shared.messages import DeadLetter
+
+MAX_PAYLOAD = 1 << 20  # bytes: a server's default
+MAX_COMMAND = 4096
+
+
+def letter(**fields: object) -> DeadLetter:
+    known = {"stream": "weir-orders", "sequence": 3, "subject": "weir.job.x", "said_by": "nobody", "error": "bad"}
+    return dead.letter(**{**known, "body": b"{", **fields})  # type: ignore[arg-type]
+
+
+def test_it_says_where_the_message_lies_and_what_is_wrong_with_it() -> None:
+    assert letter() == DeadLetter(
+        stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody"
+    )
+
+
+def test_what_is_no_text_is_escaped() -> None:
+    assert letter(body=b"\xff \xc3\xbc").body == "\\xff ü"
+
+
+def test_of_what_is_too_much_the_beginning_is_kept_and_the_rest_counted() -> None:
+    kept = letter(body=b"x" * 100_000, error="y" * 3_000)
+
+    assert kept.body == "x" * 65_536 + "... (100000 bytes in all)"
+    assert kept.error == "y" * 2_000 + "... (3000 characters in all)"
+
+
+def test_it_lies_behind_the_subject_of_its_message() -> None:
+    assert dead.subject_of("weir.job.requested.default.digits") == "weir-dead.weir.job.requested.default.digits"
+
+
+def test_a_subject_that_is_too_long_is_shortened_by_whole_tokens() -> None:
+    assert dead.subject_of("weir.job.requested." + "a" * 4_000) == "weir-dead.weir.job.requested"
+    assert dead.subject_of("weir.job." + ".".join(["ab"] * 2_000)).endswith(".ab")
+
+
+TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(lambda text: text * 5_000)
+
+
+@given(TEXT, st.binary() | st.binary(min_size=1).map(lambda body: body * 200_000), TEXT, TEXT)
+def test_it_always_fits(subject: str, body: bytes, said_by: str, error: str) -> None:
+    stored = msgspec.json.encode(letter(subject=subject, body=body, said_by=said_by, error=error))
+
+    assert len(stored) < MAX_PAYLOAD / 2
+    assert msgspec.json.decode(stored, type=DeadLetter).sequence == 3
+
+
+@given(st.text(st.characters(codec="utf-8")).map(lambda text: text * 200))
+def test_its_subject_always_fits(subject: str) -> None:
+    assert len(dead.subject_of(subject).encode()) < MAX_COMMAND / 4

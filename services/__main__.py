@@ -20,6 +20,8 @@ COMMANDS = {
     "events": "show what happened, and what happens",
     "logs": "show what a task prints",
     "cancel": "stop a job",
+    "simulate": "what would happen to these jobs on these machines",
+    "decide": "the shipping decision as JSON: a world a line in, decisions a line out",
     "streams": "create or verify the streams on NATS",
 }
 

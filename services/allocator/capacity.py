@@ -7,19 +7,22 @@ is reserved no longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from services.allocator.job import Job
+from services.allocator.kept import Kept
 from services.allocator.placement import Node, less
 from services.allocator.state import State
-from shared.messages import CapacityChanged, TaskPlan
+from shared.messages import AllocationDecided, CapacityChanged, TaskPlan
 
 HARD = ("NoSchedule", "NoExecute")
+Pods = frozenset[tuple[str, str]]
+"""(namespace, name)"""
 
 
 def free_nodes(state: State) -> list[Node]:
     """Every node with what is neither used nor promised."""
-    listed = {(own.namespace, own.pod) for node in state.nodes.values() for own in node.own}
+    listed = frozenset[tuple[str, str]]().union(*map(_listed, state.nodes.values()))
     nodes = {name: _node(seen) for name, seen in state.nodes.items()}
     for job in state.jobs.values():
         for task in reserved(job, listed):
@@ -28,15 +31,16 @@ def free_nodes(state: State) -> list[Node]:
     return list(nodes.values())
 
 
-def reserved(job: Job, listed: set[tuple[str, str]]) -> Iterator[TaskPlan]:
+def reserved(job: Job, listed: Set[tuple[str, str]]) -> Iterator[TaskPlan]:
     """Tasks that are wanted, that have not ended, and whose pod no node lists yet."""
-    wanted = {task.serial: task for decision in (job.runs, job.flies) if decision for task in decision.tasks}
+    decided = [decision for decision in (job.runs, job.flies) if decision and not _pods(decision) <= listed]
+    wanted = {task.serial: task for decision in decided for task in decision.tasks}
     for task in wanted.values():
         if job.exit_of(task) is None and (job.request.namespace, job.pod(task)) not in listed:
             yield task
 
 
-def _node(seen: CapacityChanged) -> Node:
+def _plain_node(seen: CapacityChanged) -> Node:
     return Node(
         name=seen.node,
         free=seen.free,
@@ -44,6 +48,17 @@ def _node(seen: CapacityChanged) -> Node:
         open=seen.ready and seen.schedulable and not any(t.effect in HARD for t in seen.taints),
         hosts=frozenset(f"{own.namespace}.{own.job}" for own in seen.own),
     )
+
+
+def _own_pods(seen: CapacityChanged) -> Pods:
+    return frozenset((own.namespace, own.pod) for own in seen.own)
+
+
+def _decided_pods(decision: AllocationDecided) -> Pods:
+    return frozenset((decision.namespace, f"{decision.job}-{task.role}-{task.serial}") for task in decision.tasks)
+
+
+_node, _listed, _pods = Kept(_plain_node), Kept(_own_pods), Kept(_decided_pods)
 
 
 def _give(node: Node, job: str, task: TaskPlan) -> Node:

@@ -7,7 +7,7 @@ generation is in flight, except to replace a task that was lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -37,37 +37,38 @@ class Decisions(msgspec.Struct, frozen=True):
 def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | None = None) -> Decisions:
     wishes = wishes or {}
     verdicts: dict[str, Verdict] = {}
-    jobs = sorted(state.jobs.values(), key=lambda j: (-j.request.priority, j.uid))
+    jobs = dict(sorted(state.jobs.items(), key=lambda item: (-item[1].request.priority, item[1].uid)))
     # 1. What is over, is over.
-    for job in jobs:
-        verdicts |= _said(job, ending(job, now, rules))
+    for key, job in jobs.items():
+        _say(verdicts, key, ending(job, now, rules))
     # 2. What was lost comes back first, in what is free.
     room = Room(free_nodes(state))
-    for job in _open(jobs, verdicts):
-        verdicts |= _said(job, repair.repaired(job, room, now, rules))
+    for key, job in _open(jobs, verdicts):
+        _say(verdicts, key, repair.repaired(job, room, now, rules))
     # 3. What is in flight is waited for.
-    for job in _open(jobs, verdicts):
-        verdicts |= _said(job, change.in_flight(job))
+    for key, job in _open(jobs, verdicts):
+        _say(verdicts, key, change.in_flight(job))
     # 4. Each policy says what its jobs should have.
-    wants = _wanted(jobs, room, now, rules)
+    wants = _wanted(jobs.values(), room, now, rules)
     # 5. Jobs that wait start, then those that run change, as far as there is room, gain and time.
-    for job in sorted(_open(jobs, verdicts), key=lambda j: j.running is not None):
-        want, wish = wants.get(job.key), wishes.get(job.key)
-        verdicts |= _said(job, change.changed(job, want, wish, room, now, rules, state.cause))
+    for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
+        want, wish = wants.get(key), wishes.get(key)
+        _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause))
     # 6. Say it.
     return _together(verdicts)
 
 
-def _said(job: Job, verdict: Verdict | None) -> dict[str, Verdict]:
-    return {job.key: verdict} if verdict else {}
+def _say(verdicts: dict[str, Verdict], key: str, verdict: Verdict | None) -> None:
+    if verdict is not None:
+        verdicts[key] = verdict
 
 
-def _open(jobs: list[Job], verdicts: Mapping[str, Verdict]) -> list[Job]:
+def _open(jobs: Mapping[str, Job], verdicts: Mapping[str, Verdict]) -> list[tuple[str, Job]]:
     """Those of which nothing has been said in this pass."""
-    return [job for job in jobs if job.key not in verdicts]
+    return [(key, job) for key, job in jobs.items() if key not in verdicts]
 
 
-def _wanted(jobs: list[Job], room: Room, now: float, rules: Rules) -> dict[str, Want]:
+def _wanted(jobs: Iterable[Job], room: Room, now: float, rules: Rules) -> dict[str, Want]:
     """Every job's want, by its own policy or the cluster's."""
     by_policy: dict[str, list[JobSeen]] = {}
     for job in jobs:

@@ -8,7 +8,7 @@ up to the last step that does not fit.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -26,17 +26,19 @@ class Config(msgspec.Struct, frozen=True):
     speed: float
 
 
-def hull(configs: Iterable[Config]) -> list[Config]:
-    """Those on the upper concave hull through (0, 0), by rising cost; empty where none is faster than nothing."""
+def hull(configs: Iterable[Config], base: Config | None = None) -> list[Config]:
+    """Those on the upper concave hull from `base` (absent: nothing for no cost) on, by rising cost."""
     kept: list[Config] = []
     for config in sorted(configs, key=lambda c: (c.cost, -c.speed)):
-        if kept and config.speed <= kept[-1].speed:
+        if config.speed <= (kept[-1] if kept else base or NOTHING).speed:
             continue
-        while kept and _slope(kept[-2] if len(kept) > 1 else None, kept[-1]) <= _slope(kept[-1], config):
+        while kept and _slope(kept[-2] if len(kept) > 1 else base, kept[-1]) <= _slope(kept[-1], config):
             kept.pop()
-        if config.speed > 0.0:
-            kept.append(config)
+        kept.append(config)
     return kept
+
+
+NOTHING = Config(Size(0, 0), 0, Resources(), 0.0, 0.0)
 
 
 def _slope(one: Config | None, other: Config) -> float:
@@ -45,21 +47,33 @@ def _slope(one: Config | None, other: Config) -> float:
     return (other.speed - before[1]) / max(other.cost - before[0], 1e-12)
 
 
-def shared(hulls: Mapping[str, Sequence[Config]], worth: Mapping[str, float], room: Resources) -> dict[str, Config]:
-    """Who gets what of `room`: step by step, where worth x speed gained for its cost is largest and it fits."""
+def shared(
+    hulls: Mapping[str, Sequence[Config]], worth: Mapping[str, float], room: Resources, first: Collection[str] = ()
+) -> dict[str, Config]:
+    """Who gets what of `room`: step by step, where worth x speed gained for its cost is largest and it fits.
+
+    Those in `first` take their first steps before anybody else does.
+    """
     given: dict[str, Config] = {}
-    waiting = [(-worth[job] * _slope(None, steps[0]), job, 0) for job, steps in hulls.items() if steps]
-    heapq.heapify(waiting)
-    while waiting:
-        _, job, at = heapq.heappop(waiting)
+    waiting = [_bid(worth, job, steps, 0) for job, steps in hulls.items() if steps]
+    waiting.sort(key=lambda bid: (bid[1] not in first, bid))
+    count = sum(bid[1] in first for bid in waiting)
+    early, waiting = waiting[:count], waiting[count:]
+    while early or waiting:
+        _, job, at = early.pop(0) if early else heapq.heappop(waiting)
         steps, before = hulls[job], given.get(job)
         left = _less(room, steps[at].takes, before.takes if before else Resources())
         if left is None:
             continue
         room, given[job] = left, steps[at]
         if at + 1 < len(steps):
-            heapq.heappush(waiting, (-worth[job] * _slope(steps[at], steps[at + 1]), job, at + 1))
+            heapq.heappush(waiting, _bid(worth, job, steps, at + 1))
     return given
+
+
+def _bid(worth: Mapping[str, float], job: str, steps: Sequence[Config], at: int) -> tuple[float, str, int]:
+    """The smallest is served first."""
+    return (-worth[job] * _slope(steps[at - 1] if at else None, steps[at]), job, at)
 
 
 def _less(room: Resources, taken: Resources, returned: Resources) -> Resources | None:

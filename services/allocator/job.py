@@ -31,6 +31,7 @@ from shared.messages import (
 PAUSES_KEPT = 5
 RECENT_KEPT = 64
 CURVE_KEPT = 64
+TRIED_KEPT = 32
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
@@ -41,6 +42,9 @@ class Observed(msgspec.Struct, frozen=True):
     workers: int
     batch: int
     samples_per_second: float
+    ps_cpu: float | None = None
+    """Cores that each ps had when the speed was last seen; None: not known."""
+    worker_cpu: float | None = None
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +60,12 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     ps_cpu: float | None = None
     """Cores that all ps together used, mean since the report before; None: not measured."""
     worker_cpu: float | None = None
+    ps_gib: float | None = None
+    """Memory of the ps that used most; None: not measured."""
+    worker_gib: float | None = None
+    ps_had: float | None = None
+    """Cores that each ps had."""
+    worker_had: float | None = None
 
 
 class Learned(msgspec.Struct, frozen=True):
@@ -66,7 +76,9 @@ class Learned(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One accepted job. `recent` are its last reports; `curve` spans its whole life, thinned by half when full."""
+    """One accepted job. `observed` is one a size, `tried` one a size and cores a task (the last ones); `recent` are its
+    last reports; `curve` spans its whole life, thinned by half when full.
+    """
 
     uid: int
     request: JobRequested
@@ -86,6 +98,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     failed_generations: tuple[int, ...] = ()
     progress: ProgressReported | None = None
     observed: tuple[Observed, ...] = ()
+    tried: tuple[Observed, ...] = ()
     recent: tuple[Reading, ...] = ()
     curve: tuple[Learned, ...] = ()
     cancelled: bool = False
@@ -186,6 +199,7 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
         job,
         progress=message,
         observed=_observed(job.observed, reading),
+        tried=_observed(job.tried, reading, by_cores=True)[-TRIED_KEPT:],
         recent=(*job.recent, reading)[-RECENT_KEPT:],
         curve=_curve(job.curve, message),
     )
@@ -202,6 +216,10 @@ def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float
         batch=runs.batch,
         ps_cpu=_used(message, "ps"),
         worker_cpu=_used(message, "worker"),
+        ps_gib=_largest(message, "ps"),
+        worker_gib=_largest(message, "worker"),
+        ps_had=_had(runs, "ps"),
+        worker_had=_had(runs, "worker"),
     )
 
 
@@ -211,14 +229,24 @@ def _used(message: ProgressReported, role: str) -> float | None:
     return sum(used) if used else None
 
 
-def _observed(known: tuple[Observed, ...], reading: Reading) -> tuple[Observed, ...]:
-    """A running mean of each size's speed."""
+def _largest(message: ProgressReported, role: str) -> float | None:
+    return max((usage.memory_gib for usage in message.usage if usage.task.partition("-")[0] == role), default=None)
+
+
+def _had(runs: AllocationDecided, role: str) -> float | None:
+    return max((task.resources.cpu for task in runs.tasks if task.role == role), default=None)
+
+
+def _observed(known: tuple[Observed, ...], reading: Reading, by_cores: bool = False) -> tuple[Observed, ...]:
+    """A running mean of each size's speed; `by_cores`: of each size with each number of cores a task."""
     size, speed = (reading.ps, reading.workers, reading.batch), reading.samples_per_second
     if speed <= 0:
         return known
-    before = next((o for o in known if (o.ps, o.workers, o.batch) == size), None)
+    had = (reading.ps_had, reading.worker_had)
+    alike = [o for o in known if (o.ps, o.workers, o.batch) == size]
+    before = next((o for o in alike if not by_cores or (o.ps_cpu, o.worker_cpu) == had), None)
     mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT if before else speed
-    return (*(o for o in known if o is not before), Observed(*size, mean))
+    return (*(o for o in known if o is not before), Observed(*size, mean, *had))
 
 
 def _curve(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:

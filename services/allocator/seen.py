@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec.structs import replace
 
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job, counted
+from services.allocator.kept import Kept
 from services.allocator.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, Resources, Role, RoleResources
 
+JOBS_KEPT, RULES_KEPT = 4096, 8
+
 
 def seen(job: Job, rules: Rules) -> JobSeen:
+    """The very same one, as long as the job is."""
+    return _by_rules(rules)(job)
+
+
+def _seen(job: Job, rules: Rules) -> JobSeen:
     wanted = job.wanted
     return JobSeen(
         key=job.key,
@@ -26,19 +36,34 @@ def seen(job: Job, rules: Rules) -> JobSeen:
         busy=job.coming is not None,
         progress=job.progress,
         observed=job.observed,
+        tried=job.tried,
         recent=job.recent,
         curve=job.curve,
         pause_s=sum(job.pauses) / len(job.pauses) if job.pauses else None,
     )
 
 
-def size_of(decision: AllocationDecided) -> Size:
+_by_rules: Kept[Rules, Kept[Job, JobSeen]] = Kept(
+    lambda rules: Kept(partial(_seen, rules=rules), JOBS_KEPT), RULES_KEPT
+)
+
+
+def _counted_size(decision: AllocationDecided) -> Size:
     return Size(counted(decision, "ps"), counted(decision, "worker"))
+
+
+_size = Kept(_counted_size)
+
+
+def size_of(decision: AllocationDecided) -> Size:
+    return _size(decision)
 
 
 def task_sizes(job: Job, rules: Rules) -> RoleResources:
     """As requested (or Weir's default), with more memory for a role whose tasks ran out of it: never the same again."""
     sizes = job.request.resources or RoleResources()
+    if not job.exits:
+        return sizes
     return RoleResources(
         chief=_grown(job, "chief", sizes.chief, rules),
         ps=_grown(job, "ps", sizes.ps, rules),

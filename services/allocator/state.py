@@ -60,21 +60,23 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
     """The state after one more message; the same state if it is an old one."""
     if sequence <= state.sequences.get(stream, 0):
         return state
-    state = replace(state, sequences=state.sequences | {stream: sequence}, cause=message.id())
+    heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": message.id()}
     if isinstance(message, AllocationDecided):
-        state = replace(state, spoken=state.spoken | {message.key(): sequence})
+        heard["spoken"] = state.spoken | {message.key(): sequence}
     if type(message) in OF_STATE:
-        return OF_STATE[type(message)](state, message, sequence, stored_s)
-    if isinstance(message, JobMessage) and type(message) in OF_JOB:
-        return _apply_to_job(state, message, stored_s)
-    return state
+        return OF_STATE[type(message)](replace(state, **heard), message, sequence, stored_s)
+    return replace(state, **heard, **_of_job(state, message, stored_s))
 
 
-def _apply_to_job(state: State, message: JobMessage, stored_s: float) -> State:
-    job = state.jobs.get(message.key())
+def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
+    """What the message changes of the one job that it is about; nothing, if that is over or another one."""
+    if not isinstance(message, JobMessage) or type(message) not in OF_JOB:
+        return {}
+    key = message.key()
+    job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
-        return state
-    return replace(state, jobs=state.jobs | {job.key: OF_JOB[type(message)](job, message, stored_s)})
+        return {}
+    return {"jobs": state.jobs | {key: OF_JOB[type(message)](job, message, stored_s)}}
 
 
 # ---------------------------------------------------------------- requests and nodes

@@ -50,7 +50,7 @@ async def jobs(bus: Bus, args: argparse.Namespace) -> int:
 
 
 async def snapshots(bucket: KeyValue, namespace: str | None) -> AsyncGenerator[Views, None]:
-    """All jobs, by key; then all of them again after each change."""
+    """All jobs, by key; then all of them again after each change. What is no job's view is left out."""
     watcher, views, complete = await bucket.watch(f"{namespace or '*'}.*"), Views(), False
     try:
         async for entry in watcher:
@@ -64,10 +64,18 @@ async def snapshots(bucket: KeyValue, namespace: str | None) -> AsyncGenerator[V
 
 
 def _apply(views: Views, entry: KeyValue.Entry) -> None:
-    if entry.operation is None and entry.value:
-        views[entry.key] = msgspec.json.decode(entry.value, type=JobView)
+    view = _view(entry.value) if entry.operation is None and entry.value else None
+    if view is not None:
+        views[entry.key] = view
     else:
         views.pop(entry.key, None)
+
+
+def _view(value: bytes) -> JobView | None:
+    try:
+        return msgspec.json.decode(value, type=JobView)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 # ---------------------------------------------------------------- showing

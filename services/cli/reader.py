@@ -97,5 +97,5 @@ def _said(raw: Msg, stream: str) -> Message | DeadLetter | None:
         if stream == subjects.DEAD:
             return msgspec.json.decode(raw.data, type=DeadLetter)
         return subjects.decode(raw.subject, raw.data)
-    except (subjects.Unusable, msgspec.DecodeError):
+    except (subjects.Unusable, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from services.cli import answers, connection, request_file, store
+from services.cli.dry_run import dry_run
 from services.cli.entry import Entry
 from services.cli.events import printer
 from services.cli.filters import filters
@@ -37,12 +38,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     parser.add_argument("file", type=Path, metavar="FILE", help="the job's YAML file")
     parser.add_argument("-f", "--follow", action="store_true", help="watch the job to its end; 0 only if it succeeded")
+    said = "only say what would happen now, and why; nothing is asked for"
+    parser.add_argument("--dry-run", action="store_true", help=said)
     said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
     parser.add_argument("--timeout", type=duration, default=ANSWER_S, metavar="TIME", help=said)
 
 
 def run(args: argparse.Namespace) -> int:
-    return connection.on_bus(args, submit)
+    return connection.on_bus(args, rehearse if args.dry_run else submit)
 
 
 async def submit(bus: Bus, args: argparse.Namespace) -> int:
@@ -55,6 +58,19 @@ async def submit(bus: Bus, args: argparse.Namespace) -> int:
         raise Trouble("\n".join([f"job {answer.job} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)]))
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
     return await follow(bus, answer) if args.follow else DONE
+
+
+async def rehearse(bus: Bus, args: argparse.Namespace) -> int:
+    fields = _read(args.file)
+    program = fields.get("program")
+    found = None
+    if isinstance(program, str) and program:
+        path = args.file.parent / program
+        found = {"name": path.name, "digest": store.digest(store.read(path))}
+    body = request_file.encoded(request_file.completed(fields, found, uuid.uuid4().hex), args.file.name)
+    for line in await dry_run(bus, body):
+        print(line)
+    return DONE
 
 
 STAYS = "The request stays stored and will be answered; `weir events` shows it."

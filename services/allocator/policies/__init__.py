@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from services.allocator.policies.config_manager import config_manager
 from services.allocator.policies.contract import JobSeen, Policy, Want
+from services.allocator.policies.elastic_batch import elastic_batch
+from services.allocator.policies.optimus import optimus
 from services.allocator.policies.static import static
+from services.allocator.policies.weir import weir
 
 POLICIES: dict[str, Policy] = {
     "static": static,
+    "weir": weir,
     "config-manager": config_manager,
+    "elastic-batch": elastic_batch,
+    "optimus": optimus,
 }
 
 __all__ = ["POLICIES", "JobSeen", "Policy", "Want"]

@@ -45,9 +45,8 @@ def _grown(job: JobSeen, size: Size, room: Room) -> Want:
 
 
 def _next(job: JobSeen, size: Size) -> Size:
-    """One worker more, and one ps where the ratio asks for it."""
-    ratio = job.start.workers / job.start.ps
-    more_ps = size.workers + 1 > ratio * size.ps and size.ps < job.most.ps
+    """One worker more, and one ps where the ratio asks for it; none where there are none."""
+    more_ps = (size.workers + 1) * job.start.ps > job.start.workers * size.ps and size.ps < job.most.ps
     return Size(size.ps + more_ps, size.workers + 1)
 
 

@@ -30,6 +30,8 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
     busy: bool = False
     progress: ProgressReported | None = None
     observed: tuple[Observed, ...] = ()
+    tried: tuple[Observed, ...] = ()
+    """As `observed`, but one for each number of cores a task, too."""
     recent: tuple[Reading, ...] = ()
     curve: tuple[Learned, ...] = ()
     pause_s: float | None = None

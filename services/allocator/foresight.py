@@ -1,0 +1,55 @@
+"""How much memory a task will need soon, from what it used: embedding tables grow while training (DLRover-RM).
+
+    needed = largest use + rate x examples ahead          [GiB]
+    rate   = slope of use over examples, by least squares; 0 where the rise is within twice the scatter around it
+
+From DLRover's public design: memory is taken to grow in proportion to steps, and a ps is enlarged before its limit.
+Ours: the test of the slope, so that flat but noisy memory raises no alarm; looking some minutes ahead instead of to the
+job's end, because memory can be changed in place again; and when to take memory back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+MARGIN = 1.15  # a limit is so many times the need
+NEAR = 1.05  # of the need must be left below a limit, else it is raised
+WIDE = 1.12  # a limit so many times what it should be is lowered
+STEP_GIB = 0.25
+SCATTER = 2.0
+
+
+def foreseen(points: Sequence[tuple[float, float]], ahead: float) -> float | None:
+    """GiB needed `ahead` examples from now; `points`: (examples, GiB). None: nothing was measured."""
+    known = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y) and y > 0]
+    if not known:
+        return None
+    x, y = np.array(known, dtype=np.float64).T
+    return float(y.max() + rate(x, y) * max(ahead, 0.0))
+
+
+def rate(x: np.ndarray, y: np.ndarray) -> float:
+    """GiB an example; 0 where memory does not clearly grow."""
+    spread = x - x.mean()
+    if len(x) < 3 or not spread.any():
+        return 0.0
+    slope = float(spread @ (y - y.mean()) / (spread @ spread))
+    scatter = float(np.std(y - y.mean() - slope * spread))
+    return slope if slope * float(np.ptp(x)) > SCATTER * scatter else 0.0
+
+
+def limit_for(need: float) -> float:
+    return math.ceil(need * MARGIN / STEP_GIB - 1e-9) * STEP_GIB
+
+
+def limit_due(limit: float, need: float | None, may_shrink: bool) -> float:
+    """The limit, or a new one where the need comes near to it or is far below."""
+    if need is None:
+        return limit
+    right = limit_for(need)
+    if need * NEAR > limit or (may_shrink and limit > WIDE * right):
+        return right
+    return limit

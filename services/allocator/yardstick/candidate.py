@@ -1,0 +1,44 @@
+"""A job as Optimus' rule sees it, and sums of resources."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from services.allocator.placement import Size
+from services.allocator.yardstick.fits import Rate
+from shared.messages import Resources
+
+Kind = Literal["ps", "worker"]
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """`remaining`: examples; `ps`, `worker`, `chief`: what one task wants; `least` and `most`: bounds, included."""
+
+    key: str
+    remaining: float
+    rate: Rate
+    ps: Resources
+    worker: Resources
+    chief: Resources = Resources()
+    least: Size = Size(1, 1)
+    most: Size
+
+    def task(self, kind: Kind) -> Resources:
+        return self.ps if kind == "ps" else self.worker
+
+    def wants(self, size: Size) -> Resources:
+        return total([(self.chief, 1), (self.ps, size.ps), (self.worker, size.workers)])
+
+
+def total(parts: Iterable[tuple[Resources, int]]) -> Resources:
+    """Each so many times."""
+    listed = list(parts)
+    return Resources(
+        cpu=math.fsum(one.cpu * times for one, times in listed),
+        memory_gib=math.fsum(one.memory_gib * times for one, times in listed),
+        gpu=sum(one.gpu * times for one, times in listed),
+    )

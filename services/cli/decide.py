@@ -1,0 +1,44 @@
+"""`weir decide`: the shipping decision for scripts, what-if, and simulators from outside.
+
+A JSON document a line on standard input (the nodes, the jobs, what is known of them), one a line on standard output:
+the whole wanted state of every job, and why. State is kept from line to line as in the live service. A line that cannot
+be used is answered with `{"line": n, "errors": [every reason]}`, and the next one is read. Nothing here needs NATS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+
+import msgspec
+
+from services.allocator.outside.answer import Answer, Desk, Refusal
+from services.allocator.policies import POLICIES
+from services.allocator.rules import Rules
+from services.cli.trouble import DONE
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    said = f"for jobs that name none (default: {Rules().policy})"
+    parser.add_argument("--policy", choices=sorted(POLICIES), default=Rules().policy, help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    desk = Desk(Rules(policy=args.policy), time.perf_counter)
+    encode = msgspec.json.Encoder().encode
+    for line in sys.stdin.buffer:
+        if document := line.strip():
+            sys.stdout.buffer.write(encode(_answered(desk, document)) + b"\n")
+            sys.stdout.buffer.flush()
+    return DONE
+
+
+def _answered(desk: Desk, line: bytes) -> Answer | Refusal:
+    """A fault of ours does not end the process either: whoever drives it is told, and goes on."""
+    try:
+        return desk.answer(line)
+    except Exception as fault:
+        traceback.print_exc()
+        return Refusal(line=desk.lines, errors=(f"the decision failed: {fault!r}",))

@@ -1,0 +1,90 @@
+"""`weir submit --dry-run`: what would happen now, and why; nothing is said on the bus, nothing is kept.
+
+The allocator's own state is what it last stored, and the log since then; its own rules are read from the environment,
+as it reads them. Whether the program is good is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from contextlib import aclosing
+
+from services.allocator import memory
+from services.allocator.placement import Size
+from services.allocator.proposal import Effect, Outlook, outlook
+from services.allocator.rules import Rules
+from services.allocator.state import State, apply
+from services.allocator.validate import Wrong, check
+from services.cli.filters import filters
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from services.cli.trouble import WRONG_USE, Trouble
+from shared import config
+from shared.bus import Bus
+from shared.messages import DeadLetter
+from shared.subjects import FACTS, ORDERS
+
+
+async def dry_run(bus: Bus, body: bytes) -> list[str]:
+    """What to tell a person of a request; raises `Trouble` with every reason against it."""
+    request = check(body)
+    if isinstance(request, Wrong):
+        raise _refused(request.job, request.reasons)
+    found = outlook(await _state(bus), request, time.time(), _rules())
+    if found.reasons:
+        raise _refused(request.job, found.reasons)
+    return told(request.key().replace(".", "/"), found)
+
+
+def _refused(job: str, reasons: tuple[str, ...]) -> Trouble:
+    return Trouble("\n".join([f"job {job} would be refused:", *(f"  - {reason}" for reason in reasons)]))
+
+
+def _rules() -> Rules:
+    known = {name: os.environ[name] for name in os.environ if name.startswith("WEIR_ALLOCATOR_")}
+    try:
+        return config.load(Rules, "allocator", known)
+    except config.BadSettings as bad:
+        raise Trouble(str(bad), WRONG_USE) from bad
+
+
+async def _state(bus: Bus) -> State:
+    """As the allocator's is, or will be once it has heard what is stored."""
+    state = await memory.recall(bus)
+    wanted = [Wanted(stream, filters(stream), after=state.sequences.get(stream, 0)) for stream in (ORDERS, FACTS)]
+    async with aclosing(read(bus, wanted, follow=False)) as entries:
+        async for entry in entries:
+            if not isinstance(entry.said, DeadLetter):
+                state = apply(state, entry.said, entry.stream, entry.sequence, entry.stored_s)
+    return state
+
+
+# ---------------------------------------------------------------- in words
+
+
+def told(job: str, found: Outlook) -> list[str]:
+    if not found.tasks:
+        return [f"job {job} would wait: {found.why}", *map(_effect, found.effects)]
+    counts = Counter(task.role for task in found.tasks)
+    nodes: dict[str, list[str]] = {}
+    for task in found.tasks:
+        nodes.setdefault(task.node, []).append(task.role)
+    places = "; ".join(f"{node}: {', '.join(roles)}" for node, roles in nodes.items())
+    return [
+        f"job {job} would start now with {counts['ps']} ps, {counts['worker']} workers, batch {found.batch}",
+        f"  why: {found.why}",
+        f"  where: {places}",
+        *(f"  rather than {o.ps} ps, {o.workers} workers: {o.why}" for o in found.alternatives),
+        *map(_effect, found.effects),
+    ]
+
+
+def _effect(effect: Effect) -> str:
+    job = effect.job.replace(".", "/")
+    return f"job {job} would have {_size(effect.beside)} instead of {_size(effect.without)}: {effect.why}"
+
+
+def _size(size: Size | None) -> str:
+    return f"{size.ps} ps, {size.workers} workers" if size else "nothing"

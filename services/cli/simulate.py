@@ -1,0 +1,226 @@
+"""`weir simulate`: what would happen to these jobs on these machines, under one policy or another.
+
+The shipping decision runs over a simulated cluster (see `services/allocator/simulator/`); the same seed gives the same
+world to every policy. Prints a table; on request writes the figures as JSON and draws a picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from services.allocator.policies import POLICIES
+from services.allocator.rules import Rules
+from services.allocator.simulator import cluster_file, files, log_file, recorded
+from services.allocator.simulator.outcome import Figures, Run, figures, timeline
+from services.allocator.simulator.run import simulate
+from services.allocator.simulator.scenario import Cluster, Scenario, Work
+from services.allocator.simulator.surfaces import Surface
+from services.allocator.simulator.tables import Bad
+from services.cli import simulated
+from services.cli.trouble import DONE, WRONG_USE, Trouble
+
+T = TypeVar("T")
+WIDTH = 110  # of the table, at least
+SHOWN = {
+    "jct_mean_s": "MEAN s",
+    "jct_median_s": "MEDIAN s",
+    "jct_p95_s": "P95 s",
+    "makespan_s": "MAKESPAN s",
+    "utilisation": "USED",
+    "completed": "DONE",
+    "resizes": "RESIZES",
+    "paused_s": "PAUSED s",
+    "decision_ms_p99": "DECIDES ms",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    usual = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
+    parser.add_argument("--jobs", type=Path, metavar="CSV", help="the jobs: when, what, how much")
+    parser.add_argument("--surfaces", type=Path, metavar="CSV", help="each model's measured speeds")
+    parser.add_argument("--loss", type=Path, metavar="CSV", help="each model's loss curve")
+    parser.add_argument("--cluster", type=Path, metavar="YAML", help="the nodes, and tenants on them")
+    said = "in place of these files: what `weir events --json` printed, to replay it under other policies"
+    parser.add_argument("--from-log", type=Path, metavar="LOG", help=said)
+    said = f"which, separated by commas (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}"
+    parser.add_argument("--policies", type=policies, default=(Rules().policy,), metavar="A,B", help=said)
+    said = f"training stands still so long at each change (default: {usual.restart_s:g}, or as in the log)"
+    parser.add_argument("--restart-seconds", type=_at_least_zero, metavar="S", help=said)
+    said = "of a job's speed between two reports, as a share, e.g. 0.03 (default: 0)"
+    parser.add_argument("--noise", type=_at_least_zero, default=usual.noise, metavar="SHARE", help=said)
+    said = f"how often a job reports (default: {usual.report_s:g}, or as in the log)"
+    parser.add_argument("--report-seconds", type=_above_zero, metavar="S", help=said)
+    parser.add_argument("--seed", type=int, default=0, help="the same seed, the same world (default: 0)")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
+    parser.add_argument("--timeline", action="store_true", help="in the JSON: each job's allocation over time")
+    parser.add_argument("--picture", type=Path, metavar="PNG", help="draw allocations, utilisation, completion times")
+
+
+def policies(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown or not names:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or text!r}: there are {', '.join(sorted(POLICIES))}")
+    return names
+
+
+def _at_least_zero(text: str) -> float:
+    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+
+
+def _above_zero(text: str) -> float:
+    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def _number(text: str, holds: Callable[[float], bool], what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not holds(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value
+
+
+# ---------------------------------------------------------------- running
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.timeline and not args.json:
+        raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
+    before, world = _recorded(args) if args.from_log else ([], scenario(args))
+    runs = [*before, *simulations(world, args.policies, args.seed)]
+    Console(width=max(Console().width, WIDTH)).print(table(runs))
+    if args.json:
+        _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, args.timeline))))
+    if args.picture:
+        _drawn(runs, args.picture)
+    return DONE
+
+
+def simulations(world: Scenario, names: Sequence[str], seed: int) -> Iterator[Run]:
+    """One run a policy, with a bar that counts finished jobs."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[day]}"), console=Console(stderr=True), transient=True) as bar:
+        for name in names:
+            line = bar.add_task(name, total=len(world.jobs), day="")
+
+            def watch(over: int, now: float, line: Any = line) -> None:
+                bar.update(line, completed=over, day=f"at {now:,.0f} s")
+
+            yield simulate(world, Rules(policy=name), seed, time.perf_counter, watch)
+
+
+def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, Any]]:
+    """By policy."""
+    told: dict[str, dict[str, Any]] = {done.policy: dict(figures(done)) for done in runs}
+    for done in runs if with_timeline else ():
+        told[done.policy]["timeline"] = timeline(done)
+    return told
+
+
+def table(runs: Sequence[Run]) -> Table:
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    drawn.add_column("POLICY", no_wrap=True)
+    for heading in SHOWN.values():
+        drawn.add_column(heading, justify="right", no_wrap=True)
+    for done in runs:
+        told = figures(done)
+        drawn.add_row(done.policy, *(_cell(name, told) for name in SHOWN))
+    return drawn
+
+
+def _cell(name: str, told: Figures) -> str:
+    value = told[name]
+    if value is None:
+        return "-"
+    if name == "utilisation":
+        return f"{value:.0%}"
+    if name == "completed":
+        return f"{value} of {told['submitted']}"
+    return f"{value:,.1f}" if "_ms_" in name else f"{value:,.0f}"
+
+
+# ---------------------------------------------------------------- files
+
+
+def scenario(args: argparse.Namespace) -> Scenario:
+    """What was handed in; raises `Trouble` with every reason against every file."""
+    if missing := [f"--{name}" for name in ("jobs", "surfaces", "cluster") if getattr(args, name) is None]:
+        raise Trouble(f"{' and '.join(missing)} must be given, or --from-log", WRONG_USE)
+    reasons: list[str] = []
+    surfaces = _read(args.surfaces, files.surfaces, reasons)
+    losses = _read(args.loss, files.losses, reasons) if args.loss else {}
+    jobs = _read(args.jobs, _jobs_with(surfaces), reasons)
+    cluster = _read(args.cluster, cluster_file.cluster, reasons)
+    if surfaces is None or losses is None or jobs is None or cluster is None:
+        raise _unusable(reasons)
+    return _as_asked(args, Scenario(jobs=jobs, cluster=cluster, surfaces=surfaces, losses=losses))
+
+
+def _recorded(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
+    """The run as it was, and its world."""
+    if given := [f"--{name}" for name in ("jobs", "surfaces", "loss", "cluster") if getattr(args, name)]:
+        raise Trouble(f"the log says what {', '.join(given)} would", WRONG_USE)
+    reasons: list[str] = []
+    log = _read(args.from_log, log_file.told, reasons)
+    if log is None:
+        raise _unusable(reasons)
+    found = recorded.past(log)
+    if found.left_out:
+        print(f"left out, because they never reported: {', '.join(found.left_out)}", file=sys.stderr)
+    return [found.run], _as_asked(args, found.scenario)
+
+
+def _as_asked(args: argparse.Namespace, world: Scenario) -> Scenario:
+    restart_s = world.restart_s if args.restart_seconds is None else args.restart_seconds
+    report_s = world.report_s if args.report_seconds is None else args.report_seconds
+    return replace(world, restart_s=restart_s, report_s=report_s, noise=args.noise)
+
+
+def _unusable(reasons: Sequence[str]) -> Trouble:
+    return Trouble("\n".join(["these files cannot be used:", *reasons]), WRONG_USE)
+
+
+def _jobs_with(surfaces: dict[str, Surface] | None) -> Callable[[str], tuple[Work, ...]]:
+    return lambda text: files.jobs(text, surfaces)
+
+
+def _read(path: Path, parse: Callable[[str], T], reasons: list[str]) -> T | None:
+    try:
+        return parse(path.read_text("utf-8"))
+    except Bad as bad:
+        reasons += [f"  {path}: {line}" for line in str(bad).splitlines()]
+    except OSError as error:
+        reasons.append(f"  {path}: {error.strerror}")
+    except UnicodeDecodeError as error:
+        reasons.append(f"  {path}: is not text in UTF-8: {error.reason}")
+    return None
+
+
+def _write(path: Path, body: bytes) -> None:
+    try:
+        path.write_bytes(body + b"\n")
+    except OSError as error:
+        raise Trouble(f"cannot write {path}: {error.strerror}") from error
+
+
+def _drawn(runs: Sequence[Run], path: Path) -> None:
+    try:
+        simulated.draw(runs, path)
+    except ModuleNotFoundError as error:
+        raise Trouble(f"no picture: {error.name} is not installed (pip install 'weir[local]')") from error
+    except OSError as error:
+        raise Trouble(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,70 @@
+"""Weir's own policy."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.job import Observed
+from services.allocator.placement import Node, Size
+from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.weir import weir
+from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan
+from tests.allocator.builders import request, span
+
+SIZES = RoleResources(chief=Resources(), ps=Resources(cpu=0.5), worker=Resources(cpu=0.5))
+
+
+def node(cpu: float, name: str = "n") -> Node:
+    return Node(name, Resources(cpu=cpu, memory_gib=64.0), Resources(cpu=64.0, memory_gib=64.0))
+
+
+def waiting(name: str) -> JobSeen:
+    asked = request(job=name, ps=span(1, 1, 1), workers=span(1, 1, 8), resources=SIZES)
+    return JobSeen(key=f"default.{name}", request=asked, sizes=SIZES, submitted_s=0.0)
+
+
+def running(name: str, left: int, since_s: float = -1000.0) -> JobSeen:
+    """One worker did 100 examples/s, two did 190."""
+    job = waiting(name)
+    report = ProgressReported(job=name, uid=1, step=1, epoch=0, samples=0, total_samples=left, samples_per_second=100.0)
+    seen = (Observed(1, 1, 32, 100.0), Observed(1, 2, 32, 190.0))
+    tasks = tuple(
+        TaskPlan(role=role, index=0, serial=n, node="n", resources=Resources(cpu=0.5))
+        for n, role in enumerate(("ps", "worker"))
+    )
+    had = replace(job, size=Size(1, 1), batch=32, tasks=tasks, since_s=since_s)
+    return replace(had, progress=report, observed=seen, pause_s=1.0)
+
+
+def workers(wants: list[Want]) -> dict[str, int]:
+    return {want.job.removeprefix("default."): want.workers for want in wants}
+
+
+def test_a_job_alone_gets_what_is_free():
+    assert workers(weir([node(1.0)], [running("one", 10_000)], 0.0)) == {"one": 3}
+
+
+def test_the_shorter_of_two_gets_more():
+    got = workers(weir([node(1.5)], [running("long", 100_000), running("short", 1_000)], 0.0))
+    assert got["short"] > got["long"] >= 1
+
+
+def test_a_job_that_has_just_paused_is_left_as_it_is():
+    assert weir([node(2.0)], [running("one", 10_000, since_s=-5.0)], 0.0) == []
+
+
+def test_a_job_in_flight_is_left_as_it_is():
+    assert weir([node(2.0)], [replace(running("one", 10_000), busy=True)], 0.0) == []
+
+
+def test_a_running_job_keeps_its_floor_however_long_it_is():
+    got = workers(weir([node(0.0)], [running("long", 10**9), running("short", 10)], 0.0))
+    assert got["long"] == 1
+
+
+def test_a_job_that_waits_asks_at_least_for_its_floor():
+    assert workers(weir([node(0.0)], [waiting("one")], 0.0)) == {"one": 1}
+
+
+def test_nothing_to_decide_is_no_error():
+    assert weir([], [], 0.0) == [] and weir([], [waiting("one")], 0.0)[0].workers == 1

@@ -1,0 +1,28 @@
+"""Answers that are kept while the same object is asked about."""
+
+from __future__ import annotations
+
+from services.allocator.kept import Kept
+
+
+def test_the_same_object_is_asked_about_once_and_an_equal_one_again() -> None:
+    asked: list[tuple[int, ...]] = []
+    total = Kept(lambda numbers: asked.append(numbers) or sum(numbers))
+    one, same = (1, 2, 3), tuple([1, 2, 3])
+    assert [total(one), total(one), total(same)] == [6, 6, 6]
+    assert len(asked) == 2
+
+
+def test_what_was_asked_longest_ago_is_forgotten() -> None:
+    asked: list[tuple[int]] = []
+    first = Kept(lambda one: asked.append(one) or one[0], most=4)
+    things = [(number,) for number in range(5)]
+    assert [first(thing) for thing in things] == [0, 1, 2, 3, 4]
+    assert [first(things[0]), first(things[4])] == [0, 4]
+    assert len(asked) == 6 and len(first.known) <= 4
+
+
+def test_an_answer_is_never_that_of_an_object_which_is_gone() -> None:
+    """An id is used again once its object is gone; so what is remembered must stay alive."""
+    first = Kept(lambda one: one[0], most=8)
+    assert [first((number,)) for number in range(1000)] == list(range(1000))

@@ -1,0 +1,76 @@
+"""`weir decide` as a program: a line in, a line out, whatever the line is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from services.__main__ import weir
+
+NODES = [{"name": "n1", "cpu": 2, "memory_gib": 8}]
+REQUEST = {"ps": 1, "workers": {"start": 1, "min": 1, "max": 4}, "batch": 64}
+REQUEST |= {"resources": {"ps": {"cpu": 1}, "worker": {"cpu": 1}}}
+
+
+def document(now: float, nodes: list[dict[str, Any]], **job: Any) -> str:
+    return json.dumps({"now": now, "nodes": nodes, "jobs": [{"job": "one", "request": REQUEST, **job}]})
+
+
+def answers(*lines: str, policy: str = "config-manager") -> list[dict[str, Any]]:
+    words = [sys.executable, "-m", "services", "decide", "--policy", policy]
+    ended = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def test_a_line_in_and_a_line_out_and_the_state_between_them() -> None:
+    larger = [*NODES, {"name": "n2", "cpu": 2, "memory_gib": 8}]
+    runs = {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64, "since_s": 0}
+    first, wrong, grown = answers(document(0, NODES), "{", document(600, larger, current=runs))
+    assert first["decisions"][0] | {"reason": ""} == {
+        "job": "one",
+        "chief": "n1",
+        "ps": ["n1"],
+        "workers": ["n1"],
+        "batch": 64,
+        "reason": "",
+        "gain": 0.0,
+        "cost_s": 0.0,
+    }
+    assert first["decision_ms"] > 0
+    assert wrong["line"] == 2 and wrong["errors"][0].startswith("not JSON")
+    assert sorted(grown["decisions"][0]["workers"]) == ["n1", "n2", "n2"]
+
+
+def test_empty_lines_and_an_end_without_any_are_fine() -> None:
+    assert answers() == [] and len(answers("", document(0, NODES), "  ", "")) == 1
+
+
+def test_the_policy_is_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        weir(["decide", "--policy", "best"])
+    assert ended.value.code == 2 and "config-manager" in capsys.readouterr().err
+
+
+def test_a_fault_of_a_policy_is_told_and_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    import io
+
+    from services.allocator.policies import POLICIES
+
+    def faulty(*_: Any) -> Any:
+        raise ZeroDivisionError("by design")
+
+    monkeypatch.setitem(POLICIES, "faulty", faulty)
+    lines = "\n".join([document(0, NODES)] * 2).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+    assert weir(["decide", "--policy", "faulty"]) == 0
+    told = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [(one["line"], one["errors"]) for one in told] == [
+        (number, ["the decision failed: ZeroDivisionError('by design')"]) for number in (1, 2)
+    ]

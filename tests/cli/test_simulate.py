@@ -1,0 +1,167 @@
+"""`weir simulate`: from files to a table, figures and a picture. The numbers in the files are invented."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.__main__ import weir
+from shared.messages import AllocationDecided, JobFinished, Message, TaskPlan
+from tests.allocator.builders import EVEN, ONE_CORE, accepted, node, progress, request, resumed
+from tests.allocator.simulator.test_recorded import line
+
+SURFACES = "model,ps,workers,global_batch,samples_per_second\n" + "".join(
+    f"net,{ps},{workers},64,{100 * workers**0.8:.1f}\n" for ps in (1, 2) for workers in (1, 2, 4, 8)
+)
+JOBS = "job,submitted_s,model,samples,global_batch,ps,workers,max_workers\n" + "".join(
+    f"job-{number},{30 * number},net,{20_000 + 5_000 * number},64,1,1,8\n" for number in range(6)
+)
+CLUSTER = "nodes:\n  - {count: 3, cpu: 6, memory_gib: 16}\ntenants:\n  - {node: node-2, cpu: 6, from_s: 0, to_s: 120}\n"
+LOSS = "model,samples,loss\nnet,0,2.0\nnet,20000,0.5\n"
+FIGURES = {"jct_mean_s", "jct_median_s", "jct_p95_s", "makespan_s", "utilisation", "completed", "resizes", "paused_s"}
+FIGURES |= {"decision_ms_p50", "decision_ms_p99"}
+
+ROLES: tuple[Any, ...] = ("chief", "ps", "worker")
+DECIDED = AllocationDecided(
+    job="mnist",
+    uid=1,
+    generation=1,
+    revision=1,
+    request=request(resources=EVEN),
+    tasks=tuple(
+        TaskPlan(role=role, index=0, serial=serial, node="n1", resources=ONE_CORE) for serial, role in enumerate(ROLES)
+    ),
+    batch=32,
+    reason="-",
+)
+FINISHED = JobFinished(job="mnist", uid=1, generation=1, outcome="succeeded")
+SAID: tuple[tuple[Message, float], ...] = (
+    (node(), 0.0),
+    (accepted(request(resources=EVEN)), 0.0),
+    (accepted(request("silent"), uid=2), 1.0),
+    (DECIDED, 1.0),
+    (resumed(1), 10.0),
+    (progress(1, done=500, total=1000, speed=10.0), 60.0),
+    (FINISHED, 110.0),
+)
+STORY = [(message, 1_000_000.0 + at_s, number) for number, (message, at_s) in enumerate(SAID, start=1)]
+"""One job of a thousand examples, ten a second, and one that never said a word."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("jobs.csv", JOBS), ("surfaces.csv", SURFACES), ("cluster.yaml", CLUSTER), ("loss.csv", LOSS)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def simulate(folder: Path, *more: object) -> int:
+    files = ("--jobs", folder / "jobs.csv", "--surfaces", folder / "surfaces.csv", "--cluster", folder / "cluster.yaml")
+    return weir(["simulate", *map(str, files), *map(str, more)])
+
+
+def told(folder: Path, *more: object) -> dict[str, Any]:
+    assert simulate(folder, "--json", folder / "out.json", *more) == 0
+    read: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return read
+
+
+def test_each_policy_has_its_figures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = told(folder, "--policies", "static,config-manager", "--restart-seconds", "5", "--noise", "0.03")
+    assert list(figures) == ["static", "config-manager"]
+    assert all(set(of) >= FIGURES and "timeline" not in of for of in figures.values())
+    assert figures["static"]["completed"] == figures["config-manager"]["completed"] == 6
+    assert figures["static"]["resizes"] == 0 < figures["config-manager"]["resizes"]
+    assert figures["config-manager"]["makespan_s"] < figures["static"]["makespan_s"]
+    shown = capsys.readouterr().out
+    assert "POLICY" in shown and "config-manager" in shown and "6 of 6" in shown and "…" not in shown
+
+
+def test_the_timeline_is_every_job_s_allocation(folder: Path) -> None:
+    timeline = told(folder, "--policies", "config-manager", "--timeline")["config-manager"]["timeline"]
+    assert list(timeline) == [f"job-{number}" for number in range(6)]
+    assert all(steps[-1][1:] == [0, 0, 0] and steps[0][1] == 1 for steps in timeline.values())
+
+
+def test_the_same_seed_gives_the_same_file(folder: Path) -> None:
+    def figures(seed: int) -> dict[str, Any]:
+        read = told(folder, "--policies", "config-manager", "--noise", "0.1", "--timeline", "--seed", seed)
+        return {name: value for name, value in read["config-manager"].items() if not name.startswith("decision_ms")}
+
+    assert figures(3) == figures(3) != figures(4)
+
+
+def test_losses_are_read_too(folder: Path) -> None:
+    assert told(folder, "--loss", folder / "loss.csv", "--policies", "static")["static"]["completed"] == 6
+
+
+def test_a_picture_is_drawn(folder: Path) -> None:
+    assert simulate(folder, "--policies", "static,config-manager", "--picture", folder / "out.png") == 0
+    assert (folder / "out.png").read_bytes().startswith(b"\x89PNG") and (folder / "out.png").stat().st_size > 20_000
+
+
+def test_every_reason_against_every_file_is_told_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "jobs.csv").write_text(JOBS.replace("20000", "few").replace("25000", "-1"))
+    (folder / "surfaces.csv").write_text(SURFACES.replace("100.0", "0"))
+    (folder / "cluster.yaml").write_text(CLUSTER.replace("count: 3", "count: none"))
+    assert simulate(folder, "--loss", folder / "none.csv") == 2
+    reasons = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix(f"  {folder}/") for line in reasons] == [
+        "weir simulate: these files cannot be used:",
+        "surfaces.csv: line 2, column 5 (samples_per_second): 0 is not above 0",
+        "surfaces.csv: line 6, column 5 (samples_per_second): 0 is not above 0",
+        "none.csv: No such file or directory",
+        "jobs.csv: line 2, column 4 (samples): 'few' is not a number",
+        "jobs.csv: line 3, column 4 (samples): -1 is not above 0",
+        "cluster.yaml: line 2, column 13: nodes[0].count: Expected `int`, got `str`",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words", [("--policies", "best"), ("--noise", "-1"), ("--restart-seconds", "soon"), ("--report-seconds", "0")]
+)
+def test_wrong_options_end_with_2(folder: Path, words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        simulate(folder, *words)
+    assert ended.value.code == 2 and words[0] in capsys.readouterr().err
+
+
+def test_a_timeline_needs_a_file_to_be_in(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(folder, "--timeline") == 2
+    assert "say where with --json OUT" in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_no_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(folder, "--json", folder / "no" / "out.json") == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------- yesterday's log
+
+
+def test_a_log_is_replayed_beside_what_was(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "log").write_bytes(b"\n".join(line(*one) for one in STORY))
+    words = ["simulate", "--from-log", folder / "log", "--policies", "static", "--json", folder / "out.json"]
+    assert weir([*map(str, words)]) == 0
+    figures = json.loads((folder / "out.json").read_text())
+    assert list(figures) == ["recorded", "static"]
+    assert figures["recorded"]["makespan_s"] == 110.0 and figures["static"]["makespan_s"] == pytest.approx(101.0)
+    assert figures["recorded"]["decision_ms_p50"] is None
+    told = capsys.readouterr()
+    assert "left out, because they never reported: silent" in told.err and "recorded" in told.out
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ([], "--jobs and --surfaces and --cluster must be given, or --from-log"),
+        (["--from-log", "log", "--jobs", "jobs.csv"], "the log says what --jobs would"),
+        (["--from-log", "nowhere"], "nowhere: No such file or directory"),
+    ],
+)
+def test_there_is_one_source_of_jobs(words: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert weir(["simulate", *words]) == 2
+    assert why in capsys.readouterr().err

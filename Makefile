@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-elastic-batch clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,6 +37,9 @@ bench-overhead: $(READY) ## what Weir costs while nothing changes, against a pla
 
 bench-reaction: $(READY) ## from a pod's deletion to the decision, on 500 nodes with 5,000 pods
 	$(BIN)/python -m tests.bench.reaction
+
+bench-elastic-batch: $(READY) ## IBM's scaler: exact, fast, and what a variable batch gains (SURFACES=FILE: measured speeds)
+	$(BIN)/python -m tests.bench.elastic_batch
 
 clean: ## remove the environment and what `weir up` left
 	rm -rf $(VENV) .weir

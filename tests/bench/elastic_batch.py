@@ -1,0 +1,289 @@
+"""IBM's elastic scaler: is its programme exact and fast, and when does a variable batch pay?
+
+    make bench-elastic-batch [SURFACES=FILE]      FILE: model,global_batch,gpus,samples_per_second
+
+Arrivals over eight hours on 40 devices, decided every 10 minutes: constant loads (low to high) and bursts, in drop and
+queue mode, for several limits of what a device's memory holds. The programme with a variable batch against itself with
+the batch fixed at the minimum, the maximum, or at random, and against FIFO without elasticity. Load: device-seconds of
+work arriving per second and device, at the speed of one device without a limit. Without SURFACES the speeds are those
+of a formula with stated coefficients; with it, the measured ones, and the analyser's error at hidden points is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from services.allocator.policies.elastic_batch import autoscale
+from services.allocator.scalability import Limits, Table, Timing, scale_table
+from tests.bench.elastic_models import Load, analysed, arriving, by_formula, by_measurement, can_run, measured
+from tests.bench.elastic_world import ARMS, FIXED, Model, World, play
+from tests.bench.report import finish, median, percentile, say
+
+SURFACES = os.environ.get("SURFACES", "")
+PICTURE = Path(os.environ.get("BENCH_PICTURE", "bench-elastic-batch.png"))
+SEEDS = int(os.environ.get("BENCH_SEEDS", "3"))
+CASES = 3000
+DEVICES, DEVICES_MAX = 40, 16
+INTERVAL_S, RESTART_S, UPTO_S = 600.0, 30.0, 8 * 3600.0
+LOADS = (0.25, 0.5, 0.75, 1.0, 2.0)
+"""From low to high."""
+CAPS = (32, 64, 128, 4096)
+"""Examples that a device holds; the last is as good as no limit."""
+COSTS_S = (0.0, 30.0, 120.0, 600.0, 2400.0, 9600.0, 38400.0)
+DEAR = ("load 0.5", 64)
+"""Where restarts are many enough to tell: arrivals, and what a device holds. Under more load few jobs change."""
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm under one condition, over all seeds. `completion_s`: mean, arrival to finish."""
+
+    arrivals: str
+    cap: int
+    mode: str
+    restart_s: float
+    arm: str
+    submitted: int
+    completed: int
+    completion_s: float
+    restarts: int
+
+
+# ---------------------------------------------------------------- (a) exact
+
+
+def equals_brute_force(cases: int) -> bool:
+    """On random small tables, infeasible entries among them."""
+    chance = random.Random(5)
+    return all(_agrees(chance) for _ in range(cases))
+
+
+def _agrees(chance: random.Random) -> bool:
+    devices = chance.randint(1, 9)
+    tables = [_random_scales(chance) for _ in range(chance.randint(1, 4))]
+    picks = autoscale([Table(np.array(s), np.arange(len(s))) for s in tables], devices)
+    kept = [(scales, pick) for scales, pick in zip(tables, picks, strict=True) if pick]
+    best = _brute([scales for scales, _ in kept], devices)
+    within = sum(pick.devices for _, pick in kept) <= devices
+    able = [scales for scales in tables if max(scales) > -np.inf]
+    one_more = _brute(able[: len(kept) + 1], devices) if len(able) > len(kept) else -np.inf
+    return within and one_more == -np.inf and abs(sum(s[p.devices - 1] for s, p in kept) - best) < 1e-9
+
+
+def _random_scales(chance: random.Random) -> list[float]:
+    entries = range(chance.randint(1, 6))
+    return [-np.inf if chance.random() < 0.3 else chance.choice([1.0, 2.0, chance.uniform(0, 5)]) for _ in entries]
+
+
+def _brute(tables: Sequence[Sequence[float]], devices: int) -> float:
+    picks = itertools.product(*(range(len(scales)) for scales in tables))
+    sums = (sum(s[g] for s, g in zip(tables, p, strict=True)) for p in picks if sum(p) + len(p) <= devices)
+    return max(sums, default=-np.inf)
+
+
+# ---------------------------------------------------------------- (b) fast
+
+
+def decide_ms(jobs: int = 640, devices: int = 1024, each: int = 64, times: int = 9) -> list[float]:
+    """Tables, trim, programme and read-back of one decision; every time other jobs."""
+    chance = np.random.default_rng(2)
+    return [_decision_ms([_random_job(chance, each) for _ in range(jobs)], devices) for _ in range(times)]
+
+
+def _random_job(chance: np.random.Generator, devices_max: int) -> tuple[Timing, Limits]:
+    cap = int(chance.integers(16, 129))
+    timing = Timing(*(cap * chance.uniform([0.01, 1.0 / cap, 0.05, 0.0], [0.1, 1.0 / cap, 1.0, 0.02])))
+    least = int(cap * chance.uniform(0.2, 1.2))
+    return timing, Limits(batch_min=least, batch_max=64 * cap, device_batch_max=cap, devices_max=devices_max)
+
+
+def _decision_ms(jobs: Sequence[tuple[Timing, Limits]], devices: int) -> float:
+    begin = time.perf_counter()
+    picks = autoscale([scale_table(timing.rate, limits) for timing, limits in jobs], devices)
+    took = (time.perf_counter() - begin) * 1000
+    assert sum(pick.devices for pick in picks if pick) <= devices
+    return took
+
+
+# ---------------------------------------------------------------- (c) does it pay?
+
+
+def bursts(now: float) -> float:
+    """An hour of much, an hour of little."""
+    return 4.0 if now // 3600 % 2 == 0 else 0.1
+
+
+def spikes(now: float) -> float:
+    """About thirty jobs in ten minutes, and eighty minutes to work them off."""
+    return 3.0 if now % 5400 < 600 else 0.0
+
+
+def conditions() -> dict[str, Load]:
+    constant = {f"load {load:g}": (lambda now, load=load: load) for load in LOADS}
+    return {**constant, "bursts": bursts, "spikes": spikes}
+
+
+def table(models: Sequence[Model]) -> list[Cell]:
+    """Every arm in every condition."""
+    cells = []
+    for name, mode in itertools.product(conditions(), ("drop", "queue")):
+        for cap in CAPS:
+            cells += row(models, name, cap, mode, RESTART_S)
+        say(f"{name}, {mode}: {_told(cells[-len(ARMS) * len(CAPS) :])}")
+    return cells
+
+
+def row(models: Sequence[Model], arrivals: str, cap: int, mode: str, restart_s: float) -> list[Cell]:
+    world = World(
+        devices=DEVICES,
+        devices_max=DEVICES_MAX,
+        device_batch_max=cap,
+        interval_s=INTERVAL_S,
+        restart_s=restart_s,
+        drop=mode == "drop",
+    )
+    able = [model for model in models if can_run(model, cap, DEVICES_MAX)]
+    load = conditions()[arrivals]
+    traces = [arriving(able, DEVICES, load, UPTO_S, seed) for seed in range(SEEDS)] if able else []
+    return [_cell(world, arrivals, mode, arm, traces) for arm in ARMS] if able else []
+
+
+def _cell(world: World, arrivals: str, mode: str, arm: str, traces: Sequence[Any]) -> Cell:
+    played = [play(world, trace, ARMS[arm]) for trace in traces]
+    done = [s for one in played for s in one.completion_s]
+    return Cell(
+        arrivals=arrivals,
+        cap=world.device_batch_max,
+        mode=mode,
+        restart_s=world.restart_s,
+        arm=arm,
+        submitted=sum(len(trace) for trace in traces),
+        completed=len(done),
+        completion_s=sum(done) / len(done) if done else 0.0,
+        restarts=sum(one.restarts for one in played),
+    )
+
+
+def ratios(cells: Iterable[Cell], against: str) -> list[tuple[Cell, float]]:
+    """What a variable batch gains, condition by condition: jobs completed when dropping, speed when queueing."""
+    by_arm: dict[tuple[Any, ...], dict[str, Cell]] = {}
+    for cell in cells:
+        by_arm.setdefault((cell.arrivals, cell.cap, cell.mode, cell.restart_s), {})[cell.arm] = cell
+    return [(arms["variable"], _ratio(arms["variable"], arms[against])) for arms in by_arm.values()]
+
+
+def _ratio(variable: Cell, other: Cell) -> float:
+    if variable.mode == "drop":
+        return variable.completed / max(1, other.completed)
+    return other.completion_s / max(1e-9, variable.completion_s)
+
+
+def _told(cells: Sequence[Cell]) -> str:
+    parts = []
+    for arm in [*FIXED, "fifo"]:
+        told = " ".join(f"{ratio:.2f}" for _, ratio in ratios(cells, arm))
+        parts.append(f"{arm} {told}")
+    return f"ratio at caps {' '.join(str(c) for c in CAPS)}: " + "; ".join(parts)
+
+
+def best(cells: Sequence[Cell], mode: str, arms: Sequence[str]) -> tuple[float, str]:
+    """The largest ratio, and where it appears."""
+    found = [(ratio, c, arm) for arm in arms for c, ratio in ratios(cells, arm) if c.mode == mode]
+    ratio, cell, arm = max(found, key=lambda one: one[0])
+    return ratio, f"{cell.arrivals}, {cell.cap} a device, against {arm}"
+
+
+def costs(models: Sequence[Model]) -> list[Cell]:
+    """The dearer a restart, the less is gained by whoever restarts."""
+    return [cell for cost in COSTS_S for cell in row(models, *DEAR, "queue", cost)]
+
+
+# ---------------------------------------------------------------- told
+
+
+def draw(cells: Sequence[Cell], dear: Sequence[Cell]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+    for axis, mode, what in ((axes[0], "drop", "jobs completed"), (axes[1], "queue", "speed of completion")):
+        for cap, arm in itertools.product(CAPS, ("fixed-max", "fixed-random")):
+            found = {c.arrivals: r for c, r in ratios(cells, arm) if c.mode == mode and c.cap == cap}
+            points = [(load, found[f"load {load:g}"]) for load in LOADS if f"load {load:g}" in found]
+            style = {"label": f"{arm}, {cap} a device", "linestyle": "-" if arm == "fixed-max" else "--"}
+            axis.plot(*zip(*points, strict=True), color=f"C{CAPS.index(cap)}", marker="o", **style) if points else None
+        axis.set(title=f"variable batch: {what}, times that of", xlabel="load", yscale="log")
+        axis.axhline(1, color="grey", linewidth=0.8)
+    for arm in [*FIXED, "fifo"]:
+        axes[2].plot(COSTS_S[: len(dear) // len(ARMS)], [r for _, r in ratios(dear, arm)], marker="o", label=arm)
+    axes[2].set(title=f"speed of completion ({DEAR[0]}, {DEAR[1]} a device)", xlabel="a restart, s", yscale="log")
+    axes[2].set_xscale("symlog", linthresh=30)
+    axes[2].set_xlim(left=0)
+    axes[2].axvline(INTERVAL_S, color="grey", linestyle=":")
+    for axis in axes[1:]:
+        axis.legend(fontsize=7)
+    for axis in axes:
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+    figure.savefig(PICTURE, dpi=110)
+
+
+def print_table(cells: Sequence[Cell]) -> None:
+    say(f"{'arrivals':9} {'cap':>5} {'mode':6} {'cost':>6} {'arm':13} {'completed':>12} {'mean, s':>9} {'restarts':>9}")
+    for c in cells:
+        where = f"{c.arrivals:9} {c.cap:5} {c.mode:6} {c.restart_s:6.0f} {c.arm:13}"
+        say(f"{where} {f'{c.completed}/{c.submitted}':>12} {c.completion_s:9.0f} {c.restarts:9}")
+
+
+def analyser_errors(known: dict[str, Any]) -> dict[str, float]:
+    """Of the analyser at numbers of devices that it was not shown: medians of the relative errors."""
+    return {name: round(median(analysed(points)[1]), 3) for name, points in known.items()}
+
+
+def main() -> dict[str, Any]:
+    known = measured(Path(SURFACES)) if SURFACES else {}
+    models = by_measurement(known) if known else by_formula()
+    exact = equals_brute_force(CASES)
+    say(f"equals brute force in {CASES} cases: {exact}")
+    took = decide_ms()
+    say(f"640 jobs x 1,024 devices, up to 64 each: median {median(took):.1f} ms, most {max(took):.1f} ms")
+    cells, dear = table(models), costs(models)
+    print_table([*cells, *dear])
+    draw(cells, dear)
+    say(f"the picture: {PICTURE}")
+    return result(exact, took, cells, dear) | ({"analyser_error_median": analyser_errors(known)} if known else {})
+
+
+def result(exact: bool, took: Sequence[float], cells: Sequence[Cell], dear: Sequence[Cell]) -> dict[str, Any]:
+    completed, completion = best(cells, "drop", FIXED), best(cells, "queue", FIXED)
+    by_cost = {arm: [round(r, 3) for _, r in ratios(dear, arm)] for arm in [*FIXED, "fifo"]}
+    return {
+        "equals_brute_force": exact,
+        "decide_ms": median(took),
+        "decide_ms_p99": percentile(took, 0.99),
+        "completed_ratio_max": completed[0],
+        "completed_ratio_max_at": completed[1],
+        "completion_speedup_max": completion[0],
+        "completion_speedup_max_at": completion[1],
+        "completed_ratio_max_by_arm": {arm: round(best(cells, "drop", [arm])[0], 3) for arm in [*FIXED, "fifo"]},
+        "completion_speedup_max_by_arm": {arm: round(best(cells, "queue", [arm])[0], 3) for arm in [*FIXED, "fifo"]},
+        "interval_s": INTERVAL_S,
+        "restart_costs_s": list(COSTS_S),
+        "completion_speedup_by_restart_cost": by_cost,
+        "gain_left_at_dearest": max(by_cost["fixed-max"][-1:] + by_cost["fifo"][-1:], default=0.0),
+        "table": [msgspec.structs.asdict(cell) for cell in cells],
+    }
+
+
+if __name__ == "__main__":
+    finish(main())

@@ -127,7 +127,14 @@ def elastic_batch(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) 
     wants = _shared(on_devices, device_pool(cluster, on_devices))
     grown = {want.job: want.workers for want in wants}
     taken = sum(cores(job, grown[job.key]) - _held(job) for job in on_devices if job.key in grown)
-    return [*wants, *_shared(on_cores, core_pool(cluster, on_cores, max(0, taken)))]
+    return [*wants, *_shared(on_cores, core_pool(cluster, on_cores, max(0, min(taken, _spare(cluster, on_cores)))))]
+
+
+def _spare(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> int:
+    """Thousandths of a core beyond what those that run cannot do without; so much others may take from them."""
+    pool = core_pool(cluster, jobs, 0)
+    held = (pool.cost(j, j.size.workers if j.busy else j.least.workers) for j in jobs if j.size)
+    return (pool.units - sum(held)) * pool.unit
 
 
 def _held(job: JobSeen) -> int:

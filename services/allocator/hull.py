@@ -32,12 +32,15 @@ def hull(configs: Iterable[Config], base: Config | None = None) -> list[Config]:
     for config in sorted(configs, key=lambda c: (c.cost, -c.speed)):
         if config.speed <= (kept[-1] if kept else base or NOTHING).speed:
             continue
-        while kept and _slope(kept[-2] if len(kept) > 1 else base, kept[-1]) <= _slope(kept[-1], config):
+        while kept and _slope(kept[-2] if len(kept) > 1 else base, kept[-1]) * ALIKE < _slope(kept[-1], config):
             kept.pop()
         kept.append(config)
     return kept
 
 
+ALIKE = 1.02
+"""A step that gains so much more for its cost than the one before it still comes after it, so that straight lines keep
+their points, and a model's rounding does not decide."""
 NOTHING = Config(Size(0, 0), 0, Resources(), 0.0, 0.0)
 
 

@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-elastic-batch clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-elastic-batch bench-dike clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,9 @@ bench-reaction: $(READY) ## from a pod's deletion to the decision, on 500 nodes 
 
 bench-elastic-batch: $(READY) ## IBM's scaler: exact, fast, and what a variable batch gains (SURFACES=FILE: measured speeds)
 	$(BIN)/python -m tests.bench.elastic_batch
+
+bench-dike: $(READY) ## probes against the best size and static rules, on measured speeds: SURFACES=FILE.csv
+	$(BIN)/python -m tests.bench.dike $(SURFACES)
 
 clean: ## remove the environment and what `weir up` left
 	rm -rf $(VENV) .weir

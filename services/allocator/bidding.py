@@ -50,13 +50,13 @@ class Bid(msgspec.Struct, frozen=True, kw_only=True):
     """Throughput and cost of the present plan."""
 
 
-def in_reach(now: Plan, least: Size, most: Size, ps_cpu: float, node_cpu: float) -> Array:
-    """Plans [plans, 4] within a factor of two of `now`, and bounded; a ps has `ps_cpu` cores or more."""
+def in_reach(now: Plan, least: Size, most: Size, node_cpu: float) -> Array:
+    """Plans [plans, 4] near `now` in each of the four numbers, within the job's bounds and a node's cores."""
     axes = (
         _counts(now.ps, least.ps, most.ps),
         _counts(now.workers, least.workers, most.workers),
-        _cores(now.ps_cpu, ps_cpu, node_cpu),
-        _cores(now.worker_cpu, CORES_LEAST, node_cpu),
+        _cores(now.ps_cpu, node_cpu),
+        _cores(now.worker_cpu, node_cpu),
     )
     return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 4)
 
@@ -67,9 +67,9 @@ def _counts(now: int, least: int, most: int) -> Array:
     return np.unique(np.append(np.round(np.geomspace(low, high, COUNTS)), min(max(now, low), high)))
 
 
-def _cores(now: float, least: float, most: float) -> Array:
+def _cores(now: float, most: float) -> Array:
     tried = np.round(now * np.array(CORES) / CORES_STEP) * CORES_STEP
-    return np.unique(np.round(np.clip(tried, min(max(least, CORES_LEAST), most), most), 6))
+    return np.unique(np.round(np.clip(tried, CORES_LEAST, max(most, CORES_LEAST)), 2))
 
 
 def front(cost: Array, gain: Array) -> NDArray[np.intp]:

@@ -1,15 +1,15 @@
 """Which size to try next, and which to keep: the search of sizes by measuring a few.
 
-Each observation is fitted (`speed.py`), and the size with the largest expected improvement is tried next (Mockus,
-1975; Jones, Schonlau & Welch, Efficient Global Optimization, 1998). With m and s the mean and standard deviation of log
+Each observation is fitted (`speed.py`), and the size with the largest expected improvement is tried next (Mockus, 1975;
+Jones, Schonlau & Welch, Efficient Global Optimization, 1998). With m and s the mean and the standard deviation of log
 speed at a size, and b the largest mean among the sizes that were tried:
 
     z = (m - b)/s      gain = (m - b) Phi(z) + s phi(z)             [relative speed, to first order]
 
-It is the mean of what the size would be faster, where it would be. So a promising and a little-known size are both
-worth a try, and no try is worth it once nothing is left to be gained. Kept is the size with the best *mean* among
-those that were tried, not the one with the best luck. That probing and refitting make the last per cents is what
-Dike's figures need; that they are chosen this way is ours.
+It is by how much the size would be faster, in the mean, counting nothing where it would be slower. So a promising size
+is worth a try, and so is a little-known one; none is, once nothing is left to be gained. Kept is the size with the best
+*mean* among those that were tried, not the one that was luckiest. That probing and refitting bring the last per cents
+is known of Dike's problem; that probes are chosen in this way is ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from services.allocator.speed import Array, Fit, Prior, fit
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A size worth trying. `gain`: expected, relative to the speed of the best size that was tried."""
+    """A size worth trying. `gain`: expected, relative to the best size that was tried."""
 
     size: Size
     gain: float
@@ -48,23 +48,35 @@ def expected_gain(mean: Array, spread: Array, best: float) -> Array:
 
 def next_probe(fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size], batch: int) -> Probe | None:
     """The most promising size that was not tried; None where all were. `tried` need not be among `sizes`."""
-    new = [size for size in sizes if size not in set(tried)]
+    new = _untried(sizes, tried)
     if not new:
         return None
-    mean, spread = fitted.predict(fitted.points([(s.ps, s.workers) for s in new], batch))
-    best = max_mean(fitted, tried, batch) if tried else float(mean.max())
-    gains = expected_gain(mean, spread, best)
+    mean, spread = predicted(fitted, new, batch)
+    best = predicted(fitted, tried, batch)[0].max() if tried else mean.max()
+    gains = expected_gain(mean, spread, float(best))
     top = int(gains.argmax())
     return Probe(new[top], float(gains[top]))
 
 
-def max_mean(fitted: Fit, sizes: Sequence[Size], batch: int) -> float:
-    return float(fitted.predict(fitted.points([(s.ps, s.workers) for s in sizes], batch))[0].max())
+def certain(fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size], batch: int) -> Probe | None:
+    """A size that was not tried and is better, though it be slower by its standard deviation; None where none is."""
+    new = _untried(sizes, tried)
+    if not new or not tried:
+        return None
+    mean, spread = predicted(fitted, new, batch)
+    sure = mean - spread - predicted(fitted, tried, batch)[0].max()
+    top = int(sure.argmax())
+    return Probe(new[top], float(np.expm1(sure[top]))) if sure[top] > 0.0 else None
 
 
 def best_of(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     """The size with the highest mean; of equal ones the first."""
-    return sizes[int(fitted.predict(fitted.points([(s.ps, s.workers) for s in sizes], batch))[0].argmax())]
+    return sizes[int(predicted(fitted, sizes, batch)[0].argmax())]
+
+
+def predicted(fitted: Fit, sizes: Sequence[Size], batch: int) -> tuple[Array, Array]:
+    """Mean and standard deviation of log speed [sizes]."""
+    return fitted.predict(fitted.points([(s.ps, s.workers) for s in sizes], batch))
 
 
 def searched(
@@ -78,3 +90,7 @@ def searched(
         if probe is None:
             return Found(best_of(fitted, tried, batch), tuple(observed))
         observed.append(Observed(probe.size.ps, probe.size.workers, batch, measure(probe.size)))
+
+
+def _untried(sizes: Sequence[Size], tried: Sequence[Size]) -> list[Size]:
+    return [size for size in sizes if size not in set(tried)]

@@ -65,7 +65,7 @@ class Allocator:
 
     async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
         """Answer a request that cannot be read: a person waits for it."""
-        if not subject.startswith(subjects.pattern(JobRequested, "")):
+        if not f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
             return False
         wrong = check(body)
         if not isinstance(wrong, Wrong):

@@ -42,6 +42,7 @@ from services.allocator.nnls import nnls
 Array = NDArray[np.float64]
 Form = Literal["synchronous", "asynchronous"]
 
+FORMS: tuple[Form, ...] = ("synchronous", "asynchronous")
 TERMS = ("compute", "fixed", "update", "link", "workers", "ps", "look-up")
 SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055)
 """Of a step of one ps and one worker, by `TERMS`, where nothing is known of the model."""
@@ -124,6 +125,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     observed: Points
     pull: Array
     factor: Array
+    misfit: float
 
     def speed(self, ps: int, workers: int, batch: int | None = None) -> float:
         """Samples a second, the median."""
@@ -148,7 +150,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         basis, cross = points.columns(self.form), points.alike(self.observed)
         formula = basis @ self.coefficients
         log_time = np.log(formula) + cross @ self.pull
-        leaning = basis * self.doubts / formula[:, None]
+        leaning = _leaning(points, self.form, self.coefficients, self.doubts)
         both = cross + leaning @ _leaning(self.observed, self.form, self.coefficients, self.doubts).T
         known = np.linalg.solve(self.factor, both.T)
         variance = LEFT_OVER + (leaning**2).sum(axis=1) - (known**2).sum(axis=0)
@@ -167,6 +169,11 @@ def fit(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
     level = float(np.exp(np.median(np.log(times / expected)))) if seen else (prior.step_s or 1.0)
     believed, doubts = level * shares / one, level * DOUBT * (shares + LEAST_SHARE) / one
     return _fitted(points, times, prior.form, usual, believed, doubts, SMALLEST * level / one)
+
+
+def closest(observed: Sequence[Observed], priors: Sequence[Prior]) -> Fit:
+    """By the prior that explains the observations best (the most probable one); of equal ones the first."""
+    return min((fit(observed, prior) for prior in priors), key=lambda fitted: fitted.misfit)
 
 
 def _points(seen: Sequence[Observed]) -> tuple[Points, tuple[float, float, float, float]]:
@@ -203,7 +210,9 @@ def _fitted(
     pull = np.linalg.solve(alike + np.diag(noise), errors)
     leaning = _leaning(points, form, coefficients, doubts)
     factor: Array = np.linalg.cholesky(alike + leaning @ leaning.T + np.diag(noise)).astype(np.float64)
-    return Fit(form, usual, coefficients, doubts, points, pull, factor)
+    drift = (((coefficients - believed) / doubts) ** 2).sum()
+    misfit = float(errors @ pull + drift + np.linalg.slogdet(alike + np.diag(noise))[1])
+    return Fit(form, usual, coefficients, doubts, points, pull, factor, misfit)
 
 
 def _coefficients(relative: Array, alike: Array, noise: Array, believed: Array, doubts: Array) -> Array:
@@ -223,6 +232,12 @@ def _reweighted(errors: Array, noise: Array) -> Array:
 
 
 def _leaning(points: Points, form: Form, coefficients: Array, doubts: Array) -> Array:
-    """How log T leans on each coefficient, in its standard deviations [sizes, terms]."""
-    basis = points.columns(form)
-    return np.asarray(basis * doubts / (basis @ coefficients)[:, None])
+    """How far each coefficient may move log T, as a standard deviation [sizes, terms].
+
+    No further than by the term's absence, because no time is saved beyond a term's own. So a term that seems to be
+    nothing promises nothing, and the spread says how much faster a size may be rather than how much slower.
+    """
+    terms = points.columns(form)
+    formula = (terms @ coefficients)[:, None]
+    absence = -np.log1p(-np.minimum(terms * coefficients / formula, 1.0 - SMALLEST))
+    return np.asarray(np.minimum(terms * doubts / formula, absence))

@@ -13,17 +13,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from services.allocator.policies.elastic_batch import autoscale
-from services.allocator.scalability import Limits, Table, Timing, scale_table
+from tests.bench.elastic_exact import decide_ms, equals_brute_force, policy_ms
 from tests.bench.elastic_models import Load, analysed, arriving, by_formula, by_measurement, can_run, measured
 from tests.bench.elastic_world import ARMS, FIXED, Model, World, play
 from tests.bench.report import finish, median, percentile, say
@@ -57,63 +53,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
 
 
-# ---------------------------------------------------------------- (a) exact
-
-
-def equals_brute_force(cases: int) -> bool:
-    """On random small tables, infeasible entries among them."""
-    chance = random.Random(5)
-    return all(_agrees(chance) for _ in range(cases))
-
-
-def _agrees(chance: random.Random) -> bool:
-    devices = chance.randint(1, 9)
-    tables = [_random_scales(chance) for _ in range(chance.randint(1, 4))]
-    picks = autoscale([Table(np.array(s), np.arange(len(s))) for s in tables], devices)
-    kept = [(scales, pick) for scales, pick in zip(tables, picks, strict=True) if pick]
-    best = _brute([scales for scales, _ in kept], devices)
-    within = sum(pick.devices for _, pick in kept) <= devices
-    able = [scales for scales in tables if max(scales) > -np.inf]
-    one_more = _brute(able[: len(kept) + 1], devices) if len(able) > len(kept) else -np.inf
-    return within and one_more == -np.inf and abs(sum(s[p.devices - 1] for s, p in kept) - best) < 1e-9
-
-
-def _random_scales(chance: random.Random) -> list[float]:
-    entries = range(chance.randint(1, 6))
-    return [-np.inf if chance.random() < 0.3 else chance.choice([1.0, 2.0, chance.uniform(0, 5)]) for _ in entries]
-
-
-def _brute(tables: Sequence[Sequence[float]], devices: int) -> float:
-    picks = itertools.product(*(range(len(scales)) for scales in tables))
-    sums = (sum(s[g] for s, g in zip(tables, p, strict=True)) for p in picks if sum(p) + len(p) <= devices)
-    return max(sums, default=-np.inf)
-
-
-# ---------------------------------------------------------------- (b) fast
-
-
-def decide_ms(jobs: int = 640, devices: int = 1024, each: int = 64, times: int = 9) -> list[float]:
-    """Tables, trim, programme and read-back of one decision; every time other jobs."""
-    chance = np.random.default_rng(2)
-    return [_decision_ms([_random_job(chance, each) for _ in range(jobs)], devices) for _ in range(times)]
-
-
-def _random_job(chance: np.random.Generator, devices_max: int) -> tuple[Timing, Limits]:
-    cap = int(chance.integers(16, 129))
-    timing = Timing(*(cap * chance.uniform([0.01, 1.0 / cap, 0.05, 0.0], [0.1, 1.0 / cap, 1.0, 0.02])))
-    least = int(cap * chance.uniform(0.2, 1.2))
-    return timing, Limits(batch_min=least, batch_max=64 * cap, device_batch_max=cap, devices_max=devices_max)
-
-
-def _decision_ms(jobs: Sequence[tuple[Timing, Limits]], devices: int) -> float:
-    begin = time.perf_counter()
-    picks = autoscale([scale_table(timing.rate, limits) for timing, limits in jobs], devices)
-    took = (time.perf_counter() - begin) * 1000
-    assert sum(pick.devices for pick in picks if pick) <= devices
-    return took
-
-
-# ---------------------------------------------------------------- (c) does it pay?
+# ---------------------------------------------------------------- does it pay?
 
 
 def bursts(now: float) -> float:
@@ -121,14 +61,9 @@ def bursts(now: float) -> float:
     return 4.0 if now // 3600 % 2 == 0 else 0.1
 
 
-def spikes(now: float) -> float:
-    """About thirty jobs in ten minutes, and eighty minutes to work them off."""
-    return 3.0 if now % 5400 < 600 else 0.0
-
-
 def conditions() -> dict[str, Load]:
     constant = {f"load {load:g}": (lambda now, load=load: load) for load in LOADS}
-    return {**constant, "bursts": bursts, "spikes": spikes}
+    return {**constant, "bursts": bursts}
 
 
 def table(models: Sequence[Model]) -> list[Cell]:
@@ -255,13 +190,17 @@ def main() -> dict[str, Any]:
     models = by_measurement(known) if known else by_formula()
     exact = equals_brute_force(CASES)
     say(f"equals brute force in {CASES} cases: {exact}")
-    took = decide_ms()
+    took, (fresh, again) = decide_ms(), policy_ms()
     say(f"640 jobs x 1,024 devices, up to 64 each: median {median(took):.1f} ms, most {max(took):.1f} ms")
+    say(f"through the policy: {median(fresh):.1f} ms with every speed new, {median(again):.1f} ms with none new")
     cells, dear = table(models), costs(models)
     print_table([*cells, *dear])
     draw(cells, dear)
     say(f"the picture: {PICTURE}")
-    return result(exact, took, cells, dear) | ({"analyser_error_median": analyser_errors(known)} if known else {})
+    policy = {"policy_fresh_ms": median(fresh), "policy_again_ms": median(again)}
+    return (
+        result(exact, took, cells, dear) | policy | ({"analyser_error_median": analyser_errors(known)} if known else {})
+    )
 
 
 def result(exact: bool, took: Sequence[float], cells: Sequence[Cell], dear: Sequence[Cell]) -> dict[str, Any]:

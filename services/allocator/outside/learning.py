@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from services.allocator.job import CURVE_KEPT, RECENT_KEPT, Job, Learned, Observed, Reading, counted
 from services.allocator.outside.document import JobSaid, Profile, Progress, Speed
-from shared.messages import AllocationDecided, ModelProfile, ProgressReported
+from shared.messages import AllocationDecided, ModelProfile, ProgressReported, RoleResources
 
 Size = tuple[int, int, int]
 
@@ -35,12 +35,14 @@ def _is_number(value: float | None) -> bool:
 
 
 def _observed(job: Job, said: tuple[Speed, ...]) -> tuple[Observed, ...]:
-    """What is said of a size replaces what was known of it; said twice, it counts with its mean."""
+    """What is said of a size replaces what was known of it; said twice, it counts with its mean. Cores are as asked."""
     means: dict[Size, list[float]] = {}
     for size, speed in _speeds(job, said):
         means.setdefault(size, []).append(speed)
     kept = [known for known in job.observed if (known.ps, known.workers, known.batch) not in means]
-    return (*kept, *(Observed(*size, fmean(speeds)) for size, speeds in means.items()))
+    sizes = job.request.resources or RoleResources()
+    now = (Observed(*size, fmean(speeds), sizes.ps.cpu, sizes.worker.cpu) for size, speeds in means.items())
+    return (*kept, *now)
 
 
 def _speeds(job: Job, said: tuple[Speed, ...]) -> Iterator[tuple[Size, float]]:
@@ -50,8 +52,13 @@ def _speeds(job: Job, said: tuple[Speed, ...]) -> Iterator[tuple[Size, float]]:
         speed = one.samples_per_second
         if speed is None and one.step_s and one.step_s > 0:
             speed = batch / one.step_s
-        if speed is not None and isfinite(speed) and speed > 0 and one.workers >= 1 and one.ps >= 0:
+        finite = speed is not None and isfinite(speed + one.workers + one.ps + batch)
+        if finite and speed is not None and speed > 0 and one.workers >= 1 and one.ps >= 0:
             yield (round(one.ps), round(one.workers), round(batch)), speed
+
+
+def _is_size(one: Speed, batch: float) -> bool:
+    return one.ps >= 0 and one.workers >= 1 and batch >= 1 and isfinite(one.ps + one.workers + batch)
 
 
 # ---------------------------------------------------------------- progress and loss

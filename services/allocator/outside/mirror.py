@@ -109,7 +109,7 @@ class Mirror:
         if not touched and self.nodes.get(said.name) == said:
             return self.state.nodes[said.name]
         own = tuple(pod for pods in self.pods.get(said.name, {}).values() for pod in pods)
-        has = Resources(cpu=_or(said.cpu, PLENTY), memory_gib=_or(said.memory_gib, PLENTY), gpu=int(said.gpu or 0))
+        has = Resources(cpu=_or(said.cpu, PLENTY), memory_gib=_or(said.memory_gib, PLENTY), gpu=int(_or(said.gpu, 0)))
         return CapacityChanged(
             node=said.name,
             node_uid=said.name,
@@ -147,4 +147,5 @@ def _free(said: NodeSaid, has: Resources, own: Pods) -> Resources:
 
 
 def _or(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None or value != value or value < 0 else value
+    """What is said, if it can be; no more than plenty, so that sums of it stay numbers."""
+    return otherwise if value is None or not value >= 0 else min(value, PLENTY)

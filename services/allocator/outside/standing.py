@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import isfinite
 
 from msgspec import UnsetType
 from msgspec.structs import replace
@@ -55,7 +56,11 @@ def _same(decided: AllocationDecided, said: Current) -> bool:
     """The same number of each role on each node, and the same batch."""
     ours = Counter((task.role, task.node) for task in decided.tasks if task.role != "chief")
     theirs = Counter([*(("ps", node) for node in said.ps), *(("worker", node) for node in said.workers)])
-    return ours == theirs and said.batch in (None, decided.batch)
+    return ours == theirs and _batch(said) in (None, decided.batch)
+
+
+def _batch(said: Current) -> int | None:
+    return round(said.batch) if said.batch is not None and isfinite(said.batch) else None
 
 
 # ---------------------------------------------------------------- tasks of which we know no decision
@@ -72,8 +77,7 @@ def _found(job: Job, said: Current, rules: Rules) -> AllocationDecided:
         *_tasks("ps", said.ps, sizes.ps, known, serials),
         *_tasks("worker", said.workers, sizes.worker, known, serials),
     ]
-    batch = batch if said.batch is None else round(said.batch)
-    found = decision(job, tasks, batch, 0.0, reason="as it runs", cause="-")
+    found = decision(job, tasks, _batch(said) or batch, 0.0, reason="as it runs", cause="-")
     return replace(found, generation=max(job.generation + 1, said.generation or 0))
 
 

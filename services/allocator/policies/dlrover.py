@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from services.allocator.bidding import Array, Bid, front, greedy, in_reach
 from services.allocator.foresight import foreseen, limit_due, limit_for
@@ -37,6 +38,8 @@ SHRINK_AFTER_S = 300.0  # memory is not taken back before
 AHEAD_S = 900.0  # memory is foreseen so far
 PAUSE_DEFAULT_S = 30.0
 PACKED = 0.9  # of what is free can be used: tasks do not fill nodes exactly
+LEAST_USE = 0.7  # of a plan's cores must be used, by what is known
+NEARLY = 0.9  # of the best use in reach will do where there is none so good
 HOT = 1.1  # a ps has so many times the cores that the busiest one uses
 
 
@@ -78,11 +81,14 @@ def _ready(job: JobSeen, now: float) -> bool:
 def bid_of(job: JobSeen, history: Sequence[Past], node_cpu: float) -> Bid:
     """A running job's candidates, from the cheapest in reach."""
     now = plan_of(job)
-    plans = np.vstack([grid([now]), in_reach(now, job.least, job.most, HOT * _busiest(job, "ps"), node_cpu)])
-    speed, weight = _charged(job, plans, history)
+    plans = np.vstack([grid([now]), in_reach(now, job.least, job.most, node_cpu)])
+    similar = usable([timed for past in most_similar(job.request, history) for timed in past.timed])
+    psi = throughput(plans, job.batch, fitted(timed_of(job), similar=similar, shares=_shares(job)))
+    speed, weight = _charged(job, plans, psi)
     cpu, gib = _cpu(plans), _held(job, "ps").memory_gib * now.ps + _held(job, "worker").memory_gib * plans[:, 1]
     cost = PRICE_CPU * cpu + PRICE_GIB * gib
-    best = front(cost, speed)
+    busy = np.flatnonzero(_busy_enough(job, plans, psi))
+    best = busy[front(cost[busy], speed[busy])]
     return Bid(
         plans=plans[best],
         speed=speed[best],
@@ -94,15 +100,32 @@ def bid_of(job: JobSeen, history: Sequence[Past], node_cpu: float) -> Bid:
     )
 
 
-def _charged(job: JobSeen, plans: Array, history: Sequence[Past]) -> tuple[Array, float]:
+def _charged(job: JobSeen, plans: Array, psi: Array) -> tuple[Array, float]:
     """Throughput over the work that remains, pause included; and the job's weight."""
-    similar = usable([timed for past in most_similar(job.request, history) for timed in past.timed])
-    psi = throughput(plans, job.batch, fitted(timed_of(job), similar=similar, shares=_shares(job)))
     remaining = float(max(1, job.progress.total_samples - job.progress.samples)) if job.progress else 1.0
     pause_s = PAUSE_DEFAULT_S if job.pause_s is None else job.pause_s
     moves = (plans[:, :2] != plans[0, :2]).any(axis=1)
     weight = 2.0**job.request.priority * (1 + CLOSE_S * float(psi[0]) / remaining)
     return remaining / (pause_s * moves + remaining / psi), weight
+
+
+def _busy_enough(job: JobSeen, plans: Array, psi: Array) -> NDArray[np.bool_]:
+    """Plans whose cores would be used enough; core-seconds that an example costs are the same on every plan."""
+    last = job.recent[-1] if job.recent else None
+    if last is None or not last.worker_cpu or last.samples_per_second <= 0:
+        return np.ones(len(plans), dtype=np.bool_)
+    on_ps = psi * (last.ps_cpu or 0.0) / last.samples_per_second
+    used = (on_ps + psi * last.worker_cpu / last.samples_per_second) / _cpu(plans)
+    cool = on_ps * _unevenness(job) * HOT <= plans[:, 0] * plans[:, 2]
+    cool = cool if cool.any() else np.ones(len(plans), dtype=np.bool_)
+    enough: NDArray[np.bool_] = cool & (used >= min(LEAST_USE, NEARLY * float(used[cool].max())))
+    return enough
+
+
+def _unevenness(job: JobSeen) -> float:
+    """Cores that the busiest ps used, by the mean of all ps."""
+    uses = _use(job, "ps")
+    return len(uses) * max(uses) / math.fsum(uses) if uses and math.fsum(uses) > 0 else 1.0
 
 
 def _cpu(plans: Array) -> Array:
@@ -160,10 +183,10 @@ def timed_of(job: JobSeen) -> list[Timed]:
     )
 
 
-def _busiest(job: JobSeen, role: Role) -> float:
-    """Cores that the busiest task of the role used, by the last report."""
+def _use(job: JobSeen, role: Role) -> list[float]:
+    """Cores that each task of the role used, by the last report."""
     usage = job.progress.usage if job.progress else ()
-    return max((use.cpu for use in usage if use.task.partition("-")[0] == role), default=0.0)
+    return [use.cpu for use in usage if use.task.partition("-")[0] == role]
 
 
 def _shares(job: JobSeen) -> tuple[float, ...] | None:

@@ -235,6 +235,32 @@ def test_numbers_that_json_does_not_know_and_fields_that_nobody_knows_do_not_sto
     assert shape(one) == (2, 4)
 
 
+STRANGE = st.sampled_from([float("nan"), float("inf"), float("-inf"), -1.0, 0.0, None, 3.0])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STRANGE, min_size=16, max_size=16), st.booleans())
+def test_strange_numbers_are_answered_with_a_decision_that_keeps_what_runs(odd: list[Any], runs: bool) -> None:
+    """Only `now` is always a number."""
+    nodes = [node(cpu=odd[0], memory_gib=odd[1], gpu=odd[2], free={"cpu": odd[3], "memory_gib": odd[4], "gpu": odd[5]})]
+    stand = {"ps": ["n1"], "workers": ["n1", "n1"], "batch": odd[6], "since_s": odd[7]}
+    speed = {
+        "ps": odd[8] or 0,
+        "workers": odd[9] or 0,
+        "batch": odd[10],
+        "samples_per_second": odd[11],
+        "step_s": odd[12],
+    }
+    progress = {"samples": odd[13], "total_samples": odd[14], "loss": [[0, odd[15]]], "gradient_noise": odd[15]}
+    said = job(
+        current=stand if runs else None, observed=[speed], progress=progress, pause_s=odd[12], submitted_s=odd[7]
+    )
+    at = desk()
+    for now in (0.0, 60.0):
+        (one,) = ask(at, now, nodes, said)
+        assert not runs or len(one.workers) >= 2
+
+
 # ---------------------------------------------------------------- any world
 
 SIZES = st.tuples(st.integers(0, 2), st.integers(1, 4))

@@ -19,7 +19,7 @@ from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.elastic_batch import EQUAL, Options, Pick, autoscale, elastic_batch, optimise, trimmed
 from services.allocator.scalability import Limits, Table, Timing, scale_table
 from shared.messages import Resources, RoleResources, Span, TaskPlan
-from tests.allocator.builders import request, span
+from tests.allocator.builders import Story, accepted, node, request, resumed, size, span
 
 NONE = -math.inf
 SCALES = st.one_of(st.just(NONE), st.floats(-2.0, 9.0), st.integers(0, 3).map(float))
@@ -205,3 +205,18 @@ def test_no_more_is_promised_than_there_is_and_bounds_hold(kinds, gpus, cores):
     assert gpu <= gpus + sum(t.resources.gpu for j in jobs for t in j.tasks)
     assert all(j.key in wants for j in jobs if j.size)
     assert all(1 <= w.workers <= 16 for w in wants.values())
+
+
+def test_the_allocator_gives_what_the_programme_found_and_takes_it_back_when_another_comes():
+    flexible = {
+        "policy": "elastic-batch",
+        "batch": Span(start=32, min=16, max=64),
+        "ps": span(1),
+        "workers": span(1, most=8),
+    }
+    story = Story().hear(node(cpu=8), accepted(request("first", **flexible)))
+    decision = story.decided()
+    assert (size(decision), decision.batch) == ((1, 6), 64)
+    story.hear(resumed(1, job="first"), accepted(request("second", **flexible), uid=2))
+    decision = story.decided()
+    assert (decision.job, size(decision)) == ("first", (1, 2))

@@ -19,7 +19,7 @@ from services.allocator.policies.optimus import Rules, allotted, gain, optimus, 
 from services.allocator.yardstick.candidate import Candidate, total
 from services.allocator.yardstick.nodes import chosen
 from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan
-from tests.allocator.builders import request, span
+from tests.allocator.builders import Story, accepted, node, progress, request, resumed, size, span
 
 FAR = Size(10_000, 10_000)
 
@@ -316,3 +316,15 @@ def test_nonsense_moves_nobody():
     job = replace(having(seen(), Want(job="default.a", ps=1, workers=1, batch=32, reason=""), 0.0), observed=odd)
     assert all(w.ps >= 1 and w.workers >= 1 for w in optimus(nodes(10, [job]), [job], 700.0))
     assert optimus([], [job], 700.0) == []
+
+
+def test_the_allocator_goes_from_probe_to_probe():
+    asked = request(policy="optimus", ps=span(1, most=4), workers=span(1, most=8))
+    story = Story().hear(node(cpu=12), accepted(asked))
+    sizes = [size(story.decided())]
+    for number in range(1, 5):
+        ps, workers = sizes[-1]
+        story.hear(resumed(number), progress(number, 100 * number, 10**6, 100.0 * workers / ps, step=number))
+        sizes.append(size(story.decided(after_s=180)))
+    assert len(set(sizes)) == 5
+    assert all(ps <= 4 and ps <= workers <= 8 for ps, workers in sizes)

@@ -1,0 +1,142 @@
+"""How a loss falls, how much work is left, and what a batch is worth.
+
+Loss after s samples (Optimus, EuroSys 2018; convergence of stochastic gradient descent at 1/s):
+
+    loss(s) = 1/(a s + b) + c                  a, b, c >= 0; c may be negative where losses are
+
+fitted with the later points weighing more: of three thirds of the points each has a standard deviation a quarter of
+the third's before it (its authors' code). For a given c the rest is linear, 1/(loss - c) = a s + b, and exact for two
+non-negative columns; c is searched. Where nothing falls a is 0. From the curve follow, in closed form,
+
+    learned(s)   = (loss(0) - loss(s)) / (loss(0) - c) = a s / (a s + b)                  [share of the whole fall]
+    converged(W) = the s from which a window of W samples brings less than `CHANGE` of the whole fall 1/b
+
+The second is Optimus' stopping rule, made relative to the fall. A single spike is smoothed by a median of three (ours).
+
+A batch M teaches as much a sample as the batch M0 times (phi + M0)/(phi + M), phi being the gradient noise scale in
+samples (Pollux, OSDI 2021; McCandlish et al., 2018). Where phi is not known it is taken to be M0, and a batch below M0
+to teach no more than M0 does: doubling the batch is then believed to cost a third of each sample's worth (ours).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from services.allocator.job import Learned
+
+Array = NDArray[np.float64]
+
+FEWEST = 4
+"""Points that a curve needs."""
+PER_THIRD = 16.0
+"""Weight (of squared errors) of a third of the points, relative to the third before."""
+GUESSES = 25
+"""Values of c that are tried in one round of the search."""
+ROUNDS = 3
+CHANGE = 0.01
+"""Of the whole fall: less than so much in a window is convergence."""
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """loss(s) = 1/(a s + b) + c; `a` per sample. `error`: root of the weighted mean squared error, in units of loss."""
+
+    a: float
+    b: float
+    c: float
+    error: float = 0.0
+
+    def loss(self, samples: float) -> float:
+        return 1.0 / (self.a * max(samples, 0.0) + self.b) + self.c
+
+    def learned(self, samples: float) -> float:
+        """Share of the whole fall, 0 to 1."""
+        return self.a * max(samples, 0.0) / (self.a * max(samples, 0.0) + self.b)
+
+    def converged(self, window: float) -> float:
+        """Samples from the start until a window of so many samples brings less than `CHANGE` of the whole fall."""
+        step, least = self.a * window, CHANGE / self.b
+        if step <= 0.0:
+            return 0.0
+        # a W / (u (u + a W)) = least, for u = a s + b
+        u = (-step + (step * step + 4.0 * step / least) ** 0.5) / 2.0
+        return max(0.0, float((u - self.b) / self.a))
+
+
+def fitted(points: Sequence[Learned]) -> Curve | None:
+    """None where fewer than `FEWEST` points are finite numbers."""
+    finite = [(p.samples, p.loss) for p in points if np.isfinite(p.loss) and np.isfinite(p.samples) and p.samples >= 0]
+    if len(finite) < FEWEST:
+        return None
+    samples, losses = np.array(sorted(finite), dtype=float).T
+    extent, height = max(float(samples[-1]), 1.0), max(float(np.abs(losses).max()), 1e-12)
+    curve = _searched(samples / extent, _smoothed(losses / height), _weights(len(losses)))
+    return Curve(curve.a / extent / height, curve.b / height, curve.c * height, curve.error * height)
+
+
+def learned_share(curve: Curve | None, samples: float, total: float) -> float:
+    """Of what the whole run will teach, how much is learned: 0 to 1; by samples alone where no curve falls."""
+    if total <= 0:
+        return 1.0
+    share = min(max(samples / total, 0.0), 1.0)
+    if curve is None or curve.learned(total) <= 0.0:
+        return share
+    return min(1.0, curve.learned(share * total) / curve.learned(total))
+
+
+def samples_left(curve: Curve | None, samples: float, total: float, window: float | None = None) -> float:
+    """Until the run ends; with a window (an epoch or some), or until it has converged, if that is sooner."""
+    left = max(0.0, total - samples)
+    if curve is None or window is None or curve.a <= 0.0:
+        return left
+    return min(left, max(0.0, curve.converged(window) - samples))
+
+
+def efficiency(batch: float, start: float, noise: float | None = None) -> float:
+    """What a sample of this batch teaches, relative to one of the first batch. `noise`: phi, in samples."""
+    if batch <= 0 or start <= 0:
+        return 1.0
+    if noise is None or not np.isfinite(noise) or noise < 0:
+        return min(1.0, 2.0 * start / (start + batch))
+    return (noise + start) / (noise + batch)
+
+
+def _smoothed(losses: Array) -> Array:
+    """The median of each point and its two neighbours; the ends stay."""
+    middle = np.median(np.stack([losses[:-2], losses[1:-1], losses[2:]]), axis=0)
+    return np.concatenate([losses[:1], middle, losses[-1:]])
+
+
+def _weights(points: int) -> Array:
+    return np.asarray(PER_THIRD ** (np.arange(points) * 3 // points).astype(float))
+
+
+def _searched(samples: Array, losses: Array, weights: Array) -> Curve:
+    """The best c: between far below the lowest loss (0, where no loss is negative) and just below it; then finer."""
+    lowest, span = float(losses.min()), max(float(np.ptp(losses)), 1e-9)
+    near, far = 1e-3 * span, max(lowest if lowest > 0 else 2.0 * span, 2e-3 * span)
+    for _ in range(ROUNDS):
+        below = np.geomspace(near, far, GUESSES)
+        curves = [_straight(samples, losses, weights, lowest - gap) for gap in below.tolist()]
+        best = min(range(GUESSES), key=lambda n: curves[n].error)
+        near, far = float(below[max(0, best - 1)]), float(below[min(GUESSES - 1, best + 1)])
+    return curves[best]
+
+
+def _straight(samples: Array, losses: Array, weights: Array, c: float) -> Curve:
+    """The best a, b >= 0 for this c. Errors of 1/(loss - c) count as the errors of loss that they are."""
+    y = 1.0 / (losses - c)
+    w = weights / y**4
+    total, wx, wy = w.sum(), w @ samples, w @ y
+    wxx, wxy = w @ samples**2, w @ (samples * y)
+    determinant = total * wxx - wx * wx
+    a = (total * wxy - wx * wy) / determinant if determinant > 0 else 0.0
+    a, b = (a, (wy - a * wx) / total) if a > 0 else (0.0, wy / total)
+    if b <= 0.0:
+        b = 1e-3 * float(y.min())
+        a = max(0.0, float((wxy - b * wx) / wxx))
+    errors = 1.0 / (a * samples + b) + c - losses
+    return Curve(float(a), float(b), c, float(np.sqrt(weights @ errors**2 / weights.sum())))

@@ -1,0 +1,130 @@
+"""Size a job by its model, then by probing: Dike (Xu & Li, Electronics 8(3):327, 2019).
+
+The paper's: an automatic resource manager for distributed TensorFlow that decides number and place of workers and ps by
+the model's characteristics (number and type of parameters and layers), the nodes (CPU/GPU ratio) and the input data, so
+that nobody writes a configuration by hand; at least 95 % of the optimal throughput. Its formulas and components were
+not at hand, so everything below is our reconstruction.
+
+    profile -> kind:  compute-bound, communication-bound or balanced                            (`estimate.py`)
+    compute-bound:        as many workers as the offer holds, and the fewest ps that keep it so
+    communication-bound:  a ps for each worker, and as many workers as leave transfer <= compute
+    balanced, or nothing known of the model: the best by the performance model                  (`speed.py`)
+    then probe, refit, refine: the size with the largest expected improvement                   (`search.py`)
+
+The size that the user asked for is the first probe, the size by the rule the second; there are `PROBES` in all, and one
+is made only where the seconds that it should save on the remaining work exceed going there and perhaps back. Then the
+best size that was tried is kept; another only where it is better beyond doubt, as it may be when an offer grows.
+
+Jobs are served in turn, those that wait before those that run: the paper sizes one job at a time. Of where tasks go a
+policy says nothing; ps beside workers, and on nodes without devices first, is the placement's rule. Batch and task
+sizes stay as requested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from services.allocator.estimate import Kind, fitted_kind, prior_of, told
+from services.allocator.job import Observed
+from services.allocator.offers import offered
+from services.allocator.placement import Node, Room, Size, place, place_most
+from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.search import Probe, best_of, certain, next_probe
+from services.allocator.speed import FORMS, Fit, closest
+from shared.messages import Alternative
+
+PROBES = 8
+"""Sizes that a job tries; its first counts."""
+PAUSE_S = 5.0
+"""What a change is taken to cost until the job's own was measured."""
+THERE_AND_BACK = 2.0
+"""Pauses that a probe costs."""
+LOST = "slower, by what is known"
+HOLD = 0.02
+"""A size that was tried must be better by so much to be gone back to: less is noise."""
+
+
+def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    room, wants = Room(cluster), []
+    for job in jobs:
+        if job.size is None:
+            place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
+            wants.append(at_start(job, "the first probe is the size that was asked for"))
+    for job in jobs:
+        if job.size is not None and not job.busy:
+            want = sized(job, job.size, offered(list(room.nodes.values()), job))
+            place(room, job.key, job.tasks, want.size, job.sizes, serial=0)
+            wants.append(want)
+    return wants
+
+
+def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
+    """What a running job should have, of the sizes that there is room for."""
+    seen = [o for o in job.observed if o.batch == job.batch and _usable(o)]
+    tried = [Size(o.ps, o.workers) for o in seen]
+    if size not in tried:
+        return _want(job, size, "waits for its speed at this size")
+    fitted, sizes = _fitted(job, seen), list(dict.fromkeys([size, *offer]))
+    probe = _probe(job, fitted, sizes, tried)
+    best = best_of(fitted, [s for s in tried if s in sizes], job.batch)
+    if probe is not None and _left_s(job, fitted, best) * probe.gain / (1 + probe.gain) > THERE_AND_BACK * _pause_s(
+        job
+    ):
+        return _want(job, probe.size, f"probe {len(tried) + 1}: expected to be {probe.gain:.0%} faster", kept=best)
+    gain = fitted.speed(best.ps, best.workers, job.batch) / fitted.speed(size.ps, size.workers, job.batch) - 1.0
+    if gain > HOLD and _left_s(job, fitted, size) * gain / (1 + gain) > _pause_s(job):
+        return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", kept=size)
+    return _want(job, size, f"the best of {len(tried)} sizes that were tried; no other is worth a probe")
+
+
+def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:
+    """The size that the rule names, of those on offer."""
+    if kind == "compute-bound":
+        most = max(s.workers for s in sizes)
+        widest = sorted((s for s in sizes if s.workers == most), key=lambda s: s.ps)
+        return next((s for s in widest if fitted_kind(fitted, s, batch) == kind), widest[-1])
+    if kind == "communication-bound":
+        pairs = [s for s in sizes if s.ps == s.workers and fitted_kind(fitted, s, batch) != kind]
+        return max(pairs, key=lambda s: s.workers, default=None) or min(sizes, key=lambda s: (s.workers, -s.ps))
+    return None
+
+
+def _probe(job: JobSeen, fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size]) -> Probe | None:
+    """The second by the model's kind, where its profile is known; others by expected gain; then only certain ones."""
+    if len(tried) >= PROBES:
+        return certain(fitted, sizes, tried, job.batch)
+    if len(tried) == 1 and job.progress and job.progress.profile:
+        named = by_kind(fitted_kind(fitted, tried[0], job.batch), fitted, sizes, job.batch)
+        if named is not None and named not in tried:
+            return next_probe(fitted, [named], tried, job.batch)
+    return next_probe(fitted, sizes, tried, job.batch)
+
+
+def _fitted(job: JobSeen, seen: Sequence[Observed]) -> Fit:
+    """Whose a batch is, everybody's or each worker's, is not said: the form that explains the speeds better."""
+    profile = job.progress.profile if job.progress else None
+    forms = FORMS if job.most.ps else FORMS[:1]
+    return closest(seen, [prior_of(told(profile) if profile else None, job.batch, form) for form in forms])
+
+
+def _usable(seen: Observed) -> bool:
+    return math.isfinite(seen.samples_per_second) and seen.samples_per_second > 0 and seen.workers > 0
+
+
+def _left_s(job: JobSeen, fitted: Fit, size: Size) -> float:
+    """Until the job's end at a size; for ever, where nobody knows."""
+    if job.progress is None or job.progress.total_samples <= 0:
+        return math.inf
+    left = max(0, job.progress.total_samples - job.progress.samples)
+    return left / fitted.speed(size.ps, size.workers, job.batch)
+
+
+def _pause_s(job: JobSeen) -> float:
+    return PAUSE_S if job.pause_s is None else job.pause_s
+
+
+def _want(job: JobSeen, size: Size, reason: str, kept: Size | None = None) -> Want:
+    """`kept`: what it would have otherwise."""
+    others = () if kept in (None, size) else (Alternative(ps=kept.ps, workers=kept.workers, batch=job.batch, why=LOST),)
+    return Want(job=job.key, ps=size.ps, workers=size.workers, batch=job.batch, reason=reason, alternatives=others)

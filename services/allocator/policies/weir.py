@@ -89,7 +89,8 @@ def stand(job: JobSeen, pool: Pool) -> Stand:
 def _steps(job: JobSeen, limits: Limits, timing: Timing, pool: Pool) -> list[Config]:
     """The gang floor, and from there on the hull."""
     reach = max([job.start.workers, *(o.workers for o in job.observed)]) * REACH
-    near = [c for c in _configs(job, limits, timing, pool) if c.size.workers <= reach]
+    able = (c for c in _configs(job, limits, timing, pool) if c.cost > 0.0 and c.speed > 0.0)
+    near = [c for c in able if c.size.workers <= reach]
     return [*near[:1], *hull(near[1:], near[0])] if near else []
 
 

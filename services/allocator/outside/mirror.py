@@ -20,7 +20,8 @@ from services.allocator.rules import Rules
 from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, JobRequested, OwnPod, Resources
 
-PLENTY = 1e9  # cores or GiB of a node that does not say
+PLENTY = 4096.0  # cores or GiB of a node that does not say
+MOST = 1e6  # cores, GiB or devices of any node
 Pods = tuple[OwnPod, ...]
 
 
@@ -147,5 +148,5 @@ def _free(said: NodeSaid, has: Resources, own: Pods) -> Resources:
 
 
 def _or(value: float | None, otherwise: float) -> float:
-    """What is said, if it can be; no more than plenty, so that sums of it stay numbers."""
-    return otherwise if value is None or not value >= 0 else min(value, PLENTY)
+    """What is said, if it can be; within bounds, so that sums of it stay numbers."""
+    return otherwise if value is None or not value >= 0 else min(value, MOST)

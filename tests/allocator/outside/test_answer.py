@@ -252,9 +252,7 @@ def test_strange_numbers_are_answered_with_a_decision_that_keeps_what_runs(odd: 
         "step_s": odd[12],
     }
     progress = {"samples": odd[13], "total_samples": odd[14], "loss": [[0, odd[15]]], "gradient_noise": odd[15]}
-    said = job(
-        current=stand if runs else None, observed=[speed], progress=progress, pause_s=odd[12], submitted_s=odd[7]
-    )
+    said = job(current=stand if runs else None, observed=[speed], progress=progress, pause_s=odd[12])
     at = desk()
     for now in (0.0, 60.0):
         (one,) = ask(at, now, nodes, said)

@@ -3,7 +3,8 @@
 The client library's own `fetch(n)` returns early with fewer than n messages but leaves its request open on the server.
 What comes next is then answered on that old request, and the next `fetch` waits until the old one expires: messages lay
 for up to 5 s after a quiet spell (nats-py 2.16 on nats-server 2.15; a test shows it). So we ask ourselves, with one
-request open at a time, and know by its heartbeat that the server still has it.
+request open at a time, and know by its heartbeat that the server still has it. What was asked for is never dropped,
+however large: it would come again late, behind what it came before.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Puller:
             raise
 
     async def _hear(self) -> Msg:
-        inbox = self._inbox or await self._client.subscribe(self._client.new_inbox())
+        inbox = self._inbox or await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=0)
         self._inbox = inbox
         if self._due == 0:
             await self._ask(inbox)

@@ -203,10 +203,9 @@ async def test_logs_can_be_cut_and_followed(kube):
     await kube.until_phase("p", "Running")
     assert (await kube.logs("p", follow=True)).splitlines()[-1] == "last"
     assert await kube.logs("p", tail_lines=2) == "4\nlast\n"
-    assert await kube.refusal(kube.v1.read_namespaced_pod_log("p", "default", container="x")) == (
-        400,
-        "BadRequest",
-    )
+    for unknown in ({"container": "x"}, {"since_seconds": 5}, {"timestamps": True}):
+        refused = await kube.refusal(kube.v1.read_namespaced_pod_log("p", "default", **unknown))
+        assert refused == (400, "BadRequest")
 
 
 async def test_an_eviction_is_a_graceful_deletion(kube):

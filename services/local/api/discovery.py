@@ -2,9 +2,10 @@
 
 from services.local.kubelet.node import VERSION
 from services.local.objects.bodies import Body
-from services.local.objects.kinds import KINDS, Kind
+from services.local.objects.kinds import KINDS, POD, SERVICE, Kind
 
 VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+IN_ALL = (POD, SERVICE)  # what `kubectl get all` shows
 METRICS = "metrics.k8s.io"
 METRIC_KINDS = (("nodes", "NodeMetrics", False), ("pods", "PodMetrics", True))
 
@@ -49,6 +50,7 @@ def one_group(name: str) -> Body | None:
 
 def resource(kind: Kind) -> Body:
     short = {"shortNames": list(kind.short)} if kind.short else {}
+    shown = {"categories": ["all"]} if kind in IN_ALL else {}
     return {
         "name": kind.plural,
         "singularName": kind.name.lower(),
@@ -56,6 +58,7 @@ def resource(kind: Kind) -> Body:
         "kind": kind.name,
         "verbs": VERBS,
         **short,
+        **shown,
     }
 
 

@@ -61,7 +61,7 @@ async def body_of(request: web.Request, *media: str) -> Any:
         raise unsupported_media(given, ", ".join(media))
     try:
         return msgspec.json.decode(await request.read())
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}") from error
 
 
@@ -83,7 +83,3 @@ async def deletion_of(request: web.Request) -> Deletion:
 
 def is_dry(request: web.Request) -> bool:
     return "All" in request.query.getall("dryRun", [])
-
-
-def wants_table(request: web.Request) -> bool:
-    return "as=Table" in request.headers.get("Accept", "")

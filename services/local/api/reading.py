@@ -6,9 +6,9 @@ import binascii
 import msgspec
 from aiohttp import web
 
-from services.local.api.options import JSON, ListOptions, list_options, wants_table
+from services.local.api.forms import form_of, many, one
+from services.local.api.options import JSON, ListOptions, list_options
 from services.local.api.paths import Place
-from services.local.api.tables import table
 from services.local.happenings import as_new
 from services.local.journal import Stored, encode
 from services.local.objects.bodies import Body, name_of, namespace_of
@@ -34,10 +34,7 @@ def outward(kind: Kind, body: Body) -> Body:
 
 def get_one(request: web.Request, store: Store, place: Place) -> web.Response:
     body = outward(place.kind, store.read(place.kind, place.namespace, place.name))
-    if wants_table(request):
-        version = {"resourceVersion": body["metadata"]["resourceVersion"]}
-        return answer(table(place.kind, [body], store.clock(), version))
-    return answer(body)
+    return answer(one(form_of(request.headers.get("Accept", "")), place.kind, body, store.clock()))
 
 
 def shown(kind: Kind, found: list[Stored]) -> list[Stored]:
@@ -61,8 +58,8 @@ def get_list(request: web.Request, store: Store, place: Place) -> web.Response:
     if len(chosen) < len(rest):
         token = write_token(Page(revision=revision, after=key_of(chosen[-1])))
         meta |= {"continue": token, "remainingItemCount": len(rest) - len(chosen)}
-    if wants_table(request):
-        return answer(table(place.kind, [s.body for s in chosen], store.clock(), meta))
+    if form := form_of(request.headers.get("Accept", "")):
+        return answer(many(form, place.kind, [s.body for s in chosen], store.clock(), meta))
     return joined(place.kind, meta, chosen)
 
 

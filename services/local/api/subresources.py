@@ -1,6 +1,7 @@
 """What is written apart from an object: binding, eviction, resize, log, finalize; not `status`."""
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from aiohttp import web
@@ -28,6 +29,7 @@ from services.local.scheduling import bound
 from services.local.store import Deletion, Store
 
 LOOK_S = 0.1  # between two looks at a log that is followed
+OF_TIME = ("timestamps", "sinceSeconds", "sinceTime")
 SUCCESS: Body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
@@ -91,13 +93,14 @@ async def finalize(request: web.Request, store: Store, place: Place) -> web.Resp
 
 
 async def log(request: web.Request, store: Store, place: Place, logs: Path) -> web.StreamResponse:
-    """`sinceSeconds` and `timestamps` are not served: no time is kept with a line."""
+    """No time is kept with a line, so what asks for one is refused."""
     if request.method != "GET":
         raise not_allowed(request.method)
     pod = store.read(POD, place.namespace, place.name)
     container = chosen_container(pod, request.query.get("container", ""))
-    if truth(request.query.get("timestamps")):
-        raise bad_request("timestamps: no time is kept with a line")
+    for asked in OF_TIME:
+        if request.query.get(asked) not in (None, "", "false"):
+            raise bad_request(f"{asked}: no time is kept with a line")
     if not node_of(pod):
         raise bad_request(f'pod "{place.name}" does not have a host assigned')
     file = logs / f"{place.namespace}_{place.name}_{meta(pod)['uid']}" / f"{container}.log"
@@ -107,7 +110,8 @@ async def log(request: web.Request, store: Store, place: Place, logs: Path) -> w
     await response.prepare(request)
     position = await send_tail(response, file, number(request.query, "tailLines"), number(request.query, "limitBytes"))
     if truth(request.query.get("follow")):
-        await follow(response, store, place, file, position, str(meta(pod)["uid"]))
+        with suppress(ConnectionResetError):  # the client has gone
+            await follow(response, store, place, file, position, str(meta(pod)["uid"]))
     return response
 
 

@@ -20,6 +20,7 @@ from services.local.objects.kinds import Kind
 
 Column = tuple[str, Callable[[Body, float], str]]  # its name and its cell
 
+META = "meta.k8s.io/v1"
 WIDE = 1  # the priority of a column that only -o wide shows
 NONE = "<none>"
 
@@ -157,9 +158,12 @@ def columns_of(kind: Kind) -> list[tuple[str, Callable[[Body, float], str], int]
     return [(*column, 0) for column in narrow] + [(*column, WIDE) for column in wide]
 
 
+def partial(body: Body) -> Body:
+    return {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": meta(body)}
+
+
 def row(kind: Kind, body: Body, now_s: float) -> Body:
-    partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta(body)}
-    return {"cells": [cell(body, now_s) for _, cell, _ in columns_of(kind)], "object": partial}
+    return {"cells": [cell(body, now_s) for _, cell, _ in columns_of(kind)], "object": partial(body)}
 
 
 def table(kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body:
@@ -175,7 +179,7 @@ def table(kind: Kind, bodies: list[Body], now_s: float, list_meta: Body) -> Body
     ]
     return {
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": META,
         "metadata": list_meta,
         "columnDefinitions": columns,
         "rows": [row(kind, body, now_s) for body in bodies],

@@ -9,16 +9,17 @@ A watcher is a position in the journal. All lines that are ready go out in one w
 
 import asyncio
 import random
+from contextlib import suppress
 
 from aiohttp import web
 
-from services.local.api.options import JSON, ListOptions, list_options, wants_table
+from services.local.api.forms import form_of, one
+from services.local.api.options import JSON, ListOptions, list_options
 from services.local.api.paths import Place
 from services.local.api.reading import matching
-from services.local.api.tables import table
 from services.local.happenings import as_new
 from services.local.journal import ADDED, BOOKMARK, ERROR, Change, encode, line_of
-from services.local.objects.bodies import Body, meta, name_of, namespace_of
+from services.local.objects.bodies import Body, name_of, namespace_of
 from services.local.objects.kinds import NEW_EVENT, Kind
 from services.local.objects.refusals import Refusal, bad_request, too_new
 from services.local.store import Store
@@ -29,8 +30,8 @@ LONGEST_S = (1800.0, 3600.0)  # a watch that names no timeout ends somewhere in 
 
 
 class Watch:
-    def __init__(self, store: Store, place: Place, options: ListOptions, as_table: bool, bookmark_s: float) -> None:
-        self.store, self.place, self.options, self.as_table = store, place, options, as_table
+    def __init__(self, store: Store, place: Place, options: ListOptions, form: str, bookmark_s: float) -> None:
+        self.store, self.place, self.options, self.form = store, place, options, form
         self.journal = store.journal(place.kind)
         self.bookmark_s = bookmark_s
         self.position = store.revision
@@ -64,15 +65,14 @@ class Watch:
         verb = change.seen_by(self.options.match)
         if verb is None:
             return b""
-        if self.as_table or self.place.kind is NEW_EVENT:
+        if self.form or self.place.kind is NEW_EVENT:
             return self.written(verb, change.shown(verb), None)
         return change.line(verb)
 
     def written(self, verb: str, body: Body, encoded: bytes | None) -> bytes:
         body = as_new(body) if self.place.kind is NEW_EVENT and "regarding" not in body else body
-        if self.as_table:
-            version = {"resourceVersion": meta(body).get("resourceVersion")}
-            return line_of(verb, encode(table(self.place.kind, [body], self.store.clock(), version)))
+        if self.form:
+            return line_of(verb, encode(one(self.form, self.place.kind, body, self.store.clock())))
         return line_of(verb, encoded if encoded is not None else encode(body))
 
     def bookmark(self, ended: bool = False) -> bytes:
@@ -87,7 +87,7 @@ def bookmark_line(kind: Kind, revision: int, ended: bool) -> bytes:
 
 async def serve(request: web.Request, store: Store, place: Place, bookmark_s: float = BOOKMARK_S) -> web.StreamResponse:
     options = list_options(place.kind, request.query)
-    watch = Watch(store, place, options, wants_table(request), bookmark_s)
+    watch = Watch(store, place, options, form_of(request.headers.get("Accept", "")), bookmark_s)
     response = web.StreamResponse(headers={"Content-Type": JSON})
     response.enable_chunked_encoding()
     try:
@@ -99,8 +99,9 @@ async def serve(request: web.Request, store: Store, place: Place, bookmark_s: fl
         await response.write(error_line(refusal))
         return response
     await response.prepare(request)
-    await response.write(first)
-    await follow(watch, response, options.timeout_s or random.uniform(*LONGEST_S))
+    with suppress(ConnectionResetError):  # the client has gone
+        await response.write(first)
+        await follow(watch, response, options.timeout_s or random.uniform(*LONGEST_S))
     return response
 
 

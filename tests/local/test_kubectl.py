@@ -1,0 +1,134 @@
+"""The cluster as a person with kubectl sees it; left out where there is no kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from services.local.service import Cluster
+from tests.local.builders import FOREVER, pod, python
+from tests.local.conftest import Kube
+
+KUBECTL = shutil.which("kubectl")
+pytestmark = pytest.mark.skipif(KUBECTL is None, reason="no kubectl here")
+PATIENCE_S = 20
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Prompt:
+    """Somebody who types kubectl commands; a home folder of their own keeps what kubectl caches."""
+
+    def __init__(self, url: str, home: Path) -> None:
+        self.url, self.environ = url, {**os.environ, "HOME": str(home), "KUBECONFIG": str(home / "none")}
+
+    async def __call__(self, *words: str, said: object = None) -> Said:
+        pipe = asyncio.subprocess.PIPE
+        command = [str(KUBECTL), f"--server={self.url}", *words]
+        process = await asyncio.create_subprocess_exec(*command, env=self.environ, stdin=pipe, stdout=pipe, stderr=pipe)
+        typed = json.dumps(said).encode() if said else b""
+        out, err = await asyncio.wait_for(process.communicate(typed), PATIENCE_S)
+        return Said(process.returncode or 0, out.decode(), err.decode())
+
+    async def does(self, *words: str, said: object = None) -> str:
+        """What a command that succeeds prints."""
+        done = await self(*words, said=said)
+        assert done.code == 0, done.err
+        return done.out
+
+
+@pytest.fixture
+def kubectl(cluster: Cluster, tmp_path: Path) -> Prompt:
+    return Prompt(cluster.url, tmp_path)
+
+
+@pytest.fixture
+async def talking(kube: Kube, kubectl: Prompt) -> Prompt:
+    """A pod called `p` says one line and stays."""
+    await kubectl.does("apply", "-f", "-", said=pod("p", python(f"print('hello', flush=True); {FOREVER}")))
+    await kubectl.does("wait", "--for=condition=Ready", "pod/p", "--timeout=10s")
+    return kubectl
+
+
+def columns(text: str, *numbers: int) -> list[tuple[str, ...]]:
+    rows = [line.split() for line in text.splitlines()[1:]]
+    return [tuple(row[number] for number in numbers) for row in rows]
+
+
+async def test_get_shows_nodes_and_pods(talking: Prompt) -> None:
+    nodes, pods = await talking.does("get", "nodes"), await talking.does("get", "pods", "-A", "-o", "wide")
+    assert columns(nodes, 0, 1) == [("big", "Ready"), ("small-1", "Ready"), ("small-2", "Ready")]
+    assert columns(pods, 0, 1, 2, 3, 7) == [("default", "p", "1/1", "Running", "big")]
+    assert "pod/p" in await talking.does("get", "all")
+    assert await talking.does("get", "pods", "-l", "app=x", "-o", "name") == ""
+    assert await talking.does("get", "pods", "--field-selector=status.phase=Running", "-o", "name") == "pod/p\n"
+
+
+async def test_get_watches(talking: Prompt) -> None:
+    watching = asyncio.create_task(talking("get", "pods", "--watch", "--request-timeout=2s"))
+    await asyncio.sleep(0.8)
+    await talking.does("delete", "pod", "p", "--grace-period=1")
+    shown = (await watching).out
+    assert next(row[1] for row in columns(shown, 0, 2)) == "Running" and "Terminating" in shown
+
+
+async def test_describe_tells_of_a_pod_and_its_node(talking: Prompt) -> None:
+    told, node = await talking.does("describe", "pod", "p"), await talking.does("describe", "node", "big")
+    assert "QoS Class:" in told and "Successfully assigned default/p to big" in told and "Started container" in told
+    assert "Non-terminated Pods:          (1 in total)" in node and "HolderIdentity:  big" in node
+
+
+async def test_logs_are_shown_cut_and_followed(talking: Prompt) -> None:
+    assert await talking.does("logs", "p") == await talking.does("logs", "p", "--tail=1") == "hello\n"
+    following = asyncio.create_task(talking("logs", "-f", "p"))
+    await asyncio.sleep(0.5)
+    await talking.does("delete", "pod", "p", "--now")
+    assert (await following).out == "hello\n"
+
+
+async def test_delete_waits_until_the_pod_is_gone(talking: Prompt, kube: Kube) -> None:
+    assert await talking.does("delete", "pod", "p", "--grace-period=1") == 'pod "p" deleted\n'
+    assert (await kube.v1.list_namespaced_pod("default")).items == []
+
+
+async def test_objects_are_changed(talking: Prompt, kube: Kube) -> None:
+    await talking.does("label", "pod", "p", "tier=1")
+    await talking.does("annotate", "pod", "p", "why=because")
+    await talking.does("patch", "pod", "p", "--type=json", "-p", '[{"op": "remove", "path": "/metadata/labels/tier"}]')
+    meta = (await kube.pod("p"))["metadata"]
+    assert meta["annotations"]["why"] == "because" and not meta.get("labels")
+    await talking.does("cordon", "big")
+    assert columns(await talking.does("get", "node", "big"), 1) == [("Ready,SchedulingDisabled",)]
+
+
+async def test_use_is_shown(talking: Prompt) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not (await talking("top", "pods", "--no-headers")).out.startswith("p "):
+            await asyncio.sleep(0.1)
+    assert len(columns(await talking.does("top", "nodes"), 0)) == 3
+
+
+REFUSED = [
+    (("get", "pod", "nope"), 'pods "nope" not found'),
+    (("get", "crd"), "the server doesn't have a resource type"),
+    (("apply", "--server-side", "-f", "-"), "unknown format"),
+    (("exec", "p", "--", "ls"), "the server could not find the requested resource"),
+    (("auth", "can-i", "get", "pods"), "the server could not find the requested resource"),
+    (("logs", "p", "--since=5s"), "no time is kept with a line"),
+]
+
+
+@pytest.mark.parametrize(("words", "why"), REFUSED)
+async def test_what_is_not_there_is_refused_in_words(talking: Prompt, words: tuple[str, ...], why: str) -> None:
+    refused = await talking(*words, said=pod("q"))
+    assert refused.code != 0 and why in refused.err

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from services.cli.trouble import FAILED, INTERRUPTED, Trouble
+from services.cli.trouble import INTERRUPTED, PIPE_CLOSED, Trouble
 from shared import log
 
 COMMANDS = {
@@ -53,7 +53,9 @@ def command(name: str) -> ModuleType:
 
 def _run(chosen: ModuleType, args: argparse.Namespace) -> int:
     try:
-        return int(chosen.run(args))
+        code = int(chosen.run(args))
+        sys.stdout.flush()
+        return code
     except Trouble as trouble:
         print(f"weir {args.command}: {trouble}", file=sys.stderr)
         return trouble.code
@@ -61,7 +63,7 @@ def _run(chosen: ModuleType, args: argparse.Namespace) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+        return PIPE_CLOSED
 
 
 if __name__ == "__main__":

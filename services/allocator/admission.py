@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from services.allocator.placement import ROLES
 from services.allocator.rules import Rules
 from services.allocator.state import Asked, State
 from services.allocator.validate import Wrong, reasons_against
-from shared.messages import JobAccepted, JobRejected, JobRequested, RoleResources
+from shared.messages import JobAccepted, JobRejected, JobRequested, Resources, RoleResources
 
 
 def unanswered(state: State) -> dict[int, Asked]:
@@ -35,7 +36,7 @@ def answer(state: State, uid: int, program_there: bool, now: float, rules: Rules
         job=request.job,
         namespace=request.namespace,
         uid=uid,
-        request=completed(request, rules),
+        request=completed(_with_whole_roles(request), rules),
         accepted_s=now,
     )
 
@@ -47,6 +48,21 @@ def completed(request: JobRequested, rules: Rules) -> JobRequested:
         resources=request.resources or RoleResources(),
         policy=request.policy or rules.policy,
     )
+
+
+def _with_whole_roles(request: JobRequested) -> JobRequested:
+    """Of a role given in part, cores and memory that are left out (or 0, with which no pod can live) are the default's.
+
+    Only for people: whoever simulates may well mean that memory does not count.
+    """
+    if request.resources is None:
+        return request
+    whole = {role: _or(getattr(request.resources, role), getattr(RoleResources(), role)) for role in ROLES}
+    return replace(request, resources=RoleResources(**whole))
+
+
+def _or(given: Resources, default: Resources) -> Resources:
+    return replace(given, cpu=given.cpu or default.cpu, memory_gib=given.memory_gib or default.memory_gib)
 
 
 def refused(wrong: Wrong, uid: int) -> JobRejected:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.allocator.job import Job
+from services.allocator.misfit import misfit
 from services.allocator.payback import Payback, payback
-from services.allocator.placement import Room, Size, place, place_most
+from services.allocator.placement import ROLES, Room, Size, place, place_most
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
 from services.allocator.seen import seen, size_of, task_sizes
@@ -43,9 +44,12 @@ def changed(
 
 def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
     least = Size(min(want.ps, job.request.ps.min), min(want.workers, job.request.workers.min))
-    tasks = place_most(room, job.key, (), want.size, least, task_sizes(job, rules), job.serials)
+    sizes = task_sizes(job, rules)
+    tasks = place_most(room, job.key, (), want.size, least, sizes, job.serials)
     if tasks is None:
-        return Verdict(why=f"waits for room for a chief, {least.ps} ps and {least.workers} workers")
+        room_for = f"waits for room for a chief, {least.ps} ps and {least.workers} workers"
+        needed = [role for role in ROLES if least.of(role)]
+        return Verdict(why=misfit(room, needed, sizes) or room_for)
     full = len(tasks) == 1 + want.ps + want.workers
     reason = want.reason if full else f"{want.reason}, as far as there is room"
     others = () if full else (_lost_size(want, "not enough room"),)

@@ -9,6 +9,7 @@ leaves the least behind (best fit).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 from msgspec.structs import replace
@@ -45,6 +46,11 @@ class Room:
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.name: node for node in nodes}
         self._largest: tuple[object, Resources] = (None, Resources())
+
+    @cached_property
+    def shapes(self) -> tuple[Resources, ...]:
+        """What there are of empty nodes that take tasks; to take changes nothing of it."""
+        return tuple(dict.fromkeys(node.allocatable for node in self.nodes.values() if node.open))
 
     def copy(self) -> Room:
         twin = Room(())

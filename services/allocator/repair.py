@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from services.allocator import exits
 from services.allocator.job import Job
+from services.allocator.misfit import misfit
 from services.allocator.placement import Room, Size, place, place_most
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of, task_sizes
@@ -47,7 +48,8 @@ def _replaced(
         return Verdict(why=f"lost {names}; looks whether its room comes free", wake_s=settled_s)
     tasks = tasks or place_most(room, job.key, keep, most, least, sizes, job.serials)
     if tasks is None:
-        return Verdict(why=f"lost {names}; waits for room to replace it")
+        never = misfit(room, [t.role for t in lost], sizes)
+        return Verdict(why=f"lost {names}; {never or 'waits for room to replace it'}")
     reason = f"lost {names}; replaced" + ("" if len(tasks) == len(wanted.tasks) else " as far as there is room")
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
     return Verdict(why=reason, action=action)

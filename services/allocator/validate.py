@@ -11,11 +11,12 @@ import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from services.allocator.policies import POLICIES
+from services.allocator.wording import reworded, struct_in
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
 
 LONGEST_JOB, LONGEST_NAMESPACE = 40, 63
@@ -102,7 +103,7 @@ def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str)
 
 
 def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
-    struct = _struct_in(kind)
+    struct = struct_in(kind)
     if struct and isinstance(value, dict):
         return field_reasons(struct, value, f"{path}.")
     if struct and isinstance(value, list) and getattr(kind, "__origin__", None) is tuple:
@@ -111,17 +112,11 @@ def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
     return [f"{path}: {wrong}"] if wrong else []
 
 
-def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
-    """The struct that a field is, may be (`| None`), or is a tuple of."""
-    candidates = (kind, *get_args(kind))
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, msgspec.Struct)), None)
-
-
 def _conversion_error(kind: Any, value: Any) -> str:
     try:
         msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:
-        return str(error)
+        return reworded(kind, str(error))
     return ""
 
 

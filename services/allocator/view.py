@@ -16,7 +16,10 @@ ENDED: dict[Outcome, Phase] = {"succeeded": "Succeeded", "failed": "Failed", "ca
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """One job at a glance. `why`: why it is, or is not, growing. `ps` and `workers` run; `wanted_*` are decided."""
+    """One job at a glance. `why`: why it is, or is not, growing. `ps` and `workers` run; `wanted_*` are decided.
+
+    `epoch`: how many are complete. Once it is over: `why` is the cause of its end, `metrics` are the last ones.
+    """
 
     job: str
     namespace: str
@@ -41,6 +44,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     submitted_s: float = 0.0
     resumed_s: float = 0.0
     finished_s: float = 0.0
+    metrics: dict[str, float] = {}
 
 
 def phase_of(job: Job) -> Phase:
@@ -80,6 +84,7 @@ def job_view(job: Job, why: str = "") -> JobView:
 
 def closed_view(closed: Closed) -> JobView:
     finished, last = closed.finished, job_view(closed.job)
+    samples, whole = max(last.samples, finished.samples), finished.outcome == "succeeded"
     return msgspec.structs.replace(
         last,
         phase=ENDED[finished.outcome],
@@ -88,8 +93,12 @@ def closed_view(closed: Closed) -> JobView:
         wanted_ps=0,
         wanted_workers=0,
         step=max(last.step, finished.step),
-        samples=max(last.samples, finished.samples),
+        epoch=closed.job.request.epochs if whole else last.epoch,
+        samples=samples,
+        total_samples=samples if whole else last.total_samples,
         samples_per_second=0.0,
+        reason="",
         why=finished.cause,
         finished_s=finished.finished_s,
+        metrics=finished.metrics,
     )

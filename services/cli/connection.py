@@ -24,8 +24,9 @@ from shared.client import dial
 from shared.tasks import end
 
 FILE = Path(".weir/connection.json")
-USUAL = "nats://127.0.0.1:4222"
+USUAL, KUBE = "nats://127.0.0.1:4222", "http://127.0.0.1:8001"
 CONNECT_S, RETRY_S = 5.0, 0.2
+ELSEWHERE = "Is it running? `weir up` is found from its own folder; elsewhere give --nats URL or set WEIR_NATS_URL."
 SOURCE = "weir-cli"
 
 
@@ -87,6 +88,8 @@ async def _on_bus(connection: Connection, args: argparse.Namespace, work: Work) 
     bus = await _connected(connection)
     try:
         return await work(bus, args)
+    except BrokenPipeError:  # of our own output: what the bus loses, its client tells in its own words
+        raise
     except (NatsError, ConnectionError) as error:
         raise Trouble(_explained(error, connection)) from error
     finally:
@@ -104,7 +107,7 @@ async def _connected(connection: Connection) -> Bus:
             return Bus(connecting.result(), SOURCE)
         raise failing.result() if failing.done() else TimeoutError(f"no answer within {CONNECT_S:g} s")
     except (NatsError, OSError, ValueError) as error:
-        raise Trouble(f"cannot reach NATS at {connection.shown}: {error}\nIs it running (`weir up`)?") from error
+        raise Trouble(f"cannot reach NATS at {connection.shown}: {error}\n{ELSEWHERE}") from error
     finally:
         if not connecting.done():
             await end(connecting)

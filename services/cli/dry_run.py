@@ -1,7 +1,7 @@
 """`weir submit --dry-run`: what would happen now, and why; nothing is said on the bus, nothing is kept.
 
 The allocator's own state is what it last stored, and the log since then; its own rules are read from the environment,
-as it reads them. Whether the program is good is not looked at.
+as it reads them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from shared.messages import DeadLetter
 from shared.subjects import FACTS, ORDERS
 
 
-async def dry_run(bus: Bus, body: bytes) -> list[str]:
+async def dry_run(bus: Bus, body: bytes, file: str) -> list[str]:
     """What to tell a person of a request; raises `Trouble` with every reason against it."""
     request = check(body)
     if isinstance(request, Wrong):
-        raise _refused(request.job, request.reasons)
+        raise _refused(f"the request in {file}", request.reasons)
     found = outlook(await _state(bus), request, time.time(), _rules())
     if found.reasons:
-        raise _refused(request.job, found.reasons)
+        raise _refused(f"job {request.job}", found.reasons)
     return told(request.key().replace(".", "/"), found)
 
 
-def _refused(job: str, reasons: tuple[str, ...]) -> Trouble:
-    return Trouble("\n".join([f"job {job} would be refused:", *(f"  - {reason}" for reason in reasons)]))
+def _refused(whose: str, reasons: tuple[str, ...]) -> Trouble:
+    return Trouble("\n".join([f"{whose} would be refused:", *(f"  - {reason}" for reason in reasons)]))
 
 
 def _rules() -> Rules:

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 
-from rich.console import Console
-
 from services.cli import connection, words
 from services.cli.entry import Entry
 from services.cli.event_line import document, line
 from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
+from services.cli.terminal import Terminal
 from services.cli.trouble import DONE
 from shared.bus import Bus
 from shared.subjects import DEAD, FACTS, ORDERS
@@ -52,7 +51,7 @@ def wanted(args: argparse.Namespace, now: float) -> list[Wanted]:
 
 def printer(as_json: bool) -> Show:
     """Lines are never folded, whatever the width: one fact stays one line."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(highlight=False, soft_wrap=True)
 
     def put_line(entry: Entry) -> None:
         console.print(line(entry, None))

@@ -9,12 +9,12 @@ from contextlib import ExitStack, aclosing
 
 import msgspec
 from nats.js.kv import KeyValue
-from rich.console import Console
 from rich.live import Live
 
 from services.allocator.view import JobView
 from services.cli import connection, words
 from services.cli.jobs_table import table
+from services.cli.terminal import Terminal
 from services.cli.trouble import DONE
 from shared.bus import JOBS, Bus
 from shared.messages import JobAccepted
@@ -95,7 +95,7 @@ def _lines() -> Show:
 
 def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
     """At a terminal a watched table stays in its place; elsewhere each change prints it anew."""
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console = Terminal(width=None if sys.stdout.isatty() else WIDE)
     live = screen.enter_context(Live(console=console)) if watch and console.is_terminal else None
     epochs: dict[int, int] = {}
 

@@ -8,10 +8,10 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from services.allocator.view import JobView
-from services.cli.words import last_line
+from services.allocator.view import ENDED, JobView
+from services.cli.words import headline, lasting
 
-NUMBERS = ("PS", "WORKERS", "GEN", "EPOCH", "DONE", "SAMPLES/S", "LOSS", "PAUSE")
+NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "SAMPLES/S", "LOSS", "PAUSE")
 HEADINGS = ("NAMESPACE", "JOB", "PHASE", *NUMBERS, "WHY")
 PHASES = {"Running": "green", "Scaling": "yellow", "Starting": "yellow", "Failed": "bold red", "Cancelled": "dim"}
 NOTHING = "-"
@@ -35,12 +35,12 @@ def row(view: JobView, epochs: int) -> list[Text]:
         Text(_size(view.ps, view.wanted_ps)),
         Text(_size(view.workers, view.wanted_workers)),
         Text(str(view.generation)),
-        Text(_epoch(view, epochs)),
+        Text(_epochs(view, epochs)),
         Text(f"{100 * view.samples / view.total_samples:.1f} %" if view.total_samples else NOTHING),
         Text(f"{view.samples_per_second:,.0f}" if view.samples_per_second else NOTHING),
         Text(NOTHING if view.loss is None else f"{view.loss:.4f}"),
         Text(f"{view.pauses[-1]:.2f} s" if view.pauses else NOTHING),
-        Text(last_line(view.why or view.reason)),
+        Text(_end(view) if view.phase in ENDED.values() else headline(view.why or view.reason)),
     ]
 
 
@@ -48,9 +48,16 @@ def _size(now: int, wanted: int) -> str:
     return str(now) if now == wanted else f"{now} -> {wanted}"
 
 
-def _epoch(view: JobView, epochs: int) -> str:
-    """People count from one; of how many, where that is known."""
+def _epochs(view: JobView, epochs: int) -> str:
+    """How many are complete; of how many, where that is known."""
     if not view.total_samples:
         return NOTHING
-    at = view.epoch + (view.samples < view.total_samples)
-    return f"{min(at, epochs)}/{epochs}" if epochs else str(at)
+    return f"{view.epoch}/{epochs}" if epochs else str(view.epoch)
+
+
+def _end(view: JobView) -> str:
+    """How long it took, what came of it, and its cause."""
+    took = [f"after {lasting(view.finished_s - view.submitted_s)}"] if view.finished_s > view.submitted_s else []
+    came = [f"{view.samples:,} samples", *(f"{name} {value:.4f}" for name, value in view.metrics.items())]
+    cause = headline(view.why)
+    return ", ".join([*took, *came]) + (f": {cause}" if cause else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import msgspec
@@ -13,19 +13,24 @@ import urllib3
 from kubernetes import client, config
 
 from services.cli import connection, words
+from services.cli.absence import absent
+from services.cli.jobs import snapshots
 from services.cli.pod_choice import Pod, choose
 from services.cli.trouble import DONE, Trouble
 from services.launcher.labels import JOB, ROLE
+from shared.bus import JOBS, Bus
 
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
+ELSEWHERE = f"`weir up` is found from its own folder; elsewhere give --kube URL (usually {connection.KUBE})."
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
-    parser.add_argument("task", nargs="?", metavar="TASK", help="worker-1, ps-0, or a role (default: chief)")
+    said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief)"
+    parser.add_argument("task", nargs="?", metavar="TASK", help=said)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
     parser.add_argument("--kube", metavar="URL", help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)")
 
@@ -33,11 +38,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with _explained():
         api = client.CoreV1Api(client.ApiClient(_configuration(args.kube or connection.here(args).kube_url)))
-        pod = choose(_pods(api, args.namespace, args.job), args.task)
+        pods = _pods(api, args.namespace, args.job)
+        if not pods:
+            return connection.on_bus(args, _absent)
+        pod = choose(pods, args.task)
         for chunk in _text(api, args.namespace, pod.name, args.follow):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     return DONE
+
+
+async def _absent(bus: Bus, args: argparse.Namespace) -> int:
+    """There are no pods: why, knows the view that the allocator keeps."""
+    async with aclosing(snapshots(await bus.bucket(JOBS), None)) as changes:
+        raise Trouble(absent(f"{args.namespace}.{args.job}", await anext(changes)))
 
 
 def _configuration(url: str) -> Any:
@@ -72,10 +86,12 @@ def _text(api: Any, namespace: str, pod: str, follow: bool) -> Iterator[bytes]:
 def _explained() -> Iterator[None]:
     try:
         yield
+    except BrokenPipeError:  # of our own output
+        raise
     except client.ApiException as error:
         raise Trouble(f"Kubernetes refuses: {_refusal(error)}") from error
     except config.ConfigException as error:
-        raise Trouble(f"no Kubernetes to ask: {error}\nIs `weir up` running here? Else give --kube URL.") from error
+        raise Trouble(f"no Kubernetes to ask: {error}\n{ELSEWHERE}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise Trouble(f"cannot reach Kubernetes: {getattr(error, 'reason', None) or error}") from error
 

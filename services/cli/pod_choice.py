@@ -18,9 +18,9 @@ class Pod:
 
 
 def choose(pods: Sequence[Pod], task: str | None) -> Pod:
-    """The newest pod of the task (`worker-1`) or role (`worker`); without either, the newest chief."""
+    """The newest pod of the task (`worker-2`, or the whole pod's name) or role (`worker`); else the newest chief."""
     wanted = task or CHIEF
-    fitting = [pod for pod in pods if pod.name.endswith(f"-{wanted}") or pod.role == wanted]
+    fitting = [pod for pod in pods if wanted in (pod.role, pod.name) or pod.name.endswith(f"-{wanted}")]
     if not fitting:
         raise Trouble(f"there is no pod of {wanted!r}; there {_listed(pods)}")
     return max(fitting, key=lambda pod: (pod.made_s, pod.name))

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from services.cli.words import last_line, plain
+from services.allocator.misfit import told as amount
+from services.cli.words import headline, last_line, plain
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -26,7 +27,6 @@ from shared.messages import (
     JobRequested,
     Message,
     ProgressReported,
-    Resources,
     Role,
     Span,
     TaskExited,
@@ -70,7 +70,7 @@ def _capacity(m: CapacityChanged) -> str:
         return "is gone"
     closed = [said for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable)) if so]
     ours = f", {_count(len(m.own), 'pod')} of ours" if m.own else ""
-    return f"has {_amount(m.free)} free of {_amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
+    return f"has {amount(m.free)} free of {amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
 
 
 def _decided(m: AllocationDecided) -> str:
@@ -102,8 +102,9 @@ def _spec(m: ClusterSpecPublished) -> str:
 
 def _prepared(m: GenerationPrepared) -> str:
     if m.error is not None:
-        return f"{_task(m)} could not prepare generation {m.generation}: {last_line(m.error)}"
-    return f"{_task(m)} is prepared for generation {m.generation} after {m.seconds:.1f} s"
+        return f"{_task(m)} could not prepare generation {m.generation}: {headline(m.error)}"
+    took = f" after {m.seconds:.1f} s" if m.seconds else ""  # a ps or worker only stands: there is nothing to measure
+    return f"{_task(m)} is prepared for generation {m.generation}{took}"
 
 
 def _handover(m: HandOverOrdered) -> str:
@@ -113,11 +114,11 @@ def _handover(m: HandOverOrdered) -> str:
 
 
 def _abandoned(m: GenerationAbandoned) -> str:
-    return f"generation {m.generation} will not be: {last_line(m.reason)}"
+    return f"generation {m.generation} will not be: {headline(m.reason)}"
 
 
 def _updated(m: TaskUpdated) -> str:
-    return f"{_task(m)} has {_amount(m.resources)} now, changed in place"
+    return f"{_task(m)} has {amount(m.resources)} now, changed in place"
 
 
 # ---------------------------------------------------------------- it happens
@@ -139,13 +140,12 @@ def _resumed(m: TrainingResumed) -> str:
 def _progress(m: ProgressReported) -> str:
     share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
     loss = "" if m.loss is None else f", loss {m.loss:.4f}"
-    epoch = m.epoch + (m.samples < m.total_samples)  # people count from one
-    return f"{share:.1f} % done, epoch {epoch}, {m.samples_per_second:.0f} samples/s{loss}"
+    return f"{share:.1f} % done, {_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} samples/s{loss}"
 
 
 def _finished(m: JobFinished) -> str:
     metrics = "".join(f", {name} {value:.4f}" for name, value in m.metrics.items())
-    cause = last_line(m.cause)
+    cause = headline(m.cause)
     return f"{m.outcome} after {_count(m.samples, 'sample')}{metrics}{f': {cause}' if cause else ''}"
 
 
@@ -162,10 +162,6 @@ def _task(m: TaskMessage) -> str:
 
 def _span(span: Span) -> str:
     return str(span.start) if span.min == span.max else f"{span.start} ({span.min} to {span.max})"
-
-
-def _amount(r: Resources) -> str:
-    return f"{r.cpu:g} cpu, {r.memory_gib:.3g} GiB" + (f", {r.gpu} gpu" if r.gpu else "")
 
 
 def _roles(roles: Iterable[Role]) -> str:

@@ -29,6 +29,7 @@ from services.allocator.simulator.scenario import Cluster, Scenario, Work
 from services.allocator.simulator.surfaces import Surface
 from services.allocator.simulator.tables import Bad
 from services.cli import simulated
+from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 
 T = TypeVar("T")
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
         raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
     before, world = _recorded(args) if args.from_log else ([], scenario(args))
     runs = [*before, *simulations(world, args.policies, args.seed)]
-    Console(width=max(Console().width, WIDTH)).print(table(runs))
+    Terminal(width=max(Terminal().width, WIDTH)).print(table(runs))
     if args.json:
         _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, args.timeline))))
     if args.picture:

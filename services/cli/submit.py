@@ -1,6 +1,6 @@
 """`weir submit FILE`: ask for training, and say what the allocator answers.
 
-1 read the YAML and the program beside it   2 keep the program, by digest   3 publish the request
+1 read the YAML and the program beside it (nothing of it is run)   2 keep the program, by digest   3 publish the request
 4 wait for the answer to this very request (its stream sequence is the job's uid)   5 perhaps follow the job to its end
 """
 
@@ -14,7 +14,9 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from services.cli import answers, connection, request_file, store
+import msgspec
+
+from services.cli import answers, connection, program_check, request_file, store
 from services.cli.dry_run import dry_run
 from services.cli.entry import Entry
 from services.cli.events import printer
@@ -37,38 +39,49 @@ CLOCKS_S = 60.0  # how far a server's clock may be from ours
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     parser.add_argument("file", type=Path, metavar="FILE", help="the job's YAML file")
-    parser.add_argument("-f", "--follow", action="store_true", help="watch the job to its end; 0 only if it succeeded")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("-f", "--follow", action="store_true", help="watch the job to its end; 0 only if it succeeded")
     said = "only say what would happen now, and why; nothing is asked for"
-    parser.add_argument("--dry-run", action="store_true", help=said)
+    how.add_argument("--dry-run", action="store_true", help=said)
+    how.add_argument("--print", action="store_true", help="only print the request as JSON; nothing is sent or kept")
     said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
     parser.add_argument("--timeout", type=duration, default=ANSWER_S, metavar="TIME", help=said)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.print:
+        return printed(args)
     return connection.on_bus(args, rehearse if args.dry_run else submit)
 
 
+def printed(args: argparse.Namespace) -> int:
+    """Without an id: who sends the same text twice has asked twice."""
+    fields, _ = _asked(args.file)
+    body = request_file.encoded({n: v for n, v in fields.items() if n != "request_id"}, args.file.name)
+    print(msgspec.json.format(body, indent=2).decode())
+    return DONE
+
+
 async def submit(bus: Bus, args: argparse.Namespace) -> int:
-    fields = await _with_program(bus, _read(args.file), args.file)
+    fields, program = _asked(args.file)
+    request_file.encoded(fields, args.file.name)  # nothing is kept for what cannot be sent
+    if program is not None:
+        await store.keep(bus, program)
     uid = await publish(bus, fields, args.file.name)
     answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout)
     if answer is None:
         raise Trouble(f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}")
     if isinstance(answer, JobRejected):
-        raise Trouble("\n".join([f"job {answer.job} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)]))
+        whose = f"job {answer.job}" if answer.job == fields.get("job") else f"the request in {args.file}"
+        raise Trouble("\n".join([f"{whose} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)]))
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
     return await follow(bus, answer) if args.follow else DONE
 
 
 async def rehearse(bus: Bus, args: argparse.Namespace) -> int:
-    fields = _read(args.file)
-    program = fields.get("program")
-    found = None
-    if isinstance(program, str) and program:
-        path = args.file.parent / program
-        found = {"name": path.name, "digest": store.digest(store.read(path))}
-    body = request_file.encoded(request_file.completed(fields, found, uuid.uuid4().hex), args.file.name)
-    for line in await dry_run(bus, body):
+    fields, _ = _asked(args.file)
+    body = request_file.encoded(fields, args.file.name)
+    for line in await dry_run(bus, body, str(args.file)):
         print(line)
     return DONE
 
@@ -88,16 +101,17 @@ def _read(file: Path) -> Fields:
         raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}", WRONG_USE) from error
 
 
-async def _with_program(bus: Bus, fields: Fields, file: Path) -> Fields:
-    """A path is read and kept; anything else goes as it is."""
-    program, request_id = fields.get("program"), uuid.uuid4().hex
+def _asked(file: Path) -> tuple[Fields, bytes | None]:
+    """The fields as they are sent, and the program where they name one: by its path here, by its digest there."""
+    fields, request_id = _read(file), uuid.uuid4().hex
+    program = fields.get("program")
     if not isinstance(program, str) or not program:
-        return request_file.completed(fields, None, request_id)
+        return request_file.completed(fields, None, request_id), None
     path = file.parent / program
     body = store.read(path)
-    request_file.encoded(fields, file.name)  # nothing is kept for what cannot be sent
-    kept = {"name": path.name, "digest": await store.keep(bus, body)}
-    return request_file.completed(fields, kept, request_id)
+    program_check.check(body, path)
+    found = {"name": path.name, "digest": store.digest(body)}
+    return request_file.completed(fields, found, request_id), body
 
 
 async def publish(bus: Bus, fields: Fields, name: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, WRONG_USE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 
 class Trouble(Exception):

@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from services.cli.trouble import WRONG_USE, Trouble
+from services.local.node_spec import BadCluster, parse
 from services.local.stack import CannotStart, Stack
 
 FOLDER = Path(".weir")
@@ -23,6 +25,7 @@ LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, lau
   tail the events       weir events --follow
   look at the cluster   kubectl --server={kube} get nodes,pods -A
   look at the bus       nats --server={nats} sub 'weir.>'
+  from another folder   weir jobs --nats {nats}
   ask without weir      nats --server={nats} req weir.job.requested.default.<job> '{{...}}'
 
 Parameter servers and workers listen on this machine's ports without authentication, on all its interfaces
@@ -38,6 +41,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.cluster is not None:
+        nodes_in(args.cluster)
     try:
         return asyncio.run(_up(args))
     except CannotStart as error:
@@ -53,7 +58,7 @@ async def _up(args: argparse.Namespace) -> int:
         stack = Stack(args.data, cluster, nats_port=args.nats_port, kube_port=args.kube_port)
         async with stack:
             stack.write_connection(CONNECTION)
-            nodes = f"{len(_names(cluster))} nodes"
+            nodes = f"{len(nodes_in(cluster))} nodes"
             print(LOOK.format(nodes=nodes, kube=stack.kube_url, nats=stack.nats_url, folder=args.data), flush=True)
             await stop.wait()
             print("weir is going down", flush=True)
@@ -61,10 +66,17 @@ async def _up(args: argparse.Namespace) -> int:
     return 0
 
 
-def _names(cluster: Path) -> list[str]:
-    from services.local.node_spec import parse
-
-    return list(parse(cluster.read_text()).named())
+def nodes_in(cluster: Path) -> list[str]:
+    """Their names; raises `Trouble` with every reason why the file describes no cluster."""
+    try:
+        return list(parse(cluster.read_text("utf-8")).named())
+    except OSError as error:
+        raise Trouble(f"cannot read {cluster}: {error.strerror}", WRONG_USE) from error
+    except UnicodeDecodeError as error:
+        raise Trouble(f"{cluster} is not text in UTF-8: {error.reason}", WRONG_USE) from error
+    except BadCluster as bad:
+        reasons = (f"  {line}" for line in str(bad).splitlines())
+        raise Trouble("\n".join([f"{cluster} describes no cluster:", *reasons]), WRONG_USE) from bad
 
 
 @contextlib.contextmanager

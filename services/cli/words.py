@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
+from services.allocator.wording import NAME
 from shared.messages import DNS_LABEL
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -19,9 +20,7 @@ def is_name(text: object) -> bool:
 
 def name(text: str) -> str:
     if not is_name(text):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a name (small letters, digits and -, beginning with a letter)"
-        )
+        raise argparse.ArgumentTypeError(f"{text!r} is not {NAME}, at most {LONGEST_NAME} characters")
     return text
 
 
@@ -33,9 +32,23 @@ def duration(text: str) -> float:
     return float(found[1]) * SECONDS[found[2] or "s"]
 
 
+def lasting(seconds: float) -> str:
+    """So long, in the two largest units that count: `42 s`, `3 min 20 s`, `2 h 5 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def plain(text: str) -> str:
     """One line without control characters, whoever wrote it: a terminal obeys those."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def headline(text: str) -> str:
+    """What can be read alone of a cause: its first line, but of a bare traceback the last."""
+    first = next((line for line in map(plain, text.splitlines()) if line), "")
+    return last_line(text) if first.startswith("Traceback") else first
 
 
 def last_line(text: str) -> str:

@@ -10,22 +10,27 @@ Every reason why a file is no good is told, not only the first.
 """
 
 from collections import Counter
-from typing import Any
+from collections.abc import Container, Mapping
+from typing import Annotated, Any
 
 import msgspec
 import yaml
+from msgspec import Meta
 
+from services.allocator.validate import field_reasons
 from services.local.objects.naming import SUBDOMAIN
+
+AboveZero = Annotated[float, Meta(gt=0)]
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One node, or `count` alike."""
 
     name: str = "node"
-    count: int = 1
-    cpu: float = 1.0  # cores
-    memory_gib: float = 4.0
-    gpu: int = 0
+    count: Annotated[int, Meta(ge=1)] = 1
+    cpu: AboveZero = 1.0  # cores
+    memory_gib: AboveZero = 4.0
+    gpu: Annotated[int, Meta(ge=0)] = 0
 
     def names(self) -> list[str]:
         return [self.name] if self.count == 1 else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
@@ -35,8 +40,8 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Work that is not ours, on one node for some time."""
 
     node: str
-    cpu: float  # cores
-    from_s: float = 0.0  # seconds after the cluster's start
+    cpu: AboveZero  # cores
+    from_s: Annotated[float, Meta(ge=0)] = 0.0  # seconds after the cluster's start
     to_s: float | None = None  # None: for ever
 
 
@@ -63,46 +68,48 @@ def parse(text: str) -> ClusterSpec:
     reasons = [f"{key}: unknown; there are nodes, tenants" for key in document if key not in ("nodes", "tenants")]
     nodes = converted("nodes", document.get("nodes"), NodeSpec, reasons)
     tenants = converted("tenants", document.get("tenants"), TenantSpec, reasons)
-    spec = ClusterSpec(nodes=tuple(nodes), tenants=tuple(tenants))
-    reasons += wrong_nodes(spec) + wrong_tenants(spec)
+    spec = ClusterSpec(nodes=tuple(nodes.values()), tenants=tuple(tenants.values()))
+    whole = not any(reason.startswith("nodes") for reason in reasons)
+    reasons += wrong_nodes(nodes) + wrong_tenants(tenants, spec.named() if whole else None)
+    if not document.get("nodes"):
+        reasons.append("nodes: there must be at least one")
     if reasons:
         raise BadCluster("\n".join(reasons))
     return spec
 
 
-def converted(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> list[Any]:
+def converted(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> dict[int, Any]:
+    """The entries that can be read, by their place."""
     if not isinstance(entries or [], list):
         reasons.append(f"{field}: must be a list")
-        return []
-    good = []
+        return {}
+    good = {}
     for index, entry in enumerate(entries or []):
-        try:
-            good.append(msgspec.convert(entry, kind))
-        except msgspec.ValidationError as error:
-            reasons.append(f"{field}[{index}]: {error}")
+        where = f"{field}[{index}]"
+        wrong = field_reasons(kind, entry, f"{where}.") if isinstance(entry, dict) else [f"{where}: must be a mapping"]
+        reasons += wrong
+        if not wrong:
+            good[index] = msgspec.convert(entry, kind)
     return good
 
 
-def wrong_nodes(spec: ClusterSpec) -> list[str]:
-    reasons = [] if spec.nodes else ["nodes: there must be at least one"]
-    for index, node in enumerate(spec.nodes):
-        where = f"nodes[{index}]"
-        reasons += [
-            f"{where}.{field}: must be above 0" for field in ("count", "cpu", "memory_gib") if getattr(node, field) <= 0
-        ]
-        reasons += [f"{where}.gpu: must not be negative"] if node.gpu < 0 else []
-        reasons += [] if SUBDOMAIN.match(node.name) else [f"{where}.name: {node.name!r} is no good name for a node"]
-    seen = Counter(name for node in spec.nodes for name in node.names())
+def wrong_nodes(nodes: Mapping[int, NodeSpec]) -> list[str]:
+    reasons = [
+        f"nodes[{index}].name: {node.name!r} is no good name for a node"
+        for index, node in nodes.items()
+        if not SUBDOMAIN.match(node.name)
+    ]
+    seen = Counter(name for node in nodes.values() for name in node.names())
     return reasons + [f"nodes: {name!r} is there {count} times" for name, count in seen.items() if count > 1]
 
 
-def wrong_tenants(spec: ClusterSpec) -> list[str]:
-    reasons, known = [], spec.named()
-    for index, tenant in enumerate(spec.tenants):
+def wrong_tenants(tenants: Mapping[int, TenantSpec], known: Container[str] | None) -> list[str]:
+    """`known`: the nodes' names; None where not all could be read."""
+    reasons = []
+    for index, tenant in tenants.items():
         where = f"tenants[{index}]"
-        reasons += [] if tenant.node in known else [f"{where}.node: there is no node {tenant.node!r}"]
-        reasons += [] if tenant.cpu > 0 else [f"{where}.cpu: must be above 0"]
-        reasons += [] if tenant.from_s >= 0 else [f"{where}.from_s: must not be negative"]
-        late = tenant.to_s is not None and tenant.to_s <= tenant.from_s
-        reasons += [f"{where}.to_s: must be later than from_s"] if late else []
+        if known is not None and tenant.node not in known:
+            reasons.append(f"{where}.node: there is no node {tenant.node!r}")
+        if tenant.to_s is not None and tenant.to_s <= tenant.from_s:
+            reasons.append(f"{where}.to_s: must be later than from_s")
     return reasons

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
 
 import pytest
+from aiohttp import web
 
 from services.__main__ import weir
 from shared.bus import Bus
@@ -37,3 +38,45 @@ def prompt(capsys: pytest.CaptureFixture[str]) -> Prompt:
         return Said(code, *capsys.readouterr())
 
     return typed
+
+
+# ---------------------------------------------------------------- a Kubernetes to look at
+
+PRINTED = "step 1\nstep 2\n"
+
+
+class Api:
+    """Two pods of one job, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.url, self.asked = "", dict[str, str]()
+        self.items = [_pod("digits-chief-0", "chief"), _pod("digits-worker-1", "worker")]
+
+    async def pods(self, request: web.Request) -> web.Response:
+        self.asked = dict(request.query)
+        return web.json_response({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.items})
+
+    async def log(self, request: web.Request) -> web.Response:
+        if request.match_info["pod"] != "digits-chief-0":
+            return web.json_response({"kind": "Status", "message": "is waiting to start"}, status=400)
+        self.asked = dict(request.query)
+        return web.Response(text=PRINTED)
+
+
+def _pod(name: str, role: str) -> dict[str, Any]:
+    labels = {"weir.dev/job": "digits", "weir.dev/role": role}
+    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}}
+
+
+@pytest.fixture
+async def kube() -> AsyncIterator[Api]:
+    api, application = Api(), web.Application()
+    application.router.add_get("/api/v1/namespaces/default/pods", api.pods)
+    application.router.add_get("/api/v1/namespaces/default/pods/{pod}/log", api.log)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    api.url = "http://{}:{}".format(*runner.addresses[0])
+    yield api
+    await runner.cleanup()

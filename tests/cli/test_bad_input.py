@@ -16,6 +16,7 @@ from shared import subjects
 from shared.bus import JOBS, Bus
 from shared.messages import CancelRequested, DeadLetter, JobAccepted, JobFinished, Message
 from tests.cli.conftest import Prompt
+from tests.cli.test_submit import PROGRAM
 from tests.shared.strange import DEEP, odd_messages
 from tests.shared.words import JOB, abandoned, one_of_each, request
 
@@ -81,7 +82,7 @@ async def test_cancel_hears_the_end_behind_nonsense(bus: Bus, nats_url: str, pro
 
 
 async def test_submit_hears_the_answer_behind_nonsense(bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path) -> None:
-    (tmp_path / "digits.py").write_text("")
+    (tmp_path / "digits.py").write_text(PROGRAM)
     (tmp_path / "job.yaml").write_text("job: digits\nprogram: digits.py\n")
     await talk(bus, *EVERYWHERE)
 

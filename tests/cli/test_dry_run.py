@@ -45,7 +45,7 @@ async def test_it_says_every_reason_against_a_job(bus: Bus, nats_url: str, promp
     )
 
     assert said.code == 1 and said.err.splitlines() == [
-        "weir submit: job digits would be refused:",
+        f"weir submit: the request in {job} would be refused:",
         "  - epocs: no such field; did you mean 'epochs'?",
         "  - priority: Expected `int`, got `str`",
     ]

@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+import pytest
+
 from services.cli.entry import Entry
 from services.cli.filters import filters
 from services.cli.reader import Wanted
@@ -84,6 +86,7 @@ async def test_a_batch_that_nobody_can_read_does_not_hide_what_comes_after_it(bu
     assert [e.said async for e in read(bus, BOTH, follow=False)] == [saved(1)]
 
 
+@pytest.mark.usefixtures("brief_heartbeat")
 async def test_following_goes_on_with_what_comes_while_the_server_is_killed_and_comes_back(
     bus: Bus, nats_server: NatsServer
 ) -> None:

@@ -23,14 +23,14 @@ async def shown(bus: Bus, job: str, namespace: str = "default", **fields: Any) -
     return view
 
 
-async def test_a_job_is_a_row_with_its_epoch_of_all_its_epochs(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+async def test_a_job_is_a_row_with_its_complete_epochs_of_all(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     await bus.publish(JobAccepted(job="digits", uid=7, request=request(epochs=9), accepted_s=1.0))
     await shown(bus, "digits", epoch=2, samples=1, total_samples=4, why="there is no room")
 
     said = await prompt("jobs", "--nats", nats_url)
 
     heading, _, row = (line.split() for line in said.out.splitlines())
-    assert (row[heading.index("JOB")], row[heading.index("EPOCH")]) == ("digits", "3/9")
+    assert (row[heading.index("JOB")], row[heading.index("EPOCHS")]) == ("digits", "2/9")
     assert said.out.rstrip().endswith("there is no room")
 
 

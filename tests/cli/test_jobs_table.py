@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from services.allocator.view import JobView
 from services.cli.jobs_table import HEADINGS, row, table
 
@@ -22,21 +24,26 @@ def test_a_job_that_changes_its_size_shows_both() -> None:
     assert (shown["PS"], shown["WORKERS"]) == ("1 -> 2", "3")
 
 
-def test_how_far_a_job_is_counts_from_one() -> None:
+def test_how_far_a_job_is_counts_what_is_complete_as_its_messages_do() -> None:
     shown = cells(view(epoch=0, samples=50, total_samples=400, samples_per_second=1234.5, loss=0.25), epochs=4)
 
-    assert (shown["EPOCH"], shown["DONE"], shown["SAMPLES/S"], shown["LOSS"]) == ("1/4", "12.5 %", "1,234", "0.2500")
+    assert (shown["EPOCHS"], shown["DONE"], shown["SAMPLES/S"], shown["LOSS"]) == ("0/4", "12.5 %", "1,234", "0.2500")
+    assert cells(view(epoch=3, samples=350, total_samples=400))["EPOCHS"] == "3"
 
 
-def test_a_job_that_is_through_is_in_its_last_epoch() -> None:
-    done = view(epoch=4, samples=400, total_samples=400)
+def test_of_a_job_that_is_over_the_end_is_told_and_no_longer_why_it_grew() -> None:
+    over = view(phase="Succeeded", epoch=4, samples=4000, total_samples=4000, metrics={"loss": 0.25, "accuracy": 0.9})
+    timed = msgspec.structs.replace(over, submitted_s=10.0, finished_s=210.0, reason="grow")
 
-    assert (cells(done, epochs=4)["EPOCH"], cells(done)["EPOCH"]) == ("4/4", "4")
+    assert cells(over, 4)["EPOCHS"] == "4/4"
+    assert cells(timed)["WHY"] == "after 3 min 20 s, 4,000 samples, loss 0.2500, accuracy 0.9000"
+    failed = msgspec.structs.replace(timed, phase="Failed", metrics={}, why="Traceback:\n  x\nValueError: no")
+    assert cells(failed)["WHY"] == "after 3 min 20 s, 4,000 samples: ValueError: no"
 
 
 def test_what_is_not_known_yet_is_a_dash() -> None:
-    assert {n: cells(view())[n] for n in ("EPOCH", "DONE", "LOSS", "PAUSE")} == dict.fromkeys(
-        ("EPOCH", "DONE", "LOSS", "PAUSE"), "-"
+    assert {n: cells(view())[n] for n in ("EPOCHS", "DONE", "LOSS", "PAUSE")} == dict.fromkeys(
+        ("EPOCHS", "DONE", "LOSS", "PAUSE"), "-"
     )
 
 

@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+import re
+from pathlib import Path
 
 import pytest
-from aiohttp import web
+from kubernetes import config
 
-from tests.cli.conftest import Prompt
-
-PRINTED = "step 1\nstep 2\n"
-
-
-class Api:
-    """Two pods of one job, and what was asked of it."""
-
-    def __init__(self) -> None:
-        self.url, self.asked = "", dict[str, str]()
-
-    async def pods(self, request: web.Request) -> web.Response:
-        self.asked = dict(request.query)
-        items = [_pod("digits-chief-0", "chief"), _pod("digits-worker-1", "worker")]
-        return web.json_response({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
-
-    async def log(self, request: web.Request) -> web.Response:
-        if request.match_info["pod"] != "digits-chief-0":
-            return web.json_response({"kind": "Status", "message": "is waiting to start"}, status=400)
-        self.asked = dict(request.query)
-        return web.Response(text=PRINTED)
-
-
-def _pod(name: str, role: str) -> dict[str, Any]:
-    labels = {"weir.dev/job": "digits", "weir.dev/role": role}
-    return {"metadata": {"name": name, "labels": labels, "creationTimestamp": "2026-01-01T00:00:00Z"}}
-
-
-@pytest.fixture
-async def kube() -> AsyncIterator[Api]:
-    api, application = Api(), web.Application()
-    application.router.add_get("/api/v1/namespaces/default/pods", api.pods)
-    application.router.add_get("/api/v1/namespaces/default/pods/{pod}/log", api.log)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    api.url = "http://{}:{}".format(*runner.addresses[0])
-    yield api
-    await runner.cleanup()
+from shared.bus import Bus
+from tests.allocator.builders import Story, accepted, node
+from tests.cli.conftest import PRINTED, Api, Prompt
+from tests.cli.test_jobs import shown
 
 
 async def test_without_a_task_the_chief_of_the_job_is_shown(kube: Api, prompt: Prompt) -> None:
@@ -81,3 +45,36 @@ async def test_a_kubernetes_that_is_not_there_is_told(prompt: Prompt) -> None:
 
     assert said.code == 1 and said.err.startswith("weir logs: cannot reach Kubernetes")
     assert json.dumps(said.err).count("\\n") == 1
+
+
+async def test_a_job_without_pods_is_told_to_be_over_or_unknown_with_those_that_there_are(
+    kube: Api, bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
+    kube.items = []
+    await shown(bus, "clicks", phase="Succeeded")
+    where = ("--kube", kube.url, "--nats", nats_url)
+
+    over, unknown = await prompt("logs", "clicks", *where), await prompt("logs", "digits", *where)
+
+    assert over.code == 1 and over.err.startswith("weir logs: job default/clicks is over (succeeded), and its logs")
+    assert unknown.err == "weir logs: there is no job default/digits; there are default/clicks\n"
+
+
+async def test_the_help_names_a_task_as_tasks_are_named(prompt: Prompt, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        await prompt("logs", "--help")
+
+    named = re.findall(r"\b(?:chief|ps|worker)-\d+", capsys.readouterr().out)
+    first = Story().hear(node(), accepted()).decided()
+    assert named and set(named) <= {f"{task.role}-{task.serial}" for task in first.tasks}
+
+
+async def test_without_a_kubernetes_to_ask_it_says_how_to_name_one(
+    prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(config.kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+
+    said = await prompt("logs", "digits")
+
+    assert said.code == 1 and "elsewhere give --kube URL (usually http://127.0.0.1:8001)" in said.err

@@ -10,8 +10,10 @@ from shared.messages import (
     MESSAGES,
     CapacityChanged,
     DeadLetter,
+    GenerationPrepared,
     JobFinished,
     Message,
+    ProgressReported,
     Resources,
     TaskExited,
     TrainingResumed,
@@ -52,6 +54,19 @@ def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:
 
     assert "a pause of 0.50 s (drain 0.00, save" in sentence(resumed)
     assert sentence(msgspec.structs.replace(resumed, pause_s=None)) == "generation 2 trains, from step 11"
+
+
+def test_only_a_chief_has_something_to_prepare_that_takes_time() -> None:
+    chief = GenerationPrepared(**{**TASK, "role": "chief", "serial": 0}, seconds=2.5)
+
+    assert sentence(chief) == "chief-0 is prepared for generation 2 after 2.5 s"
+    assert sentence(GenerationPrepared(**TASK)) == "ps-3 is prepared for generation 2"
+
+
+def test_progress_counts_complete_epochs_as_its_message_does() -> None:
+    said = next(m for m in one_of_each() if isinstance(m, ProgressReported))
+
+    assert f", {said.epoch} epoch" in sentence(said) and " complete, " in sentence(said)
 
 
 def test_of_a_traceback_the_last_line_is_told() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from services.allocator.service import Settings, start
 from services.cli import store, submit
+from services.trainer.program import REQUIRED
 from shared import bus as wire
 from shared import subjects
 from shared.bus import Bus, Heard
@@ -16,7 +19,7 @@ from shared.messages import JobAccepted, JobFinished, JobRequested, ProgressRepo
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import connected
 
-PROGRAM = "def model(): ...\n"
+PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
 GOOD = "job: digits\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: {start: 1, min: 1, max: 3}\n"
 
 
@@ -68,7 +71,7 @@ async def test_every_reason_against_a_request_is_told_at_once(nats_url: str, pro
     said = await prompt("submit", written(tmp_path, wrong), "--nats", nats_url)
 
     reasons = [line for line in said.err.splitlines() if line.startswith("  - ")]
-    assert said.code == 1
+    assert said.code == 1 and said.err.startswith(f"weir submit: the request in {tmp_path / 'job.yaml'} is refused:\n")
     for field in ("job", "epochs", "batch", "ps", "workrs", "workers"):
         assert [r for r in reasons if r.startswith(f"  - {field}:")], (field, said.err)
 
@@ -119,6 +122,38 @@ async def test_a_request_too_large_for_the_server_is_refused(
     said = await prompt("submit", written(job.parent, f"{GOOD}image: {'x' * most}\n"), "--nats", nats_url)
 
     assert said.code == 1 and f"takes at most {most:,}" in said.err
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_what_is_printed_can_be_sent_by_hand_and_printing_sends_nothing(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    printed = await prompt("submit", job, "--print", "--nats", "nats://127.0.0.1:1")
+
+    assert printed.code == 0 and await bus.last(JobRequested, "default.digits") is None
+    assert await store.keep(bus, PROGRAM.encode()) == json.loads(printed.out)["program"]["digest"]
+    await bus.client.request("weir.job.requested.default.digits", printed.out.encode())
+    async with asyncio.timeout(5):
+        while (accepted := await bus.last(JobAccepted, "default.digits")) is None:
+            await asyncio.sleep(0.01)
+    assert isinstance(accepted.message, JobAccepted) and accepted.message.request.workers.max == 3
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--print"]], ids=["asked", "rehearsed", "printed"])
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("def model(:\n", "train.py:1: invalid syntax"), ("", "train.py lacks model(), optimizer()")],
+    ids=["syntax", "lacking"],
+)
+async def test_a_program_that_cannot_be_one_is_refused_before_anything_is_sent(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path, text: str, told: str, words: list[str]
+) -> None:
+    (job.parent / "train.py").write_text(text)
+
+    said = await prompt("submit", job, "--nats", nats_url, *words)
+
+    assert said.code == 2 and told in said.err
+    assert await bus.last(JobRequested, "default.digits") is None
 
 
 async def test_a_program_that_is_not_there_is_wrong_use(

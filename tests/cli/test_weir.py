@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,10 @@ import pytest
 
 import services.cli
 from services.__main__ import COMMANDS, command, weir
+from shared.bus import Bus
+from tests.cli.conftest import Api
+from tests.cli.test_jobs import shown
+from tests.shared.words import abandoned
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -51,5 +57,31 @@ def test_as_a_program_it_says_what_is_wrong_without_a_traceback() -> None:
     )
 
     assert ended.returncode == 1 and ended.stdout == ""
-    assert ended.stderr.splitlines()[-1] == "Is it running (`weir up`)?"
+    assert ended.stderr.splitlines()[-1].endswith("elsewhere give --nats URL or set WEIR_NATS_URL.")
     assert "Traceback" not in ended.stderr
+
+
+async def piped(*words: object) -> tuple[int, str]:
+    """How the program ends when nobody reads what it prints, and what it says on standard error."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = (sys.executable, "-m", "services", *map(str, words))
+    ended = await asyncio.create_subprocess_exec(*command, stdout=writer, stderr=asyncio.subprocess.PIPE)
+    os.close(writer)
+    async with asyncio.timeout(30):
+        _, said = await ended.communicate()
+    return ended.returncode or 0, said.decode()
+
+
+@pytest.mark.parametrize(
+    "words", ["events --json", "events", "events --follow", "jobs", "jobs --json", "jobs --watch", "streams verify"]
+)
+async def test_when_nobody_reads_on_a_command_ends_without_a_word(bus: Bus, nats_url: str, words: str) -> None:
+    await bus.publish(abandoned())
+    await shown(bus, "digits")
+
+    assert await piped(*words.split(), "--nats", nats_url) == (141, "")
+
+
+async def test_when_nobody_reads_on_logs_ends_without_a_word_too(kube: Api) -> None:
+    assert await piped("logs", "digits", "--kube", kube.url) == (141, "")

@@ -16,23 +16,28 @@ def test_nodes_alike_are_numbered_and_a_single_one_keeps_its_name():
 
 def test_every_reason_is_told_at_once():
     text = """
-nodes: [{name: A_b, cpu: 0}, {nmae: x}, {name: c}, {name: c}]
+nodes: [{name: A_b}, {nmae: x, cpu: 0, gpu: many}, 3, {name: c}, {name: c}]
 tenants: [{node: nowhere, cpu: 1, from_s: 5, to_s: 5}]
 extra: 1
 """
     with pytest.raises(BadCluster) as caught:
         parse(text)
     told = str(caught.value)
-    for part in (
-        "extra: unknown",
-        "'A_b' is no good name",
-        "cpu: must be above 0",
-        "nodes[1]",
-        "'c' is there 2 times",
-        "no node 'nowhere'",
-        "to_s: must be later",
-    ):
-        assert part in told
+    assert told.splitlines() == [
+        "extra: unknown; there are nodes, tenants",
+        "nodes[1].nmae: no such field; did you mean 'name'?",
+        "nodes[1].cpu: Expected `float` > 0.0",
+        "nodes[1].gpu: Expected `int`, got `str`",
+        "nodes[2]: must be a mapping",
+        "nodes[0].name: 'A_b' is no good name for a node",
+        "nodes: 'c' is there 2 times",
+        "tenants[0].to_s: must be later than from_s",
+    ]
+
+
+def test_a_tenant_of_a_node_that_is_not_there_is_told():
+    with pytest.raises(BadCluster, match=r"tenants\[0\]\.node: there is no node 'nowhere'"):
+        parse("nodes: [{name: a}]\ntenants: [{node: nowhere, cpu: 1}]")
 
 
 @pytest.mark.parametrize("text", ["nodes: [", "[]", "nodes: {}", "nodes: 3", "nodes: []"])

@@ -1,0 +1,37 @@
+"""What a field should have been, for a person: a rule in words instead of a pattern, an object by its fields."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from shared.messages import DNS_LABEL, Digest, Span
+
+NAME = "a name: small letters, digits and -, beginning with a letter, not ending with -"
+PATTERNS = {DNS_LABEL: NAME, r"^/": "an absolute path"}
+PATTERNS |= {meta.pattern: "`sha256-` and 64 hexadecimal digits" for meta in get_args(Digest)[1:]}
+
+
+def reworded(kind: Any, error: str) -> str:
+    """The decoder's `error` about a field of this kind."""
+    if get_origin(kind) is Literal:
+        return f"{error}; there are {', '.join(map(repr, get_args(kind)))}"
+    if struct := struct_in(kind):
+        fields = ", ".join(field.encode_name for field in msgspec.structs.fields(struct))
+        plain = " (a job's file may have one number)" if struct is Span else ""
+        return error.replace("`object", f"`{{{fields}}}").replace("}`", "}`" + plain)
+    return next((said for meta in get_args(kind)[1:] if (said := _rule(meta)) and "got" not in error), error)
+
+
+def _rule(meta: Any) -> str:
+    """A pattern, and how long a text may be, in words."""
+    said = PATTERNS.get(getattr(meta, "pattern", None) or "")
+    length = getattr(meta, "max_length", None)
+    return f"Expected {said}" + (f", at most {length} characters" if length else "") if said else ""
+
+
+def struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct that a field is, may be (`| None`), or is a tuple of."""
+    candidates = (kind, *get_args(kind))
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, msgspec.Struct)), None)

@@ -1,0 +1,67 @@
+"""What can be told of a program without running it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.cli.program_check import check
+from services.cli.trouble import WRONG_USE, Trouble
+from services.trainer.program import REQUIRED
+
+WHOLE = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
+PATH = Path("jobs") / "mine.py"
+
+
+def wrong(text: str | bytes) -> str:
+    with pytest.raises(Trouble) as told:
+        check(text if isinstance(text, bytes) else text.encode(), PATH)
+    assert told.value.code == WRONG_USE
+    return str(told.value)
+
+
+def test_a_slip_of_syntax_is_told_with_file_and_line() -> None:
+    assert wrong(WHOLE + "def more(:\n    ...\n") == "jobs/mine.py:6: invalid syntax"
+    assert wrong(WHOLE + "\nreturn 3\n") == "jobs/mine.py:7: 'return' outside function"
+
+
+def test_every_function_that_is_missing_is_named_as_the_trainer_names_it() -> None:
+    assert wrong("def model(): ...\ndef loss(a, b): ...\n") == "mine.py lacks optimizer(), examples(), dataset()"
+    assert wrong("") == f"mine.py lacks {', '.join(f'{name}()' for name in REQUIRED)}"
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "from there import model",
+        "from there import build as model",
+        "model = lambda: 3",
+        "try:\n    from there import model\nexcept ImportError:\n    def model(): ...",
+        "def later():\n    global model\n    model = print",
+        "class model: ...",
+        "from there import *",
+        "globals().update(there)",
+    ],
+)
+def test_a_function_may_be_bound_in_any_way(bound: str) -> None:
+    check((WHOLE.replace("def model(*_): ...\n", "") + bound).encode(), PATH)
+
+
+def test_a_function_inside_another_is_none_of_the_program() -> None:
+    inside = "def outer():\n    def model(): ...\n"
+
+    assert wrong(WHOLE.replace("def model(*_): ...\n", inside)) == "mine.py lacks model()"
+
+
+def test_nothing_is_run() -> None:
+    check(f"{WHOLE}import no_such_library\nraise SystemExit('run')\n".encode(), PATH)
+
+
+@pytest.mark.parametrize("body", [b"\x00", b"\xff\xfe", b"# coding: none\n", b"(" * 5000])
+def test_what_is_no_python_at_all_is_told_and_never_a_traceback(body: bytes) -> None:
+    assert wrong(body).startswith("jobs/mine.py")
+
+
+def test_a_program_in_another_encoding_is_read_as_python_reads_it() -> None:
+    check(b"# coding: latin-1\n" + WHOLE.encode() + b"name = '\xe9'\n", PATH)

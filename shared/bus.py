@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -346,11 +347,20 @@ class Bus:
         """Copy a message to the dead letters, with its error; once, however often it is tried."""
         said_by = (raw.headers or {}).get("ce-source", "unknown")
         letter = dead.letter(stream, raw.metadata.sequence.stream, raw.subject, raw.data, said_by, error)
+        await self._bury(letter, raw.subject, raw.metadata.timestamp.isoformat())
+
+    async def bury_entry(self, bucket: str, key: str, revision: int, body: bytes, error: str) -> None:
+        """The same for an entry of a bucket."""
+        subject = f"$KV.{bucket}.{key}"
+        letter = dead.letter(f"KV_{bucket}", revision, subject, body, "unknown", error)
+        await self._bury(letter, subject, str(zlib.crc32(body)))
+
+    async def _bury(self, letter: DeadLetter, subject: str, stored: str) -> None:
+        """`stored` tells it from another of its number: a stream that was made anew counts from 1 again."""
         log.warning("DeadLetter", subject=letter.subject, sequence=letter.sequence, error=letter.error)
-        stored = raw.metadata.timestamp.isoformat()  # a stream that was made anew counts from 1 again
-        headers = {"Nats-Msg-Id": f"dead.{stream}.{letter.sequence}.{stored}"}
+        headers = {"Nats-Msg-Id": f"dead.{letter.stream}.{letter.sequence}.{stored}"}
         try:
-            await self._store(dead.subject_of(raw.subject), msgspec.json.encode(letter), headers)
+            await self._store(dead.subject_of(subject), msgspec.json.encode(letter), headers)
         except APIError as refusal:  # no room for it, say: the message itself still lies where the log says
             log.error("DeadLetterLost", subject=letter.subject, sequence=letter.sequence, error=repr(refusal))
 

@@ -47,7 +47,7 @@ class Resources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RoleResources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requests of one task of each role; they are its limits too."""
+    """Requests of one task of each role; they are its limits too. What a role leaves out, or 0, is Weir's default."""
 
     chief: Resources = Resources(cpu=0.25, memory_gib=1.0)
     ps: Resources = Resources(cpu=0.25, memory_gib=1.0)
@@ -371,9 +371,10 @@ NOT_ENOUGH_MEMORY = "NotEnoughMemory"
 
 
 class GenerationAbandoned(JobMessage, frozen=True, kw_only=True, tag="cluster.abandoned"):
-    """This generation will not be; the one before goes on."""
+    """This generation will not be; the one before goes on. `stood`: all its tasks stood ready, so it failed alone."""
 
     reason: str
+    stood: bool = False
 
 
 class TaskUpdated(TaskMessage, frozen=True, kw_only=True, tag="task.updated"):
@@ -448,7 +449,7 @@ class ModelProfile(Part, frozen=True, kw_only=True):
 
 
 class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.progress"):
-    """How far the job is. `loss` is the mean over the examples since the last report.
+    """How far the job is. `loss` is the mean over the examples since the last report; `epoch`: how many are complete.
 
     `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None: not measured.
     """

@@ -1,11 +1,15 @@
 """When is a job over, without its trainer saying so?
 
-Cancelled; too many generations with a task that failed by itself; or never started in too many tries.
+Cancelled; too many generations with a task that failed by itself, or that was killed while the job got no further; or
+not started, or started again, in too many tries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from services.allocator import exits
+from services.allocator.exits import Exit
 from services.allocator.job import Job
 from services.allocator.rules import Rules
 from services.allocator.verdict import Verdict
@@ -15,19 +19,31 @@ from shared.messages import JobFinished, Outcome
 def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
     if job.cancelled:
         return _over(job, "cancelled", "cancelled on request", now)
-    if len(job.failed_generations) >= max(1, rules.max_failures):
-        return _over(job, "failed", f"{len(job.failed_generations)} generations failed; {_last_fault(job)}", now)
-    if job.running is None and job.abandonments >= max(1, rules.max_start_failures):
-        return _over(job, "failed", f"not started in {job.abandonments} tries; {job.abandoned_why}", now)
+    cause = _failure(job, max(1, rules.max_failures), max(1, rules.max_start_failures))
+    return _over(job, "failed", cause, now) if cause else None
+
+
+def _failure(job: Job, failures: int, tries: int) -> str | None:
+    if (failed := len(job.failed_generations)) >= failures:
+        return f"{failed} generations failed; {_last(job, exits.own_fault)}"
+    if (killed := len(job.killed_generations)) >= failures:
+        at_most = f"none got further than {job.furthest} samples"
+        return f"{killed} generations were killed, {at_most}; {_last(job, exits.unexplained)}"
+    if job.running is None and job.abandonments >= tries:
+        return f"not started in {job.abandonments} tries; {job.abandoned_why}"
+    if job.stands_still and job.unprepared >= tries:
+        return f"not started again in {job.unprepared} tries; {job.abandoned_why}"
     return None
 
 
-def _last_fault(job: Job) -> str:
-    faults = [(e.at_s, pod, e) for pod, e in job.exits.items() if exits.own_fault(e)]
-    if not faults:
+def _last(job: Job, kind: Callable[[Exit], bool]) -> str:
+    """The last exit of a kind: a line that can be read alone, and the end of its log."""
+    found = [(e.at_s, pod, e) for pod, e in job.exits.items() if kind(e)]
+    if not found:
         return "the cause is no longer known"
-    _, pod, ended = max(faults, key=lambda f: (f[0], f[1]))
-    return f"the last: {pod}: {exits.told(ended)}"
+    _, pod, ended = max(found, key=lambda f: (f[0], f[1]))
+    log = f"\n{ended.message}" if "\n" in ended.message.strip() else ""
+    return f"the last: {pod}: {exits.told(ended)}{log}"
 
 
 def _over(job: Job, outcome: Outcome, cause: str, now: float) -> Verdict:

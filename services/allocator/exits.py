@@ -3,6 +3,10 @@
 Law: a task that was taken away (evicted, deleted, killed by a signal, node lost) is replaced and costs the job nothing;
 a task that failed by itself (1-127) or ran out of memory is replaced too, but counts against `max_failures`. Exit code
 0 is completion, unless somebody took the pod away.
+
+Nobody may say why a process was killed: it, or the machine, had too little memory, its code broke, somebody did it. A
+trainer whose child was killed, or that lost another task, ends as if it had been killed, too. Such an end counts as
+long as the job gets no further.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ TAKEN = frozenset(
     {"Evicted", "NodeLost", "Deleted", "Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown"}
 )
 SIGNALS = range(128, 256)
+TERMINATED = 128 + 15  # asked to end: somebody wanted it so
 
 
 class Exit(msgspec.Struct, frozen=True):
@@ -44,6 +49,13 @@ def own_fault(ended: Exit) -> bool:
     return ended.reason == OUT_OF_MEMORY or (lost(ended) and not taken(ended))
 
 
+def unexplained(ended: Exit) -> bool:
+    """Was it killed, without anybody saying why?"""
+    return ended.code in SIGNALS and ended.code != TERMINATED and ended.reason not in (*TAKEN, OUT_OF_MEMORY)
+
+
 def told(ended: Exit) -> str:
+    """In one line: of a log its end."""
     code = "" if ended.code is None else f"exit code {ended.code}"
-    return ", ".join(part for part in (ended.reason, code, ended.message) if part) or "gone"
+    last = ended.message.strip().splitlines()[-1:]
+    return ", ".join(part for part in (ended.reason, code, *last) if part) or "gone"

@@ -92,10 +92,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     resumed_s: float = 0.0
     pauses: tuple[float, ...] = ()
     abandonments: int = 0
+    """In a row, since training last resumed."""
+    unprepared: int = 0
+    """Those of them whose tasks all stood ready."""
     abandoned_s: float = 0.0
     abandoned_why: str = ""
     exits: dict[str, Exit] = {}
     failed_generations: tuple[int, ...] = ()
+    killed_generations: tuple[int, ...] = ()
+    """In which a task was killed without anybody saying why, since the job last got further."""
+    furthest: int = 0
+    """The most samples that were ever reported."""
     progress: ProgressReported | None = None
     observed: tuple[Observed, ...] = ()
     tried: tuple[Observed, ...] = ()
@@ -125,6 +132,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def exit_of(self, task: TaskPlan) -> Exit | None:
         return self.exits.get(self.pod(task))
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether no generation can be training: none ever did, or it has lost its chief, a ps or every worker."""
+        left = [task.role for task in self.runs.tasks if not exits.lost(self.exit_of(task))] if self.runs else []
+        return "chief" not in left or "worker" not in left or left.count("ps") < _ps(self.runs)
+
+
+def _ps(decision: AllocationDecided | None) -> int:
+    return counted(decision, "ps") if decision else 0
+
 
 def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     if message.revision <= job.revision:
@@ -152,6 +169,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         resumed_s=stored_s,
         pauses=pauses[-PAUSES_KEPT:],
         abandonments=0,
+        unprepared=0,
         abandoned_why="",
     )
 
@@ -167,6 +185,7 @@ def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
         left,
         coming=None,
         abandonments=job.abandonments + 1,
+        unprepared=job.unprepared + message.stood,
         abandoned_s=stored_s,
         abandoned_why=message.reason,
     )
@@ -185,9 +204,13 @@ def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
     ended = Exit(message.role, message.exit_code, message.reason, message.message, stored_s)
     job = replace(job, exits=job.exits | {message.pod: ended})
     base = job.runs or job.flies
-    if base is None or not exits.own_fault(ended) or message.pod not in {job.pod(t) for t in base.tasks}:
+    if base is None or message.pod not in {job.pod(t) for t in base.tasks}:
         return job
-    return replace(job, failed_generations=tuple(sorted({*job.failed_generations, base.generation})))
+    if exits.own_fault(ended):
+        return replace(job, failed_generations=tuple(sorted({*job.failed_generations, base.generation})))
+    if exits.unexplained(ended):
+        return replace(job, killed_generations=tuple(sorted({*job.killed_generations, base.generation})))
+    return job
 
 
 def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
@@ -198,6 +221,8 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     return replace(
         job,
         progress=message,
+        furthest=max(job.furthest, message.samples),
+        killed_generations=() if message.samples > job.furthest else job.killed_generations,
         observed=_observed(job.observed, reading),
         tried=_observed(job.tried, reading, by_cores=True)[-TRIED_KEPT:],
         recent=(*job.recent, reading)[-RECENT_KEPT:],

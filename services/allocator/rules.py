@@ -18,9 +18,11 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """Wait after an abandoned generation; doubles with each in a row."""
     backoff_max_s: float = 300.0
     max_start_failures: int = 5
-    """A job of which nothing ever ran fails with so many generations abandoned in a row."""
+    """A job of which nothing ever ran fails with so many generations abandoned in a row; one that ran once, and stands
+    still, with so many of which all tasks stood ready."""
     max_failures: int = 3
-    """A job fails with so many generations in which a task failed by its own fault."""
+    """A job fails with so many generations in which a task failed by its own fault, and with so many in which one was
+    killed, nobody says why, while the job gets no further."""
     settle_s: float = 1.0
     """A job that lost a task shrinks only after so long: the lost pod's own room may be seen free a little later."""
     pause_default_s: float = 5.0

@@ -34,7 +34,12 @@ def superseded(job: Job) -> list[GenerationAbandoned]:
 
 def abandonment(job: Job, number: int, reason: str) -> GenerationAbandoned:
     return GenerationAbandoned(
-        namespace=job.namespace, job=job.job, uid=job.uid, generation=number, reason=shortened(reason)
+        namespace=job.namespace,
+        job=job.job,
+        uid=job.uid,
+        generation=number,
+        reason=shortened(reason),
+        stood=job.generations[number].spec is not None,
     )
 
 

@@ -125,6 +125,9 @@ def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> lis
         "WEIR_TRAINER_CHECKPOINT_DIR": checkpoint_dir(decision, settings),
         "WEIR_TRAINER_CPU": f"{task.resources.cpu:g}",
         "WEIR_TRAINER_MEMORY_GIB": f"{task.resources.memory_gib:g}",
+        "WEIR_TRAINER_STUCK_S": f"{settings.stuck_s:g}",
+        "WEIR_TRAINER_STUCK_EARLY_S": f"{settings.stuck_early_s:g}",
+        "WEIR_TRAINER_STUCK_PATIENCE": f"{settings.stuck_patience:g}",
         "GRPC_FAIL_FAST": "use_caller",
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }

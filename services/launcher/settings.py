@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from shared.config import Common
 
 
@@ -32,6 +36,12 @@ class Settings(Common, frozen=True, kw_only=True):
     start_timeout_s: float = 300.0  # decided -> every task ready (images may have to be pulled)
     prepare_timeout_s: float = 180.0  # cluster spec -> every task prepared
     resume_timeout_s: float = 120.0  # hand-over -> training resumed
+
+    # The trainer's watchdog, told to every pod (WEIR_TRAINER_STUCK_...). The second, times the third, must be less than
+    # the two limits above, so that a program that hangs is told with its stack before they pass.
+    stuck_s: Annotated[float, Meta(gt=0)] = 300.0  # one call of the program's code; then the job fails for it
+    stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0  # the same, until a generation trains
+    stuck_patience: Annotated[float, Meta(ge=1)] = 1.5  # times as long no update may be applied: a step hangs
 
     node_lost_s: float = 10.0  # not Ready this long (on top of Kubernetes' own 40 s): its pods are lost
     orphan_s: float = 300.0  # what belongs to no known job is removed so long after our start; 0: never

@@ -70,13 +70,18 @@ def _of_task(view: View, job: Job, generation: Generation, name: str, rules: Set
     return failed + _of_pod(view, job, generation.decision.generation, name, rules)
 
 
+def _behind(message: str) -> str:
+    """A line is told in the same one; a log below, so that the first line can be read alone."""
+    return f"\n{message}" if "\n" in message else f" {message}".rstrip()
+
+
 def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> list[Trouble]:
     pod = view.standing(job.uid).get(name)
     if pod is None:
         return [(NOW, f"{name} is gone")] if name in job.known_pods() else []
     if pod.over:
         due = pod.ended_s + rules.overtake_s if number == job.newest else NOW
-        return [(due, f"{name} ended: {pod.reason} (exit code {pod.exit_code}) {pod.message}".strip())]
+        return [(due, f"{name} ended: {pod.reason} (exit code {pod.exit_code}){_behind(pod.message.strip())}")]
     if pod.leaving:
         return [(NOW, f"{name} is being deleted")]
     lost = lost_s(pod, view.nodes, rules.node_lost_s)

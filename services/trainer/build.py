@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from services.trainer import feed
 from services.trainer.placing import largest_first
 from services.trainer.program import BadProgram
 from shared.messages import ModelProfile
@@ -52,30 +53,32 @@ class Built(NamedTuple):
 
 def build(program: ModuleType, strategy: Any, ps: int) -> Built:
     """Model, optimizer and meter on `ps` parameter servers, placed largest first."""
-    plain = _built(program.model(), program)
+    plain = _built(program)
     places = iter(largest_first([_bytes(v) for v in plain.variables], ps))
     profile = profile_of(plain)
     with strategy.scope(), _placed(strategy, lambda: next(places)):
-        model = _built(program.model(), program)
+        model = _built(program)
     with strategy.scope(), _placed(strategy, lambda: 0):
-        optimizer = _made("optimizer()", program.optimizer(), tf.keras.optimizers.Optimizer)
+        optimizer = _made("optimizer()", program.optimizer, tf.keras.optimizers.Optimizer)
         optimizer.build(model.trainable_variables)
         meter = Meter()
     return Built(model, optimizer, meter, profile)
 
 
-def _built(model: Any, program: ModuleType) -> Any:
+def _built(program: ModuleType) -> Any:
     """A model that does not know its inputs yet meets one example."""
-    if not _made("model()", model, tf.keras.Model).built:
-        inputs, _ = next(iter(program.dataset(0, 1).batch(1)))
+    model = _made("model()", program.model, tf.keras.Model)
+    if not model.built:
+        inputs, _ = feed.first(program, 0, 1)
         model(inputs)
     return model
 
 
-def _made(by: str, made: Any, kind: type) -> Any:
-    """What a program has made, if it is of this kind; raises `BadProgram` otherwise."""
+def _made(name: str, maker: Callable[[], Any], kind: type) -> Any:
+    """What a function of the program makes, if it is of this kind; raises `BadProgram` otherwise."""
+    made = maker()
     if not isinstance(made, kind):
-        raise BadProgram(f"{by} returned {type(made)}; a keras {kind.__name__} is needed")
+        raise BadProgram(f"{name} returned {type(made)}; a keras {kind.__name__} is needed", maker)
     return made
 
 

@@ -23,16 +23,11 @@ from services.trainer.checkpoint import Checkpoint
 from services.trainer.lanes import Lanes, fetched
 from services.trainer.orders import Assignment, Begin, Drain, Finished, GoOn, Line, Prepared, Progress, Resumed, Saved
 from services.trainer.program import examples
-from services.trainer.pulse import Pulse, absent
+from services.trainer.pulse import Pulse, absent, lost
 from services.trainer.watchdog import Watchdog
 
 LANES_PER_WORKER = 2
 Say = Callable[[Line], None]
-
-
-def deserted(coordinator: Any) -> bool:
-    """Whether every worker is dead, as far as the coordinator has noticed; it goes on waiting for each for an hour."""
-    return all(worker._is_dead_with_error for worker in coordinator._cluster.workers)
 
 
 def connect(assignment: Assignment) -> Any:
@@ -70,10 +65,12 @@ class Chief:
             self.step = step.traced(self.program, strategy, self.built).get_concrete_function()
         lanes = LANES_PER_WORKER * self.workers
         self.lanes = Lanes(self.coordinator, self.step, self.assignment.batch, lanes, self.inbox)
-        self.lanes.deserted = lambda: deserted(self.coordinator)
-        self.dog.checks.append(Pulse(self.lanes, self.dog))
+        self.lanes.deserted = lambda: len(lost(self.coordinator)) == self.workers
+        self.dog.checks.append(Pulse(self.lanes, self.dog, self.assignment.stuck_patience))
         if self.assignment.warms_up:
             self._warm()
+        if self.assignment.first:
+            evaluate.tried(self.program, self.dog)
         self.say(Prepared(seconds=time.monotonic() - began))
 
     def _warm(self) -> None:
@@ -145,6 +142,7 @@ class Chief:
         while True:
             word = self._next()
             if isinstance(word, Exception):
+                self.report(time.monotonic())  # how far it came
                 raise word
             if word == "finished":
                 self.finish()

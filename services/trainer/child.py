@@ -12,15 +12,13 @@ import queue
 import socket
 import sys
 import threading
-import traceback
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from services.trainer import priority
+from services.trainer import cause, priority
 from services.trainer.orders import (
-    CAUSE_LENGTH,
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_PEER_LOST,
@@ -48,7 +46,7 @@ def run(channel: socket.socket) -> int:
     try:
         return _live(assignment, say, lines)
     except BaseException as error:
-        return _explain(error, say)
+        return _explain(error, say, assignment.program)
 
 
 class _Mouth:
@@ -162,12 +160,12 @@ def _errors() -> Any:
     return errors_impl
 
 
-def _explain(error: BaseException, say: _Mouth) -> int:
+def _explain(error: BaseException, say: _Mouth, program: str) -> int:
     """Say what broke: another task's death, or the program, with its own traceback."""
     if _peer_lost(error):
         say(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
         return EXIT_PEER_LOST
-    say(Failed(cause="".join(traceback.format_exception(error))[-CAUSE_LENGTH:]))
+    say(Failed(cause=cause.told(error, program)))
     return EXIT_FAILED
 
 

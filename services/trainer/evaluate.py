@@ -14,6 +14,7 @@ from services.trainer.program import has
 from services.trainer.watchdog import Watchdog
 
 BATCH = 256
+TRIED = 2  # examples, so that there is a batch of them
 
 
 def metrics(program: ModuleType, trained: Any, dog: Watchdog) -> dict[str, float]:
@@ -22,16 +23,25 @@ def metrics(program: ModuleType, trained: Any, dog: Watchdog) -> dict[str, float
     The weights are copied to a plain model here, so that evaluating asks the ps once, not once a batch. What is no
     finite number is left out: JSON has none, and the loss of a model that diverged says no more.
     """
-    if not has(program, "evaluation"):
-        return {}
+    return _measured(program, trained, dog) if has(program, "evaluation") else {}
+
+
+def tried(program: ModuleType, dog: Watchdog) -> None:
+    """Evaluate a few examples with fresh weights: what cannot be evaluated is to fail before hours of training."""
+    if has(program, "evaluation"):
+        _measured(program, None, dog, TRIED)
+
+
+def _measured(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) -> dict[str, float]:
+    """`trained`: the model whose weights are to be used; None: fresh ones. `most`: so many examples; -1: all."""
     with dog.limited("model()"):
         model = program.model()
     with dog.limited("metrics()"):
         chosen = program.metrics() if has(program, "metrics") else []
     mean = tf.keras.metrics.Mean(name="loss")
-    for number, (inputs, labels) in enumerate(_batches(program, dog)):
+    for number, (inputs, labels) in enumerate(_batches(program, dog, most)):
         outputs = model(inputs, training=False)
-        if number == 0:
+        if number == 0 and trained is not None:
             model.set_weights(trained.get_weights())
             outputs = model(inputs, training=False)
         mean.update_state(program.loss(labels, outputs))
@@ -41,9 +51,9 @@ def metrics(program: ModuleType, trained: Any, dog: Watchdog) -> dict[str, float
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
-def _batches(program: ModuleType, dog: Watchdog) -> Iterator[Any]:
+def _batches(program: ModuleType, dog: Watchdog, most: int) -> Iterator[Any]:
     """Batches of the program's; each, and what is made of it, has the limit's time."""
     with dog.limited("evaluation(), or a batch of it,") as inside:
-        for batch in pairs(program.evaluation(), "evaluation()").batch(BATCH):
+        for batch in pairs(program.evaluation(), "evaluation()", program.evaluation).take(most).batch(BATCH):
             inside.renew()
             yield batch

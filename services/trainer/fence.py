@@ -1,15 +1,23 @@
 """The fence: a checkpoint exists once the ledger bucket names it; only who holds the fence may name one.
 
 Each write is a compare-and-set on what this holder wrote or claimed last, so a stale generation's commit is refused.
+What cannot be read was not written by any generation: it is set aside, and nobody is stale because of it. Then what
+this holder knows counts; who knows nothing begins anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
+import structlog
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
 from shared.bus import LEDGER, Bus, Stale
+from shared.messages import NotNegative
+
+logger = structlog.get_logger()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,16 +25,21 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: int
     generation: int
-    step: int = 0
-    samples: int = 0
+    step: NotNegative = 0
+    samples: NotNegative = 0
     paths: tuple[str, ...] = ()
+
+
+ODD = Entry(uid=-1, generation=-1)
+SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
+"""Key, revision, body, error: keep it where a person may find it."""
 
 
 class Fence:
     """One job's entry, as one generation holds it."""
 
-    def __init__(self, bucket: KeyValue, key: str, uid: int) -> None:
-        self._bucket, self._key, self._uid = bucket, key, uid
+    def __init__(self, bucket: KeyValue, key: str, uid: int, set_aside: SetAside) -> None:
+        self._bucket, self._key, self._uid, self._set_aside = bucket, key, uid, set_aside
         self._revision = 0
         self.entry = Entry(uid=uid, generation=-1)
 
@@ -46,23 +59,42 @@ class Fence:
 
     async def look(self) -> Entry:
         """Read what is there; an entry of another job of this name counts as none."""
-        try:
-            found = await self._bucket.get(self._key)
-            self._revision = int(found.revision or 0)
-            entry = msgspec.json.decode(found.value or b"", type=Entry)
-        except KeyNotFoundError as error:
-            self._revision = int(getattr(error.entry, "revision", 0) or 0) if error.entry else 0
-            return self.entry
-        self.entry = entry if entry.uid == self._uid else Entry(uid=self._uid, generation=-1)
+        found = await self._found()
+        if found is not None and found is not ODD:
+            self.entry = found if found.uid == self._uid else Entry(uid=self._uid, generation=-1)
         return self.entry
 
+    async def _found(self) -> Entry | None:
+        """The entry that is there; None where there is none, `ODD` where it cannot be read."""
+        try:
+            found = await self._bucket.get(self._key)
+        except KeyNotFoundError as error:
+            self._revision = int(getattr(error.entry, "revision", 0) or 0) if error.entry else 0
+            return None
+        self._revision = int(found.revision or 0)
+        try:
+            return msgspec.json.decode(found.value or b"", type=Entry)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            logger.error("OddLedgerEntry", bucket=LEDGER, key=self._key, revision=self._revision, error=str(error))
+            await self._set_aside(self._key, self._revision, found.value or b"", str(error))
+            return ODD
+
     async def _write(self, entry: Entry) -> None:
+        if not await self._written(entry) and (await self._found() is not ODD or not await self._written(entry)):
+            raise Stale(f"{self._key}: somebody else has saved since")
+        self.entry = entry
+
+    async def _written(self, entry: Entry) -> bool:
+        """Whether nobody has written since we last looked or wrote."""
         try:
             self._revision = await self._bucket.update(self._key, msgspec.json.encode(entry), last=self._revision)
-        except KeyWrongLastSequenceError as error:
-            raise Stale(f"{self._key}: somebody else has saved since") from error
-        self.entry = entry
+        except KeyWrongLastSequenceError:
+            return False
+        return True
 
 
 async def of(bus: Bus, key: str, uid: int) -> Fence:
-    return Fence(await bus.bucket(LEDGER), key, uid)
+    async def set_aside(key: str, revision: int, body: bytes, error: str) -> None:
+        await bus.bury_entry(LEDGER, key, revision, body, error)
+
+    return Fence(await bus.bucket(LEDGER), key, uid, set_aside)

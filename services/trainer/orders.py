@@ -20,7 +20,10 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
 class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once beforehand.
 
-    `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first update, and later.
+    `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried.
+
+    `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first update, and later;
+    `stuck_patience`: times that, how long no update may be applied.
     """
 
     generation: int
@@ -33,11 +36,13 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     checkpoint_dir: str
     resources: Resources
     warms_up: bool
+    first: bool = False
     nice: int = 0
     progress_s: float = 1.0
     worker_slack: int = 2
     stuck_early_s: float = 90.0
     stuck_s: float = 300.0
+    stuck_patience: float = 1.5
 
 
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Container
 from pathlib import Path
 from types import ModuleType
 
@@ -18,7 +19,11 @@ OPTIONAL = ("evaluation", "metrics")
 
 
 class BadProgram(Exception):
-    """The program cannot be used; the text says why, every reason."""
+    """The program cannot be used; the text says why, every reason. `at`: the function of it that is to blame."""
+
+    def __init__(self, why: str, at: object = None) -> None:
+        super().__init__(why)
+        self.line: int | None = getattr(getattr(at, "__code__", None), "co_firstlineno", None)
 
 
 def load(path: Path) -> ModuleType:
@@ -34,13 +39,18 @@ def load(path: Path) -> ModuleType:
 
 
 def _check(module: ModuleType, name: str) -> None:
-    missing = [f for f in REQUIRED if not callable(getattr(module, f, None))]
-    if missing:
-        raise BadProgram(f"{name} lacks {', '.join(f'{f}()' for f in missing)}")
+    if wrong := lacking(name, [f for f in REQUIRED if has(module, f)]):
+        raise BadProgram(wrong)
+
+
+def lacking(name: str, found: Container[str]) -> str:
+    """What a program of this name misses of what is required; empty where it has all."""
+    missing = [f for f in REQUIRED if f not in found]
+    return f"{name} lacks {', '.join(f'{f}()' for f in missing)}" if missing else ""
 
 
 def has(module: ModuleType, name: str) -> bool:
-    """Whether the program has one of the optional functions."""
+    """Whether the program has this function."""
     return callable(getattr(module, name, None))
 
 
@@ -53,5 +63,5 @@ def file_name(name: str) -> str:
 def examples(module: ModuleType) -> int:
     count = module.examples()
     if not isinstance(count, int) or count < 1:
-        raise BadProgram(f"examples() returned {count!r}; a whole number of at least 1 is needed")
+        raise BadProgram(f"examples() returned {count!r}; a whole number of at least 1 is needed", module.examples)
     return count

@@ -15,7 +15,6 @@ from services.trainer.orders import Failed
 from services.trainer.shards import Ledger, examples_of
 from services.trainer.watchdog import Watchdog
 
-PATIENCE = 1.5  # of the limit for the program's `dataset`, which is to be told first where it is that which hangs
 REACH_S = 1.0
 
 
@@ -32,15 +31,15 @@ class Lanes(Protocol):
 class Pulse:
     """A check for the watchdog: failed, once no update was applied for so long while batches are out."""
 
-    def __init__(self, lanes: Lanes, dog: Watchdog) -> None:
-        self._lanes, self._dog = lanes, dog
+    def __init__(self, lanes: Lanes, dog: Watchdog, patience: float) -> None:
+        self._lanes, self._dog, self._patience = lanes, dog, patience
         self._steps, self._since_s = 0, 0.0
 
     def __call__(self) -> Failed | None:
         ledger, steps, now = self._lanes.ledger, self._lanes.steps, self._dog.clock_s
         if not ledger.given or steps != self._steps:
             self._steps, self._since_s = steps, now
-        if now - self._since_s < PATIENCE * self._dog.limit_s:
+        if now - self._since_s < self._patience * self._dog.limit_s:
             return None
         return self._dog.failed(stalled(ledger, steps, now - self._since_s))
 
@@ -61,8 +60,12 @@ def absent(coordinator: Any, cluster: dict[str, list[str]]) -> list[str]:
 
     The first because the address of a lost worker may be another's by now.
     """
-    lost = [f"worker-{worker.worker_index}" for worker in coordinator._cluster.workers if worker._is_dead_with_error]
-    return [*lost, *unreachable(cluster)]
+    return [*lost(coordinator), *unreachable(cluster)]
+
+
+def lost(coordinator: Any) -> list[str]:
+    """The workers that are dead, as far as the coordinator has noticed; it goes on waiting for each for an hour."""
+    return [f"worker-{worker.worker_index}" for worker in coordinator._cluster.workers if worker._is_dead_with_error]
 
 
 def unreachable(cluster: dict[str, list[str]]) -> list[str]:

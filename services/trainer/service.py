@@ -18,7 +18,7 @@ from msgspec import Meta
 from nats.aio.msg import Msg
 from nats.js.api import DeliverPolicy
 
-from services.trainer import fence, priority, retention, supervise
+from services.trainer import fence, priority, program_file, retention, supervise
 from services.trainer.children import Child, Nursery
 from services.trainer.orders import (
     Assignment,
@@ -35,7 +35,7 @@ from services.trainer.orders import (
     Word,
 )
 from services.trainer.ports import Ports
-from services.trainer.program import file_name
+from services.trainer.program import BadProgram
 from services.trainer.supervise import Pod
 from services.trainer.usage import Use, lacks_room, sample_of
 from shared import config, log, subjects
@@ -60,7 +60,8 @@ from shared.messages import (
 )
 
 logger = structlog.get_logger()
-EXIT_EVICTED, EXIT_RETRY = 143, 138
+EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = 143, 138, 137  # taken away; lost another task; the child was killed
+KILLED = "the process that runs the program was killed, and could not say why: out of memory, perhaps"
 ENDING_S = 5.0  # more than a killed process takes to go
 TRIES, AGAIN_S = 3, 0.5  # a child that meets servers of a generation that is just going prepares again
 
@@ -71,7 +72,8 @@ class Settings(config.Common, frozen=True, kw_only=True):
 
     `stuck_s`: how long one call of the program's code may take before the job fails for it; `stuck_early_s`: the same
     until a generation trains, below the launcher's own limits for that (to prepare 180 s, to resume 120 s), so that the
-    program's stack is told before they pass. A step that hangs in TensorFlow is given 1.5 times as long (`pulse.py`).
+    program's stack is told before they pass; `stuck_patience`: a step that hangs in TensorFlow is given so many times
+    as long (`pulse.py`), because `dataset` is to be told first where it is that which hangs.
     """
 
     job: str
@@ -93,6 +95,7 @@ class Settings(config.Common, frozen=True, kw_only=True):
     peer_grace_s: float = 10.0
     stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0
     stuck_s: Annotated[float, Meta(gt=0)] = 300.0
+    stuck_patience: Annotated[float, Meta(ge=1)] = 1.5
 
 
 class Trainer:
@@ -179,7 +182,12 @@ class Trainer:
         if not fresh and await self._lacks_room(spec):
             return
         follows = spec.previous is not None or bool((await self.gate.look()).paths)
-        assignment = await self._assignment(spec, warms_up=follows and not fresh)
+        try:
+            program = await program_file.fetched(self.bus, spec.request.program, self.folder)
+        except BadProgram as error:
+            self.causes[spec.generation] = Failed(cause=str(error))
+            return await self._on_end(spec)
+        assignment = self._assignment(spec, program, warms_up=follows and not fresh, first=not follows)
         if self.pod.children.get(spec.generation) != "preparing":
             return  # it was given up while we looked around
         child = Child(
@@ -201,7 +209,7 @@ class Trainer:
         await self.bus.publish(self._prepared_message(spec, error=f"{NOT_ENOUGH_MEMORY}: {why}"))
         return True
 
-    async def _assignment(self, spec: ClusterSpecPublished, warms_up: bool) -> Assignment:
+    def _assignment(self, spec: ClusterSpecPublished, program: Path, *, warms_up: bool, first: bool) -> Assignment:
         task = spec.of(self.settings.pod)
         assert task is not None, "only members start children"
         cluster = {role: spec.addresses(role) for role in ("chief", "ps", "worker")}
@@ -212,25 +220,17 @@ class Trainer:
             cluster=cluster,
             request=spec.request,
             batch=spec.batch,
-            program=str(await self._program(spec)),
+            program=str(program),
             checkpoint_dir=self.settings.checkpoint_dir,
             resources=Resources(cpu=self.settings.cpu, memory_gib=self.settings.memory_gib),
             warms_up=warms_up,
+            first=first,
             nice=self.nice if spec.previous is not None else 0,
             progress_s=self.settings.progress_s,
             stuck_early_s=self.settings.stuck_early_s,
             stuck_s=self.settings.stuck_s,
+            stuck_patience=self.settings.stuck_patience,
         )
-
-    async def _program(self, spec: ClusterSpecPublished) -> Path:
-        """The program's file, fetched once, by digest."""
-        path = self.folder / spec.request.program.digest / file_name(spec.request.program.name)
-        if not path.exists():
-            store = await self.bus.programs()
-            found = await store.get(spec.request.program.digest)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(found.data or b"")
-        return path
 
     async def _begin_child(self, generation: int, path: str | None, chief: bool) -> None:
         if chief:
@@ -363,7 +363,7 @@ class Trainer:
     async def _on_end(self, spec: ClusterSpecPublished) -> None:
         """A child ended by itself."""
         generation, self_said = spec.generation, self.causes.get(spec.generation)
-        failure = self_said or Failed(cause="the child was killed", peer=True)
+        failure = self_said or Failed(cause=KILLED, peer=True)
         phase = self.pod.children.get(generation)
         self.children.pop(generation, None)
         logger.warning("ChildEnded", generation=generation, phase=phase, cause=failure.cause)
@@ -378,7 +378,7 @@ class Trainer:
             case "breaks":
                 await self._broken(generation, drains=phase == "draining")
             case "ends the pod":
-                raise Leave(EXIT_RETRY)
+                raise Leave(EXIT_RETRY if self_said else EXIT_KILLED)
 
     async def _prepare_again(self, spec: ClusterSpecPublished) -> bool:
         """Start once more, unless that was tried enough; an address may still have been another generation's."""
@@ -393,8 +393,24 @@ class Trainer:
         return True
 
     async def _fail(self, spec: ClusterSpecPublished, failure: Failed) -> None:
-        await self._say(JobFinished, spec.generation, outcome="failed", cause=failure.cause, finished_s=time.time())
+        step, samples = await self._trained()
+        await self._say(
+            JobFinished,
+            spec.generation,
+            outcome="failed",
+            cause=failure.cause,
+            step=step,
+            samples=samples,
+            finished_s=time.time(),
+        )
         raise Leave(1)
+
+    async def _trained(self) -> tuple[int, int]:
+        """Updates and samples, as the chief has last reported, whichever pod that was."""
+        last = await self.bus.last(ProgressReported, f"{self.settings.namespace}.{self.settings.job}")
+        if last is None or not isinstance(last.message, ProgressReported) or last.message.uid != self.settings.uid:
+            return 0, 0
+        return last.message.step, last.message.samples
 
     async def _broken(self, generation: int, drains: bool) -> None:
         """A chief that lost another task stays for the next generation; where none comes, its pod ends."""

@@ -18,7 +18,7 @@ POSITION = tf.TensorSpec([], tf.int64)
 
 def traced(program: ModuleType, strategy: Any, built: Built) -> Any:
     """A function of (start, stop) for `ClusterCoordinator.schedule`; it returns the batch's mean loss, a scalar."""
-    spec = feed.element_spec(program)
+    spec = feed.element_spec(program, built.model)
 
     @tf.function(input_signature=[POSITION, POSITION])  # type: ignore[untyped-decorator]
     def step(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:

@@ -10,6 +10,8 @@ from services.launcher import pods
 from services.launcher.actions import CreatePod
 from services.launcher.facts import pod_fact
 from services.launcher.settings import Settings
+from services.trainer.service import Settings as Trainer
+from shared import config
 from shared.messages import CheckpointRule, JobRequested, Resources, Volume
 from tests.launcher.builders import decided, request
 
@@ -85,6 +87,16 @@ def test_the_trainer_is_told_who_it_is() -> None:
     assert paths == ["metadata.name", "metadata.uid", "spec.nodeName", "status.podIP"]
     assert (found["WEIR_TRAINER_CPU"], found["WEIR_TRAINER_MEMORY_GIB"]) == ("0.5", "1.5")
     assert found["GRPC_FAIL_FAST"] == "use_caller"
+
+
+def test_the_trainer_is_told_how_long_it_may_be_stuck_and_understands_it() -> None:
+    patient = env(made(stuck_s=3600, stuck_early_s=0.5, stuck_patience=2))
+    own = {name: text for name, text in patient.items() if "STUCK" in name}
+    who = {f"WEIR_TRAINER_{word}": "1" for word in ("UID", "JOB", "POD", "POD_UID", "SERIAL")}
+
+    understood = config.load(Trainer, "trainer", {**own, **who, "WEIR_TRAINER_ROLE": "ps"})
+
+    assert (understood.stuck_s, understood.stuck_early_s, understood.stuck_patience) == (3600.0, 0.5, 2.0)
 
 
 def test_without_a_bus_of_its_own_a_trainer_uses_the_launchers() -> None:

@@ -9,7 +9,14 @@ from services.launcher.actions import CreatePod, CreateService, DeletePod
 from services.launcher.facts import PodFact, ServiceFact
 from services.launcher.reconcile import reconcile
 from services.launcher.view import View, pod_seen, refused, service_seen
-from shared.messages import ClusterSpecPublished, GenerationPrepared, TaskExited, TaskReady, TaskStarted
+from shared.messages import (
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    GenerationPrepared,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+)
 from tests.launcher.builders import UID, decided, names
 from tests.launcher.world import World
 
@@ -108,6 +115,7 @@ def test_an_unschedulable_pod_ends_its_generation_after_a_while(world: World, be
     assert world.now == 1000.0 + world.rules.unschedulable_s
     assert "unschedulable: 0/3 nodes" in world.abandoned()[2]
     assert world.standing() == (names("c0 p1") if before else [])
+    assert not world.last(GenerationAbandoned).stood, "the cluster is at fault"
 
 
 def test_an_error_in_preparing_ends_the_generation_and_only_its_own_pods_go(world: World) -> None:
@@ -118,6 +126,7 @@ def test_an_error_in_preparing_ends_the_generation_and_only_its_own_pods_go(worl
     assert "bind failed" in world.abandoned()[2]
     assert world.standing() == names("c0 p1 w2")
     assert world.ordered() == [(1, None)]
+    assert world.last(GenerationAbandoned).stood, "all had what they needed"
 
 
 def test_a_long_reason_keeps_who_it_was_and_how_its_traceback_ends(world: World) -> None:
@@ -254,6 +263,15 @@ def test_a_lost_task_that_nobody_replaces_ends_the_generation_after_a_while(worl
     assert world.abandoned() == {}
     world.wait()
     assert world.now == 1000.0 + world.rules.overtake_s and "net-worker-2 ended" in world.abandoned()[2]
+
+
+def test_of_a_task_that_ended_the_log_is_told_below_what_can_be_read_alone(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.stand(decided(2, "c0 p1 w2"))
+    world.change("net-worker-2", phase="Failed", exit_code=1, ended_s=world.now, message="one\ntwo\n", reason="Error")
+    world.settle()
+    world.wait()
+    assert world.abandoned()[2] == "net-worker-2 ended: Error (exit code 1)\none\ntwo"
 
 
 def test_a_final_checkpoint_for_what_was_abandoned_meanwhile_stops_nobody(world: World) -> None:

@@ -270,6 +270,7 @@ async def _consumers(bus: Bus, count: int, stream: str = subjects.ORDERS) -> Non
 # ------------------------------------------------------------ the server is killed and comes back
 
 
+@pytest.mark.usefixtures("brief_heartbeat")
 async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_server: NatsServer, bus: Bus) -> None:
     """A follower, a watcher and a speaker live through it without being told."""
     ears = Ears()
@@ -291,6 +292,7 @@ async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_ser
     assert [h.message for h in await watching] == abandonments(6)
 
 
+@pytest.mark.usefixtures("brief_heartbeat")
 async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(nats_server: NatsServer, bus: Bus) -> None:
     await bus.publish(abandoned(generation=1))
     watching = asyncio.ensure_future(first(2, bus.tail([ABANDONED]), within_s=40))

@@ -88,7 +88,7 @@ class Fleet:
 
     async def __aenter__(self) -> Fleet:
         self.folder.mkdir(parents=True)
-        self.pace(0.05)
+        self.pace(0.15)
         self.request = await self._submit()
         for filters in (["weir.task.>", "weir.training.>"], ["weir.job.finished.>"]):
             self._tasks.append(asyncio.create_task(self._listen(filters)))

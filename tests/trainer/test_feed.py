@@ -26,7 +26,7 @@ def test_a_batch_is_a_flat_list_of_arrays() -> None:
 
 
 def test_examples_that_are_missing_are_counted() -> None:
-    with pytest.raises(ValueError, match=r"dataset\(8, 12\) gave 3 examples instead of 4"):
+    with pytest.raises(BadProgram, match=r"dataset\(8, 12\) gave 3 examples instead of 4$"):
         feed.read(program(pairs(3)), 8, 12)
 
 
@@ -39,3 +39,24 @@ def test_what_is_no_dataset_is_named(made: Any) -> None:
 def test_a_dataset_without_labels_is_refused() -> None:
     with pytest.raises(BadProgram, match=r"pairs \(inputs, label\) are needed"):
         feed.element_spec(program(tf.data.Dataset.range(3)))
+
+
+def test_a_batch_where_an_example_should_be_is_noticed_by_what_the_model_takes() -> None:
+    model = SimpleNamespace(inputs=[tf.TensorSpec([None, 3])])
+
+    feed.element_spec(program(pairs(4)), model)
+    with pytest.raises(BadProgram, match=r"of the shapes \(None, 3\), but the model takes \(3,\): is it batched"):
+        feed.element_spec(program(pairs(4).batch(2)), model)
+
+
+def test_a_last_axis_of_one_is_let_be_because_keras_drops_it() -> None:
+    single = tf.data.Dataset.from_tensor_slices((np.ones((4, 3, 1)), np.ones(4)))
+
+    feed.element_spec(program(single), SimpleNamespace(inputs=[tf.TensorSpec([None, 3])]))
+    with pytest.raises(BadProgram, match="is it batched already"):
+        feed.element_spec(program(single), SimpleNamespace(inputs=[tf.TensorSpec([None, 1])]))
+
+
+def test_so_few_examples_of_so_large_a_shape_are_taken_for_batches() -> None:
+    with pytest.raises(BadProgram, match=r"gave 1 examples instead of 4, of the shapes \(None, 3\), \(None,\): is it"):
+        feed.read(program(pairs(4).batch(32)), 8, 12)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from services.trainer import fence
 from services.trainer.fence import Fence
+from shared import dead, subjects
 from shared.bus import LEDGER, Bus, Stale
+from shared.messages import DeadLetter
 
 KEY = "default.digits"
 
@@ -104,3 +107,53 @@ async def test_of_two_that_claim_at_once_one_is_stale(bus: Bus) -> None:
 
     with pytest.raises(Stale):
         await second._write(second.entry)
+
+
+# ------------------------------------------------------------ what no generation has written
+
+ODD = [b"", b"{", b"\xff", b"[]", b"null", b'{"uid": "7"}', b'{"uid": 7, "generation": 1, "step": -1}']
+
+
+async def put(bus: Bus, body: bytes) -> None:
+    await (await bus.bucket(LEDGER)).put(KEY, body)
+
+
+async def letters(bus: Bus) -> list[DeadLetter]:
+    """All that was set aside, the oldest first."""
+    count = (await bus.js.stream_info(subjects.DEAD)).state.messages
+    raw = [await bus.js.get_msg(subjects.DEAD, n + 1) for n in range(count)]
+    return [msgspec.json.decode(each.data or b"", type=DeadLetter) for each in raw]
+
+
+@pytest.mark.parametrize("body", ODD)
+async def test_an_entry_that_cannot_be_read_counts_as_none_and_is_kept_with_its_error(bus: Bus, body: bytes) -> None:
+    await put(bus, body)
+
+    mine = await holder(bus, 1)
+
+    assert (mine.entry.generation, mine.entry.paths) == (1, ())
+    assert (await mine.commit("/c/10", 10, 320, keep=2)).paths == ("/c/10",)
+    (letter,) = await letters(bus)
+    assert (letter.subject, letter.sequence, letter.body) == (f"$KV.{LEDGER}.{KEY}", 1, dead.readable(body))
+    assert letter.error
+
+
+async def test_a_chief_that_trains_knows_better_than_an_entry_that_cannot_be_read(bus: Bus) -> None:
+    mine = await holder(bus, 3)
+    await mine.commit("/c/10", 10, 320, keep=2)
+
+    await put(bus, b"a stranger was here")
+    assert (await mine.look()).paths == ("/c/10",)
+    await put(bus, b"and here")
+
+    entry = await mine.commit("/c/20", 20, 640, keep=2)
+    assert entry == (await (await fence.of(bus, KEY, 7)).look()) and entry.paths == ("/c/20", "/c/10")
+
+
+async def test_who_is_stale_stays_so_whatever_was_there_before(bus: Bus) -> None:
+    old = await holder(bus, 1)
+    await put(bus, b"a stranger was here")
+    await holder(bus, 2)
+
+    with pytest.raises(Stale):
+        await old.commit("/c/10", 10, 320, keep=2)

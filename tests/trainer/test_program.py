@@ -56,6 +56,15 @@ def test_a_number_of_examples_that_is_none_is_shown(tmp_path: Path, count: str) 
         program.examples(module)
 
 
+def test_who_is_to_blame_has_a_line(tmp_path: Path) -> None:
+    module = program.load(written(tmp_path, f"{WHOLE}\n\ndef examples(): return 0"))
+
+    with pytest.raises(BadProgram) as caught:
+        program.examples(module)
+
+    assert caught.value.line == len(program.REQUIRED) + 2
+
+
 def test_two_programs_of_one_name_do_not_meet(tmp_path: Path) -> None:
     first = program.load(written(tmp_path, f"{WHOLE}\nmark = 1"))
     second = program.load(written(tmp_path, WHOLE))

@@ -5,17 +5,18 @@ from __future__ import annotations
 import socket
 from types import SimpleNamespace
 
+import pytest
 from msgspec import structs
 
 from services.launcher.settings import Settings as Launcher
 from services.trainer import shards
 from services.trainer.orders import Failed
-from services.trainer.pulse import PATIENCE, Pulse, absent, unreachable
+from services.trainer.pulse import Pulse, absent, unreachable
 from services.trainer.service import Settings as Trainer
 from services.trainer.shards import Ledger
 from services.trainer.watchdog import Watchdog
 
-LIMIT_S = 100.0
+LIMIT_S, PATIENCE = 100.0, 1.5
 
 
 class Lanes:
@@ -39,7 +40,7 @@ class Chief:
     def __init__(self) -> None:
         self.lanes = Lanes()
         self.dog = Watchdog("net.py", LIMIT_S, LIMIT_S)
-        self.dog.checks.append(Pulse(self.lanes, self.dog))
+        self.dog.checks.append(Pulse(self.lanes, self.dog, PATIENCE))
 
     def passes(self, seconds: float) -> Failed | None:
         found = (self.dog.look(1.0) for _ in range(round(seconds)))
@@ -107,8 +108,15 @@ def test_a_worker_that_the_coordinator_has_lost_is_absent_whoever_has_its_addres
 
 
 def test_what_hangs_is_told_before_the_launcher_gives_the_generation_up() -> None:
-    trainer = {field.name: field.default for field in structs.fields(Trainer)}
+    told = Launcher()
 
-    longest_s = PATIENCE * trainer["stuck_early_s"]
+    longest_s = told.stuck_patience * told.stuck_early_s
 
-    assert longest_s < min(Launcher().prepare_timeout_s, Launcher().resume_timeout_s)
+    assert longest_s < min(told.prepare_timeout_s, told.resume_timeout_s)
+
+
+@pytest.mark.parametrize("name", ["stuck_early_s", "stuck_s", "stuck_patience"])
+def test_a_trainer_that_no_launcher_has_told_anything_is_as_patient_as_others(name: str) -> None:
+    own = {field.name: field.default for field in structs.fields(Trainer)}
+
+    assert own[name] == getattr(Launcher(), name)

@@ -38,7 +38,7 @@ def optimizer():
 
 def loss(labels, outputs):
     missed = keras.losses.mean_squared_error(labels, outputs)
-    if not _asked("step"):
+    if not _asked("step") or tf.executing_eagerly():
         return missed
     (missed,) = tf.while_loop(lambda _: True, lambda m: (m + 1.0,), (missed,))
     return missed

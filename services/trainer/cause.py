@@ -1,0 +1,204 @@
+"""Why a program failed, in words that its author understands.
+
+The first line can be read alone: the program's own file and line, and the exception. Behind it stands the traceback,
+without the frames of Weir and TensorFlow where the program has any of its own.
+
+A frame of the program may be in three places: in the exception's traceback; in that of an exception before it; or,
+because TensorFlow traces, and runs Python in other threads and processes, only in the text of the exception:
+
+    in user code:  File "net.py", line 3, in loss  *        a function that TensorFlow rewrote
+    Detected at node GatherV2 defined at:  File ...         an operation that failed later than its line was run
+    KeyError: 'row'  Traceback (most recent call last): ... a function that TensorFlow called back
+
+What a worker met travels to the chief as the text of a gRPC error, of which some 3,000 characters arrive: so it is
+told there already, and put between marks.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import PurePath
+from traceback import FrameSummary
+from typing import NamedTuple
+
+from services.trainer.orders import CAUSE_LENGTH, GENERATED
+from services.trainer.program import BadProgram
+
+REMOTE = 2_000  # characters that a worker tells the chief
+HEAD = 0.25  # the share of a long text that is kept of its beginning; the rest is kept of its end
+BEGINS, ENDS = "[[weir: the program failed]]", "[[weir: so far]]"
+
+FRAME = re.compile(r'(?P<indent>\s*)File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>.*?)[ *]*')
+TYPED = re.compile(r"[A-Za-z_][\w.]*:\s")
+NOISE = re.compile(r"\x1b\[\d*m|\{\{function_node [^}]*\}\} ?|\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s+")
+HIDDEN = re.compile(rf"^<frozen |/(tensorflow|keras|services/trainer)/|{GENERATED}")
+PRELUDES = ("Detected at node ", "Traceback (most recent", "Graph execution error", "in user code:", "Exception enc")
+RESTS = re.compile(r"\s+\[\[\{\{node |\n\s*Arguments received by |\nAdditional GRPC error | \[Op:")
+LED_TO = "\n\nwhich led to:\n\n"
+
+
+class Seen(NamedTuple):
+    """One exception: the program's frames on its way, and what it says, with its type."""
+
+    frames: list[FrameSummary]
+    says: str
+
+
+class Failed(Exception):
+    """What the program did wrong in another process; the text is the whole cause."""
+
+
+def told(error: BaseException, program: str, longest: int = CAUSE_LENGTH) -> str:
+    """Why the program in this file failed; at most so many characters."""
+    marked = re.search(re.escape(BEGINS) + "(.*?)" + re.escape(ENDS), str(error), re.DOTALL)
+    if marked:
+        return marked[1]
+    if isinstance(error, BadProgram):
+        return shortened(f"{_place(program, error.line)}{error}" if error.line else str(error), longest)
+    if isinstance(error, SyntaxError) and error.filename == program:
+        return shortened(_misspelt(error, program), longest)
+    found = [seen for each in _chain(error, program) if (seen := _seen(each, program)).frames]
+    return shortened(_written(found, program) if found else _foreign(error), longest)
+
+
+def marked(error: BaseException, program: str) -> Failed:
+    """The same, as it can be sent to the chief."""
+    return Failed(f"{BEGINS}{told(error, program, REMOTE)}{ENDS}")
+
+
+def shortened(text: str, longest: int) -> str:
+    """A long one without its middle: it begins with what, and ends with where."""
+    if len(text) <= longest:
+        return text
+    head = int(HEAD * longest)
+    return f"{text[:head]}\n[...]\n{text[len(text) - (longest - head - 7) :]}"
+
+
+# ------------------------------------------------------------ what is written
+
+
+def _written(found: list[Seen], program: str) -> str:
+    frames, says = found[0]
+    place = next(f for f in reversed(frames) if _same(f.filename, program))
+    tracebacks = LED_TO.join(_traceback(seen, program) for seen in reversed(found))
+    return f"{_place(program, place.lineno)}{_headline(says)}\n{tracebacks}"
+
+
+def _place(program: str, line: int | None) -> str:
+    return f"{PurePath(program).name}:{line}: " if line else f"{PurePath(program).name}: "
+
+
+def _headline(says: str) -> str:
+    """The first line that says something. Keras begins with which layer it was in."""
+    kind, _, text = says.partition(":") if TYPED.match(says) else ("", "", says)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = next((line for line in lines if not line.startswith(PRELUDES)), "")
+    return ": ".join(part for part in (kind, first) if part)
+
+
+def _traceback(seen: Seen, program: str) -> str:
+    name = PurePath(program).name
+    shown = [
+        FrameSummary(name if _same(f.filename, program) else f.filename, f.lineno, f.name, line=f.line)
+        for f in seen.frames
+    ]
+    stack = "".join(traceback.StackSummary.from_list(shown).format())
+    return f"Traceback (most recent call last):\n{stack}{seen.says}"
+
+
+def _misspelt(error: SyntaxError, program: str) -> str:
+    shown = "".join(traceback.format_exception_only(error)).rstrip()
+    what = f"{_place(program, error.lineno)}{type(error).__name__}: {error.msg}"
+    return f"{what}\n{shown.replace(program, PurePath(program).name)}"
+
+
+def _foreign(error: BaseException) -> str:
+    """Nothing of the program is to be seen: all of it, behind its headline."""
+    return f"{_headline(_says(error))}\n{''.join(traceback.format_exception(error)).rstrip()}"
+
+
+# ------------------------------------------------------------ what is seen
+
+
+def _chain(error: BaseException, program: str) -> Iterator[BaseException]:
+    """An exception and those before it. What TensorFlow has rewritten says itself all that was said before."""
+    known: list[BaseException | None] = [None]
+    each: BaseException | None = error
+    while each not in known and each is not None:
+        yield each
+        known.append(each)
+        if _text_frames(_plain(each), program):
+            return
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
+
+
+def _seen(error: BaseException, program: str) -> Seen:
+    """From the program's first frame on, and without the frames that are not the program's to mend."""
+    text = _plain(error)
+    inner = _text_frames(text, program)
+    frames = [*traceback.extract_tb(error.__traceback__), *inner]
+    entered = next((at for at, frame in enumerate(frames) if _same(frame.filename, program)), len(frames))
+    own = [frame for frame in frames[entered:] if not HIDDEN.search(frame.filename)]
+    return Seen(own, _inner_words(error, text, program) if inner else _says(error))
+
+
+def _says(error: BaseException) -> str:
+    text = RESTS.split(_plain(error), maxsplit=1)[0].strip()
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _plain(error: BaseException) -> str:
+    return NOISE.sub("", str(error))
+
+
+def _text_frames(text: str, program: str) -> list[FrameSummary]:
+    """The frames in a text that has any of the program's; TensorFlow writes some twice."""
+    lines = text.splitlines()
+    found = [(at, frame) for at, line in enumerate(lines) if (frame := FRAME.fullmatch(line))]
+    if not any(_same(frame["path"], program) for _, frame in found):
+        return []
+    made = (FrameSummary(f["path"], int(f["line"]), _named(f["name"]), line=_code(lines, at, f)) for at, f in found)
+    return list({(frame.filename, frame.lineno, frame.name): frame for frame in made}.values())
+
+
+def _named(name: str) -> str:
+    """TensorFlow has no name for a lambda."""
+    return "<lambda>" if name == "None" else name
+
+
+def _code(lines: list[str], at: int, frame: re.Match[str]) -> str:
+    """The line of code below a frame, where there is one."""
+    below = lines[at + 1] if at + 1 < len(lines) else ""
+    return below.strip() if _indent(below) > len(frame["indent"]) and not FRAME.fullmatch(below) else ""
+
+
+def _inner_words(error: BaseException, text: str, program: str) -> str:
+    """What stands behind the program's last frame and those that follow it."""
+    lines = text.splitlines()
+    of_frames = {at: len(f["indent"]) for at, line in enumerate(lines) if (f := FRAME.fullmatch(line))}
+    last = max(at for at in of_frames if _same(FRAME.fullmatch(lines[at])["path"], program))  # type: ignore[index]
+    depth = of_frames[last]
+    for at in range(last + 1, len(lines)):
+        line = lines[at]
+        if line.strip() and at not in of_frames and _indent(line) <= depth and not line.startswith(PRELUDES):
+            return _typed(error, RESTS.split("\n".join(lines[at:]), maxsplit=1)[0].strip())
+    return type(error).__name__
+
+
+def _typed(error: BaseException, says: str) -> str:
+    """With the exception's type, and without the module where that stands."""
+    if not TYPED.match(says):
+        return f"{type(error).__name__}: {says}"
+    kind, _, text = says.partition(":")
+    return f"{kind.rpartition('.')[2]}:{text}"
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _same(path: str, program: str) -> bool:
+    """Whether this is the program's file, here or in another pod: there another folder holds that of its digest."""
+    return PurePath(path).parts[-2:] == PurePath(program).parts[-2:]

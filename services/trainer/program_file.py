@@ -1,0 +1,72 @@
+"""The program's file: fetched once, by digest, and used only if it has that digest. Edge.
+
+The store keeps a digest of its own for what it holds, but nobody has checked that what lies under a name is what the
+name says; a request that was written by hand may even name something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+
+import structlog
+from nats.errors import Error as NatsError
+from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError
+
+from services.trainer.program import BadProgram, file_name
+from shared.bus import Bus
+from shared.messages import Program
+
+TRIES, AGAIN_S = 3, 0.5
+FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
+WRONG = (APIError, BadObjectMetaError, DigestMismatchError, ValueError, KeyError, TypeError)  # answers, no program
+logger = structlog.get_logger()
+
+
+async def fetched(bus: Bus, program: Program, folder: Path) -> Path:
+    """Where it lies; raises `BadProgram` where the store has none of this digest, however often it is asked."""
+    path = folder / program.digest / file_name(program.name)
+    if not path.exists():
+        body = await _asked_for(bus, program)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body)
+    return path
+
+
+async def _asked_for(bus: Bus, program: Program) -> bytes:
+    why = ""
+    for _ in range(TRIES):
+        body, why = await _looked_up(bus, program.digest)
+        if body is not None:
+            return body
+        logger.warning("ProgramNotAsAskedFor", program=program.name, why=why)
+        await asyncio.sleep(AGAIN_S)
+    raise BadProgram(f"{program.name} is not to be had: {why}")
+
+
+async def _looked_up(bus: Bus, digest: str) -> tuple[bytes | None, str]:
+    """The program; or None, and why."""
+    try:
+        async with asyncio.timeout(FETCH_S):
+            body = await _stored(bus, digest)
+    except TimeoutError:
+        return None, f"the store did not give {digest} within {FETCH_S:g} s"
+    except WRONG as error:
+        return None, f"the store has no {digest}: {error!r}"
+    found = f"sha256-{hashlib.sha256(body).hexdigest()}"
+    if found == digest:
+        return body, ""
+    return None, f"what the store has under {digest} is something else, of {len(body)} bytes and the digest {found}"
+
+
+async def _stored(bus: Bus, digest: str) -> bytes:
+    """What lies under this name, as soon as the bus is there."""
+    while True:
+        try:
+            return (await (await bus.programs()).get(digest)).data or b""
+        except WRONG:
+            raise
+        except NatsError as error:
+            logger.warning("FetchWaits", digest=digest, error=repr(error))
+            await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,128 @@
+"""When a job is over without its trainer saying so: what goes on failing ends, what gets further goes on."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.rules import Rules
+from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, TaskPlan
+from tests.allocator.builders import AT_ONCE, Story, abandoned, accepted, exited, node, progress, resumed
+
+KILLED, LOST_ANOTHER, TERMINATED = 137, 138, 143
+RULES = replace(AT_ONCE, max_failures=3, max_start_failures=2)
+
+
+def started(rules: Rules = RULES) -> tuple[Story, AllocationDecided]:
+    """Generation 1 trains: a chief, a ps and a worker."""
+    story = Story(replace(rules, policy="static")).hear(node(), accepted())
+    first = story.decided()
+    story.hear(resumed(1))
+    return story, first
+
+
+def of_role(decision: AllocationDecided, role: str) -> TaskPlan:
+    return next(task for task in decision.tasks if task.role == role)
+
+
+def replaced(story: Story, running: AllocationDecided, role: str, code: int | None, reason: str = "Error") -> object:
+    """A task of the running generation ends; what is decided about it."""
+    gone = exited(of_role(running, role), code, reason, running.generation)
+    (action,) = story.hear(gone).decide()
+    return action
+
+
+def comes_to_train(story: Story, action: object) -> AllocationDecided:
+    assert isinstance(action, AllocationDecided)
+    story.hear(resumed(action.generation))
+    return action
+
+
+@pytest.mark.parametrize("role", ["chief", "ps", "worker"])
+@pytest.mark.parametrize("code", [KILLED, LOST_ANOTHER])
+def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_fails(role: str, code: int) -> None:
+    story, running = started()
+    story.hear(progress(1, done=640, total=6400, speed=10))
+    for _ in range(2):
+        running = comes_to_train(story, replaced(story, running, role, code))
+        story.hear(progress(running.generation, done=320, total=6400, speed=10))
+
+    finished = replaced(story, running, role, code)
+
+    assert isinstance(finished, JobFinished) and finished.outcome == "failed"
+    assert finished.cause.startswith("3 generations were killed, none got further than 640 samples; the last: mnist-")
+    assert f"exit code {code}" in finished.cause and finished.samples == 320
+
+
+def test_a_job_that_gets_further_each_time_may_lose_tasks_for_ever() -> None:
+    story, running = started()
+    for times in range(1, 10):
+        story.hear(progress(running.generation, done=64 * times, total=6400, speed=10))
+        running = comes_to_train(story, replaced(story, running, "ps", KILLED))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(KILLED, "Evicted"), (KILLED, "Deleted"), (None, "NodeLost"), (TERMINATED, "Error")]
+)
+def test_tasks_that_somebody_takes_away_never_count(code: int | None, reason: str) -> None:
+    story, running = started()
+    for _ in range(10):
+        running = comes_to_train(story, replaced(story, running, "ps", code, reason))
+
+
+def test_a_task_that_fails_by_itself_counts_however_far_the_job_gets_and_its_log_is_told_below() -> None:
+    story, running = started()
+    for times in range(1, 3):
+        story.hear(progress(running.generation, done=64 * times, total=6400, speed=10))
+        running = comes_to_train(story, replaced(story, running, "worker", 1))
+
+    gone = replace(exited(of_role(running, "worker"), 1, "Error", running.generation), message="one\ntwo\nthree\n")
+    (finished,) = story.hear(gone).decide()
+
+    assert isinstance(finished, JobFinished)
+    first, *log = finished.cause.splitlines()
+    assert first.startswith("3 generations failed; the last: mnist-worker-") and first.endswith("exit code 1, three")
+    assert log == ["one", "two", "three"]
+
+
+# ------------------------------------------------------------ none comes to train
+
+
+def hung(generation: int, stood: bool = True) -> GenerationAbandoned:
+    return replace(abandoned(generation), stood=stood, reason="not prepared within 180 s: mnist-chief-0")
+
+
+def test_a_job_that_stands_still_and_whose_every_new_generation_hangs_fails() -> None:
+    story, running = started()
+    action = replaced(story, running, "ps", None, "NodeLost")
+    for _ in range(2):
+        assert isinstance(action, AllocationDecided)
+        (action,) = story.hear(hung(action.generation)).decide(after_s=1000)
+
+    assert isinstance(action, JobFinished) and action.outcome == "failed"
+    assert action.cause == "not started again in 2 tries; not prepared within 180 s: mnist-chief-0"
+
+
+def test_a_job_that_trains_on_may_try_for_ever() -> None:
+    grown = Story(replace(RULES, policy="config-manager")).hear(node(cpu=3), accepted())
+    grown.decided()
+    grown.hear(resumed(1), node("n2", cpu=2))
+    for _ in range(10):
+        grown.hear(hung(grown.decided(after_s=1000).generation))
+
+
+def test_a_job_for_whose_new_tasks_there_is_no_place_waits() -> None:
+    story, running = started()
+    action = replaced(story, running, "ps", None, "NodeLost")
+    for _ in range(10):
+        assert isinstance(action, AllocationDecided)
+        (action,) = story.hear(hung(action.generation, stood=False)).decide(after_s=1000)
+
+
+def test_one_that_comes_to_train_forgives_those_before() -> None:
+    story, running = started()
+    for _ in range(5):
+        action = replaced(story, running, "ps", None, "NodeLost")
+        assert isinstance(action, AllocationDecided)
+        (again,) = story.hear(hung(action.generation)).decide(after_s=1000)
+        running = comes_to_train(story, again)

@@ -20,8 +20,8 @@ up: $(READY) ## the whole system on this machine, until Ctrl-C
 demo: $(READY) ## watch a real job grow when somebody else's pods leave (under 3 minutes)
 	$(BIN)/weir demo
 
-test: $(READY) ## every test, on real parts
-	$(BIN)/pytest
+test: $(READY) ## every test, on real parts, two at a time
+	$(BIN)/pytest -n 2 --maxschedchunk 1
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -147,12 +147,30 @@ class Scene:
         return settled and not gone & {task.pod for task in self.spec(self.running).tasks}
 
     async def goes_on(self) -> ProgressReported:
-        """It rests, and has then made further steps."""
-        await self.watched.until(self.rests, PATIENCE_S, "rest")
-        generation, since = self.running, self.now
-        before = [m.step for m in self.of(ProgressReported) if m.generation == generation]
-        further = max(before, default=0)
-        return await self.hear(ProgressReported, lambda m: m.generation == generation and m.step > further, since)
+        """It rests, has then made further steps, and rests still."""
+        while True:
+            await self.watched.until(self.rests, PATIENCE_S, "rest")
+            generation, since = self.running, self.now
+            before = [m.step for m in self.of(ProgressReported) if m.generation == generation]
+            report = await self._further(generation, max(before, default=0), since)
+            if report and self.rests() and await self._stands():
+                return report
+
+    async def _further(self, generation: int, step: int, since: int) -> ProgressReported | None:
+        """A report of further steps; None where it rests no more."""
+
+        def found() -> ProgressReported | bool:
+            messages = (h.message for h in self.watched.heard[since:] if isinstance(h.message, ProgressReported))
+            report = next((m for m in messages if m.generation == generation and m.step > step), None)
+            return report or not self.rests()
+
+        report = await self.watched.until(found, PATIENCE_S, "a further step")
+        return report if isinstance(report, ProgressReported) else None
+
+    async def _stands(self) -> bool:
+        """Whether each pod of the running generation runs, as the cluster has it: an end may not have been told yet."""
+        phases = {pod["metadata"]["name"]: pod["status"].get("phase") for pod in await self.pods()}
+        return all(phases.get(task.pod) == "Running" for task in self.spec(self.running).tasks)
 
     # ------------------------------------------------------------ the cluster
 

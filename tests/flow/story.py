@@ -106,8 +106,12 @@ class Story:
             self._tell(f"no {kill.kind} left, {kill.moment}")
             return []
         pod = pods[kill.choice % len(pods)]
-        alive = await self._end(kill, pod)
-        return [pod] if alive and kill.part != "next child" else []
+        doomed = self._ends_the_pod(kill)
+        return [pod] if await self._end(kill, pod) and doomed else []
+
+    def _ends_the_pod(self, kill: Kill) -> bool:
+        """For certain: a child that only prepares is born again."""
+        return kill.part == "supervisor" or (kill.part == "running child" and self.scene.running > 0)
 
     async def _end(self, kill: Kill, pod: str) -> bool:
         """False where there is no such process (any more, or even a little later)."""
@@ -116,7 +120,7 @@ class Story:
             chosen = self._chosen(kill, family(uid))
             if chosen is not None and self._slay(kill, chosen, pod):
                 self.workers_lost += kill.costs_a_worker
-                self.dead |= {pod} if kill.part != "next child" else set()
+                self.dead |= {pod} if self._ends_the_pod(kill) else set()
                 return True
             await asyncio.sleep(LOOK_S)
         self._tell(f"no {kill.kind} in {pod}, {kill.moment}")

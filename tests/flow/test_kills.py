@@ -57,15 +57,18 @@ async def test_whoever_is_killed_the_job_finishes_counts_exactly_and_leaves_noth
         for name, part in scene.watched.stack.parts.items():
             assert part.restarts == killed.count(name), f"{name} ended by itself; see {part.log_path}"
     assert len(set(killed)) >= LEAST_KINDS, killed
-    assert left_behind(tmp_path) == []
+    assert left_behind(tmp_path) == [] == list((tmp_path / "weir" / "cluster" / "pods").iterdir())
 
 
 def counted_within_the_bound(counts: list[int], finished: JobFinished, workers_lost: int) -> None:
-    """Every example once an epoch, and for each killed worker at most one batch once more."""
-    due = EXAMPLES * EPOCHS
-    assert finished.samples == due and finished.counted == sum(counts)
+    """Every example once an epoch, and for each killed worker at most one batch once more.
+
+    The program counts a batch before its gradient, Weir behind it: a worker may die between the two.
+    """
+    due, most = EXAMPLES * EPOCHS, EXAMPLES * EPOCHS + BATCH * workers_lost
+    assert finished.samples == due <= finished.counted <= most
     assert len(counts) == EXAMPLES and min(counts) >= EPOCHS
-    assert sum(counts) <= due + BATCH * workers_lost
+    assert sum(counts) <= most
 
 
 def the_log_is_consistent(scene: Scene) -> None:

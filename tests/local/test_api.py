@@ -10,6 +10,7 @@ import kubernetes
 import pytest
 from kubernetes.aio import client
 
+from services.local.objects.kinds import POD
 from services.local.service import Settings, local_cluster
 from tests.local.builders import container, idle, node, pod
 from tests.local.conftest import NODES
@@ -203,6 +204,17 @@ async def test_what_an_owner_owns_goes_with_it(kube):
     await kube.v1.delete_namespaced_service("job", "default")
     await kube.until_gone("a")
     await kube.until_gone("b")
+
+
+async def test_an_owner_of_no_kind_at_all_stops_nobody_elses_tidying(kube):
+    odd = {"apiVersion": "v1", "kind": [], "name": "job", "uid": "u"}
+    async with aiohttp.ClientSession(kube.cluster.url) as http:
+        await http.post("/api/v1/namespaces/default/pods", json=idle("odd", meta={"ownerReferences": [odd]}))
+    await owned_service(kube)
+    await kube.v1.delete_namespaced_service("job", "default")
+    await kube.until_gone("a")
+    await kube.until_gone("b")
+    assert kube.cluster.store.find(POD, "default", "odd") is not None
 
 
 async def test_orphans_stay_and_forget_their_owner(kube):

@@ -86,8 +86,10 @@ async def test_whatever_is_asked_is_answered_and_the_pod_behind_runs(asker: Aske
     for request in requests:
         await asker.ask(*request)
 
-    await asker.kube.v1.delete_collection_namespaced_pod("default", label_selector="a=b", grace_period_seconds=0)
-    made = await asker.kube.create(pod("", python("pass"), meta={"generateName": "good-"}))
+    others = "metadata.name!=held"
+    await asker.kube.v1.delete_collection_namespaced_pod("default", field_selector=others, grace_period_seconds=0)
+    good = pod("", python("pass"), meta={"generateName": "good-"}, affinity=pinned("big"))  # nobody runs an odd node's
+    made = await asker.kube.create(good)
     await asker.kube.until_phase(made["metadata"]["name"], "Succeeded")
 
 

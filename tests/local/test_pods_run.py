@@ -6,11 +6,13 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from services.local.kubelet import processes
+from services.local.kubelet.pod import PodLife
 from tests.local.builders import FOREVER, container, pinned, pod, python
 
 BURN = "while True: pass"
@@ -54,6 +56,7 @@ async def test_the_environment_is_bare(kube, monkeypatch):
         "LC_CTYPE",
         "PYTHONPATH",
         "VIRTUAL_ENV",
+        "TMPDIR",
         "PWD",
         "OLDPWD",
         "_",
@@ -61,6 +64,17 @@ async def test_the_environment_is_bare(kube, monkeypatch):
         processes.MARK,
     }
     assert set(eval(await kube.logs("p"))) <= known
+
+
+async def test_what_a_pod_wrote_for_a_while_goes_with_it_even_where_it_was_killed(kube, tmp_path):
+    program = "import os, tempfile; print(tempfile.mkdtemp(), flush=True); os.kill(os.getpid(), 9)"
+    await kube.create(pod("p", python(program)))
+    await kube.until_phase("p", "Failed")
+    made = Path((await kube.logs("p")).strip())
+    assert made.is_relative_to(tmp_path)
+    async with asyncio.timeout(5):
+        while made.exists():
+            await asyncio.sleep(0.02)
 
 
 async def test_a_failure_keeps_its_code(kube):
@@ -326,3 +340,11 @@ async def test_a_pod_killed_from_outside_fails(kube):
     uid = (await kube.until_phase("p", "Running"))["metadata"]["uid"]
     os.kill(processes.marked(uid)[0], signal.SIGKILL)
     assert terminated(await kube.until_phase("p", "Failed"))["exitCode"] == 137
+
+
+async def test_a_pod_that_is_only_just_taken_in_has_no_use_yet(cluster, kube):
+    body = await kube.create(pod("p", python("pass"), schedulerName="nobody", nodeName="big"))
+    cluster.kubelet.lives["early"] = PodLife(cluster.world, body | {"metadata": {**body["metadata"], "uid": "early"}})
+    cluster.usage.look()
+    assert cluster.usage.cpu_seconds()["nodes"].keys() == {"big", "small-1", "small-2"}
+    del cluster.kubelet.lives["early"]

@@ -9,6 +9,7 @@ A life ends by itself, by `stop` (SIGTERM, and SIGKILL of everything after the g
 import asyncio
 import base64
 import shutil
+from pathlib import Path
 
 from services.local.happenings import NORMAL, WARNING
 from services.local.kubelet import status
@@ -46,6 +47,7 @@ class PodLife:
         self.stopping = asyncio.Event()
         self.killer: asyncio.TimerHandle | None = None
         self.cause: tuple[str, str] | None = None  # why the whole pod failed, whatever its containers did
+        self.is_open = False  # there are groups in which its use is counted
 
     # ---- what may be asked from outside
 
@@ -114,12 +116,20 @@ class PodLife:
             self.kill()
             self.close()
 
+    @property
+    def temporary(self) -> Path:
+        """What a pod writes there goes with it, as a container's /tmp does, however it ends."""
+        return self.world.pod_folder(self.pod) / "tmp"
+
     def open(self) -> None:
         self.world.cgroups.open_pod(node_of(self.pod), uid_of(self.pod), limits_of(self.pod))
+        self.is_open = True
+        self.temporary.mkdir(parents=True, exist_ok=True)
         for name in empty_dirs(self.pod):
             (self.world.pod_folder(self.pod) / "volumes" / name).mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
+        self.is_open = False
         self.world.cgroups.close_pod(node_of(self.pod), uid_of(self.pod))
         shutil.rmtree(self.world.pod_folder(self.pod), ignore_errors=True)
         self.report()
@@ -149,9 +159,9 @@ class PodLife:
     async def run_once(self, progress: Progress, container: Body) -> End | None:
         """How it ended; None if its command or environment cannot be made yet."""
         run = self.runs[progress.name] = ContainerRun(self.world, self.pod, progress.name)
-        folder = str(self.world.data)
+        folder, base = str(self.world.data), {**self.world.base, "TMPDIR": str(self.temporary)}
         try:
-            launch = launch_of(self.pod, container, self.world.base, self.world.python, folder, self.look_up)
+            launch = launch_of(self.pod, container, base, self.world.python, folder, self.look_up)
         except CannotLaunch as error:
             progress.waiting, progress.message = "CreateContainerConfigError", str(error)
             tell(self.world.store, self.pod, COMPONENT, WARNING, "Failed", f"Error: {error}")

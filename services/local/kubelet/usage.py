@@ -43,7 +43,7 @@ class Usage:
         }
 
     def living(self) -> list[Body]:
-        return [life.pod for life in self.kubelet.lives.values()]
+        return [life.pod for life in self.kubelet.lives.values() if life.is_open]
 
     def pod_seconds(self, pod: Body) -> float:
         return self.world.cgroups.pod_seconds(node_of(pod), uid_of(pod))

@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from nats.errors import Error as NatsError
 
 from shared import bus as wire
 from shared import pull
 from shared.bus import Bus
+
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")  # how fast examples are made is the machine's affair, not the test's
 
 LONGEST = ("tests/flow/", "tests/trainer/test_training.py", "tests/trainer/", "tests/local/")
 

@@ -12,7 +12,7 @@ from services.launcher.settings import Settings as Launcher
 from services.trainer import shards
 from services.trainer.orders import Failed
 from services.trainer.pulse import Pulse, absent, unreachable
-from services.trainer.service import Settings as Trainer
+from services.trainer.settings import Settings as Trainer
 from services.trainer.shards import Ledger
 from services.trainer.watchdog import Watchdog
 

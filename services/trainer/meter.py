@@ -1,0 +1,45 @@
+"""What pods use, told to their chief: over the bus' plain side, because only the newest value matters. Edge."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import structlog
+from nats.aio.msg import Msg
+
+from services.trainer.settings import Settings
+from services.trainer.usage import Use, sample_of
+from shared.bus import Bus
+from shared.messages import TaskUsage
+
+logger = structlog.get_logger()
+
+
+class Meter:
+    """Every pod `measure`s and tells; a chief also `collect`s. `usage`: the newest of each task, by its name."""
+
+    def __init__(self, bus: Bus, settings: Settings) -> None:
+        self.bus, self.settings = bus, settings
+        self.subject = f"weir-usage.{settings.namespace}.{settings.job}.{settings.uid}"
+        self.usage: dict[str, TaskUsage] = {}
+        self.complained = False
+
+    async def measure(self) -> None:
+        use, name = Use(), f"{self.settings.role}-{self.settings.serial}"
+        while True:
+            await asyncio.sleep(self.settings.usage_s)
+            cores, gib = await asyncio.to_thread(use.look, self.settings.usage_s)
+            sample = TaskUsage(task=name, cpu=round(cores, 3), memory_gib=round(gib, 3))
+            await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
+
+    async def collect(self) -> None:
+        await self.bus.client.subscribe(self.subject, cb=self.on_usage)
+
+    async def on_usage(self, raw: Msg) -> None:
+        sample = sample_of(raw.data)
+        if sample is not None:
+            self.usage[sample.task] = sample
+        elif not self.complained:
+            self.complained = True
+            logger.warning("OddUsage", subject=raw.subject, body=raw.data[:200].decode("utf-8", "replace"))

@@ -1,0 +1,147 @@
+"""What this pod says on the bus: one method a message, in the order in which a generation's life has them. Edge."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+import structlog
+
+from services.trainer.fence import Entry
+from services.trainer.orders import Finished, Progress, Resumed, Saved
+from services.trainer.settings import Settings
+from shared.bus import Bus
+from shared.messages import (
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationPrepared,
+    JobFinished,
+    JobMessage,
+    Phases,
+    ProgressReported,
+    TaskReady,
+    TaskUsage,
+    TrainingResumed,
+)
+
+logger = structlog.get_logger()
+JOB = ("job", "namespace", "uid")
+TASK = (*JOB, "pod", "pod_uid", "role", "serial")
+LOGGED = ("step", "pause_s", "final", "outcome")
+M = TypeVar("M", bound=JobMessage)
+
+
+class Voice:
+    """Every method returns once the bus has what was said."""
+
+    def __init__(self, bus: Bus, settings: Settings) -> None:
+        self.bus, self.settings = bus, settings
+        self.key = f"{settings.namespace}.{settings.job}"
+        self.job: dict[str, Any] = {name: getattr(settings, name) for name in JOB}
+        self.task: dict[str, Any] = {name: getattr(settings, name) for name in TASK}
+
+    async def ready(self, ports: tuple[int, int]) -> None:
+        await self.bus.publish(TaskReady(**self.task, node=self.settings.node, host=self.settings.host, ports=ports))
+
+    async def prepared(self, generation: int, seconds: float) -> None:
+        await self.bus.publish(GenerationPrepared(**self.task, generation=generation, seconds=seconds))
+
+    async def not_prepared(self, generation: int, why: str) -> None:
+        await self.bus.publish(GenerationPrepared(**self.task, generation=generation, error=why))
+
+    async def saved(self, generation: int, word: Saved) -> None:
+        await self._say(
+            CheckpointSaved,
+            generation,
+            step=word.step,
+            samples=word.samples,
+            path=word.path,
+            seconds=word.seconds,
+            drain_s=word.drain_s,
+            final=word.final,
+            successor=word.successor,
+        )
+
+    async def last_is_final(self, generation: int, successor: int, last: Entry) -> None:
+        """What the ledger names is all that there will be of a generation; an empty path: there is nothing."""
+        await self._say(
+            CheckpointSaved,
+            generation,
+            step=last.step,
+            samples=last.samples,
+            path=last.paths[0] if last.paths else "",
+            seconds=0.0,
+            final=True,
+            successor=successor,
+        )
+
+    async def resumed(
+        self, spec: ClusterSpecPublished, word: Resumed, before: CheckpointSaved | None
+    ) -> TrainingResumed:
+        """`before`: the checkpoint with which the generation before made way; None where none did."""
+        return await self._say(
+            TrainingResumed,
+            spec.generation,
+            step=word.step,
+            samples=word.samples,
+            previous=spec.previous,
+            pause_s=word.pause_s,
+            phases=Phases(
+                drain_s=before.drain_s if before else 0.0,
+                save_s=before.seconds if before else 0.0,
+                restore_s=word.restore_s,
+                first_step_s=word.first_step_s,
+            ),
+        )
+
+    async def progress(self, generation: int, word: Progress, usage: tuple[TaskUsage, ...]) -> None:
+        await self._say(
+            ProgressReported,
+            generation,
+            step=word.step,
+            epoch=word.epoch,
+            samples=word.samples,
+            total_samples=word.total_samples,
+            samples_per_second=word.samples_per_second,
+            loss=word.loss,
+            usage=usage,
+            profile=word.profile,
+            reported_s=time.time(),
+        )
+
+    async def finished(self, generation: int, word: Finished) -> None:
+        await self._say(
+            JobFinished,
+            generation,
+            outcome="succeeded",
+            step=word.step,
+            samples=word.samples,
+            counted=word.counted,
+            metrics=word.metrics,
+            finished_s=time.time(),
+        )
+
+    async def failed(self, generation: int, cause: str) -> None:
+        step, samples = await self._trained()
+        await self._say(
+            JobFinished,
+            generation,
+            outcome="failed",
+            cause=cause,
+            step=step,
+            samples=samples,
+            finished_s=time.time(),
+        )
+
+    async def _trained(self) -> tuple[int, int]:
+        """Updates and samples, as the chief has last reported, whichever pod that was."""
+        last = await self.bus.last(ProgressReported, self.key)
+        if last is None or not isinstance(last.message, ProgressReported) or last.message.uid != self.settings.uid:
+            return 0, 0
+        return last.message.step, last.message.samples
+
+    async def _say(self, kind: type[M], generation: int, **fields: Any) -> M:
+        message = kind(**self.job, generation=generation, **fields)
+        await self.bus.publish(message)
+        logger.info(kind.__name__, **{name: value for name, value in fields.items() if name in LOGGED})
+        return message

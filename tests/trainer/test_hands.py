@@ -1,0 +1,153 @@
+"""A child that cannot be had, or is not wanted any more, is not born; what becomes of it is told to who ordered it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from services.trainer import fence
+from services.trainer.hands import Hands
+from services.trainer.orders import Begin, Failed, GoOn, Order, Word
+from services.trainer.settings import Settings
+from services.trainer.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
+from shared.bus import Bus, Stale
+from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished
+from tests.trainer.builders import request, spec
+
+KEY = "default.digits"
+
+
+class Listener:
+    """Hears everything."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+        self.wants = True
+
+    def expects(self, generation: int) -> bool:
+        return self.wants
+
+    async def on_word(self, spec: ClusterSpecPublished, word: Word) -> None:
+        self.told.append(word)
+
+    async def on_end(self, spec: ClusterSpecPublished) -> None:
+        self.told.append(("ended", spec.generation))
+
+    async def on_missed(self, spec: ClusterSpecPublished, why: str) -> None:
+        self.told.append(("missed", spec.generation, why))
+
+
+class Doll:
+    """A child that only listens."""
+
+    def __init__(self) -> None:
+        self.orders: list[Order | str] = []
+        self.pid: int | None = None
+
+    def tell(self, order: Order) -> None:
+        self.orders.append(order)
+
+    def end(self) -> None:
+        self.orders.append("end")
+
+
+@pytest.fixture
+def ears() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+async def mine(bus: Bus, tmp_path: Path, ears: Listener) -> Hands:
+    settings = Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0)
+    return Hands(bus, settings, await fence.of(bus, KEY, 7), tmp_path / "pod", None, ears)
+
+
+def given(mine: Hands, generation: int) -> Doll:
+    doll = Doll()
+    mine.children[generation] = cast(Any, doll)
+    return doll
+
+
+async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(mine: Hands, ears: Listener) -> None:
+    await mine.perform(StartChild(spec(1), fresh=False))
+
+    why, ended = ears.told
+    assert isinstance(why, Failed) and why.cause.startswith("digits.py is not to be had") and not why.peer
+    assert ended == ("ended", 1) and mine.children == {}
+
+
+async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_born(mine: Hands, ears: Listener) -> None:
+    program = mine.folder / request().program.digest / "digits.py"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    ears.wants = False
+
+    await mine.perform(StartChild(spec(1), fresh=False))
+
+    assert (mine.children, ears.told) == ({}, [])
+
+
+async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_missed(
+    mine: Hands, ears: Listener
+) -> None:
+    given(mine, 1).pid = os.getpid()
+    mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
+
+    await mine.perform(StartChild(spec(2, previous=1), fresh=False))
+
+    ((what, generation, why),) = ears.told
+    assert (what, generation) == ("missed", 2)
+    assert why.startswith(f"{NOT_ENOUGH_MEMORY}: ") and why.endswith("the limit of 0.001")
+
+
+async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_others_are_not_told_any(
+    mine: Hands, bus: Bus
+) -> None:
+    await mine.gate.claim(1)
+    await mine.gate.commit("/c/10", 10, 320, keep=2)
+    chief, server = given(mine, 2), given(mine, 3)
+
+    await mine.perform(BeginChild(2, None, chief=True))
+    await mine.perform(BeginChild(3, None, chief=False))
+
+    assert (chief.orders, server.orders) == ([Begin(path="/c/10")], [Begin(path=None)])
+    assert (await (await fence.of(bus, KEY, 7)).look()).generation == 2
+
+
+async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: Hands) -> None:
+    await mine.gate.claim(3)
+    chief = given(mine, 2)
+
+    with pytest.raises(Stale):
+        await mine.perform(BeginChild(2, "/c/10", chief=True))
+    assert chief.orders == []
+
+
+async def test_a_generation_that_goes_on_takes_the_fence_back_before_it_trains(mine: Hands) -> None:
+    await mine.gate.claim(3)
+    chief = given(mine, 2)
+
+    await mine.perform(GoOnChild(2))
+
+    assert (chief.orders, mine.gate.entry.generation) == ([GoOn()], 2)
+
+
+async def test_an_order_to_a_child_that_has_gone_is_harmless(mine: Hands) -> None:
+    await mine.perform(DrainChild(1, 2))
+    await mine.perform(EndChild(1))
+
+    assert mine.leaving == []
+
+
+async def test_at_its_end_a_pod_ends_its_children_and_leaves_no_file(mine: Hands) -> None:
+    mine.folder.mkdir()
+    old, new = given(mine, 1), given(mine, 2)
+
+    await mine.close()
+
+    assert (old.orders, new.orders) == (["end"], ["end"])
+    assert mine.children == {} and not mine.folder.exists()

@@ -1,0 +1,230 @@
+"""One pod on a real bus, from a cluster spec to training; its children are dolls, so a story takes milliseconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from services.trainer import fence
+from services.trainer.hands import ChildAction
+from services.trainer.orders import Failed, Finished, Prepared, Resumed, Saved
+from services.trainer.service import EXIT_EVICTED, EXIT_KILLED, EXIT_RETRY, Settings, Trainer
+from services.trainer.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
+from shared.app import Leave
+from shared.bus import Bus, Heard
+from shared.messages import CheckpointRule, CheckpointSaved, GenerationPrepared, JobFinished, Message, TrainingResumed
+from tests.trainer.builders import abandoned, final, order, resumed, spec
+
+KEY = "default.digits"
+FIRST, SECOND = spec(1), spec(2, previous=1)
+PREPARED = Prepared(seconds=3.0)
+RESUMED = Resumed(step=1, samples=32, pause_s=None, restore_s=0.0, first_step_s=0.1)
+FINISHED = Finished(step=90, samples=2880, counted=2880, metrics={"accuracy": 0.5})
+KEEP_ONE = msgspec.structs.replace(FIRST.request, checkpoint=CheckpointRule(keep=1))
+LOST = Failed(cause="ps-0 has gone", peer=True)
+
+
+class Orders:
+    """Hands that only note what they are to do."""
+
+    def __init__(self) -> None:
+        self.noted: list[ChildAction] = []
+
+    async def perform(self, action: ChildAction) -> None:
+        self.noted.append(action)
+
+
+class Pod:
+    """A trainer, and whoever speaks to it."""
+
+    def __init__(self, trainer: Trainer, bus: Bus) -> None:
+        self.trainer, self.bus, self.hands = trainer, bus, Orders()
+        trainer.hands = cast(Any, self.hands)
+
+    async def hears(self, *facts: Any) -> list[ChildAction]:
+        """What is ordered because of them."""
+        before = len(self.hands.noted)
+        for fact in facts:
+            await self.trainer.hear(Heard(fact, "-", "-", 1, 0.0))
+        return self.hands.noted[before:]
+
+    async def trains(self) -> None:
+        await self.hears(FIRST)
+        await self.trainer.on_word(FIRST, PREPARED)
+        await self.hears(order(1))
+        await self.trainer.on_word(FIRST, RESUMED)
+
+    async def said(self, kind: type[Message]) -> Any:
+        last = await self.bus.last(kind, KEY)
+        return last and last.message
+
+
+async def pod_of(bus: Bus, folder: Path, name: str) -> Pod:
+    role: Any = name.split("-")[0]
+    settings = Settings(
+        job="digits",
+        uid=7,
+        pod=name,
+        pod_uid="u",
+        role=role,
+        serial=0,
+        checkpoint_dir=str(folder / "c"),
+        peer_grace_s=0.05,
+    )
+    return Pod(Trainer(bus, settings, await fence.of(bus, KEY, 7), folder, None), bus)
+
+
+@pytest.fixture
+async def chief(bus: Bus, tmp_path: Path) -> Pod:
+    return await pod_of(bus, tmp_path, "chief-0")
+
+
+@pytest.fixture
+async def worker(bus: Bus, tmp_path: Path) -> Pod:
+    return await pod_of(bus, tmp_path, "worker-0")
+
+
+async def test_a_cluster_spec_becomes_training(chief: Pod) -> None:
+    assert await chief.hears(FIRST) == [StartChild(FIRST, fresh=False)]
+
+    await chief.trainer.on_word(FIRST, PREPARED)
+    assert (await chief.said(GenerationPrepared)).seconds == 3.0
+
+    assert await chief.hears(order(1)) == [BeginChild(1, None, chief=True)]
+
+    await chief.trainer.on_word(FIRST, RESUMED)
+    assert (await chief.said(TrainingResumed)).generation == 1
+
+
+async def test_a_generation_takes_over_and_the_one_before_ends_at_once(chief: Pod) -> None:
+    await chief.trains()
+
+    assert await chief.hears(SECOND) == [StartChild(SECOND, fresh=False)]
+    await chief.trainer.on_word(SECOND, PREPARED)
+    assert await chief.hears(order(2, previous=1)) == [DrainChild(1, 2)]
+    assert await chief.hears(final(1)) == [BeginChild(2, final(1).path, chief=True)]
+    await chief.trainer.on_word(SECOND, RESUMED)
+
+    assert chief.hands.noted[-1] == EndChild(1)
+    assert (await chief.said(TrainingResumed)).phases.save_s == final(1).seconds
+
+
+async def test_a_generation_that_has_drained_goes_on_when_the_next_is_abandoned(chief: Pod) -> None:
+    await chief.trains()
+    await chief.hears(SECOND, order(2, previous=1))
+
+    assert await chief.hears(abandoned(2)) == [EndChild(2), GoOnChild(1)]
+
+
+async def test_facts_about_an_earlier_job_of_this_name_are_not_heard(chief: Pod) -> None:
+    assert await chief.hears(msgspec.structs.replace(FIRST, uid=6)) == []
+
+
+async def test_a_checkpoint_is_named_said_and_those_before_it_are_cleared_away(chief: Pod, tmp_path: Path) -> None:
+    old, new = (tmp_path / "c" / "gen-1" / f"ckpt-{step}" for step in (10, 20))
+    old.parent.mkdir(parents=True)
+    await chief.trainer.gate.claim(1)
+    brief = msgspec.structs.replace(FIRST, request=KEEP_ONE)
+
+    for step, path in ((10, old), (20, new)):
+        path.with_suffix(".index").touch()
+        await chief.trainer.on_word(brief, Saved(step=step, samples=step * 32, path=str(path), seconds=0.1))
+
+    assert (await chief.said(CheckpointSaved)).path == str(new)
+    assert [path.name for path in old.parent.iterdir()] == ["ckpt-20.index"]
+
+
+# ------------------------------------------------------------ how a pod ends
+
+
+async def test_a_job_that_has_finished_ends_its_chief(chief: Pod) -> None:
+    await chief.trains()
+
+    with pytest.raises(Leave, match=r"^0$"):
+        await chief.trainer.on_word(FIRST, FINISHED)
+
+    assert (await chief.said(JobFinished)).metrics == {"accuracy": 0.5}
+
+
+async def test_a_program_that_fails_ends_the_job_with_its_words(chief: Pod) -> None:
+    await chief.trains()
+    await chief.trainer.on_word(FIRST, Failed(cause="net.py:3: ValueError"))
+
+    with pytest.raises(Leave, match=r"^1$"):
+        await chief.trainer.on_end(FIRST)
+
+    assert (await chief.said(JobFinished)).cause == "net.py:3: ValueError"
+
+
+@pytest.mark.parametrize(("word", "code"), [(None, EXIT_KILLED), (LOST, EXIT_RETRY)], ids=["killed", "lost-another"])
+async def test_a_pod_whose_child_ends_says_by_its_code_whether_it_was_its_own(
+    worker: Pod, word: Failed | None, code: int
+) -> None:
+    await worker.trains()
+    if word is not None:
+        await worker.trainer.on_word(FIRST, word)
+
+    with pytest.raises(Leave, match=f"^{code}$"):
+        await worker.trainer.on_end(FIRST)
+
+
+async def test_a_chief_that_lost_another_task_stays_for_the_next_generation(chief: Pod) -> None:
+    await chief.trains()
+    await chief.trainer.on_word(FIRST, LOST)
+    await chief.hears(SECOND)
+
+    await chief.trainer.on_end(FIRST)
+
+    assert chief.trainer.pod.children[1] == "broken"
+
+
+async def test_a_chief_that_lost_another_task_and_hears_of_no_next_generation_ends(chief: Pod) -> None:
+    await chief.trains()
+    await chief.trainer.on_word(FIRST, LOST)
+
+    with pytest.raises(Leave, match=f"^{EXIT_RETRY}$"):
+        await chief.trainer.on_end(FIRST)
+
+
+async def test_a_chief_that_lost_another_task_while_it_drained_says_that_there_will_be_no_more(chief: Pod) -> None:
+    await chief.trains()
+    await chief.hears(SECOND)
+    await chief.trainer.on_word(SECOND, PREPARED)
+    await chief.hears(order(2, previous=1))
+    await chief.trainer.on_word(FIRST, LOST)
+
+    await chief.trainer.on_end(FIRST)
+
+    last = await chief.said(CheckpointSaved)
+    assert (last.generation, last.path, last.final, last.successor) == (1, "", True, 2)
+
+
+async def test_a_child_that_ends_before_its_generation_trains_costs_that_generation_alone(worker: Pod) -> None:
+    await worker.trains()
+    await worker.hears(SECOND)
+    await worker.trainer.on_word(SECOND, PREPARED)
+
+    await worker.trainer.on_end(SECOND)
+
+    assert "was killed" in (await worker.said(GenerationPrepared)).error
+    assert worker.trainer.pod.children == {1: "running"}
+
+
+async def test_a_pod_without_its_part_in_what_trains_ends_to_be_replaced(worker: Pod) -> None:
+    await worker.hears(FIRST)
+    await worker.trainer.on_missed(FIRST, "no room")
+
+    with pytest.raises(Leave, match=f"^{EXIT_RETRY}$"):
+        await worker.hears(resumed(1))
+
+
+async def test_a_chief_that_a_later_generation_has_replaced_ends_and_is_not_at_fault(chief: Pod, bus: Bus) -> None:
+    await chief.trains()
+    await chief.trainer.gate.claim(1)
+    await (await fence.of(bus, KEY, 7)).claim(2)
+
+    with pytest.raises(Leave, match=f"^{EXIT_EVICTED}$"):
+        await chief.trainer.on_word(FIRST, Saved(step=1, samples=32, path="/c/1", seconds=0.1))

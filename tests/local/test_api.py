@@ -10,7 +10,6 @@ import kubernetes
 import pytest
 from kubernetes.aio import client
 
-from services.local.objects.kinds import POD
 from services.local.service import Settings, local_cluster
 from tests.local.builders import container, idle, node, pod
 from tests.local.conftest import NODES
@@ -206,15 +205,21 @@ async def test_what_an_owner_owns_goes_with_it(kube):
     await kube.until_gone("b")
 
 
-async def test_an_owner_of_no_kind_at_all_stops_nobody_elses_tidying(kube):
-    odd = {"apiVersion": "v1", "kind": [], "name": "job", "uid": "u"}
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        ("namespaces/default/pods", idle("odd", meta={"ownerReferences": [{"kind": []}]}), "ownerReferences[0].kind"),
+        ("namespaces/default/pods", idle("odd", meta={"labels": {"a": ["b"]}}), "labels.a: an array"),
+        ("nodes", {**node("odd"), "status": {"conditions": ["Ready"]}}, "conditions[0]: a string where an object"),
+        ("nodes", {**node("odd"), "spec": {"taints": [None]}}, "taints: null"),
+        ("nodes", {**node("odd"), "spec": {"unschedulable": "yes"}}, "unschedulable: a string where a boolean"),
+        ("namespaces/default/events", {"metadata": {"name": "odd"}, "count": True}, "count: a boolean where a number"),
+    ],
+)
+async def test_a_field_of_a_wrong_type_is_named_and_refused(kube, path, body, why):
     async with aiohttp.ClientSession(kube.cluster.url) as http:
-        await http.post("/api/v1/namespaces/default/pods", json=idle("odd", meta={"ownerReferences": [odd]}))
-    await owned_service(kube)
-    await kube.v1.delete_namespaced_service("job", "default")
-    await kube.until_gone("a")
-    await kube.until_gone("b")
-    assert kube.cluster.store.find(POD, "default", "odd") is not None
+        said = await (await http.post(f"/api/v1/{path}", json=body)).json()
+    assert (said["kind"], said["code"], said["reason"]) == ("Status", 400, "BadRequest") and why in said["message"]
 
 
 async def test_orphans_stay_and_forget_their_owner(kube):

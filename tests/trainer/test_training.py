@@ -101,7 +101,7 @@ async def test_a_worker_that_is_killed_costs_at_most_the_batch_that_it_was_apply
         fleet.pace(2.0)
         await fleet.steps(2, generation=1)
         await fleet.kill("worker-1")  # while it reads: it has applied nothing of its batch
-        fleet.pace(0.02)
+        fleet.pace(0.15)
         await fleet.generation(2, ps=1, workers=[0, 2], previous=1)
         drained = await fleet.drained(1)
         read = fleet.counts(drained)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from services.local.api.decoding import decoded
 from services.local.api.options import JSON, body_of, is_dry, number, truth
 from services.local.api.paths import Place
 from services.local.api.reading import answer
@@ -67,7 +68,7 @@ async def resize(request: web.Request, store: Store, place: Place) -> web.Respon
         return answer(old)
     change = await body_of(request, JSON if request.method == "PUT" else request.content_type)
     old = store.read(POD, place.namespace, place.name)
-    wanted = change if request.method == "PUT" else patched(request, old, change)
+    wanted = decoded(POD, change if request.method == "PUT" else patched(request, old, change))
     if meta(wanted).get("resourceVersion") not in (None, "", meta(old)["resourceVersion"]):
         raise conflict("pods", place.name, "the object has been modified")
     check(POD, old, resize_causes(old, wanted))

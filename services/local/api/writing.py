@@ -6,6 +6,7 @@ from typing import Any
 from aiohttp import web
 
 from services.local import garbage
+from services.local.api.decoding import decoded
 from services.local.api.options import JSON, body_of, deletion_of, is_dry, list_options
 from services.local.api.paths import Place
 from services.local.api.reading import answer, matching, outward
@@ -31,7 +32,8 @@ Admit = Callable[[Kind, Body, Body], Body]  # kind, old, new -> what is stored
 
 
 def inward(kind: Kind, body: Body) -> tuple[Kind, Body]:
-    """Both forms of events are stored in the first one."""
+    """As it may be stored, by its types; both forms of events are stored in the first one."""
+    decoded(kind, body)
     return (EVENT, as_core(body)) if kind is NEW_EVENT and isinstance(body, dict) else (kind, body)
 
 

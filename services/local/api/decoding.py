@@ -1,7 +1,7 @@
 """Does a body have the types that its kind has? A real server decodes into typed fields, and refuses what does not fit.
 
 The types are those of the official client's models. Unknown fields are passed over, and null is as good as absent, as
-on a real server. A quantity may be a number; the client calls it a string, so where strings stand by name so may numbers.
+on a real server. A quantity may be a number; the client calls it a string, so where strings stand by name numbers may.
 """
 
 from __future__ import annotations

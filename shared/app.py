@@ -32,24 +32,26 @@ class Leave(Exception):
         self.code = code
 
 
-def run(service: str, settings: type[C], start: Start[C]) -> None:
-    """Run until SIGTERM or SIGINT (exit 0), or until something fails (says why, exits non-zero)."""
+def run(service: str, settings: type[C], start: Start[C], stopped: int = 0) -> None:
+    """Run until SIGTERM or SIGINT (exit `stopped`), or until something fails (says why, exits non-zero)."""
     try:
         chosen = config.load(settings, service, os.environ)
     except config.BadSettings as error:
         print(f"weir {service}: {error}", file=sys.stderr)
         sys.exit(BAD_SETTINGS)
     log.configure(service, chosen.log_level, chosen.log_json)
-    sys.exit(asyncio.run(_live(service, chosen, start)))
+    code = asyncio.run(_live(service, chosen, start))
+    sys.exit(stopped if code is None else code)
 
 
-async def _live(service: str, chosen: C, start: Start[C]) -> int:
+async def _live(service: str, chosen: C, start: Start[C]) -> int | None:
+    """The exit code; None where somebody stopped us."""
     logger = structlog.get_logger()
     logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
     stop = _stop_signal()
     try:
         connection = await _connected(service, chosen, stop)
-        return await _until_stopped(connection, chosen, start, stop) if connection else 0
+        return await _until_stopped(connection, chosen, start, stop) if connection else None
     except Exception:
         logger.exception("CannotGoOn")
         return CANNOT_GO_ON
@@ -67,14 +69,14 @@ async def _connected(service: str, chosen: config.Common, stop: asyncio.Event) -
     return connecting.result()
 
 
-async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int:
+async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int | None:
     connection.spawn(start(connection, chosen))
     stopping, failing = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(connection.failed())
     done, _ = await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
     if failing not in done:
         failing.cancel()
     await asyncio.wait_for(connection.close(), chosen.drain_s)
-    return _outcome(failing) if failing in done else 0
+    return _outcome(failing) if failing in done else None
 
 
 def _outcome(failing: asyncio.Future[None]) -> int:

@@ -2,12 +2,15 @@
 
 Each lost task is replaced at once by one with a new serial, wherever it fits; where not all fit, and no room came free
 in the time that the lost pod's own needs to be seen, the job shrinks, down to its minimum; where not even that fits, it
-waits for room. A generation in flight is overtaken, unless what it
-lost is a new task that could not be scheduled, or failed by itself while the old generation trains on: that generation
-the launcher abandons.
+waits for room. A generation in flight is overtaken, unless what it lost is a new task that could not be scheduled, or
+failed by itself while the old generation trains on: that generation the launcher abandons.
+
+A chief that ends well says first that the job is over. Where that is not heard, it has ended all the same.
 """
 
 from __future__ import annotations
+
+import math
 
 from services.allocator import exits
 from services.allocator.job import Job
@@ -25,9 +28,10 @@ def repaired(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     wanted = job.wanted
     if wanted is None or not job.exits:
         return None
-    if any(t.role == "chief" and exits.completed(job.exit_of(t)) for t in wanted.tasks):
-        return Verdict(why="the chief has ended well; the job is about to finish")
-    lost = [t for t in wanted.tasks if exits.lost(job.exit_of(t)) and not _left_to_launcher(job, t)]
+    over_s = _over_s(job, wanted, rules)
+    if now < over_s:
+        return Verdict(why="the chief has ended well; the job is about to finish", wake_s=over_s)
+    lost = [t for t in wanted.tasks if job.exit_of(t) and not _left_to_launcher(job, t)]
     if not lost:
         return None
     names = ", ".join(_told(job, t) for t in lost)
@@ -53,6 +57,12 @@ def _replaced(
     reason = f"lost {names}; replaced" + ("" if len(tasks) == len(wanted.tasks) else " as far as there is room")
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
     return Verdict(why=reason, action=action)
+
+
+def _over_s(job: Job, wanted: AllocationDecided, rules: Rules) -> float:
+    """Until then a chief that has ended well may still be heard to say so."""
+    ends = [job.exit_of(task) for task in wanted.tasks if task.role == "chief"]
+    return max((end.at_s + rules.finish_s for end in ends if end and exits.completed(end)), default=-math.inf)
 
 
 def _left_to_launcher(job: Job, task: TaskPlan) -> bool:

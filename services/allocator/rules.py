@@ -23,6 +23,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     max_failures: int = 3
     """A job fails with so many generations in which a task failed by its own fault, and with so many in which one was
     killed, nobody says why, while the job gets no further."""
+    finish_s: float = 10.0
+    """A chief that ended well is replaced, if the job is not over so long after."""
     settle_s: float = 1.0
     """A job that lost a task shrinks only after so long: the lost pod's own room may be seen free a little later."""
     pause_default_s: float = 5.0

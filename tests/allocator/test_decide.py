@@ -165,10 +165,20 @@ def test_a_task_that_ran_out_of_memory_gets_more_of_it():
     assert tasks(fixed, "worker")[0].resources.memory_gib == 1.5
 
 
-def test_a_chief_that_ended_well_is_not_replaced():
-    story = running(Story())
+def test_a_chief_that_ended_well_is_replaced_only_if_the_job_is_not_over_soon():
+    story = running(Story(), cpu=12)
     chief = tasks(story.state.jobs["default.mnist"].runs, "chief")[0]
     assert story.hear(exited(chief, 0, "Completed")).decide() == ()
+    assert story.decisions.wake_s == story.now + story.rules.finish_s
+    fixed = story.decided(after_s=story.rules.finish_s)
+    assert [t.serial for t in tasks(fixed, "chief")] != [chief.serial]
+
+
+def test_a_worker_that_ended_well_before_the_job_was_over_is_replaced():
+    story = running(Story(), cpu=12)
+    worker = tasks(story.state.jobs["default.mnist"].runs, "worker")[0]
+    fixed = story.hear(exited(worker, 0, "Completed")).decided()
+    assert worker.serial not in {t.serial for t in fixed.tasks}
 
 
 def test_after_an_abandoned_generation_the_old_one_goes_on_and_growing_waits_longer_each_time():

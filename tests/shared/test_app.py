@@ -8,12 +8,15 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from shared.bus import Bus
 from tests.conftest import NatsServer
 
 ROOT = Path(__file__).parents[2]
 SERVICE = """
 import asyncio
+import os
 from shared import app, config
 from shared.app import Leave
 
@@ -37,7 +40,7 @@ async def fail():
 async def say_goodbye():
     print("goodbye", flush=True)
 
-app.run("baker", Settings, start)
+app.run("baker", Settings, start, stopped=int(os.environ.get("STOPPED", 0)))
 """
 
 
@@ -90,6 +93,18 @@ async def test_a_service_that_is_asked_to_stop_drains_and_exits_zero(bus: Bus, n
         code, out, _ = await ended(process)
 
     assert code == 0 and "goodbye" in out
+
+
+async def test_a_service_whose_work_is_not_done_when_it_is_stopped_says_so_by_its_code(
+    bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STOPPED", "143")
+    async with Service(nats_url) as process:
+        assert process.stdout and await process.stdout.readline() == b"started\n"
+        process.send_signal(signal.SIGTERM)
+        code, out, _ = await ended(process)
+
+    assert code == 143 and "goodbye" in out
 
 
 async def test_a_service_that_is_done_exits_with_its_own_code_and_drains(bus: Bus, nats_url: str) -> None:

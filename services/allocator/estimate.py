@@ -96,7 +96,7 @@ def prior_of(profile: Profile | None, batch: int, form: Form = "synchronous", ra
     usual = compute + update + link
     seen = (one.compute / known, one.update / known, one.transfer / known)
     mixed = [(1 - TRUST) * was + TRUST * usual * now for was, now in zip((compute, update, link), seen, strict=True)]
-    return Prior((mixed[0], fixed, mixed[1], mixed[2], *rest), known / usual, form)
+    return Prior((mixed[0], fixed, mixed[1], mixed[2], *rest), known / usual, form, batch)
 
 
 def fitted_kind(fitted: Fit, size: Size, batch: int) -> Kind:

@@ -34,9 +34,13 @@ FEWEST = 4
 """Points that a curve needs."""
 PER_THIRD = 16.0
 """Weight (of squared errors) of a third of the points, relative to the third before."""
+HIGHEST = 1e100
+"""A loss above it is no measurement, and would overflow."""
 GUESSES = 25
 """Values of c that are tried in one round of the search."""
 ROUNDS = 3
+REFITS = 6
+"""Lines that are fitted for one c, each with the divisors of the one before."""
 CHANGE = 0.01
 """Of the whole fall: less than so much in a window is convergence."""
 
@@ -67,8 +71,8 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def fitted(points: Sequence[Learned]) -> Curve | None:
-    """None where fewer than `FEWEST` points are finite numbers."""
-    finite = [(p.samples, p.loss) for p in points if np.isfinite(p.loss) and np.isfinite(p.samples) and p.samples >= 0]
+    """None where fewer than `FEWEST` points are numbers that a loss may be."""
+    finite = [(p.samples, p.loss) for p in points if abs(p.loss) <= HIGHEST and p.samples >= 0]
     if len(finite) < FEWEST:
         return None
     samples, losses = np.array(sorted(finite), dtype=float).T
@@ -120,23 +124,35 @@ def _searched(samples: Array, losses: Array, weights: Array) -> Curve:
     near, far = 1e-3 * span, max(lowest if lowest > 0 else 2.0 * span, 2e-3 * span)
     for _ in range(ROUNDS):
         below = np.geomspace(near, far, GUESSES)
-        curves = [_straight(samples, losses, weights, lowest - gap) for gap in below.tolist()]
-        best = min(range(GUESSES), key=lambda n: curves[n].error)
+        a, b, errors = _curved(samples, losses, weights, lowest - below)
+        best = int(errors.argmin())
         near, far = float(below[max(0, best - 1)]), float(below[min(GUESSES - 1, best + 1)])
-    return curves[best]
+    return Curve(float(a[best]), float(b[best]), lowest - float(below[best]), float(errors[best]))
 
 
-def _straight(samples: Array, losses: Array, weights: Array, c: float) -> Curve:
-    """The best a, b >= 0 for this c. Errors of 1/(loss - c) count as the errors of loss that they are."""
-    y = 1.0 / (losses - c)
-    w = weights / y**4
-    total, wx, wy = w.sum(), w @ samples, w @ y
-    wxx, wxy = w @ samples**2, w @ (samples * y)
-    determinant = total * wxx - wx * wx
-    a = (total * wxy - wx * wy) / determinant if determinant > 0 else 0.0
-    a, b = (a, (wy - a * wx) / total) if a > 0 else (0.0, wy / total)
-    if b <= 0.0:
-        b = 1e-3 * float(y.min())
-        a = max(0.0, float((wxy - b * wx) / wxx))
-    errors = 1.0 / (a * samples + b) + c - losses
-    return Curve(float(a), float(b), c, float(np.sqrt(weights @ errors**2 / weights.sum())))
+def _curved(samples: Array, losses: Array, weights: Array, c: Array) -> tuple[Array, Array, Array]:
+    """The best a, b >= 0 and the error, for each c [guesses]. For y = 1/(loss - c) and a line u = a s + b the loss is
+    missed by 1/u - 1/y = (y - u)/(y u): straight lines again, once the u in the divisor is that of the fit before.
+    At first nothing is divided, which favours low losses; kept is the fit that really misses least.
+    """
+    y = 1.0 / (losses - c[:, None])
+    u, best = 1.0 / y, (c, c, np.full(len(c), np.inf))
+    for _ in range(REFITS):
+        a, b = _straight(samples, y, weights / (y * u) ** 2)
+        u = a[:, None] * samples + b[:, None]
+        error = np.sqrt((1.0 / u + c[:, None] - losses) ** 2 @ weights / weights.sum())
+        better = error < best[2]
+        best = (np.where(better, a, best[0]), np.where(better, b, best[1]), np.where(better, error, best[2]))
+    return best
+
+
+def _straight(samples: Array, y: Array, w: Array) -> tuple[Array, Array]:
+    """a and b >= 0 of the lines through y [guesses, points], with weights w."""
+    total, wx, wy = w.sum(axis=1), w @ samples, (w * y).sum(axis=1)
+    wxx, wxy = w @ samples**2, (w * y) @ samples
+    determinant = np.maximum(total * wxx - wx * wx, 1e-12 * total * wxx)
+    a = np.maximum(0.0, (total * wxy - wx * wy) / np.where(determinant > 0, determinant, np.inf))
+    b = (wy - a * wx) / total
+    least = 1e-3 * y.min(axis=1)
+    steep = np.maximum(0.0, (wxy - least * wx) / np.where(wxx > 0, wxx, np.inf))
+    return np.where(b > 0, a, steep), np.where(b > 0, b, least)

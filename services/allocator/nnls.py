@@ -20,11 +20,13 @@ JITTER = 1e-13  # on the diagonal, so that equal columns share instead of failin
 
 def nnls(a: Array, b: Array) -> Array:
     """x [columns], for A [rows, columns] and b [rows], all finite."""
-    length = np.sqrt((a * a).sum(axis=0))
-    length[length == 0.0] = 1.0
+    largest = np.abs(a).max(axis=0, initial=0.0)
+    largest[largest == 0.0] = 1.0
+    length = largest * np.maximum(np.sqrt(np.square(a / largest).sum(axis=0)), 1.0)
+    height = float(np.abs(b).max(initial=0.0)) or 1.0
     scaled = a / length
     gram = scaled.T @ scaled + JITTER * np.eye(a.shape[1])
-    found: Array = _solved(gram, scaled.T @ b) / length
+    found: Array = _solved(gram, scaled.T @ (b / height)) * (height / length)
     return found
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.placement import ROUNDING, Node, Size
-from services.allocator.policies.contract import JobSeen
 from shared.messages import Resources
+
+if TYPE_CHECKING:  # the policies import this module
+    from services.allocator.policies.contract import JobSeen
 
 Array = NDArray[np.float64]
 

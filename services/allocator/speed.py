@@ -28,7 +28,6 @@ it elsewhere. This combination is ours; its constants were chosen on random surf
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -42,12 +41,14 @@ from services.allocator.nnls import nnls
 Array = NDArray[np.float64]
 Form = Literal["synchronous", "asynchronous"]
 
-FORMS: tuple[Form, ...] = ("synchronous", "asynchronous")
 TERMS = ("compute", "fixed", "update", "link", "workers", "ps", "look-up")
 SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055)
 """Of a step of one ps and one worker, by `TERMS`, where nothing is known of the model."""
 DOUBT = 2.0
 """Standard deviation of a prior share, relative to it."""
+LEVEL = 0.75
+"""Which quantile of observed times, relative to the prior's, is its level. Where one term is nearly all of a step most
+sizes have far less of it than the prior says; from their median the doubts would be too small for the term."""
 LEAST_SHARE = 0.015
 """What is added to each share before it is doubted, so that no term is ruled out."""
 LOCAL = 0.2
@@ -67,6 +68,10 @@ OUTLIER = 4.0
 REWEIGHTED = 2
 SMALLEST = 1e-9
 """Least coefficient, as a share of a step: so that no time is zero."""
+SPEEDS = (1e-6, 1e12)
+"""Samples a second that may be true; of anything else it is the report that is wrong."""
+CORES = (1e-3, 1e4)
+"""Cores of a task that may be true."""
 
 
 class Measured(Observed, frozen=True):
@@ -76,11 +81,12 @@ class Measured(Observed, frozen=True):
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """What is believed before anything was observed. `step_s` is a step of one ps and one worker; None: unknown."""
+    """What is believed before anything was observed. `step_s`: one ps, one worker, `batch` samples; None: unknown."""
 
     shares: tuple[float, ...] = SHARES
     step_s: float | None = None
     form: Form = "synchronous"
+    batch: int = 1
 
 
 class Points(msgspec.Struct, frozen=True, eq=False):
@@ -158,17 +164,22 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 
 
 def fit(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
-    """From any number of observations; what is not a positive, finite speed counts as not observed."""
+    """From any number of observations; what is not `believable` counts as not observed."""
     prior = prior or Prior()
-    seen = [o for o in observed if math.isfinite(o.samples_per_second) and o.samples_per_second > 0 and o.workers > 0]
-    points, usual = _points(seen)
+    seen = [o for o in observed if believable(o)]
+    points, usual = _points(seen, prior.batch)
     times = points.rows[:, 2] / np.array([o.samples_per_second for o in seen])
     one = Points(np.array([(1.0, 1.0, *usual)])).columns(prior.form)[0]
     shares = np.array(prior.shares)
     expected = points.columns(prior.form) / one @ shares
-    level = float(np.exp(np.median(np.log(times / expected)))) if seen else (prior.step_s or 1.0)
+    level = float(np.exp(np.quantile(np.log(times / expected), LEVEL))) if seen else (prior.step_s or 1.0)
     believed, doubts = level * shares / one, level * DOUBT * (shares + LEAST_SHARE) / one
     return _fitted(points, times, prior.form, usual, believed, doubts, SMALLEST * level / one)
+
+
+def believable(seen: Observed) -> bool:
+    """Does it tell of training, at a speed that may be true?"""
+    return seen.workers > 0 and SPEEDS[0] <= seen.samples_per_second <= SPEEDS[1]
 
 
 def closest(observed: Sequence[Observed], priors: Sequence[Prior]) -> Fit:
@@ -176,19 +187,24 @@ def closest(observed: Sequence[Observed], priors: Sequence[Prior]) -> Fit:
     return min((fit(observed, prior) for prior in priors), key=lambda fitted: fitted.misfit)
 
 
-def _points(seen: Sequence[Observed]) -> tuple[Points, tuple[float, float, float, float]]:
+def _points(seen: Sequence[Observed], batch: int) -> tuple[Points, tuple[float, float, float, float]]:
     """Rows, and what is usual: the last batch, cores a ps and a worker (1 where nobody knows), remote traffic."""
-    ps_cpu = next((o.ps_cpu for o in reversed(seen) if o.ps_cpu), 1.0)
-    worker_cpu = next((o.worker_cpu for o in reversed(seen) if o.worker_cpu), 1.0)
+    ps_cpu = next((o.ps_cpu for o in reversed(seen) if _known(o.ps_cpu)), None) or 1.0
+    worker_cpu = next((o.worker_cpu for o in reversed(seen) if _known(o.worker_cpu)), None) or 1.0
     rows = [
         (
-            *(o.ps, o.workers, max(1, o.batch), o.ps_cpu or ps_cpu, o.worker_cpu or worker_cpu),
+            *(o.ps, o.workers, max(1, o.batch)),
+            *(_known(o.ps_cpu) or ps_cpu, _known(o.worker_cpu) or worker_cpu),
             o.remote if isinstance(o, Measured) else 1.0,
         )
         for o in seen
     ]
-    usual = (float(rows[-1][2]) if rows else 1.0, ps_cpu, worker_cpu, rows[-1][5] if rows else 1.0)
+    usual = (float(rows[-1][2] if rows else max(1, batch)), ps_cpu, worker_cpu, rows[-1][5] if rows else 1.0)
     return Points(np.array(rows, dtype=float).reshape(-1, 6)), usual
+
+
+def _known(cores: float | None) -> float | None:
+    return cores if cores is not None and CORES[0] <= cores <= CORES[1] else None
 
 
 def _fitted(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def static(surface: Surface, rule: str) -> list[float]:
     return [inside.share(size) for inside in insides if inside.speeds for size in STATIC[rule](inside.sizes)]
 
 
-def figures(shares: Mapping[str, Iterable[float]]) -> dict[str, float]:
+def figures(shares: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """`mean_8, p5_8, min_8, mean_4, ...` and the same of each static rule."""
     said: dict[str, float] = {}
     for name, values in ((name, list(values)) for name, values in shares.items()):

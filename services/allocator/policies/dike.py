@@ -13,7 +13,8 @@ not at hand, so everything below is our reconstruction.
 
 The size that the user asked for is the first probe, the size by the rule the second; there are `PROBES` in all, and one
 is made only where the seconds that it should save on the remaining work exceed going there and perhaps back. Then the
-best size that was tried is kept; another only where it is better beyond doubt, as it may be when an offer grows.
+best size that was tried is kept. Another follows only where it is better beyond doubt: when an offer grows, and a size
+is sure to be faster; or when a size that was tried is so by more than the noise of two speeds.
 
 Jobs are served in turn, those that wait before those that run: the paper sizes one job at a time. Of where tasks go a
 policy says nothing; ps beside workers, and on nodes without devices first, is the placement's rule. Batch and task
@@ -31,7 +32,7 @@ from services.allocator.offers import offered
 from services.allocator.placement import Node, Room, Size, place, place_most
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from services.allocator.search import Probe, best_of, certain, next_probe
-from services.allocator.speed import FORMS, Fit, closest
+from services.allocator.speed import NOISE, Fit, Form, believable, closest
 from shared.messages import Alternative
 
 PROBES = 8
@@ -42,7 +43,11 @@ THERE_AND_BACK = 2.0
 """Pauses that a probe costs."""
 LOST = "slower, by what is known"
 HOLD = 0.02
-"""A size that was tried must be better by so much to be gone back to: less is noise."""
+"""From a size that has just been tried a job goes back where it is faster by so much: less is not worth a pause."""
+NEW = 3
+"""Reports at a size until the job counts as staying there: some may come before the allocator looks."""
+SETTLED = 3.0 * math.sqrt(2.0) * NOISE
+"""From a size that it stays at, by so much: less may be the noise of two speeds, and both change with each report."""
 
 
 def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
@@ -61,19 +66,17 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
 
 def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
     """What a running job should have, of the sizes that there is room for."""
-    seen = [o for o in job.observed if o.batch == job.batch and _usable(o)]
+    seen = [o for o in job.observed if o.batch == job.batch and believable(o)]
     tried = [Size(o.ps, o.workers) for o in seen]
     if size not in tried:
         return _want(job, size, "waits for its speed at this size")
     fitted, sizes = _fitted(job, seen), list(dict.fromkeys([size, *offer]))
     probe = _probe(job, fitted, sizes, tried)
     best = best_of(fitted, [s for s in tried if s in sizes], job.batch)
-    if probe is not None and _left_s(job, fitted, best) * probe.gain / (1 + probe.gain) > THERE_AND_BACK * _pause_s(
-        job
-    ):
+    if probe is not None and _saved_s(job, fitted, best, probe.gain) > THERE_AND_BACK * _pause_s(job):
         return _want(job, probe.size, f"probe {len(tried) + 1}: expected to be {probe.gain:.0%} faster", kept=best)
     gain = fitted.speed(best.ps, best.workers, job.batch) / fitted.speed(size.ps, size.workers, job.batch) - 1.0
-    if gain > HOLD and _left_s(job, fitted, size) * gain / (1 + gain) > _pause_s(job):
+    if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fitted, size, gain) > _pause_s(job):
         return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", kept=size)
     return _want(job, size, f"the best of {len(tried)} sizes that were tried; no other is worth a probe")
 
@@ -102,22 +105,23 @@ def _probe(job: JobSeen, fitted: Fit, sizes: Sequence[Size], tried: Sequence[Siz
 
 
 def _fitted(job: JobSeen, seen: Sequence[Observed]) -> Fit:
-    """Whose a batch is, everybody's or each worker's, is not said: the form that explains the speeds better."""
+    """Whose a batch is, each worker's or everybody's, speeds tell; until they do each worker's, as Weir trains."""
     profile = job.progress.profile if job.progress else None
-    forms = FORMS if job.most.ps else FORMS[:1]
-    return closest(seen, [prior_of(told(profile) if profile else None, job.batch, form) for form in forms])
+    known = told(profile) if profile else None
+    forms: tuple[Form, ...] = ("asynchronous", "synchronous") if job.most.ps else ("synchronous",)
+    return closest(seen, [prior_of(known, job.batch, form) for form in forms])
 
 
-def _usable(seen: Observed) -> bool:
-    return math.isfinite(seen.samples_per_second) and seen.samples_per_second > 0 and seen.workers > 0
+def _just_tried(job: JobSeen, size: Size) -> bool:
+    return sum((seen.ps, seen.workers) == (size.ps, size.workers) for seen in job.recent) <= NEW
 
 
-def _left_s(job: JobSeen, fitted: Fit, size: Size) -> float:
-    """Until the job's end at a size; for ever, where nobody knows."""
+def _saved_s(job: JobSeen, fitted: Fit, size: Size, gain: float) -> float:
+    """Of the seconds until the job's end at a size, by a gain in speed; no end, where nobody knows of one."""
     if job.progress is None or job.progress.total_samples <= 0:
-        return math.inf
+        return math.inf if gain > 0 else 0.0
     left = max(0, job.progress.total_samples - job.progress.samples)
-    return left / fitted.speed(size.ps, size.workers, job.batch)
+    return left / fitted.speed(size.ps, size.workers, job.batch) * gain / (1 + gain)
 
 
 def _pause_s(job: JobSeen) -> float:

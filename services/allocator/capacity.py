@@ -1,43 +1,51 @@
 """What is free to be given.
 
 Law: each decided task is counted exactly once. Until its pod is listed among a node's `own` it is reserved here; from
-then on the node's own `free` is less by it. A task whose revision was abandoned or superseded, or whose pod has ended,
-is reserved no longer.
+then on the node's own `free` is less by it. Where it is listed with less than was decided, the rest is reserved; where
+with more, that is free only when it is seen free. A task whose revision was abandoned or superseded, or whose pod has
+ended, is reserved no longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
+from msgspec.structs import replace
+
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.placement import Node, less
 from services.allocator.state import State
-from shared.messages import AllocationDecided, CapacityChanged, TaskPlan
+from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskPlan
 
 HARD = ("NoSchedule", "NoExecute")
-Pods = frozenset[tuple[str, str]]
-"""(namespace, name)"""
+Pods = frozenset[tuple[str, str, Resources]]
+"""(namespace, name, what it has)"""
 
 
 def free_nodes(state: State) -> list[Node]:
     """Every node with what is neither used nor promised."""
-    listed = frozenset[tuple[str, str]]().union(*map(_listed, state.nodes.values()))
+    listed = frozenset[tuple[str, str, Resources]]().union(*map(_listed, state.nodes.values()))
     nodes = {name: _node(seen) for name, seen in state.nodes.items()}
     for job in state.jobs.values():
-        for task in reserved(job, listed):
+        for task in unlisted(job, listed):
             if task.node in nodes:
-                nodes[task.node] = _give(nodes[task.node], job.key, task)
+                has = _has(state.nodes[task.node]).get((job.request.namespace, job.pod(task)), Resources())
+                nodes[task.node] = _give(nodes[task.node], job.key, task.resources, has)
     return list(nodes.values())
 
 
-def reserved(job: Job, listed: Set[tuple[str, str]]) -> Iterator[TaskPlan]:
-    """Tasks that are wanted, that have not ended, and whose pod no node lists yet."""
+def unlisted(job: Job, listed: Set[tuple[str, str, Resources]]) -> Iterator[TaskPlan]:
+    """Tasks that are wanted, that have not ended, and whose pod no node lists yet as it was decided.
+
+    A task that two generations want has the larger of what they give it: a pod shrinks only once the later one runs.
+    """
+    wanted: dict[int, TaskPlan] = {}
     decided = [decision for decision in (job.runs, job.flies) if decision and not _pods(decision) <= listed]
-    wanted = {task.serial: task for decision in decided for task in decision.tasks}
-    for task in wanted.values():
-        if job.exit_of(task) is None and (job.request.namespace, job.pod(task)) not in listed:
-            yield task
+    for task in (task for decision in decided for task in decision.tasks):
+        before = wanted.get(task.serial)
+        wanted[task.serial] = replace(task, resources=_most(before.resources, task.resources)) if before else task
+    yield from (task for task in wanted.values() if job.exit_of(task) is None)
 
 
 def _plain_node(seen: CapacityChanged) -> Node:
@@ -46,20 +54,36 @@ def _plain_node(seen: CapacityChanged) -> Node:
         free=seen.free,
         allocatable=seen.allocatable,
         open=seen.ready and seen.schedulable and not any(t.effect in HARD for t in seen.taints),
-        hosts=frozenset(f"{own.namespace}.{own.job}" for own in seen.own),
+        hosts=frozenset([f"{own.namespace}.{own.job}" for own in seen.own]),
     )
 
 
 def _own_pods(seen: CapacityChanged) -> Pods:
-    return frozenset((own.namespace, own.pod) for own in seen.own)
+    return frozenset([(own.namespace, own.pod, own.resources) for own in seen.own])
+
+
+def _own_resources(seen: CapacityChanged) -> dict[tuple[str, str], Resources]:
+    return {(own.namespace, own.pod): own.resources for own in seen.own}
 
 
 def _decided_pods(decision: AllocationDecided) -> Pods:
-    return frozenset((decision.namespace, f"{decision.job}-{task.role}-{task.serial}") for task in decision.tasks)
+    namespace, job = decision.namespace, decision.job
+    return frozenset([(namespace, f"{job}-{task.role}-{task.serial}", task.resources) for task in decision.tasks])
 
 
-_node, _listed, _pods = Kept(_plain_node), Kept(_own_pods), Kept(_decided_pods)
+_node, _listed, _has, _pods = Kept(_plain_node), Kept(_own_pods), Kept(_own_resources), Kept(_decided_pods)
 
 
-def _give(node: Node, job: str, task: TaskPlan) -> Node:
-    return Node(node.name, less(node.free, task.resources), node.allocatable, node.open, node.hosts | {job})
+def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:
+    free, back = less(node.free, less(wants, has)), _plus(node.returning, less(has, wants))
+    return Node(node.name, free, node.allocatable, node.open, node.hosts | {job}, back)
+
+
+def _most(one: Resources, other: Resources) -> Resources:
+    return Resources(
+        cpu=max(one.cpu, other.cpu), memory_gib=max(one.memory_gib, other.memory_gib), gpu=max(one.gpu, other.gpu)
+    )
+
+
+def _plus(one: Resources, other: Resources) -> Resources:
+    return Resources(cpu=one.cpu + other.cpu, memory_gib=one.memory_gib + other.memory_gib, gpu=one.gpu + other.gpu)

@@ -8,26 +8,32 @@ leaves the least behind (best fit).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import msgspec
 from msgspec.structs import replace
 
+from services.allocator.order import ROUNDING, Order, fits, less, rank, taken
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
+__all__ = ["ROLES", "ROUNDING", "Node", "Room", "Size", "fits", "ladder", "less", "place", "place_most"]
+
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
-ROUNDING = 1e-9
 
 
 class Node(msgspec.Struct, frozen=True):
-    """What a policy sees of a node. `open`: new tasks may go there; `hosts`: keys of the jobs with tasks on it."""
+    """What a policy sees of a node. `open`: new tasks may go there; `hosts`: keys of the jobs with tasks on it.
+
+    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have it.
+    """
 
     name: str
     free: Resources
     allocatable: Resources = Resources()
     open: bool = True
     hosts: frozenset[str] = frozenset()
+    returning: Resources = Resources()
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -37,73 +43,87 @@ class Size(msgspec.Struct, frozen=True):
     workers: int
 
     def of(self, role: Role) -> int:
-        return {"chief": 1, "ps": self.ps, "worker": self.workers}[role]
+        return self.ps if role == "ps" else self.workers if role == "worker" else 1
 
 
 class Room:
-    """Free capacity to try things on: `take` here changes nothing anywhere else."""
+    """Free capacity to try things on: what is taken here is taken nowhere else, and can be given back."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = {node.name: node for node in nodes}
-        self._largest: tuple[object, Resources] = (None, Resources())
+        self._before: list[Node] = []
+
+    @cached_property
+    def _order(self) -> Order:
+        return Order((node.name, node.free) for node in self.nodes.values() if node.open)
 
     @cached_property
     def shapes(self) -> tuple[Resources, ...]:
         """What there are of empty nodes that take tasks; to take changes nothing of it."""
         return tuple(dict.fromkeys(node.allocatable for node in self.nodes.values() if node.open))
 
-    def copy(self) -> Room:
-        twin = Room(())
-        twin.nodes, twin._largest = self.nodes, (self.nodes, self.largest())  # neither is ever changed in place
-        return twin
-
-    def largest(self) -> Resources:
-        """Of each resource the most that any one node has free; what asks for more fits nowhere."""
-        if self._largest[0] is not self.nodes:
-            self._largest = (self.nodes, _most(node.free for node in self.nodes.values() if node.open))
-        return self._largest[1]
+    @cached_property
+    def _homes(self) -> dict[str, set[str]]:
+        """The nodes on which each job has tasks, and some on which it has no more."""
+        homes: dict[str, set[str]] = {}
+        for node in self.nodes.values():
+            for job in node.hosts:
+                homes.setdefault(job, set()).add(node.name)
+        return homes
 
     def choose(self, job: str, wants: Resources) -> str | None:
-        """The best node for one more task of a job."""
-        fitting = (n for n in self.nodes.values() if n.open and fits(wants, n.free))
-        best = min(fitting, key=lambda n: (job not in n.hosts, *_left(n.free, wants), n.name), default=None)
-        return best.name if best else None
-
-    def take(self, job: str, node: str, wants: Resources) -> None:
-        if node in self.nodes:
-            here = self.nodes[node]
-            left = replace(here, free=less(here.free, wants), hosts=here.hosts | {job})
-            self.nodes = self.nodes | {node: left}
+        """The best node for one more task of a job: beside its others, else the best fit."""
+        homes = [self.nodes[name] for name in self._homes.get(job, ())]
+        beside = [rank(n.free, n.name) for n in homes if n.open and job in n.hosts and fits(wants, n.free)]
+        return min(beside)[-1] if beside else self._order.first(wants)
 
     def put(self, job: str, wants: Resources) -> str | None:
         """Choose and take."""
-        node = self.choose(job, wants)
-        if node is not None:
-            self.take(job, node, wants)
-        return node
+        return next(iter(self.fill(job, wants, 1)), None)
 
+    def fill(self, job: str, wants: Resources, count: int) -> list[str]:
+        """The nodes of so many tasks, chosen and taken one after the other; fewer where there is no more room.
 
-def fits(wants: Resources, free: Resources) -> bool:
-    return wants.cpu <= free.cpu + ROUNDING and wants.memory_gib <= free.memory_gib + ROUNDING and wants.gpu <= free.gpu
+        The best node stays the best until it is full: it is the job's then, and has less free than before.
+        """
+        nodes: list[str] = []
+        while len(nodes) < count and (name := self.choose(job, wants)) is not None:
+            times, left = taken(self.nodes[name].free, wants, count - len(nodes))
+            self._give(job, name, left)
+            nodes += [name] * times
+        return nodes
 
+    def extend(self, job: str, name: str, more: Resources) -> bool:
+        """Take more for a task that stands on a node; nothing, where the node has not so much."""
+        if more == Resources():
+            return True
+        here = self.nodes.get(name)
+        if here is None or not here.open or not fits(more, here.free):
+            return False
+        self._give(job, name, less(here.free, more))
+        return True
 
-def less(free: Resources, taken: Resources) -> Resources:
-    return Resources(
-        cpu=max(0.0, free.cpu - taken.cpu),
-        memory_gib=max(0.0, free.memory_gib - taken.memory_gib),
-        gpu=max(0, free.gpu - taken.gpu),
-    )
+    def _give(self, job: str, name: str, left: Resources) -> None:
+        here = self.nodes[name]
+        self._before.append(here)
+        hosts = here.hosts if job in here.hosts else here.hosts | {job}
+        self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning))
+        self._homes.setdefault(job, set()).add(name)
 
+    def mark(self) -> int:
+        """The room as it is now, to come back to."""
+        return len(self._before)
 
-def _most(free: Iterable[Resources]) -> Resources:
-    cpu = memory = gpu = 0.0
-    for one in free:
-        cpu, memory, gpu = max(cpu, one.cpu), max(memory, one.memory_gib), max(gpu, one.gpu)
-    return Resources(cpu=cpu, memory_gib=memory, gpu=int(gpu))
+    def undo(self, mark: int) -> None:
+        """Give back everything that was taken since."""
+        while len(self._before) > mark:
+            before = self._before.pop()
+            self._swap(self.nodes[before.name], before)
 
-
-def _left(free: Resources, wants: Resources) -> tuple[float, float, float]:
-    return (free.gpu - wants.gpu, free.cpu - wants.cpu, free.memory_gib - wants.memory_gib)
+    def _swap(self, here: Node, other: Node) -> None:
+        if here.open:
+            self._order.move(here.name, here.free, other.free)
+        self.nodes[here.name] = other
 
 
 def place(
@@ -114,25 +134,26 @@ def place(
     `keep` are the tasks that stand already (the newest of a role go first when there are too many), `serial` the first
     unused one.
     """
-    tried = room.copy()
-    staying = {role: _stay([t for t in keep if t.role == role], size.of(role)) for role in ROLES}
-    missing = [(role, i) for role in ROLES for i in range(size.of(role)) if i not in staying[role]]
-    if not all(fits(getattr(sizes, role), room.largest()) for role, _ in missing):
-        return None
-    chosen: list[TaskPlan] = []
-    for number, (role, index) in enumerate(missing):
-        wants: Resources = getattr(sizes, role)
-        node = tried.put(job, wants)
-        if node is None:
+    tasks, mark = [], room.mark()
+    for role in ROLES:
+        wants, count = getattr(sizes, role), size.of(role)
+        standing = _stay([task for task in keep if task.role == role], count)
+        missing = [index for index in range(count) if index not in standing]
+        nodes = room.fill(job, wants, len(missing))
+        if len(nodes) < len(missing):
+            room.undo(mark)
             return None
-        chosen.append(TaskPlan(role=role, index=index, serial=serial + number, node=node, resources=wants))
-    room.nodes = tried.nodes
-    stand = [task for role in ROLES for task in staying[role].values()]
-    return tuple(sorted([*stand, *chosen], key=lambda t: (ROLES.index(t.role), t.index)))
+        for index, node in zip(missing, nodes, strict=True):
+            standing[index] = TaskPlan(role=role, index=index, serial=serial, node=node, resources=wants)
+            serial += 1
+        tasks += [standing[index] for index in range(count)]
+    return tuple(tasks)
 
 
-def _stay(tasks: list[TaskPlan], count: int) -> Mapping[int, TaskPlan]:
+def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:
     """Who stays, by index: an index below `count` is kept, a higher one moves down into a gap."""
+    if not tasks:
+        return {}
     oldest = sorted(tasks, key=lambda t: t.serial)[:count]
     fixed = {t.index: t for t in oldest if t.index < count}
     gaps = [i for i in range(count) if i not in fixed]
@@ -144,17 +165,25 @@ def place_most(
     room: Room, job: str, keep: Sequence[TaskPlan], most: Size, least: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
     """As `place`, at the largest size between `most` and `least` that fits; None where not even `least` does."""
+    found = place(room, job, keep, most, sizes, serial)
+    if found is not None or most == least or not _has_room(room, job, keep, least, sizes, serial):
+        return found
     steps = ladder(most, least)
     low, high = 0, len(steps) - 1  # steps[high:] fit
-    if place(room.copy(), job, keep, least, sizes, serial) is None:
-        return None
     while low < high:
         middle = (low + high) // 2
-        if place(room.copy(), job, keep, steps[middle], sizes, serial) is None:
-            low = middle + 1
-        else:
+        if _has_room(room, job, keep, steps[middle], sizes, serial):
             high = middle
+        else:
+            low = middle + 1
     return place(room, job, keep, steps[low], sizes, serial)
+
+
+def _has_room(room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int) -> bool:
+    mark = room.mark()
+    found = place(room, job, keep, size, sizes, serial)
+    room.undo(mark)
+    return found is not None
 
 
 def ladder(most: Size, least: Size) -> list[Size]:

@@ -16,8 +16,9 @@ from services.allocator import exits
 from services.allocator.job import Job
 from services.allocator.misfit import misfit
 from services.allocator.placement import Room, Size, place, place_most
+from services.allocator.resizing import wanted_sizes
 from services.allocator.rules import Rules
-from services.allocator.seen import size_of, task_sizes
+from services.allocator.seen import size_of
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, TaskPlan
@@ -44,7 +45,7 @@ def _replaced(
     job: Job, wanted: AllocationDecided, lost: list[TaskPlan], names: str, room: Room, now: float, rules: Rules
 ) -> Verdict:
     keep = [t for t in wanted.tasks if t not in lost]
-    most, sizes = size_of(wanted), task_sizes(job, rules)
+    most, sizes = size_of(wanted), wanted_sizes(job, None, rules)
     least = Size(min(most.ps, job.request.ps.min), min(most.workers, job.request.workers.min))
     settled_s = max(job.exits[job.pod(t)].at_s for t in lost) + rules.settle_s
     tasks = place(room, job.key, keep, most, sizes, job.serials)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -44,11 +45,16 @@ def decision(
         batch=batch,
         reason=reason,
         alternatives=tuple(alternatives),
-        gain_s=gain_s,
-        cost_s=cost_s,
+        gain_s=_told(gain_s),
+        cost_s=_told(cost_s),
         cause=cause,
         decided_s=now,
     )
+
+
+def _told(seconds: float) -> float:
+    """JSON knows neither NaN nor infinity: of odd speeds nothing is said."""
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 def changes(job: Job, tasks: Sequence[TaskPlan], batch: int) -> bool:

@@ -54,10 +54,10 @@ def _why_not(job: JobSeen, size: Size, step: Size, room: Room) -> str:
     """Take a step's tasks from the room; or say why it cannot be."""
     if step.workers > job.most.workers:
         return f"workers.max is {job.most.workers}"
-    tried = room.copy()
-    if step.ps > size.ps and tried.put(job.key, job.sizes.ps) is None:
+    mark = room.mark()
+    if step.ps > size.ps and room.put(job.key, job.sizes.ps) is None:
         return "no node has room for another ps"
-    if tried.put(job.key, job.sizes.worker) is None:
+    if room.put(job.key, job.sizes.worker) is None:
+        room.undo(mark)
         return "no node has room for another worker"
-    room.nodes = tried.nodes
     return ""

@@ -2,7 +2,8 @@
 
 A job starts at the size wanted, or as large as there is room for, and waits while not even its gang floor (minimum of
 ps and of workers, and the chief) fits. A running job changes only as a whole: a size that does not fit waits, because
-growing waits for others' shrinking, and each pause must pay.
+growing waits for others' shrinking, and each pause must pay. Cores and memory of the tasks that stand change in place:
+without a pause, so without a price, task by task as there is room; they have to stay wanted, too.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ from services.allocator.misfit import misfit
 from services.allocator.payback import Payback, payback
 from services.allocator.placement import ROLES, Room, Size, place, place_most
 from services.allocator.policies import Want
+from services.allocator.resizing import alike, in_place, replaced, wanted_sizes
 from services.allocator.rules import Rules
-from services.allocator.seen import seen, size_of, task_sizes
-from services.allocator.timing import Wish, due_s, retry_s, wished
+from services.allocator.seen import seen, size_of
+from services.allocator.timing import Wish, due_s, held_s, retry_s, wished
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, Alternative, TaskPlan
+
+NOTHING = Size(0, 0)
+"""Wanted for a job that should wait."""
+SILENT_S = 3600.0
+"""Somebody who was changed and has not said since how fast it is can be changed again after so long."""
 
 
 def in_flight(job: Job) -> Verdict | None:
@@ -35,16 +42,18 @@ def changed(
         return Verdict(why=f"tries again after a pause: {job.abandoned_why}", wake_s=retry_s(job, rules))
     if want is None:
         return Verdict(why="the policy leaves it as it is")
+    if want.size == NOTHING:
+        return Verdict(why=want.reason)
     if runs is None:
         return _started(job, want, room, now, rules, cause)
     if (size_of(runs), runs.batch) == (want.size, want.batch):
-        return Verdict(why=want.reason)
+        return _stays(job, runs, want, wish, room, now, rules, cause)
     return _resized(job, runs, want, wish, room, now, rules, cause)
 
 
 def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
     least = Size(min(want.ps, job.request.ps.min), min(want.workers, job.request.workers.min))
-    sizes = task_sizes(job, rules)
+    sizes = wanted_sizes(job, want.sizes, rules)
     tasks = place_most(room, job.key, (), want.size, least, sizes, job.serials)
     if tasks is None:
         room_for = f"waits for room for a chief, {least.ps} ps and {least.workers} workers"
@@ -56,18 +65,46 @@ def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: 
     return _granted(job, tasks, want, now, reason, cause, alternatives=others)
 
 
+def _stays(
+    job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
+) -> Verdict:
+    """Neither tasks nor batch change; what the tasks have may."""
+    sizes = wanted_sizes(job, want.sizes, rules)
+    if want.sizes is None or alike(runs.tasks, sizes):
+        return Verdict(why=want.reason)
+    if barred := _barred(job, runs):
+        return Verdict(why=f"keeps its cores {barred}: {want.reason}")
+    held = wished(wish, want.size, want.batch, now, cause, sizes)
+    if now < held_s(held, rules):
+        told = f"will have other cores or memory, if still so: {want.reason}"
+        return Verdict(why=told, wake_s=held_s(held, rules), wish=held)
+    tasks = in_place(room, job.key, runs.tasks, sizes)
+    if tasks == runs.tasks:
+        return Verdict(why=f"waits for room for more cores or memory: {want.reason}", wish=held)
+    reason = want.reason if alike(tasks, sizes) else f"{want.reason}, as far as there is room"
+    return _granted(job, tasks, want, now, reason, held.cause)
+
+
+def _barred(job: Job, runs: AllocationDecided) -> str:
+    """Why nothing can change in place. After an abandoned generation the launcher hears of none before it."""
+    return "" if job.generation == runs.generation else f"until a generation after {job.generation} runs"
+
+
 def _resized(
     job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
 ) -> Verdict:
     size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules)
     if _grows(size, want) and not gain.pays:
         return Verdict(why=f"{want.ps} ps and {want.workers} workers do not pay: {gain.told()}")
-    held = wished(wish, want.size, want.batch, now, cause)
+    held = wished(wish, want.size, want.batch, now, cause, want.sizes)
+    if _unheard(job, now):
+        return Verdict(why="waits for its speed at the size that it has", wish=held)
     due = due_s(held, job.resumed_s, rules)
     if now < due:
         told = f"will have {want.ps} ps and {want.workers} workers, if still so: {want.reason}"
         return Verdict(why=told, wake_s=due, wish=held)
-    tasks = place(room, job.key, runs.tasks, want.size, task_sizes(job, rules), job.serials)
+    anew, sizes = place if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
+    tasks = anew(room, job.key, runs.tasks, want.size, sizes, job.serials)
     if tasks is None:
         return Verdict(why=f"waits for room for {want.ps} ps and {want.workers} workers", wish=held)
     stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
@@ -98,6 +135,12 @@ def _granted(
         cost_s=gain.cost_s if gain else 0.0,
     )
     return Verdict(why=reason, action=action)
+
+
+def _unheard(job: Job, now: float) -> bool:
+    """Has it changed since it last said how fast it is? Another change would answer no new fact, and might go back."""
+    silent = job.progress is not None and job.progress.generation != job.running
+    return silent and now - job.resumed_s < SILENT_S
 
 
 def _grows(size: Size, want: Want) -> bool:

@@ -31,7 +31,7 @@ def _failure(job: Job, failures: int, tries: int) -> str | None:
         return f"{killed} generations were killed, {at_most}; {_last(job, exits.unexplained)}"
     if job.running is None and job.abandonments >= tries:
         return f"not started in {job.abandonments} tries; {job.abandoned_why}"
-    if job.stands_still and job.unprepared >= tries:
+    if job.unprepared >= tries and job.stands_still:
         return f"not started again in {job.unprepared} tries; {job.abandoned_why}"
     return None
 

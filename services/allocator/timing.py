@@ -3,8 +3,9 @@
     due = max(resumed + cooldown, min(since + window, first + max_delay))
 
 `since`: this very wish has been held since then; `first`: some wish for a change has. So a wish must hold still for
-the window, a wish that keeps moving is granted after the maximum delay, and nobody is disturbed within the cooldown.
-After an abandoned generation: wait `backoff`, twice as long each time in a row, up to `backoff_max`.
+the window, a wish that keeps moving is granted after the maximum delay, and nobody is disturbed within the cooldown
+(which counts only for what costs a pause). After an abandoned generation: wait `backoff`, twice as long each time in a
+row, up to `backoff_max`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 from services.allocator.job import Job
 from services.allocator.placement import Size
 from services.allocator.rules import Rules
+from shared.messages import RoleResources
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -24,20 +26,28 @@ class Wish(msgspec.Struct, frozen=True):
     first_s: float
     since_s: float
     cause: str = "-"
+    sizes: RoleResources | None = None
+    """Of the tasks; None: as they are."""
 
 
-def wished(before: Wish | None, size: Size, batch: int, now: float, cause: str) -> Wish:
+def wished(
+    before: Wish | None, size: Size, batch: int, now: float, cause: str, sizes: RoleResources | None = None
+) -> Wish:
     """The wish as it stands: the same one held on, or a new one since now."""
     if before is None:
-        return Wish(size, batch, now, now, cause)
-    if (before.size, before.batch) == (size, batch):
+        return Wish(size, batch, now, now, cause, sizes)
+    if (before.size, before.batch, before.sizes) == (size, batch, sizes):
         return before
-    return Wish(size, batch, before.first_s, now, cause)
+    return Wish(size, batch, before.first_s, now, cause, sizes)
 
 
 def due_s(wish: Wish, resumed_s: float, rules: Rules) -> float:
-    held = min(wish.since_s + rules.window_s, wish.first_s + rules.max_delay_s)
-    return max(held, resumed_s + rules.cooldown_s)
+    return max(held_s(wish, rules), resumed_s + rules.cooldown_s)
+
+
+def held_s(wish: Wish, rules: Rules) -> float:
+    """When it has been held for long enough."""
+    return min(wish.since_s + rules.window_s, wish.first_s + rules.max_delay_s)
 
 
 def retry_s(job: Job, rules: Rules) -> float:

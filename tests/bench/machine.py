@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from services.allocator.policies.flowcon import (
+from services.allocator.growth import (
     Container,
     Rules,
     Sample,

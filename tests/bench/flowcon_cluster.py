@@ -1,0 +1,90 @@
+"""FlowCon's schedules under the shipping allocator: the policy, its decisions, and their changes in place, simulated.
+
+One node of 8 cores. A container becomes a job of one task (no ps) that asks for as many cores as it can use, tells its
+loss and speed every second, and is slowed in proportion to the cores that it lacks. Here a share is a reservation: what
+a job leaves idle nobody else can use, and between two passes a new job is given room by what the others give up.
+Speeds vary by 2 % (normal, of the logarithm) from one report to the next; losses have no noise of their own. A job
+stands still for a second before its first step, and never again.
+
+Yardstick (`equal`): the same policy with alpha infinite, so that every job is completing and all get equal shares.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from msgspec.structs import replace
+
+from services.allocator import rules
+from services.allocator.growth import Rules
+from services.allocator.policies import POLICIES
+from services.allocator.policies.flowcon import LIVE, flowcon
+from services.allocator.simulator.losses import Curve
+from services.allocator.simulator.run import simulate
+from services.allocator.simulator.scenario import Cluster, Machine, Scenario, Work
+from services.allocator.simulator.surfaces import Measured, Surface
+from shared.messages import Span
+from tests.bench.flowcon_jobs import Schedule
+from tests.bench.machine import CORES, Image
+
+BATCH, POINTS, NOISE = 100, 200, 0.02
+RATE = 100.0
+"""Samples a core-second."""
+EQUAL = replace(LIVE, alpha=math.inf)
+STATIC = "static"
+ONE, NONE = Span(start=1, min=1, max=1), Span(start=0, min=0, max=0)
+
+
+def completions(schedule: Schedule, policy: Rules | str, seed: int) -> tuple[dict[str, float], float]:
+    """Completion time (end - submission) of each job, and the makespan, s; of a registered policy, or by such rules."""
+    with named(policy) as name:
+        done = simulate(scenario(schedule), rules.Rules(policy=name), seed, lambda: 0.0)
+    ends = {record.work.job: record.finished_s or math.inf for record in done.records}
+    return {r.work.job: ends[r.work.job] - r.work.submitted_s for r in done.records}, max(ends.values())
+
+
+@contextmanager
+def named(policy: Rules | str) -> Iterator[str]:
+    """FlowCon by these rules has a name of its own for a while."""
+    if isinstance(policy, str):
+        yield policy
+        return
+    POLICIES["flowcon-bench"] = partial(flowcon, rules=policy)
+    try:
+        yield "flowcon-bench"
+    finally:
+        del POLICIES["flowcon-bench"]
+
+
+def scenario(schedule: Schedule) -> Scenario:
+    images = {image.name: image for _, image in schedule}
+    return Scenario(
+        jobs=tuple(work(f"{n}-{image.name}", start, image) for n, (start, image) in enumerate(schedule)),
+        cluster=Cluster(nodes=(Machine(name="n1", cpu=CORES, memory_gib=64.0),)),
+        surfaces={name: Surface([Measured(0, 1, BATCH, RATE * i.most)]) for name, i in images.items()},
+        losses={name: curve(image) for name, image in images.items()},
+        restart_s=1.0,
+        noise=NOISE,
+        report_s=1.0,
+    )
+
+
+def work(name: str, start: int, image: Image) -> Work:
+    return Work(
+        job=name,
+        model=image.name,
+        samples=round(image.work * RATE),
+        submitted_s=float(start),
+        batch=Span(start=BATCH, min=BATCH, max=BATCH),
+        ps=NONE,
+        workers=ONE,
+        worker_cpu=image.most,
+    )
+
+
+def curve(image: Image) -> Curve:
+    steps = [image.work * n / POINTS for n in range(POINTS + 1)]
+    return Curve((done * RATE, image.loss(done)) for done in steps)

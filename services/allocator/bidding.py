@@ -8,9 +8,10 @@ what is free: the largest weight x TG / RC first, while capacity lasts (`greedy`
 
 From the paper's public material: the two objectives. Recalled and not checked: the weighted greedy. The paper searches
 the plan space with NSGA-II, by chance; here the whole space in reach, some thousand plans, is enumerated and filtered
-exactly. Ours: a plan is in reach within a factor of two, because a model of few observations is not trusted far away; a
-job steps from candidate to candidate, TG and RC counted from the one before, TG relative to the job's own throughput;
-a step whose relative gain is below LEAST_ELASTICITY of its relative cost is not taken.
+exactly. Ours: a plan is in reach within a factor of four in numbers and at most twice the cores of a task, because a
+model of few observations is not trusted far away; a job steps from candidate to candidate, TG and RC counted from the
+one before, TG relative to the job's own throughput; a step whose relative gain is below LEAST_ELASTICITY of its
+relative cost is not taken.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _counts(now: int, least: int, most: int) -> Array:
 
 def _cores(now: float, most: float) -> Array:
     tried = np.round(now * np.array(CORES) / CORES_STEP) * CORES_STEP
-    return np.unique(np.round(np.clip(tried, CORES_LEAST, max(most, CORES_LEAST)), 2))
+    return np.unique(np.floor(np.clip(tried, CORES_LEAST, max(most, CORES_LEAST)) * 100 + 1e-9) / 100)
 
 
 def front(cost: Array, gain: Array) -> NDArray[np.intp]:

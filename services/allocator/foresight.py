@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MARGIN = 1.15  # a limit is so many times the need
+MARGIN = 1.1  # a limit is so many times the need
 NEAR = 1.05  # of the need must be left below a limit, else it is raised
-WIDE = 1.12  # a limit so many times what it should be is lowered
-STEP_GIB = 0.25
+WIDE = 1.1  # a limit so many times what it should be is lowered
+STEP_GIB = 1 / 16
 SCATTER = 2.0
 
 

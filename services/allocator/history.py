@@ -20,6 +20,7 @@ from shared.messages import JobRequested
 
 MOST_SIMILAR = 5
 MU = 0.5  # weight of each job over those before it
+EARLY = 0.25  # of its examples
 SAME_DIGEST, SAME_NAME, SAME_NAMESPACE = 4.0, 2.0, 1.0
 
 
@@ -41,19 +42,20 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished job: what was asked, at which plan it ended, the most memory that a task used, what was timed."""
+    """A finished job: what was asked, at which plan it ended, the memory it used, what was timed."""
 
     request: JobRequested
     plan: Plan
     ps_gib: float
-    """Of all ps together."""
+    """Of all ps together, before EARLY of the examples were done; later it is measured, and grown in place."""
     worker_gib: float
+    """Of the worker that used most."""
     timed: tuple[Timed, ...] = ()
     finished_s: float = 0.0
 
 
 class Guess(msgspec.Struct, frozen=True):
-    """Where to start, the memory of all ps and of a worker, and how many jobs say so."""
+    """Where to start, the memory of all ps then and of a worker, and how many jobs say so."""
 
     plan: Plan
     ps_gib: float

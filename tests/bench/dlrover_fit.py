@@ -1,0 +1,74 @@
+"""Are planted coefficients recovered? The throughput model of `bench-dlrover`, fitted to noisy iterations.
+
+Coefficients are those of the cloud's families; plans are log-uniform in the ranges over which the paper shows its fit
+(4 to 32 workers and ps, 2 to 16 cores a worker, 1 to 8 a ps); iterations are read with the cloud's noise.
+
+    coefficient error   |fitted / planted - 1| of each term that is at least 5 % of the mean iteration
+    prediction error    |fitted / planted - 1| of iterations on plans that the fit has not seen
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from services.allocator.history import Plan, Timed
+from services.allocator.iteration import Array, Model, columns, fitted, grid, iteration_s
+from tests.bench.dlrover_job import SPEED_NOISE
+from tests.bench.dlrover_truth import between, family, model
+from tests.bench.report import median, percentile
+
+WORKERS, PS, WORKER_CPU, PS_CPU = (4, 32), (4, 32), (2, 16), (1, 8)
+SEEN, UNSEEN, FAMILIES = (6, 10, 20, 40), 200, 40
+TELLING = 0.05
+BOUNDED, UNBOUNDED = True, False
+
+
+def plans(count: int, rng: random.Random) -> list[Plan]:
+    return [
+        Plan(round(between(rng, *PS)), round(between(rng, *WORKERS)), between(rng, *PS_CPU), between(rng, *WORKER_CPU))
+        for _ in range(count)
+    ]
+
+
+def recovered(seen: int, seed: int, bounded: bool) -> tuple[list[float], Array]:
+    """Coefficient errors of the terms that tell, and prediction errors."""
+    rng = random.Random(f"{seed}")
+    of = family(seed, rng)
+    truth = model(of.coefficients, of.useful if bounded else (np.inf, np.inf))
+    shown, hidden = plans(seen, rng), grid(plans(UNSEEN, rng))
+    step_s = iteration_s(grid(shown), of.batch, truth)
+    found = fitted([_read(p, of.batch, s, rng) for p, s in zip(shown, step_s.tolist(), strict=True)])
+    terms = columns(np.minimum(hidden, truth.bounds), of.batch) * truth.coefficients
+    telling = terms.mean(axis=0) >= TELLING * terms.sum(axis=1).mean()
+    errors = np.abs(found.coefficients / truth.coefficients - 1)[telling]
+    return errors.tolist(), predicted_apart(found, truth, hidden, of.batch)
+
+
+def predicted_apart(found: Model, truth: Model, on: Array, batch: int) -> Array:
+    apart: Array = np.abs(iteration_s(on, batch, found) / iteration_s(on, batch, truth) - 1)
+    return apart
+
+
+def _read(plan: Plan, batch: int, step_s: float, rng: random.Random) -> Timed:
+    return Timed(plan, batch, step_s * (1 + rng.gauss(0, SPEED_NOISE)))
+
+
+def recovery() -> dict[str, float]:
+    """`coefficient_error_<plans seen>` and so on: medians over all terms and plans of all families, and 90 %."""
+    said: dict[str, float] = {}
+    for seen in SEEN:
+        said |= _said(f"{seen}", [recovered(seen, seed, UNBOUNDED) for seed in range(FAMILIES)])
+    return said | _said("bounded_40", [recovered(40, seed, BOUNDED) for seed in range(FAMILIES)])
+
+
+def _said(name: str, tries: Sequence[tuple[list[float], Array]]) -> dict[str, float]:
+    terms, predictions = [e for errors, _ in tries for e in errors], np.concatenate([p for _, p in tries]).tolist()
+    return {
+        f"coefficient_error_{name}": round(median(terms), 4),
+        f"coefficient_error_p90_{name}": round(percentile(terms, 0.9), 4),
+        f"prediction_error_{name}": round(median(predictions), 4),
+        f"prediction_error_p90_{name}": round(percentile(predictions, 0.9), 4),
+    }

@@ -1,0 +1,128 @@
+"""What is true of a recommendation model's training in the cloud of `bench-dlrover`, and what its user would need.
+
+Eight families (models) of jobs. An iteration takes T = a1 m/lw + a2 w/(p lp) + a3 w/p + a4 m/p + b, the coefficients
+drawn by family and 10 % by job; speed is w m / T. Work is lognormal, 40 minutes in the median at the need (sigma 0.8,
+10 minutes to 4 hours). A worker uses a1 m / T cores, all ps together w (a2 + a4 m) / T, while training. A worker's
+memory is constant; that of all ps grows with the examples seen, from 10 to 60 GiB at first to 1.5 to 4 times as much.
+
+The need. The plan that somebody who knows all that would ask for: largest Psi^2 / cost (a core is worth eight GiB) of
+those of at most 16 to 128 cores, by family; and the most memory that a task will use.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from services.allocator.candidates import PRICE_CPU, PRICE_GIB
+from services.allocator.history import Plan
+from services.allocator.iteration import Model, grid, iteration_s, throughput
+from shared.messages import Role
+
+HOUR = 3600.0
+PS_GIB_MOST = 48.0  # nobody plans a larger ps
+
+
+def model(coefficients: Sequence[float] | np.ndarray, useful: tuple[float, float]) -> Model:
+    return Model(np.array(coefficients), np.array([math.inf, math.inf, *useful]))
+
+
+class Truth(msgspec.Struct, frozen=True, kw_only=True):
+    """What no policy sees. `coefficients`: a1..a4, b; `useful`: cores that a ps, and a worker, can use at once."""
+
+    family: str
+    coefficients: tuple[float, ...]
+    useful: tuple[float, float]
+    batch: int
+    samples: float
+    ps_gib: tuple[float, float]
+    """Of all ps together, at the start and at the end."""
+    worker_gib: float
+    need: Plan
+
+    def gib(self, done: float) -> float:
+        start, end = self.ps_gib
+        return start + (end - start) * min(1.0, done / self.samples)
+
+    def step_s(self, plan: Plan, slow_ps: bool = False) -> float:
+        a = np.array(self.coefficients) * (np.array([1, 2, 1, 2, 1]) if slow_ps else 1)
+        return float(iteration_s(grid([plan]), self.batch, model(a, self.useful))[0])
+
+    def cores(self, plan: Plan, step_s: float) -> dict[Role, float]:
+        """Cores used by all ps, and by all workers."""
+        a1, a2, _, a4, _ = self.coefficients
+        on_ps = plan.workers * (a2 + a4 * self.batch) / step_s
+        on_worker = min(plan.worker_cpu, a1 * self.batch / step_s)
+        return {"ps": min(plan.ps * plan.ps_cpu, on_ps), "worker": plan.workers * on_worker}
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """A model: what its jobs have in common. `gib`: of all ps at first and at the end, of a worker."""
+
+    name: str
+    coefficients: tuple[float, ...]
+    batch: int
+    gib: tuple[float, float, float]
+    useful: tuple[float, float]
+    budget: float
+
+
+def needed(of: Family, coefficients: Sequence[float], gib: tuple[float, float]) -> Plan:
+    """Tasks of the cores that they can use; the knee, largest Psi^2 / cost, of the numbers within the budget.
+
+    Where no numbers within the budget hold the model, it is as much as they need.
+    """
+    counts = np.array([(p, w) for p in range(1, 16) for w in range(1, 61)], float)
+    plans = np.hstack([counts, np.broadcast_to(of.useful, counts.shape)])
+    cpu = plans[:, 0] * plans[:, 2] + plans[:, 1] * plans[:, 3]
+    cost = PRICE_CPU * cpu + PRICE_GIB * (gib[0] + plans[:, 1] * gib[1])
+    holds = gib[0] <= PS_GIB_MOST * plans[:, 0]
+    allowed = holds & (cpu <= max(of.budget, float(cpu[holds].min())))
+    value = throughput(plans, of.batch, model(coefficients, of.useful)) ** 2 / cost * allowed
+    ps, workers, ps_cpu, worker_cpu = plans[int(value.argmax())].tolist()
+    return Plan(int(ps), int(workers), ps_cpu, worker_cpu)
+
+
+def family(number: int, rng: random.Random) -> Family:
+    start = between(rng, 10, 60)
+    ranges = ((400e-6, 1500e-6), (0.005, 0.04), (0.0005, 0.01), (2e-6, 20e-6), (0.003, 0.02))
+    return Family(
+        name=f"model-{number}",
+        coefficients=tuple(between(rng, *each) for each in ranges),
+        batch=rng.choice((512, 1024, 2048)),
+        gib=(start, start * rng.uniform(1.5, 4.0), between(rng, 1, 4)),
+        useful=(rng.choice((1.0, 2.0, 3.0, 4.0)), rng.choice((2.0, 3.0, 4.0, 6.0))),
+        budget=between(rng, 16, 128),
+    )
+
+
+def between(rng: random.Random, low: float, high: float) -> float:
+    """Log-uniform."""
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def drawn(of: Family, rng: random.Random) -> Truth:
+    a = tuple(each * rng.lognormvariate(0, 0.1) for each in of.coefficients)
+    start, end, worker_gib = (each * factor for each, factor in zip(of.gib, _memory_factors(rng), strict=True))
+    need = needed(of, a, (end, worker_gib))
+    seconds = min(max(rng.lognormvariate(math.log(2400), 0.8), 600), 4 * HOUR)
+    speed = float(throughput(grid([need]), of.batch, model(a, of.useful))[0])
+    return Truth(
+        family=of.name,
+        coefficients=a,
+        useful=of.useful,
+        batch=of.batch,
+        samples=speed * seconds,
+        ps_gib=(start, end),
+        worker_gib=worker_gib,
+        need=need,
+    )
+
+
+def _memory_factors(rng: random.Random) -> tuple[float, float, float]:
+    ps, worker = rng.lognormvariate(0, 0.1), rng.lognormvariate(0, 0.1)
+    return ps, ps, worker

@@ -15,6 +15,7 @@ from services.allocator import change, repair
 from services.allocator.capacity import free_nodes
 from services.allocator.ending import ending
 from services.allocator.job import Job
+from services.allocator.kin import Kin, by_program
 from services.allocator.placement import Node, Room
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.rules import Rules
@@ -49,7 +50,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     for key, job in _open(jobs, verdicts):
         _say(verdicts, key, change.in_flight(job))
     # 4. Each policy says what its jobs should have.
-    wants = _wanted(jobs.values(), room, now, rules)
+    wants = _wanted(jobs.values(), by_program(state.closed), room, now, rules)
     # 5. Jobs that wait start, then those that run change, as far as there is room, gain and time.
     for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
         want, wish = wants.get(key), wishes.get(key)
@@ -68,12 +69,14 @@ def _open(jobs: Mapping[str, Job], verdicts: Mapping[str, Verdict]) -> list[tupl
     return [(key, job) for key, job in jobs.items() if key not in verdicts]
 
 
-def _wanted(jobs: Iterable[Job], room: Room, now: float, rules: Rules) -> dict[str, Want]:
+def _wanted(jobs: Iterable[Job], kin: Mapping[str, Kin], room: Room, now: float, rules: Rules) -> dict[str, Want]:
     """Every job's want, by its own policy or the cluster's."""
     by_policy: dict[str, list[JobSeen]] = {}
     for job in jobs:
         name = job.request.policy or rules.policy
-        by_policy.setdefault(name if name in POLICIES else rules.policy, []).append(seen(job, rules))
+        by_policy.setdefault(name if name in POLICIES else rules.policy, []).append(
+            seen(job, rules, kin.get(job.request.program.digest))
+        )
     cluster: list[Node] = list(room.nodes.values())
     return {w.job: w for name, mine in by_policy.items() for w in POLICIES[name](cluster, mine, now)}
 

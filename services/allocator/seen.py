@@ -9,17 +9,19 @@ from msgspec.structs import replace
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job, counted
 from services.allocator.kept import Kept
+from services.allocator.kin import Kin
 from services.allocator.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, Resources, Role, RoleResources
 
-JOBS_KEPT, RULES_KEPT = 4096, 8
+JOBS_KEPT, RULES_KEPT, KINS_KEPT = 4096, 8, 256
 
 
-def seen(job: Job, rules: Rules) -> JobSeen:
-    """The very same one, as long as the job is."""
-    return _by_rules(rules)(job)
+def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
+    """The very same one, as long as the job and its kin are."""
+    alone = _by_rules(rules)(job)
+    return alone if kin is None else _beside(kin)(alone)
 
 
 def _seen(job: Job, rules: Rules) -> JobSeen:
@@ -45,6 +47,11 @@ def _seen(job: Job, rules: Rules) -> JobSeen:
 
 _by_rules: Kept[Rules, Kept[Job, JobSeen]] = Kept(
     lambda rules: Kept(partial(_seen, rules=rules), JOBS_KEPT), RULES_KEPT
+)
+
+
+_beside: Kept[Kin, Kept[JobSeen, JobSeen]] = Kept(
+    lambda kin: Kept(lambda job: replace(job, kin=kin), JOBS_KEPT), KINS_KEPT
 )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from services.allocator.policies.config_manager import config_manager
 from services.allocator.policies.contract import JobSeen, Policy, Want
+from services.allocator.policies.dike import dike
+from services.allocator.policies.dlrover import dlrover_counts
 from services.allocator.policies.elastic_batch import elastic_batch
+from services.allocator.policies.flowcon import flowcon
 from services.allocator.policies.optimus import optimus
 from services.allocator.policies.static import static
 from services.allocator.policies.weir import weir
@@ -13,7 +16,10 @@ POLICIES: dict[str, Policy] = {
     "static": static,
     "weir": weir,
     "config-manager": config_manager,
+    "dike": dike,
+    "dlrover": dlrover_counts,
     "elastic-batch": elastic_batch,
+    "flowcon": flowcon,
     "optimus": optimus,
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from services.allocator.job import Learned, Observed, Reading
+from services.allocator.kin import Kin
 from services.allocator.placement import Node, Size
 from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
 
@@ -35,6 +36,8 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
     recent: tuple[Reading, ...] = ()
     curve: tuple[Learned, ...] = ()
     pause_s: float | None = None
+    kin: Kin | None = None
+    """What jobs of its program that are over have shown."""
 
     @property
     def start(self) -> Size:

@@ -143,10 +143,12 @@ def optimus(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
 
 
 def _due(job: JobSeen, known: Points, now: float, rules: Rules) -> bool:
-    """New; or not changed in this interval; or done with a probe that another follows."""
+    """New; or not changed in this interval; or done with a probe that another follows; never before it was heard of."""
     if job.busy or job.size is None:
         return not job.busy
-    if job.size in measured(job) and probes(job, known):
+    if job.size not in measured(job):
+        return False
+    if probes(job, known):
         return now - job.since_s >= rules.probe_s
     return job.since_s < math.floor(now / rules.interval_s) * rules.interval_s
 

@@ -1,137 +1,209 @@
 """Weir's own policy, the default: the smallest mean completion time that restarts leave worth having.
 
-    1. Each job's staircase: its speeds by size, fitted to what was observed, on their concave hull over cost.
+    1. Each job's staircase: its speeds by size and batch, by the model fitted to all jobs of its program, on their
+       concave hull over cost (`staircase.py`).
     2. Each job's price: what a second less of its work saves all jobs together (`pricing.py`, heSRPT).
-    3. The room, step by step, to whoever gains most price x speed for its cost; first steps are gang floors.
-    4. Who has just paused, keeps what it has, so that no job pauses for more than `PAUSED` of its time.
+    3. The room, step by step, to whoever gains most price x speed for its cost (`auction.py`); first steps are gang
+       floors: of those that run, then of those that may not be overtaken any more (`patience.py`), then of those for
+       which all would wait in the end, then of the others by their price. What a job has counts more, so that nobody
+       is robbed for a trifle; who has just paused may shrink, but not grow.
 
 From the seeds: free room is always used (Config Manager), by a fitted model that a growth path refines (Dike), what
 remains to be learned counts (FlowCon's and Optimus' loss-awareness enter by the remaining work), gain per cost decides
 (DLRover), size and batch are chosen together for all jobs (IBM). The prices are what none of them has.
 
-The combination is ours. A job of which nothing is known yet is taken to be like the median of those that are.
+The combination is ours. A job of which nothing is known yet is taken to be like the median of those that are. What
+depends on one job alone is kept until that job changes, so that little is done where little has happened.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from statistics import median
 
 import numpy as np
 from msgspec import Struct
 
-from services.allocator.hull import Config, hull, shared
+from services.allocator.auction import NONE, Stairs, granted
+from services.allocator.hull import Config
+from services.allocator.kept import Kept, KeptTogether
+from services.allocator.patience import Stays, urgent
 from services.allocator.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
-from services.allocator.policies.elastic_batch import _timing as timing_of
-from services.allocator.policies.elastic_batch import limits_of
-from services.allocator.pool import Pool, core_pool, cores, device_pool, ps_beside
 from services.allocator.pricing import prices
-from services.allocator.scalability import Limits, Timing, scale_table
+from services.allocator.programs import KEPT, models, program
+from services.allocator.speed import Array, Fit
+from services.allocator.staircase import staircase, whole
 from shared.messages import Alternative, Resources
 
 PAUSED = 0.1
-"""Of its time, at most, a job pauses."""
-PAUSE_S = 5.0
-"""What a pause is taken to be until one was measured."""
-REACH = 2.0
-"""No step to more than so many times the largest number of workers that was ever observed: models err far away."""
+"""Of its time, at most, a job pauses to grow."""
 KEEP = 0.05
 """A job that would gain less than this keeps what it has."""
+HELD, FRESH = 1.3, 3.0
+"""A step that a job holds is worth so many times what it would be to somebody else; so many, if it has just paused."""
+CRITICAL = 4.0
+"""What a job is worth for which all would wait in the end, times its price."""
+NEARLY, TRIFLE = 0.9, 0.1
+"""It takes at least so much of the time that all work together takes, and others have at least so much of its own."""
 
 
 class Stand(Struct, frozen=True):
-    """A job, its staircase in units of the pool, its remaining time on one unit (None: unknown), and what it has."""
+    """A job, its staircase, and what it has.
+
+    `best`: examples a second for the whole cluster's cost, at the best use; `left_s`: remaining seconds at that (None:
+    nobody knows); `shortest_s`: at the top of its staircase; `alone_s`: at its least.
+    """
 
     job: JobSeen
     steps: tuple[Config, ...]
+    best: float
+    speed: float
+    cost: float
     left_s: float | None
-    has: Config | None
+
+    @property
+    def shortest_s(self) -> float:
+        return (self.left_s or 0.0) * self.best / self.steps[-1].speed
+
+    @property
+    def alone_s(self) -> float:
+        return (self.left_s or 0.0) * self.best / self.steps[0].speed
 
 
 def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
-    on_devices = [job for job in jobs if job.sizes.worker.gpu > 0]
-    on_cores = [job for job in jobs if job.sizes.worker.gpu == 0]
-    wants = divided(on_devices, device_pool(cluster, on_devices), now)
-    grown = {want.job: want.workers for want in wants}
-    taken = sum(cores(job, grown[job.key]) - _held(job) for job in on_devices if job.key in grown)
-    return [*wants, *divided(on_cores, core_pool(cluster, on_cores, max(0, taken)), now)]
+    there, fits = everything(cluster, jobs), models(jobs)
+    alike = {name: _stands(fitted, rounded(there)) for name, fitted in fits.items()}
+    stands = [alike[program(job)](job) for job in jobs]
+    free = [s for s in stands if s.steps and not s.job.busy]
+    none = [_nowhere(s) for s in stands if not s.steps and s.job.size is None]
+    if not free:
+        return none
+    room = _vector(there) - sum((_vector(held(s.job)) for s in stands if s.job.busy or not s.steps), np.zeros(3))
+    field = _field((), free)
+    given = granted(field.stairs, field.offers(now), room, field.first(_ended(free), now))
+    return [*none, *map(_wanted, free, given.tolist())]
 
 
-def _held(job: JobSeen) -> int:
-    return cores(job, job.size.workers) if job.size else 0
+def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
+    """What is free, and what these jobs hold."""
+    closed = {node.name for node in cluster if not node.open}
+    free = [node.free for node in cluster if node.open]
+    if not closed:
+        return whole([*free, *map(held, jobs)])
+    return whole([*free, *(task.resources for job in jobs for task in job.tasks if task.node not in closed)])
 
 
-def divided(jobs: Sequence[JobSeen], pool: Pool, now: float) -> list[Want]:
-    """What each job should have of a pool; nothing is said of those that keep what they have because they must."""
-    stands = [stand(job, pool) for job in jobs]
-    fixed = [s for s in stands if settled(s, now)]
-    free = [s for s in stands if not settled(s, now) and s.steps]
-    room = pool.units - sum(s.has.cost for s in fixed if s.has)
-    worth = worths(free)
-    run = {s.job.key for s in free if s.job.size}
-    given = shared({s.job.key: s.steps for s in free}, worth, Resources(cpu=max(0.0, room)), first=run)
-    return [_want(s, given.get(s.job.key), worth[s.job.key]) for s in free]
+def rounded(there: Resources) -> Resources:
+    """To two digits: a share need not be exact, and what is kept by it stays, while the cluster changes little."""
+    return Resources(cpu=_two(there.cpu), memory_gib=_two(there.memory_gib), gpu=int(_two(there.gpu)))
+
+
+def _two(amount: float) -> float:
+    return float(f"{amount:.1e}")
+
+
+def _vector(of: Resources) -> Array:
+    return np.array((of.cpu, of.memory_gib, float(of.gpu)))
 
 
 # ---------------------------------------------------------------- one job
 
 
-def stand(job: JobSeen, pool: Pool) -> Stand:
-    limits = limits_of(job)
-    timing = timing_of(job.observed, limits)
-    steps = _steps(job, limits, timing, pool)
-    has = next((c for c in _configs(job, limits, timing, pool) if c.size == job.size), None)
-    return Stand(job, tuple(steps), _left_s(job, steps), has)
+held: Kept[JobSeen, Resources] = Kept(lambda job: whole([task.resources for task in job.tasks]))
+"""By all its tasks."""
 
 
-def _steps(job: JobSeen, limits: Limits, timing: Timing, pool: Pool) -> list[Config]:
-    """The gang floor, and from there on the hull."""
-    reach = max([job.start.workers, *(o.workers for o in job.observed)]) * REACH
-    able = (c for c in _configs(job, limits, timing, pool) if c.cost > 0.0 and c.speed > 0.0)
-    near = [c for c in able if c.size.workers <= reach]
-    return [*near[:1], *hull(near[1:], near[0])] if near else []
+@lru_cache(KEPT)
+def _stands(fitted: Fit, there: Resources) -> Kept[JobSeen, Stand]:
+    return Kept(partial(stand, fitted=fitted, there=there), KEPT)
 
 
-def _configs(job: JobSeen, limits: Limits, timing: Timing, pool: Pool) -> list[Config]:
-    table = scale_table(timing.rate, limits)
-    reference = float(timing.rate(limits.reference, 1))
-    found = []
-    for at in np.flatnonzero(np.isfinite(table.scales)).tolist():
-        cost, workers = float(pool.cost(job, at + 1)), at + 1
-        size, speed = Size(ps_beside(job, workers), workers), float(table.scales[at]) * reference
-        found.append(Config(size, int(table.batches[at]), Resources(cpu=cost), cost, speed))
-    return found
+def stand(job: JobSeen, fitted: Fit, there: Resources) -> Stand:
+    steps = staircase(job, fitted, there)
+    best = max((step.speed / step.cost for step in steps), default=0.0)
+    left = samples_left(job)
+    left_s = left / best if left and best else None
+    if job.size is None or job.size.workers < 1:
+        return Stand(job, steps, best, 0.0, 0.0, left_s)
+    speed = _speed(job, job.size, fitted)
+    shares = [has / all_ for has, all_ in zip(_vector(held(job)), _vector(there), strict=True) if all_ > 0]
+    return Stand(job, steps, best, speed, float(max(shares, default=0.0)), left_s)
 
 
-def _left_s(job: JobSeen, steps: Sequence[Config]) -> float | None:
-    """Remaining examples over the speed of one unit where the job uses it best; None before its first report."""
-    if job.progress is None or not steps or not job.observed:
-        return None
-    left = max(0, job.progress.total_samples - job.progress.samples)
-    return max(left, 1) / (steps[0].speed / steps[0].cost)
+def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:
+    """As it was observed; before that, by the model."""
+    has = (size.ps, size.workers, job.batch)
+    seen = next((o.samples_per_second for o in job.observed if (o.ps, o.workers, o.batch) == has), 0.0)
+    return seen if 0.0 < seen < math.inf else fitted.speed(*has)
 
 
-def settled(s: Stand, now: float) -> bool:
-    """In flight; or it paused so recently that another pause would cost more than its share of time."""
-    if s.job.size is None:
-        return False
-    pause_s = PAUSE_S if s.job.pause_s is None else s.job.pause_s
-    return s.job.busy or now - s.job.since_s < pause_s / PAUSED
+def samples_left(job: JobSeen) -> float | None:
+    """As reported; before that, as many epochs as its program's usually has examples."""
+    if job.progress is not None and job.progress.total_samples > 0:
+        return float(max(1, job.progress.total_samples - job.progress.samples))
+    epoch = job.kin.epoch_samples if job.kin else None
+    return job.request.epochs * epoch if epoch else None
+
+
+def _ended(stands: Sequence[Stand]) -> list[tuple[float, float]]:
+    """Of jobs that are over: when they were asked for, and their work in seconds of the whole cluster."""
+    kins = {s.job.request.program.digest: (s.job.kin, s.best) for s in stands if s.job.kin}
+    return [(asked_s, samples / best) for kin, best in kins.values() if kin for asked_s, samples in kin.ended]
 
 
 # ---------------------------------------------------------------- all jobs
 
 
-def worths(stands: Sequence[Stand]) -> Mapping[str, float]:
-    """Price x what one example a second more is of the job's speed on one unit."""
-    known = [s.left_s for s in stands if s.left_s is not None]
-    middle = median(known) if known else 1.0
-    sizes = [middle if s.left_s is None else s.left_s for s in stands]
-    weights = [2.0**s.job.request.priority for s in stands]
-    found = prices(sizes, elasticity(stands), weights)
-    return {s.job.key: price / (s.steps[0].speed / s.steps[0].cost) for s, price in zip(stands, found, strict=True)}
+class Field:
+    """All jobs that may change, side by side."""
+
+    def __init__(self, stands: Sequence[Stand]) -> None:
+        jobs = [s.job for s in stands]
+        known = [s.left_s for s in stands if s.left_s is not None]
+        middle = median(known) if known else 1.0
+        left = np.array([middle if s.left_s is None else s.left_s for s in stands])
+        done = np.array([s.job.progress.samples / s.best if s.job.progress else 0.0 for s in stands])
+        self.runs = [n for n, job in enumerate(jobs) if job.size is not None]
+        waits = np.array([job.size is None for job in jobs])
+        alone = np.array([s.alone_s for s in stands])
+        self.stays = Stays(np.array([job.submitted_s for job in jobs]), left, done, alone, waits)
+        self.last = critical(left, np.array([s.shortest_s for s in stands]))
+        worth = np.array(prices(left.tolist(), elasticity(stands), [2.0**job.request.priority for job in jobs]))
+        worth[self.last] *= CRITICAL
+        self.stairs = Stairs([s.steps for s in stands])
+        self.holds = self.stairs.costs <= np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
+        self.values = self.stairs.slopes * (worth / np.array([s.best for s in stands]))[:, None]
+        self.settles_s = np.array([_settles_s(job) for job in jobs])
+
+    def offers(self, now: float) -> Array:
+        """What each step is worth; who has just paused makes none beyond what it has."""
+        settling = (now < self.settles_s)[:, None]
+        worth = self.values * np.where(self.holds, np.where(settling, FRESH, HELD), 1.0)
+        worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
+        return np.asarray(worth)
+
+    def first(self, ended: Sequence[tuple[float, float]], now: float) -> list[int]:
+        """Whose gang floors come before any other step, in their order."""
+        return [*dict.fromkeys([*self.runs, *urgent(self.stays, ended, now), *self.last])]
+
+
+_field: KeptTogether[tuple[()], Stand, Field] = KeptTogether(Field)
+
+
+def _settles_s(job: JobSeen) -> float:
+    """Until then another pause would cost a job more than its share of time; the first one is free."""
+    return -math.inf if job.size is None or job.pause_s is None else job.since_s + job.pause_s / PAUSED
+
+
+def critical(left_s: Array, shortest_s: Array) -> list[int]:
+    """Those for which everybody would wait in the end: they take as long as all work together, however large."""
+    end_s = max(float(left_s.sum()), float(shortest_s.max()))
+    others_s = left_s.sum() - left_s
+    found = (shortest_s >= NEARLY * end_s) & (others_s >= TRIFLE * shortest_s)
+    return [int(n) for n in np.flatnonzero(found)]
 
 
 def elasticity(stands: Sequence[Stand]) -> float:
@@ -144,31 +216,49 @@ def elasticity(stands: Sequence[Stand]) -> float:
     return median(found) if found else 0.5
 
 
-def _want(s: Stand, config: Config | None, worth: float) -> Want:
-    if config is None:
-        return _waits(s)
-    if s.has and abs(config.speed - s.has.speed) < KEEP * s.has.speed and config.cost >= s.has.cost:
-        config = s.has
-    at = [c.cost for c in s.steps].index(config.cost) if config in s.steps else -1
-    above = s.steps[at + 1] if 0 <= at < len(s.steps) - 1 else None
-    others = (
-        (_other(above, "its price times the speed gained is less than others' for the same room"),) if above else ()
-    )
-    return Want(
-        job=s.job.key,
-        ps=config.size.ps,
-        workers=config.size.workers,
-        batch=config.batch,
-        reason=f"{config.speed:,.0f} examples/s at a price of {worth * config.speed / config.cost:.3g} a unit of room",
-        alternatives=others,
-    )
+# ---------------------------------------------------------------- what is said
+
+
+def _wanted(s: Stand, at: int) -> Want:
+    """What is wanted where this step is granted; the very same, as long as the job's stand is."""
+    known = _known(s)
+    if at not in known:
+        known[at] = _waits(s) if at == NONE else _want(s, at)
+    return known[at]
+
+
+_known: Kept[Stand, dict[int, Want]] = Kept(lambda s: {})
+
+
+def _want(s: Stand, at: int) -> Want:
+    config, above = s.steps[at], s.steps[at + 1 : at + 2]
+    others = tuple(_other(step, "others gain more by the same room, times what their time is worth") for step in above)
+    if s.job.size and config.cost >= s.cost * (1 - 1e-9) and config.speed < (1 + KEEP) * s.speed:
+        reason = f"{_told(config.size)} would be faster by less than {KEEP:.0%}"
+        return _said(s, s.job.size, s.job.batch, reason, others)
+    speed = f"{config.speed:,.0f} examples/s" if s.left_s is not None else "as far as can be told before it runs,"
+    reason = f"{speed} for {config.cost:.1%} of the cluster: worth more than others' use of it"
+    return _said(s, config.size, config.batch, reason, others)
 
 
 def _waits(s: Stand) -> Want:
-    """Nothing is left at its price: one that runs goes down to its least, one that waits asks for no more than that."""
-    least = s.steps[0]
-    reason = "others' work is worth more for the room there is"
-    return Want(job=s.job.key, ps=least.size.ps, workers=least.size.workers, batch=least.batch, reason=reason)
+    """Nothing is left at its price: one that runs goes down to its least, one that waits goes on waiting."""
+    if s.job.size is None:
+        return _said(s, Size(0, 0), s.job.request.batch.start, "waits: all the room there is, is worth more to others")
+    return _said(s, s.steps[0].size, s.steps[0].batch, "all but its least is worth more to others")
+
+
+def _nowhere(s: Stand) -> Want:
+    """It waits for a larger cluster, and the allocator says for what."""
+    return _said(s, s.job.least, s.job.request.batch.start, "as soon as its least fits")
+
+
+def _said(s: Stand, size: Size, batch: int, reason: str, others: tuple[Alternative, ...] = ()) -> Want:
+    return Want(job=s.job.key, ps=size.ps, workers=size.workers, batch=batch, reason=reason, alternatives=others)
+
+
+def _told(size: Size) -> str:
+    return f"{size.ps} ps and {size.workers} workers"
 
 
 def _other(config: Config, why: str) -> Alternative:

@@ -30,6 +30,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     model: str
     samples: int
+    """In all epochs together."""
+    epochs: int = 1
     submitted_s: float = 0.0
     batch: Span
     ps: Span
@@ -56,7 +58,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         return JobRequested(
             job=self.job,
             program=Program(name=f"{self.model}.py", digest=f"sha256-{digest}"),
-            epochs=1,
+            epochs=self.epochs,
             batch=self.batch,
             ps=self.ps,
             workers=self.workers,

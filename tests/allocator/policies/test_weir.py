@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.job import Observed
+from services.allocator.kin import Kin
 from services.allocator.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.weir import weir
@@ -49,8 +50,16 @@ def test_the_shorter_of_two_gets_more():
     assert got["short"] > got["long"] >= 1
 
 
-def test_a_job_that_has_just_paused_is_left_as_it_is():
-    assert weir([node(2.0)], [running("one", 10_000, since_s=-5.0)], 0.0) == []
+def test_a_job_that_has_just_paused_does_not_grow():
+    assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-5.0)], 0.0)) == {"one": 1}
+
+
+def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
+    had = running("one", 1_000_000)
+    more = replace(had.tasks[1], index=1, serial=2)
+    wide = replace(had, size=Size(1, 2), tasks=(*had.tasks, more))
+    new = replace(waiting("new"), kin=Kin(epoch_samples=100.0))
+    assert workers(weir([node(0.5)], [wide, new], 0.0)) == {"one": 1, "new": 1}
 
 
 def test_a_job_in_flight_is_left_as_it_is():
@@ -62,7 +71,20 @@ def test_a_running_job_keeps_its_floor_however_long_it_is():
     assert got["long"] == 1
 
 
-def test_a_job_that_waits_asks_at_least_for_its_floor():
+def test_a_job_for_which_there_is_no_room_waits_and_is_told_why():
+    [_, waits] = weir([node(0.5)], [running("one", 10_000), waiting("new")], 0.0)
+    assert (waits.ps, waits.workers) == (0, 0) and "worth more to others" in waits.reason
+
+
+def test_of_two_that_wait_the_one_starts_whose_program_has_the_shorter_epochs_to_go():
+    short, long = waiting("short"), waiting("long")
+    known = Kin(observed=(Observed(1, 1, 32, 100.0),), epoch_samples=1000.0)
+    long = replace(long, request=replace(long.request, epochs=50), kin=known, submitted_s=-10.0)
+    short = replace(short, request=replace(short.request, epochs=2), kin=known)
+    assert workers(weir([node(1.0)], [long, short], 0.0)) == {"long": 0, "short": 1}
+
+
+def test_a_job_for_which_the_cluster_is_too_small_asks_for_its_least():
     assert workers(weir([node(0.0)], [waiting("one")], 0.0)) == {"one": 1}
 
 

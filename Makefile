@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-elastic-batch bench-dike clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon fuzz clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -22,6 +22,9 @@ demo: $(READY) ## watch a real job grow when somebody else's pods leave (under 3
 
 test: $(READY) ## every test, on real parts, two at a time
 	$(BIN)/pytest -n 2 --maxschedchunk 1
+
+fuzz: $(READY) ## 300,000 decisions in random worlds, every policy
+	FUZZ_DECISIONS=300000 $(BIN)/pytest tests/allocator/fuzz
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
@@ -43,6 +46,18 @@ bench-elastic-batch: $(READY) ## IBM's scaler: exact, fast, and what a variable 
 
 bench-dike: $(READY) ## probes against the best size and static rules, on measured speeds: SURFACES=FILE.csv
 	$(BIN)/python -m tests.bench.dike $(SURFACES)
+
+bench-policies: $(READY) ## every policy on the same simulated work (SURFACES=FILE,FILE: measured speeds)
+	$(BIN)/python -m tests.bench.policies $(SURFACES)
+
+bench-dlrover: $(READY) ## DLRover-RM against requests made by hand, in a simulated cloud with failures
+	$(BIN)/python -m tests.bench.dlrover
+
+bench-flowcon: $(READY) ## FlowCon on one simulated machine: a late job's completion and the makespan, every arm
+	$(BIN)/python -m tests.bench.flowcon
+
+bench-decide: $(READY) ## one decision of `weir` on 64 to 4,096 nodes with 40 to 2,560 jobs
+	$(BIN)/python -m tests.bench.decide
 
 clean: ## remove the environment and what `weir up` left
 	rm -rf $(VENV) .weir

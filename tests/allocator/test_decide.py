@@ -87,6 +87,16 @@ def test_a_job_is_not_grown_for_less_than_its_pause():
     assert size(story.decided()) == (2, 2)
 
 
+def test_a_job_that_was_changed_says_how_fast_it_is_before_it_is_changed_again():
+    story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
+    grown = story.hear(node("n2", cpu=2)).decided()
+    assert size(grown) == (2, 2)
+    new = own("mnist", *(task for task in grown.tasks if task.node == "n2"))
+    story.hear(node("n2", cpu=2, free=0, own=new), resumed(2), node("n3", cpu=1))
+    assert story.decide() == () and story.why() == "waits for its speed at the size that it has"
+    assert size(story.hear(progress(2, done=200, total=100_000, speed=20)).decided()) == (2, 3)
+
+
 def test_a_change_must_stay_wanted_and_leaves_a_job_its_peace_after_a_pause():
     story = running(Story(replace(AT_ONCE, window_s=2.0, max_delay_s=5.0, cooldown_s=10.0)))
     resumed_s = story.now

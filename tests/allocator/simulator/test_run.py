@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from services.allocator.policies import POLICIES, Want
 from services.allocator.rules import Rules
 from services.allocator.simulator import run as simulator
+from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.outcome import Run, timeline
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.run import simulate
@@ -107,6 +108,16 @@ def test_devices_without_ps() -> None:
     assert sizes(run(world, "config-manager"))[-2:] == [(0, 4), (0, 0)]
 
 
+def test_cores_move_to_the_job_that_learns_without_any_pause() -> None:
+    shape = {"ps": span(0, least=0), "model": "ring", "worker_cpu": 8.0}
+    jobs = [work("flat", samples=50_000, **shape), work("late", samples=5_000, submitted_s=100.0, **shape)]
+    losses = {"ring": Curve([(0.0, 5.0), (9_000.0, 0.1)])}  # the first has gone most of the way when the second comes
+    worlds = scenario(*jobs, cluster=cluster(cpu=8), report_s=1.0, losses=losses)
+    one, other = run(worlds, "flowcon"), run(worlds, "static")
+    assert (record(one, "late").finished_s or 0) < (record(other, "late").finished_s or 0) / 2
+    assert [(r.resizes, r.paused_s, r.completed) for r in one.records] == [(0, 0.0, True)] * 2
+
+
 def test_nobody_reports_a_loss_without_a_curve_and_nothing_else_is_seen() -> None:
     seen: list[Any] = []
 
@@ -171,7 +182,7 @@ TENANTS = st.lists(
 
 
 @settings(max_examples=40, deadline=None)
-@given(WORKS, TENANTS, st.sampled_from(["static", "config-manager"]), st.sampled_from([0.0, 1.0, 30.0]))
+@given(WORKS, TENANTS, st.sampled_from(["static", "config-manager", "flowcon"]), st.sampled_from([0.0, 1.0, 30.0]))
 def test_every_job_that_fits_is_completed_and_no_node_ever_holds_more_than_it_has(
     works: list[dict[str, Any]], tenants: list[Tenant], policy: str, restart_s: float
 ) -> None:

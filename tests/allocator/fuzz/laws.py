@@ -1,0 +1,138 @@
+"""What must hold of every decision, whatever happened before it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+from services.allocator.job import Job
+from services.allocator.placement import less
+from services.allocator.seen import size_of
+from services.allocator.state import State
+from shared import subjects
+from shared.messages import AllocationDecided, Resources, TaskPlan
+from tests.allocator.fuzz.world import World, actions
+
+QUIET_ROUNDS = 12
+"""In so many rounds without news everybody has what he wants: some policies go step by step."""
+QUIET_S = 250.0
+"""From one round to the next."""
+DUST = 1e-6
+
+
+def check(world: World) -> None:
+    state, decided = world.before, world.decided
+    assert decided.why.keys() == state.jobs.keys() and all(decided.why.values()), "no job without a reason"
+    assert decided.wake_s is None or math.isfinite(decided.wake_s)
+    said = Counter(action.key() for action in decided.actions)
+    assert all(times == 1 for times in said.values()), "one decision a job"
+    for action in decided.actions:
+        assert subjects.decode(subjects.subject_of(action), subjects.encode(action)) == action, "can be said"
+        if isinstance(action, AllocationDecided):
+            within_bounds(state.jobs[action.key()], action)
+            whole(state.jobs[action.key()], action)
+    within_nodes(world)
+
+
+def within_bounds(job: Job, action: AllocationDecided) -> None:
+    """Of the job, the gang floor among them."""
+    size, asked = size_of(action), job.request
+    assert asked.ps.min <= size.ps <= asked.ps.max, (asked.ps, size)
+    assert asked.workers.min <= size.workers <= asked.workers.max, (asked.workers, size)
+    assert asked.batch.min <= action.batch <= asked.batch.max, (asked.batch, action.batch)
+    assert math.isfinite(action.gain_s) and math.isfinite(action.cost_s)
+
+
+def whole(job: Job, action: AllocationDecided) -> None:
+    """One chief; dense indices; a serial stands for the same task for ever; generation and revision rise."""
+    for role in ("chief", "ps", "worker"):
+        indices = [task.index for task in action.tasks if task.role == role]
+        assert indices == list(range(len(indices))) and (role != "chief" or indices == [0])
+    serials = [task.serial for task in action.tasks]
+    assert len(set(serials)) == len(serials)
+    known = {task.serial: task for decision in job.decided.values() for task in decision.tasks}
+    for task in action.tasks:
+        before = known.get(task.serial)
+        assert (task.serial >= job.serials) if before is None else (before.node, before.role) == (task.node, task.role)
+    assert action.revision == job.revision + 1 and action.generation in (job.generation, job.generation + 1)
+
+
+def within_nodes(world: World) -> None:
+    """All that is new in this pass, tasks and what tasks grow by, fits into what was free of each node, less what was
+    promised before.
+
+    A node may have shrunk below its promises; then nothing more of that resource goes there.
+    """
+    new: dict[str, list[Resources]] = defaultdict(list)
+    listed = shown(world.before)
+    for action in actions(world):
+        job = world.before.jobs[action.key()]
+        for task in action.tasks:
+            more = less(task.resources, held(job, task, listed))
+            if more != Resources():
+                new[task.node].append(more)
+    promised = promises(world.before)
+    for name, wants in new.items():
+        node = world.before.nodes[name]
+        assert node.ready and node.schedulable, name
+        for of in ("cpu", "memory_gib", "gpu"):
+            more_of, before = (math.fsum(getattr(r, of) for r in rs) for rs in (wants, promised[name]))
+            assert more_of == 0 or more_of + before <= getattr(node.free, of) + DUST, (
+                name,
+                of,
+                node.free,
+                wants,
+                before,
+            )
+
+
+def held(job: Job, task: TaskPlan, listed: dict[str, Resources]) -> Resources:
+    """The most that the task has, or was promised."""
+    known = [t.resources for decision in job.decided.values() for t in decision.tasks if t.serial == task.serial]
+    return most(*known, listed.get(job.pod(task), Resources()))
+
+
+def promises(state: State) -> dict[str, list[Resources]]:
+    """Of tasks that are decided and have not ended, what nobody has seen them have; by node."""
+    listed, found = shown(state), defaultdict[str, list[Resources]](list)
+    for job in state.jobs.values():
+        wanted = [task for decision in (job.runs, job.flies) if decision for task in decision.tasks]
+        for task in {task.serial: task for task in wanted}.values():
+            if job.pod(task) not in job.exits:
+                has = listed.get(job.pod(task), Resources())
+                found[task.node].append(less(most(*(t.resources for t in wanted if t.serial == task.serial)), has))
+    return found
+
+
+def shown(state: State) -> dict[str, Resources]:
+    return {own.pod: own.resources for node in state.nodes.values() for own in node.own}
+
+
+def most(*resources: Resources) -> Resources:
+    of = {name: max(getattr(r, name) for r in resources) for name in ("cpu", "memory_gib", "gpu")}
+    return Resources(**of)
+
+
+def settles(world: World) -> None:
+    """What was decided comes true, whoever never said how fast he is says it once, and nothing more happens: all come
+    to rest, and what was left never comes back.
+    """
+    been = [standing(world.state)]
+    for _ in range(QUIET_ROUNDS):
+        world.settle(0)
+        world.first_reports()
+        world.now += QUIET_S
+        world.decide()
+        check(world)
+        if not world.decided.actions:
+            return
+        if standing(world.state) != been[-1]:
+            been.append(standing(world.state))
+            assert been[-1] not in been[:-1], ("back and forth", been, world.decided.why)
+    raise AssertionError(("no rest", been, world.decided.why))
+
+
+def standing(state: State) -> dict[str, tuple[int, int, int] | None]:
+    """What everybody has."""
+    wanted = {key: job.wanted for key, job in state.jobs.items()}
+    return {key: (size_of(d).ps, size_of(d).workers, d.batch) if d else None for key, d in wanted.items()}

@@ -1,0 +1,329 @@
+"""A world in which anything may happen next: up to four jobs on up to four nodes, driven by a string of bytes.
+
+Two bytes are one step: what happens, and to whom. Pods appear, are listed and leave late and in any order; reports may
+be nonsense; clocks jump. Messages reach the fold as they are, so that numbers which JSON does not know reach it, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from services.allocator.decide import Decisions, decide
+from services.allocator.job import Job
+from services.allocator.rules import Rules
+from services.allocator.state import State, apply
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    GenerationAbandoned,
+    JobAccepted,
+    JobFinished,
+    JobRequested,
+    Message,
+    OwnPod,
+    Program,
+    ProgressReported,
+    Resources,
+    RoleResources,
+    Span,
+    TaskExited,
+    TaskPlan,
+    TrainingResumed,
+)
+
+CORES, DEVICES, BATCHES = (8.0, 4.0, 2.0, 0.0, 3.0), (0, 0, 2, 1), ((32, 32), (16, 64), (64, 64))
+EXITS = ((137, "Evicted"), (None, "NodeLost"), (137, "OOMKilled"), (1, "Error"), (0, "Completed"), (None, "Deleted"))
+SPEEDS, LOSSES = (100.0, -5.0, 0.0, math.nan, math.inf, 1e-300, 1e300), (1.0, math.nan, -math.inf, 0.0, -3.0)
+TOTALS, JUMPS = (1_000_000, 0, 1), (-1e6, -5.0, 1e6, 3600.0, 1e9)
+RARE = 80
+"""Of 256."""
+Pod = tuple[str, str]
+"""Key of the job, name of the pod."""
+
+
+class World:
+    """`decided` is what was decided on `before`, just now. A job names one of `policies` ("": the cluster's)."""
+
+    def __init__(self, rules: Rules, shape: bytes, policies: Sequence[str] = ("",)) -> None:
+        self.rules, self.now, self.sequence = rules, 1000.0, 0
+        self.state, self.before, self.decided = State(), State(), Decisions()
+        self.sizes = {f"n{i}": node_size(byte) for i, byte in enumerate(shape[:4]) if byte < 248}
+        self.policies, self.strangers = policies, dict[str, float]()
+        self.pods: dict[Pod, TaskPlan] = {}
+        self.asked, self.old = list(shape[4:]), list[Message]()
+        for name in self.sizes:
+            self.look(name)
+        self.accept(0)
+
+    def hear(self, message: Message) -> None:
+        self.sequence += 1
+        self.state = apply(self.state, message, "weir", self.sequence, self.now)
+        self.old.append(message)
+
+    def step(self, what: int, whom: int) -> None:
+        self.now += 1.0
+        STEPS[what % len(STEPS)](self, whom)
+        self.decide()
+
+    def decide(self) -> None:
+        self.before = self.state
+        self.decided = decide(self.state, self.now, self.rules, self.decided.wishes)
+        for action in self.decided.actions:
+            self.hear(action)
+
+    # ------------------------------------------------------------ what may happen
+
+    def later(self, whom: int) -> None:
+        self.now += whom
+
+    def accept(self, whom: int) -> None:
+        if self.asked and len(self.state.jobs) < 4:
+            self.sequence += 1
+            asked = request(f"job-{self.sequence}", self.asked.pop(0), whom)
+            asked = replace(asked, policy=self.policies[self.sequence % len(self.policies)] or None)
+            self.hear(JobAccepted(job=asked.job, uid=self.sequence, request=asked, accepted_s=self.now))
+
+    def settle(self, whom: int) -> None:
+        """Everything decided comes true."""
+        wanted = dict(self.wanted())
+        gone = [job.exits for job in self.state.jobs.values()]
+        self.pods = {pod: task for pod, task in wanted.items() if not any(pod[1] in exits for exits in gone)}
+        for job in list(self.state.jobs.values()):
+            if job.coming is not None:
+                self.resumed(job)
+        for name in self.sizes:
+            self.look(name)
+
+    def create(self, whom: int) -> None:
+        missing = [(pod, task) for pod, task in self.wanted() if pod not in self.pods]
+        for pod, task in some(missing, whom):
+            if task.node in self.sizes:
+                self.pods[pod] = task
+
+    def resize(self, whom: int) -> None:
+        """A pod grows as soon as any generation wants it larger, and shrinks once the newest one runs."""
+        wanted = {pod: task for pod, task in self.wanted() if pod in self.pods and task != self.pods[pod]}
+        for pod in some(list(wanted), whom):
+            flies = self.state.jobs[pod[0]].coming is not None
+            if not flies or wanted[pod].resources.cpu >= self.pods[pod].resources.cpu:
+                self.pods[pod] = wanted[pod]
+
+    def listed(self, whom: int) -> None:
+        for name in some(list(self.sizes), whom):
+            self.look(name)
+
+    def delete(self, whom: int) -> None:
+        wanted = dict(self.wanted())
+        for pod in some([pod for pod in self.pods if pod not in wanted], whom):
+            del self.pods[pod]
+
+    def resume(self, whom: int) -> None:
+        for job in some([job for job in self.state.jobs.values() if job.coming is not None], whom):
+            self.resumed(job)
+
+    def abandon(self, whom: int) -> None:
+        for job in some([job for job in self.state.jobs.values() if job.coming is not None], whom):
+            self.hear(
+                GenerationAbandoned(
+                    job=job.request.job, uid=job.uid, generation=job.coming or 0, reason="Unschedulable"
+                )
+            )
+
+    def exit(self, whom: int) -> None:
+        for key, name in some(list(self.pods), whom):
+            task, job = self.pods.pop((key, name)), self.state.jobs.get(key)
+            code, reason = EXITS[whom % len(EXITS)]
+            if job is not None:
+                self.hear(
+                    TaskExited(
+                        job=job.request.job,
+                        uid=job.uid,
+                        generation=job.generation,
+                        pod=name,
+                        pod_uid=name,
+                        role=task.role,
+                        serial=task.serial,
+                        node=task.node,
+                        exit_code=code,
+                        reason=reason,
+                    )
+                )
+
+    def progress(self, whom: int) -> None:
+        for job in some([job for job in self.state.jobs.values() if job.runs], whom):
+            self.hear(report(job, 50.0 + whom, 1.0, 1_000_000))
+
+    def first_reports(self) -> None:
+        for job in list(self.state.jobs.values()):
+            if job.runs and job.progress is None:
+                self.hear(report(job, 100.0, 1.0, 1_000_000))
+
+    def nonsense(self, whom: int) -> None:
+        for job in some([job for job in self.state.jobs.values() if job.runs], whom):
+            speed, loss, total = (of[whom % len(of)] for of in (SPEEDS, LOSSES, TOTALS))
+            self.hear(report(job, speed, loss, total))
+
+    def stranger(self, whom: int) -> None:
+        for name in some(list(self.sizes), whom):
+            self.strangers[name] = min(self.sizes[name].cpu, self.strangers.get(name, 0.0) + 1.0)
+            self.look(name)
+
+    def leave(self, whom: int) -> None:
+        for name in some([n for n, held in self.strangers.items() if held and n in self.sizes], whom):
+            self.strangers[name] -= 1.0
+            self.look(name)
+
+    def node_gone(self, whom: int) -> None:
+        for name in some(list(self.sizes), whom) if whom < RARE else ():
+            self.hear(replace(self.picture(name), gone=True))
+            del self.sizes[name]
+            self.pods = {pod: task for pod, task in self.pods.items() if task.node != name}
+
+    def node_new(self, whom: int) -> None:
+        name = f"n{whom % 5}"
+        if name not in self.sizes:
+            self.sizes[name] = node_size(whom)
+            self.look(name)
+
+    def cordon(self, whom: int) -> None:
+        for name in some(list(self.sizes), whom):
+            self.hear(replace(self.picture(name), schedulable=False))
+
+    def cancel(self, whom: int) -> None:
+        for job in some(list(self.state.jobs.values()), whom) if whom < RARE else ():
+            self.hear(CancelRequested(job=job.request.job))
+
+    def finish(self, whom: int) -> None:
+        for job in some(list(self.state.jobs.values()), whom) if whom < RARE else ():
+            self.hear(JobFinished(job=job.request.job, uid=job.uid, outcome="succeeded", finished_s=self.now))
+
+    def jump(self, whom: int) -> None:
+        self.now += JUMPS[whom % len(JUMPS)]
+
+    def again(self, whom: int) -> None:
+        """Somebody repeats himself."""
+        for message in some(self.old, whom):
+            if not isinstance(message, JobAccepted):
+                self.hear(message)
+
+    # ------------------------------------------------------------ what is there
+
+    def wanted(self) -> Iterator[tuple[Pod, TaskPlan]]:
+        for key, job in self.state.jobs.items():
+            for decision in (job.runs, job.flies):
+                yield from (((key, job.pod(task)), task) for task in (decision.tasks if decision else ()))
+
+    def resumed(self, job: Job) -> None:
+        self.hear(
+            TrainingResumed(
+                job=job.request.job, uid=job.uid, generation=job.coming or 0, step=0, samples=0, pause_s=1.0
+            )
+        )
+
+    def look(self, name: str) -> None:
+        self.hear(self.picture(name))
+
+    def picture(self, name: str) -> CapacityChanged:
+        own = [(pod, task) for pod, task in self.pods.items() if task.node == name]
+        has = self.sizes[name]
+        free = Resources(
+            cpu=max(0.0, has.cpu - self.strangers.get(name, 0.0) - sum(task.resources.cpu for _, task in own)),
+            memory_gib=max(0.0, has.memory_gib - sum(task.resources.memory_gib for _, task in own)),
+            gpu=max(0, has.gpu - sum(task.resources.gpu for _, task in own)),
+        )
+        return CapacityChanged(
+            node=name,
+            node_uid=name,
+            seen=str(self.sequence),
+            allocatable=has,
+            free=free,
+            own=tuple(
+                OwnPod(namespace="default", job=key.removeprefix("default."), pod=pod, resources=task.resources)
+                for (key, pod), task in own
+            ),
+        )
+
+
+STEPS: tuple[Callable[[World, int], None], ...] = (
+    World.later,
+    World.settle,
+    World.progress,
+    World.settle,
+    World.accept,
+    World.progress,
+    World.stranger,
+    World.leave,
+    World.settle,
+    World.create,
+    World.resize,
+    World.listed,
+    World.delete,
+    World.resume,
+    World.abandon,
+    World.exit,
+    World.nonsense,
+    World.node_gone,
+    World.node_new,
+    World.cordon,
+    World.cancel,
+    World.finish,
+    World.jump,
+    World.again,
+)
+
+
+T = TypeVar("T")
+
+
+def some(things: list[T], whom: int) -> list[T]:
+    """One of them, where there are any."""
+    return [things[whom % len(things)]] if things else []
+
+
+def node_size(byte: int) -> Resources:
+    return Resources(cpu=CORES[byte % 5], memory_gib=16.0 if byte % 7 else 3.0, gpu=DEVICES[byte // 5 % 4])
+
+
+def request(name: str, byte: int, other: int) -> JobRequested:
+    low, high = BATCHES[byte % 3]
+    ps, workers = 1 + byte // 3 % 2, 1 + byte // 6 % 3
+    task = Resources(cpu=(1.0, 0.5, 0.3)[other % 3], memory_gib=1.0)
+    return JobRequested(
+        job=name,
+        program=Program(name="train.py", digest=f"sha256-{byte % 2:064x}"),
+        epochs=1,
+        batch=Span(start=max(low, min(32, high)), min=low, max=high),
+        ps=Span(start=ps, min=1 if byte % 5 else ps, max=ps + byte // 18 % 3),
+        workers=Span(start=workers, min=1 if byte % 7 else workers, max=workers + byte // 54 * 2),
+        resources=RoleResources(
+            chief=Resources(cpu=0.25 * (byte % 2), memory_gib=0.5),
+            ps=task,
+            worker=replace(task, gpu=1) if byte % 11 == 10 else task,
+        ),
+        priority=(0, 0, 3, -2)[other % 4],
+        device_batch_max=32 if byte % 13 == 12 else None,
+    )
+
+
+def report(job: Job, speed: float, loss: float, total: int) -> ProgressReported:
+    last = job.progress
+    return ProgressReported(
+        job=job.request.job,
+        uid=job.uid,
+        generation=job.running or 0,
+        step=last.step + 1 if last else 1,
+        epoch=0,
+        samples=(last.samples if last else 0) + 100,
+        total_samples=total,
+        samples_per_second=speed,
+        loss=loss,
+    )
+
+
+def actions(world: World) -> list[AllocationDecided]:
+    return [action for action in world.decided.actions if isinstance(action, AllocationDecided)]

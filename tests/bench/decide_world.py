@@ -1,0 +1,172 @@
+"""A cluster of so many nodes with so many jobs, told to the allocator's fold message by message.
+
+A node has 16 cores and 64 GiB, one in four of them 4 devices, too; strangers hold up to half of its cores. Eight jobs
+share a program; a job starts with 1 or 2 ps and 1 to 4 workers and may have 8 times as many; one in eight wants a
+device a worker. Cores of a task: 0.5, 1 or 2. What a job's speed is, a stated formula says (`speed`), with 3 % noise.
+Pods are listed, generations resume and speeds are reported as soon as a decision was heard.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import msgspec
+
+from services.allocator.decide import Decisions
+from services.allocator.job import Job, counted
+from services.allocator.rules import Rules
+from services.allocator.state import State
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    JobAccepted,
+    JobRequested,
+    OwnPod,
+    Program,
+    ProgressReported,
+    Resources,
+    RoleResources,
+    Span,
+    TrainingResumed,
+)
+from tests.allocator.builders import Story
+
+CORES, GIB, DEVICES = 16.0, 64.0, 4
+ALIKE = 8
+"""Jobs of one program."""
+RULES = Rules(policy="weir")
+
+
+class Machines:
+    """What strangers hold of each node, and the pods of ours that were seen there."""
+
+    def __init__(self, nodes: int, chance: random.Random) -> None:
+        self.strangers = {f"node-{n:04}": float(chance.randrange(int(CORES) // 2)) for n in range(nodes)}
+        self.devices = {name: DEVICES if n % 4 == 3 else 0 for n, name in enumerate(self.strangers)}
+        self.pods: dict[str, dict[str, OwnPod]] = {name: {} for name in self.strangers}
+        self.where: dict[str, dict[str, str]] = {}
+        self.looks = 0
+
+    def moved(self, job: Job, decided: AllocationDecided) -> set[str]:
+        """The job's pods are those of a decision now; the nodes on which that changes something."""
+        name = job.request.job
+        wanted, old = {job.pod(task): task for task in decided.tasks}, self.where.get(name, {})
+        self.where[name] = {pod: task.node for pod, task in wanted.items()}
+        for pod in old.keys() - wanted.keys():
+            del self.pods[old[pod]][pod]
+        for pod in wanted.keys() - old.keys():
+            task = wanted[pod]
+            own = OwnPod(namespace="default", job=name, pod=pod, resources=task.resources)
+            self.pods[task.node][pod] = own
+        return {(old.get(pod) or wanted[pod].node) for pod in old.keys() ^ wanted.keys()}
+
+    def seen(self, name: str) -> CapacityChanged:
+        self.looks += 1
+        has = Resources(cpu=CORES, memory_gib=GIB, gpu=self.devices[name])
+        own = tuple(self.pods[name].values())
+        free = Resources(
+            cpu=max(0.0, CORES - self.strangers[name] - sum(pod.resources.cpu for pod in own)),
+            memory_gib=max(0.0, GIB - sum(pod.resources.memory_gib for pod in own)),
+            gpu=max(0, self.devices[name] - sum(pod.resources.gpu for pod in own)),
+        )
+        return CapacityChanged(node=name, node_uid=name, seen=str(self.looks), allocatable=has, free=free, own=own)
+
+
+class Cluster:
+    """`story` is what the allocator heard of it."""
+
+    def __init__(self, nodes: int, jobs: int, seed: int) -> None:
+        self.chance = random.Random(f"{nodes} x {jobs}, {seed}")
+        self.machines, self.story = Machines(nodes, self.chance), Story(RULES)
+        self.story.hear(*map(self.machines.seen, self.machines.strangers), after_s=0.0)
+        self.requests = [request(number, self.chance) for number in range(jobs)]
+
+    def accept(self, first: int, last: int) -> None:
+        for uid, asked in list(enumerate(self.requests, 1))[first:last]:
+            self.story.hear(JobAccepted(job=asked.job, uid=uid, request=asked, accepted_s=self.story.now), after_s=0.0)
+
+    def settle(self) -> None:
+        """Decide, and let all of it come true."""
+        self.story.decide(after_s=60.0)
+        self.come_true(self.story.decisions)
+
+    def come_true(self, decisions: Decisions) -> None:
+        touched: set[str] = set()
+        for action in decisions.actions:
+            job = self.story.state.jobs.get(action.key())
+            if job is not None and isinstance(action, AllocationDecided):
+                touched |= self.machines.moved(job, action)
+                self.story.hear(resumed(job), after_s=0.0)
+        self.story.hear(*map(self.machines.seen, sorted(touched)), after_s=0.0)
+
+    def report(self) -> None:
+        """Every running job says how fast it is."""
+        reports = (progress(job, self.chance) for job in self.story.state.jobs.values())
+        self.story.hear(*(said for said in reports if said), after_s=0.0)
+
+    def stir(self) -> None:
+        """On one node a stranger comes or goes."""
+        name = self.chance.choice(sorted(self.machines.strangers))
+        held = self.machines.strangers[name]
+        self.machines.strangers[name] = held - 1.0 if held >= 1.0 else held + 1.0
+        self.story.hear(self.machines.seen(name))
+
+
+def request(number: int, chance: random.Random) -> JobRequested:
+    alike = random.Random(number // ALIKE)
+    cores, devices = alike.choice((0.5, 1.0, 2.0)), int(alike.random() < 1 / 8)
+    ps, workers = chance.randint(1, 2), chance.randint(1, 4)
+    return JobRequested(
+        job=f"job-{number}",
+        program=Program(name="train.py", digest=f"sha256-{number // ALIKE:064x}"),
+        epochs=1,
+        batch=Span(start=64, min=64, max=64),
+        ps=Span(start=ps, min=1, max=8 * ps),
+        workers=Span(start=workers, min=1, max=8 * workers),
+        resources=RoleResources(
+            chief=Resources(cpu=0.25, memory_gib=1.0),
+            ps=Resources(cpu=cores, memory_gib=2.0),
+            worker=Resources(cpu=cores, memory_gib=2.0, gpu=devices),
+        ),
+        policy="weir",
+    )
+
+
+def resumed(job: Job) -> TrainingResumed:
+    return TrainingResumed(
+        job=job.request.job, uid=job.uid, generation=job.generation, step=0, samples=0, pause_s=1.0 + job.uid % 5
+    )
+
+
+def progress(job: Job, chance: random.Random) -> ProgressReported | None:
+    runs = job.runs
+    if runs is None:
+        return None
+    last = job.progress
+    return ProgressReported(
+        job=job.request.job,
+        uid=job.uid,
+        generation=runs.generation,
+        step=last.step + 1 if last else 1,
+        epoch=0,
+        samples=(last.samples if last else 0) + 10_000,
+        total_samples=1_000_000 * (1 + job.uid % 7),
+        samples_per_second=speed(job, counted(runs, "ps"), counted(runs, "worker")) * chance.gauss(1.0, 0.03),
+        loss=2.0 / (1.0 + (last.step if last else 0)),
+    )
+
+
+def speed(job: Job, ps: int, workers: int) -> float:
+    """Examples/s: each worker's step takes its batch's time and its turn at the ps; own to each program."""
+    own = 1.0 + (job.uid - 1) // ALIKE % 5
+    return 64.0 * workers / (0.1 * own + 0.02 * workers / ps + 0.002 * workers)
+
+
+def variations(cluster: Cluster, count: int) -> Iterator[State]:
+    """The state with other last reports each time, of new objects: nothing of it is remembered anywhere."""
+    before = cluster.story.state
+    for _ in range(count):
+        cluster.report()
+        yield msgspec.json.decode(msgspec.json.encode(cluster.story.state), type=State)
+        cluster.story.state = before

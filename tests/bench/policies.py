@@ -1,0 +1,158 @@
+"""Every policy on the same work: is Weir's own better than each?
+
+    make bench-policies [SURFACES=FILE[,FILE]]      FILE: as for `weir simulate`; without one, speeds by formula
+
+Traces as `policy_worlds.py` says; the same seed gives the same world to every policy. Ratios are of means over seeds:
+of mean completion time, its 95th percentile and the makespan; `worst_...` is over the loaded traces. Environment:
+BENCH_SEEDS (10), BENCH_POLICIES and BENCH_TRACES (names, separated by commas; all).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from services.allocator.policies import POLICIES
+from services.allocator.rules import Rules
+from services.allocator.simulator import files
+from services.allocator.simulator.outcome import figures
+from services.allocator.simulator.run import simulate
+from services.allocator.simulator.surfaces import Measured, Surface
+from tests.bench.policy_worlds import Trace, scenario
+from tests.bench.report import finish
+
+SEEDS = int(os.environ.get("BENCH_SEEDS", "10"))
+YARDSTICKS = ("optimus", "static")
+OURS = "weir"
+KEYS = {"jct_mean_s": "mean", "jct_p95_s": "p95", "makespan_s": "makespan"}
+TRACES = (
+    Trace(name="light", jobs=40, nodes=16, load=0.3),
+    Trace(name="light mixed", jobs=60, nodes=32, load=0.4, mixed=True),
+    Trace(name="heavy", jobs=200, nodes=16, load=1.5),
+    Trace(name="heavier", jobs=400, nodes=16, load=2.0),
+    Trace(name="heavy, large", jobs=400, nodes=64, load=1.5),
+    Trace(name="heavy mixed", jobs=200, nodes=16, load=1.5, mixed=True),
+    Trace(name="bursty", jobs=160, nodes=16, load=1.5, bursty=True),
+    Trace(name="bursty mixed", jobs=160, nodes=16, load=2.0, bursty=True, mixed=True),
+    Trace(name="heavy, restarts 1 s", jobs=200, nodes=16, load=1.5, restart_s=1.0),
+    Trace(name="heavy, restarts 250 s", jobs=200, nodes=16, load=1.5, restart_s=250.0),
+    Trace(name="heavy, noise 20 %", jobs=200, nodes=16, load=1.5, noise=0.2),
+)
+
+
+class Cell(NamedTuple):
+    trace: Trace
+    policy: str
+    seed: int
+
+
+def by_formula() -> dict[str, Surface]:
+    """Seconds of a step of one sample: a/w + b + c w/p + d (w + p); our coefficients, not measured."""
+    forms = {
+        "compute-bound": (1.0, 0.02, 0.02, 0.001),
+        "balanced": (1.0, 0.10, 0.10, 0.005),
+        "communication-bound": (1.0, 0.10, 0.60, 0.005),
+    }
+    return {name: Surface(_points(*form)) for name, form in forms.items()}
+
+
+def _points(a: float, b: float, c: float, d: float) -> Iterator[Measured]:
+    for ps in range(1, 17):
+        for workers in range(1, 17):
+            yield Measured(ps, workers, 64, 64.0 / (a / workers + b + c * workers / ps + d * (ps + workers)))
+
+
+def surfaces(paths: Sequence[str]) -> dict[str, Surface]:
+    found: dict[str, Surface] = {}
+    for path in paths:
+        found |= files.surfaces(Path(path).read_text())
+    return found or by_formula()
+
+
+def run(cell: Cell, paths: Sequence[str]) -> tuple[Cell, Mapping[str, Any]]:
+    done = simulate(
+        scenario(cell.trace, surfaces(paths), cell.seed), Rules(policy=cell.policy), cell.seed, time.perf_counter
+    )
+    return cell, figures(done)
+
+
+def all_of(cells: Sequence[Cell], paths: Sequence[str]) -> Iterator[tuple[Cell, Mapping[str, Any]]]:
+    with ProcessPoolExecutor(os.cpu_count()) as workers, Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("simulated", total=len(cells))
+        for future in as_completed([workers.submit(run, cell, paths) for cell in cells]):
+            yield future.result()
+            progress.advance(bar)
+
+
+def together(found: Iterable[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[str, dict[str, float]]]:
+    """By trace and policy: the means over seeds; a seed in which not every job was completed counts as endless."""
+    rows: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for cell, said in found:
+        rows.setdefault((cell.trace.name, cell.policy), []).append(said)
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for (trace, policy), said in sorted(rows.items()):
+        whole = all(one["completed"] == one["submitted"] for one in said)
+        means = {name: fmean(one[key] for one in said) if whole else float("inf") for key, name in KEYS.items()}
+        more = {
+            "utilisation": fmean(one["utilisation"] or 0.0 for one in said),
+            "resizes": fmean(one["resizes"] for one in said),
+        }
+        table.setdefault(trace, {})[policy] = {**means, **more}
+    return table
+
+
+def ratios(of: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """One trace: ours over the others'."""
+    ours, seeds = of[OURS], [said for name, said in of.items() if name not in (*YARDSTICKS, OURS)]
+    others = [said for name, said in of.items() if name != OURS]
+    found = {"ratio_to_optimus": ours["mean"] / of["optimus"]["mean"]} if "optimus" in of else {}
+    if seeds:
+        found["ratio_to_best_seed"] = ours["mean"] / min(said["mean"] for said in seeds)
+    for name in ("p95", "makespan"):
+        found[f"{name}_ratio_to_best"] = ours[name] / min(said[name] for said in others)
+    return found
+
+
+def told(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
+    console = Console(stderr=True)
+    for trace, of in table.items():
+        shown = Table("policy", "mean s", "p95 s", "makespan s", "used", "resizes", title=trace)
+        for policy, said in sorted(of.items(), key=lambda item: item[1]["mean"]):
+            shown.add_row(
+                policy,
+                *(f"{said[key]:,.0f}" for key in KEYS.values()),
+                f"{said['utilisation']:.2f}",
+                f"{said['resizes']:.0f}",
+            )
+        console.print(shown)
+
+
+def main(paths: Sequence[str]) -> None:
+    names = os.environ.get("BENCH_POLICIES", "").split(",") if os.environ.get("BENCH_POLICIES") else [*POLICIES]
+    wanted = (
+        os.environ.get("BENCH_TRACES", "").split(";") if os.environ.get("BENCH_TRACES") else [t.name for t in TRACES]
+    )
+    traces = [trace for trace in TRACES if trace.name in wanted]
+    cells = [Cell(trace, policy, seed) for trace in traces for seed in range(SEEDS) for policy in names]
+    table = together(all_of(cells, paths))
+    told(table)
+    loads = {trace.name: trace.load for trace in TRACES}
+    by_trace = {trace: ratios(of) for trace, of in table.items()}
+    loaded = [found for trace, found in by_trace.items() if loads[trace] >= 1.5]
+    keys = sorted({key for found in loaded for key in found})
+    worst = {f"worst_{key}": max(found[key] for found in loaded if key in found) for key in keys}
+    finish({**worst, "seeds": SEEDS, "ratios": by_trace, "traces": table})
+
+
+if __name__ == "__main__":
+    main([path for argument in sys.argv[1:] for path in argument.split(",") if path])

@@ -1,4 +1,5 @@
-"""Can this be a training program? What can be told without running it: its syntax, and the names that it binds. Pure.
+"""Can this be a training program? What can be told without running it: its syntax, the names that it binds, and with
+how many arguments its plain functions can be called. Pure.
 
 A name counts however it is bound: defined, imported, assigned, perhaps under a condition. Where names may be bound that
 no reader sees (`from x import *`, `globals()`), the trainer is left to find out.
@@ -9,11 +10,18 @@ from __future__ import annotations
 import ast
 import symtable
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from services.cli.trouble import WRONG_USE, Trouble
 from services.trainer.program import lacking
 
+CALLED = {
+    **dict.fromkeys(("model", "optimizer", "examples", "evaluation", "metrics"), ()),
+    "loss": ("labels", "outputs"),
+    "dataset": ("start", "stop"),
+}
+"""With which arguments the trainer calls what."""
 UNSEEN = {"globals", "locals", "vars", "exec"}
 
 
@@ -28,8 +36,25 @@ def check(body: bytes, path: Path) -> None:
             raise Trouble(f"{path}:{error.lineno or 1}: {error.msg}", WRONG_USE) from error
         except (ValueError, RecursionError, MemoryError) as error:
             raise Trouble(f"{path} is not a Python file: {error}", WRONG_USE) from error
-    if not _hides(tree) and (wrong := lacking(path.name, names)):
-        raise Trouble(wrong, WRONG_USE)
+    wrong = "" if _hides(tree) else lacking(path.name, names)
+    if reasons := [*([wrong] if wrong else ()), *_uncallable(tree, path)]:
+        raise Trouble("\n".join(reasons), WRONG_USE)
+
+
+def _uncallable(tree: ast.Module, path: Path) -> Iterator[str]:
+    """Functions that cannot be called as the trainer calls them; a decorator may change that, so it excuses one."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name in CALLED and not node.decorator_list:
+            wanted = CALLED[node.name]
+            if not _takes(node.args, len(wanted)):
+                yield f"{path}:{node.lineno}: {node.name} is called as {node.name}({', '.join(wanted)})"
+
+
+def _takes(arguments: ast.arguments, count: int) -> bool:
+    """Whether so many arguments by position are enough, and not too many."""
+    most = len(arguments.posonlyargs) + len(arguments.args)
+    by_name = any(default is None for default in arguments.kw_defaults)
+    return most - len(arguments.defaults) <= count <= (count if arguments.vararg else most) and not by_name
 
 
 def _bound(table: symtable.SymbolTable) -> set[str]:

@@ -65,3 +65,29 @@ def test_what_is_no_python_at_all_is_told_and_never_a_traceback(body: bytes) -> 
 
 def test_a_program_in_another_encoding_is_read_as_python_reads_it() -> None:
     check(b"# coding: latin-1\n" + WHOLE.encode() + b"name = '\xe9'\n", PATH)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("def dataset(start): ...", "dataset is called as dataset(start, stop)"),
+        ("def dataset(start, stop, more): ...", "dataset is called as dataset(start, stop)"),
+        ("def model(size): ...", "model is called as model()"),
+        ("def loss(labels, outputs, *, weight): ...", "loss is called as loss(labels, outputs)"),
+    ],
+)
+def test_a_function_that_cannot_be_called_is_told_with_its_line(function: str, reason: str) -> None:
+    assert wrong(f"{WHOLE}\n{function}\n") == f"jobs/mine.py:7: {reason}"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "def dataset(start, stop, size=3): ...",
+        "def dataset(*which): ...",
+        "@cached\ndef dataset(): ...",
+        "dataset = print",
+    ],
+)
+def test_a_function_that_can_be_called_may_take_more(function: str) -> None:
+    check(f"{WHOLE}\n{function}\n".encode(), PATH)

@@ -63,7 +63,7 @@ async def last(bus: Bus, kind: type[M], key: str = "default.mnist", past: int = 
 
 async def view(bus: Bus, wanted: Callable[[JobView], bool]) -> JobView:
     bucket = await bus.bucket(wire.JOBS)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(30):
         while True:
             try:
                 found = msgspec.json.decode((await bucket.get("default.mnist")).value or b"", type=JobView)

@@ -25,7 +25,7 @@ class Seen:
         self.changes.append((body["metadata"]["name"], gone))
 
     async def until(self, true: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not true():
                 await asyncio.sleep(0.005)
 

@@ -72,7 +72,7 @@ async def test_what_a_pod_wrote_for_a_while_goes_with_it_even_where_it_was_kille
     await kube.until_phase("p", "Failed")
     made = Path((await kube.logs("p")).strip())
     assert made.is_relative_to(tmp_path)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while made.exists():
             await asyncio.sleep(0.02)
 

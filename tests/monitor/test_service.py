@@ -42,13 +42,13 @@ async def monitor(nats_url: str, api: ApiServer, **settings: object) -> AsyncIte
 
 
 async def settled(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not true():
             await asyncio.sleep(0.005)
 
 
 async def told(bus: Bus, name: str, wanted: Callable[[CapacityChanged], bool]) -> CapacityChanged:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             heard = await bus.last(CapacityChanged, name)
             if heard and isinstance(heard.message, CapacityChanged) and wanted(heard.message):

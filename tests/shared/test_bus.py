@@ -37,7 +37,7 @@ async def say(bus: Bus, *messages: GenerationAbandoned) -> list[int]:
 
 async def letters(bus: Bus, count: int) -> list[DeadLetter]:
     reader = await bus.js.pull_subscribe(f"{DeadLetter.PREFIX}.>", stream=subjects.DEAD)
-    found = await reader.fetch(count, timeout=5)
+    found = await reader.fetch(count, timeout=30)
     return [msgspec.json.decode(raw.data, type=DeadLetter) for raw in found]
 
 

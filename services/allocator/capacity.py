@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.kept import Kept
-from services.allocator.placement import Node, less
+from services.allocator.placing.placement import Node, less
 from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskPlan
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.allocator.job import Job
-from services.allocator.misfit import misfit
 from services.allocator.payback import Payback, payback
-from services.allocator.placement import ROLES, Room, Size, place, place_most
+from services.allocator.placing.misfit import misfit
+from services.allocator.placing.placement import ROLES, Room, Size, place, place_most
+from services.allocator.placing.resizing import alike, in_place, replaced, wanted_sizes
 from services.allocator.policies import Want
-from services.allocator.resizing import alike, in_place, replaced, wanted_sizes
 from services.allocator.rules import Rules
 from services.allocator.seen import seen, size_of
 from services.allocator.timing import Wish, due_s, held_s, retry_s, wished

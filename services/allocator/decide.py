@@ -15,8 +15,8 @@ from services.allocator import change, repair
 from services.allocator.capacity import free_nodes
 from services.allocator.ending import ending
 from services.allocator.job import Job
-from services.allocator.kin import Kin, by_program
-from services.allocator.placement import Node, Room
+from services.allocator.models.kin import Kin, by_program
+from services.allocator.placing.placement import Node, Room
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.rules import Rules
 from services.allocator.seen import seen

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 
 from services.allocator.job import Observed
-from services.allocator.placement import Size
+from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
 

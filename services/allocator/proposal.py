@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator import admission
 from services.allocator.decide import Decisions, decide
-from services.allocator.placement import Size
+from services.allocator.placing.placement import Size
+from services.allocator.requests import admission
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.state import State, apply

@@ -14,9 +14,9 @@ import math
 
 from services.allocator import exits
 from services.allocator.job import Job
-from services.allocator.misfit import misfit
-from services.allocator.placement import Room, Size, place, place_most
-from services.allocator.resizing import wanted_sizes
+from services.allocator.placing.misfit import misfit
+from services.allocator.placing.placement import Room, Size, place, place_most
+from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.timing import retry_s

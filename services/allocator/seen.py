@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job, counted
 from services.allocator.kept import Kept
-from services.allocator.kin import Kin
-from services.allocator.placement import Size
+from services.allocator.models.kin import Kin
+from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, Resources, Role, RoleResources

@@ -16,12 +16,13 @@ import structlog
 from nats.js.errors import ObjectNotFoundError
 from nats.js.kv import KeyValue
 
-from services.allocator import admission, memory
+from services.allocator import memory
 from services.allocator.decide import Decisions, decide
 from services.allocator.replay import Merge
+from services.allocator.requests import admission
+from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.state import HEARD, State, apply
-from services.allocator.validate import Wrong, check
 from services.allocator.view import JobView, closed_view, job_view
 from shared import bus as wire
 from shared import subjects

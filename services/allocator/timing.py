@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from services.allocator.job import Job
-from services.allocator.placement import Size
+from services.allocator.placing.placement import Size
 from services.allocator.rules import Rules
 from shared.messages import RoleResources
 

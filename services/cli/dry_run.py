@@ -12,11 +12,11 @@ from collections import Counter
 from contextlib import aclosing
 
 from services.allocator import memory
-from services.allocator.placement import Size
+from services.allocator.placing.placement import Size
 from services.allocator.proposal import Effect, Outlook, outlook
+from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
-from services.allocator.validate import Wrong, check
 from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read

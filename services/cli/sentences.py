@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from services.allocator.misfit import told as amount
+from services.allocator.placing.misfit import told as amount
 from services.cli.words import headline, last_line, plain
 from shared.messages import (
     AllocationDecided,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from services.allocator.wording import NAME
+from services.allocator.requests.wording import NAME
 from shared.messages import DNS_LABEL
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}

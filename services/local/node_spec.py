@@ -17,7 +17,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from services.allocator.validate import field_reasons
+from services.allocator.requests.validate import field_reasons
 from services.local.objects.naming import SUBDOMAIN
 
 AboveZero = Annotated[float, Meta(gt=0)]

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from services.allocator.job import Observed
 from services.allocator.payback import payback, speed
-from services.allocator.placement import Size
+from services.allocator.placing.placement import Size
 from services.allocator.policies import JobSeen
 from services.allocator.rules import Rules
 from services.allocator.timing import Wish, due_s, wished

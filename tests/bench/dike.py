@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from services.allocator.placement import Size
-from services.allocator.search import searched
+from services.allocator.models.search import searched
+from services.allocator.placing.placement import Size
 from tests.bench.report import finish, percentile, say
 
 BUDGETS = range(6, 25)

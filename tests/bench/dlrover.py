@@ -27,8 +27,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from services.allocator.history import Guess, Past, Plan, warm_start
-from services.allocator.placement import Node
+from services.allocator.models.history import Guess, Past, Plan, warm_start
+from services.allocator.placing.placement import Node
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from services.allocator.policies.dlrover import dlrover
 from tests.bench.cloud import play

@@ -13,10 +13,10 @@ from collections import deque
 import numpy as np
 from msgspec.structs import replace
 
-from services.allocator.candidates import timed_of
-from services.allocator.history import EARLY, Past, Plan
 from services.allocator.job import TRIED_KEPT, Observed, Reading
-from services.allocator.placement import Size
+from services.allocator.market.candidates import timed_of
+from services.allocator.models.history import EARLY, Past, Plan
+from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
 from shared.messages import JobRequested, ProgressReported, Resources, Role, RoleResources, TaskPlan, TaskUsage
 from tests.bench.dlrover_truth import HOUR, Truth

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
-from services.allocator.growth import Rules
+from services.allocator.models.growth import Rules
 from services.allocator.policies.flowcon import LIVE
 from tests.bench.flowcon_cluster import EQUAL, STATIC, completions
 from tests.bench.flowcon_jobs import LATE, SEED_SCHEDULE, Schedule, drawn, falling

@@ -19,7 +19,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from services.allocator import rules
-from services.allocator.growth import Rules
+from services.allocator.models.growth import Rules
 from services.allocator.policies import POLICIES
 from services.allocator.policies.flowcon import LIVE, flowcon
 from services.allocator.simulator.losses import Curve

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.allocator.validate import check
+from services.allocator.requests.validate import check
 from services.cli import store
 from services.cli.request_file import completed, encoded, parse
 from shared.messages import JobRequested

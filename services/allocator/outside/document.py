@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from services.allocator.outside.request import reasons_against
-from services.allocator.validate import field_reasons
+from services.allocator.requests.validate import field_reasons
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from services.allocator.admission import completed
 from services.allocator.job import Job
 from services.allocator.outside.document import Document, JobSaid, NodeSaid
 from services.allocator.outside.learning import learned
 from services.allocator.outside.request import request
 from services.allocator.outside.standing import standing
+from services.allocator.requests.admission import completed
 from services.allocator.rules import Rules
 from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, JobRequested, OwnPod, Resources

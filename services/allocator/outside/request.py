@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.policies import POLICIES
-from services.allocator.validate import field_reasons
+from services.allocator.requests.validate import field_reasons
 from shared.messages import JobRequested, Span
 
 Fields = Mapping[str, Any]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.allocator.placement import Node, Room, Size, place_most
+from services.allocator.placing.placement import Node, Room, Size, place_most
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from shared.messages import Alternative
 

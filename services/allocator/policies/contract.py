@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from services.allocator.job import Learned, Observed, Reading
-from services.allocator.kin import Kin
-from services.allocator.placement import Node, Size
+from services.allocator.models.kin import Kin
+from services.allocator.placing.placement import Node, Size
 from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
 
 

@@ -5,11 +5,11 @@ the model's characteristics (number and type of parameters and layers), the node
 that nobody writes a configuration by hand; at least 95 % of the optimal throughput. Its formulas and components were
 not at hand, so everything below is our reconstruction.
 
-    profile -> kind:  compute-bound, communication-bound or balanced                            (`estimate.py`)
+    profile -> kind:  compute-bound, communication-bound or balanced                            (`models/estimate.py`)
     compute-bound:        as many workers as the offer holds, and the fewest ps that keep it so
     communication-bound:  a ps for each worker, and as many workers as leave transfer <= compute
-    balanced, or nothing known of the model: the best by the performance model                  (`speed.py`)
-    then probe, refit, refine: the size with the largest expected improvement                   (`search.py`)
+    balanced, or nothing known of the model: the best by the performance model                  (`models/speed.py`)
+    then probe, refit, refine: the size with the largest expected improvement                   (`models/search.py`)
 
 The size that the user asked for is the first probe, the size by the rule the second; there are `PROBES` in all, and one
 is made only where the seconds that it should save on the remaining work exceed going there and perhaps back. Then the
@@ -26,13 +26,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from services.allocator.estimate import Kind, fitted_kind, prior_of, told
 from services.allocator.job import Observed
-from services.allocator.offers import offered
-from services.allocator.placement import Node, Room, Size, place, place_most
+from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
+from services.allocator.models.search import Probe, best_of, certain, next_probe
+from services.allocator.models.speed import NOISE, Fit, Form, believable, closest
+from services.allocator.placing.offers import offered
+from services.allocator.placing.placement import Node, Room, Size, place, place_most
 from services.allocator.policies.contract import JobSeen, Want, at_start
-from services.allocator.search import Probe, best_of, certain, next_probe
-from services.allocator.speed import NOISE, Fit, Form, believable, closest
 from shared.messages import Alternative
 
 PROBES = 8

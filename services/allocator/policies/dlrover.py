@@ -1,14 +1,14 @@
 """Start from history, fit the throughput, scale by gain per cost: DLRover-RM (Wang et al., PVLDB 17(12), 2024).
 
-1. Warm start: a job begins near the best plan of its kind (`history.py`).
-2. Its throughput is fitted to what was seen (`iteration.py`), and every plan in reach is priced (`candidates.py`).
-3. All jobs' candidates compete for what is free, the largest weight x gain / cost first (`bidding.py`).
-4. Memory follows its largest use and what it will be soon, so that no ps runs out of it (`foresight.py`).
+1. Warm start: a job begins near the best plan of its kind (`models/history.py`).
+2. Its throughput is fitted to what was seen (`models/iteration.py`), plans in reach priced (`market/candidates.py`).
+3. All jobs' candidates compete for what is free, the largest weight x gain / cost first (`market/bidding.py`).
+4. Memory follows its largest use and what it will be soon, so that no ps runs out of it (`models/foresight.py`).
 
 From the paper's public material: the three stages. Our reconstruction: the weight doubles with each priority and grows
 towards completion; every job bids anew from its cheapest candidate, so what gains more elsewhere goes there; the rest
-stands in `candidates.py`. Tasks of a role are of one size. Migration, shards and slow workers are the launcher's and
-the trainer's.
+stands in `market/candidates.py`. Tasks of a role are of one size. Migration, shards and slow workers are the
+launcher's and the trainer's.
 
 The allocator keeps no history of resources, and gives each task the cores and memory that were asked for. So what can
 be chosen by name is `dlrover_counts`: the same, of the numbers of ps and workers alone.
@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.bidding import Array, Bid, greedy
-from services.allocator.candidates import bid_of, cores, held, memory_due, plan_of, timed_of
-from services.allocator.foresight import limit_due, limit_for
-from services.allocator.history import Past, Plan, warm_start
-from services.allocator.iteration import grid
-from services.allocator.placement import Node
+from services.allocator.market.bidding import Array, Bid, greedy
+from services.allocator.market.candidates import bid_of, cores, held, memory_due, plan_of, timed_of
+from services.allocator.models.foresight import limit_due, limit_for
+from services.allocator.models.history import Past, Plan, warm_start
+from services.allocator.models.iteration import grid
+from services.allocator.placing.placement import Node
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from shared.messages import Alternative, Resources
 

@@ -2,7 +2,7 @@
 
 A job reaches the same accuracy for a range of batches, and a larger batch scales better: under load, few devices and
 small batches; when devices are free, many and large. Jobs come in the order of their arrival; S_j(g) is the scale of
-job j's best batch on g devices (`services/allocator/scalability.py`), -inf where there is none.
+job j's best batch on g devices (`services/allocator/models/scalability.py`), -inf where there is none.
 
     P(0, k) = 0
     P(j, k) = max over g <= k of  S_j(g) + P(j - 1, k - g)         the best sum for the first j jobs on k devices
@@ -30,10 +30,10 @@ from typing import NamedTuple
 import numpy as np
 
 from services.allocator.job import Observed
-from services.allocator.placement import Node, Size
+from services.allocator.models.scalability import Floats, Ints, Limits, Speed, Table, Timing, fitted, scale_table
+from services.allocator.placing.placement import Node, Size
+from services.allocator.placing.pool import Pool, core_pool, cores, device_pool, ps_beside
 from services.allocator.policies.contract import JobSeen, Want
-from services.allocator.pool import Pool, core_pool, cores, device_pool, ps_beside
-from services.allocator.scalability import Floats, Ints, Limits, Speed, Table, Timing, fitted, scale_table
 
 KEEP = 0.05
 """The sum of scales must rise by so much where nobody waits."""

@@ -1,8 +1,8 @@
 """Move CPU to the jobs whose loss still falls: FlowCon (Zheng, Tynes, Gorelick, Mao, Cheng, Hou, ICPP 2019).
 
-    1 how fast each learns, by its CPU, at the last boundary of the interval     `growth` in `growth.py`
+    1 how fast each learns, by its CPU, at the last boundary of the interval     `growth` in `models/growth.py`
     2 who is on which list, and each one's limit                                 `pass_` there, Algorithm 1
-    3 the cores that the movers share, filled in proportion to the limits        `filled` in `sharing.py`
+    3 the cores that the movers share, filled in proportion to the limits        `filled` in `placing/sharing.py`
 
 As a policy (our reconstruction). A list is a memory of two passes: no low reading is NL, one is WL, two are CL. So a
 function of the readings needs no other memory: it looks at the last boundary of the interval (counted from the newest
@@ -22,10 +22,10 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
-from services.allocator.growth import Container, Rules, Sample, growth, pass_
-from services.allocator.placement import Node, Room, place_most
+from services.allocator.models.growth import Container, Rules, Sample, growth, pass_
+from services.allocator.placing.placement import Node, Room, place_most
+from services.allocator.placing.sharing import filled
 from services.allocator.policies.contract import JobSeen, Want, at_start
-from services.allocator.sharing import filled
 from shared.messages import Role, RoleResources, TaskPlan
 
 LIVE = Rules(alpha=0.001, interval_s=10.0)

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from services.allocator.placement import Node, Size, fits, less
+from services.allocator.placing.placement import Node, Size, fits, less
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.yardstick.candidate import Candidate, Kind, total
 from services.allocator.yardstick.fits import Quiet, converged_epoch, speed_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.allocator.placement import Node
+from services.allocator.placing.placement import Node
 from services.allocator.policies.contract import JobSeen, Want, at_start
 
 

@@ -1,12 +1,12 @@
 """Weir's own policy, the default: the smallest mean completion time that restarts leave worth having.
 
     1. Each job's staircase: its speeds by size and batch, by the model fitted to all jobs of its program, on their
-       concave hull over cost (`staircase.py`).
-    2. Each job's price: what a second less of its work saves all jobs together (`pricing.py`, heSRPT).
-    3. The room, step by step, to whoever gains most price x speed for its cost (`auction.py`); first steps are gang
-       floors: of those that run, then of those that may not be overtaken any more (`patience.py`), then of those for
-       which all would wait in the end, then of the others by their price. What a job has counts more, so that nobody
-       is robbed for a trifle; who has just paused may shrink, but not grow.
+       concave hull over cost (`market/staircase.py`).
+    2. Each job's price: what a second less of its work saves all jobs together (`market/pricing.py`, heSRPT).
+    3. The room, step by step, to whoever gains most price x speed for its cost (`market/auction.py`); first steps are
+       gang floors: of those that run, then of those that may not be overtaken any more (`market/patience.py`), then of
+       those for which all would wait in the end, then of the others by their price. What a job has counts more, so
+       that nobody is robbed for a trifle; who has just paused may shrink, but not grow.
 
 From the seeds: free room is always used (Config Manager), by a fitted model that a growth path refines (Dike), what
 remains to be learned counts (FlowCon's and Optimus' loss-awareness enter by the remaining work), gain per cost decides
@@ -26,16 +26,16 @@ from statistics import median
 import numpy as np
 from msgspec import Struct
 
-from services.allocator.auction import NONE, Stairs, granted
-from services.allocator.hull import Config
 from services.allocator.kept import Kept, KeptTogether
-from services.allocator.patience import Stays, urgent
-from services.allocator.placement import Node, Size
+from services.allocator.market.auction import NONE, Stairs, granted
+from services.allocator.market.hull import Config
+from services.allocator.market.patience import Stays, urgent
+from services.allocator.market.pricing import prices
+from services.allocator.market.staircase import staircase, whole
+from services.allocator.models.programs import KEPT, models, program
+from services.allocator.models.speed import Array, Fit
+from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
-from services.allocator.pricing import prices
-from services.allocator.programs import KEPT, models, program
-from services.allocator.speed import Array, Fit
-from services.allocator.staircase import staircase, whole
 from shared.messages import Alternative, Resources
 
 PAUSED = 0.1

@@ -21,9 +21,9 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
+from services.allocator.requests.validate import field_reasons
 from services.allocator.simulator.scenario import Cluster, Machine, Tenant
 from services.allocator.simulator.tables import Bad, Reason
-from services.allocator.validate import field_reasons
 
 KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import inf
 
-from services.allocator import admission
 from services.allocator.decide import Decisions, decide
+from services.allocator.requests import admission
 from services.allocator.rules import Rules
 from services.allocator.simulator.outcome import Run
 from services.allocator.simulator.scenario import Scenario

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from services.allocator.nnls import nnls
-from services.allocator.placement import Size
+from services.allocator.models.nnls import nnls
+from services.allocator.placing.placement import Size
 
 Floats = npt.NDArray[np.float64]
 Rate = Callable[[Size], float]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.job import Observed, Reading
-from services.allocator.placement import Node, Size
+from services.allocator.models.speed import Prior, fit
+from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.dike import PROBES, by_kind, dike
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.surfaces import Measured, Surface
-from services.allocator.speed import Prior, fit
 from shared.messages import ModelProfile, ProgressReported, Resources, TaskPlan
 from tests.allocator.builders import EVEN, request, span
 from tests.allocator.simulator.worlds import cluster, scenario, work

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.history import Past, Plan
 from services.allocator.job import Observed
-from services.allocator.placement import Node, Size
+from services.allocator.models.history import Past, Plan
+from services.allocator.placing.placement import Node, Size
 from services.allocator.policies import POLICIES
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.dlrover import SETTLE_S, dlrover, dlrover_counts

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.growth import Rules
 from services.allocator.job import Reading
-from services.allocator.placement import Node, Size
+from services.allocator.models.growth import Rules
+from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.flowcon import boundary, flowcon, interval_s
 from shared.messages import Resources, TaskPlan

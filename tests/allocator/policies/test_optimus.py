@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.job import Observed
-from services.allocator.placement import Node, Size
+from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.optimus import Rules, allotted, gain, optimus, remaining
 from services.allocator.yardstick.candidate import Candidate, total

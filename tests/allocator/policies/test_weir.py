@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.job import Observed
-from services.allocator.kin import Kin
-from services.allocator.placement import Node, Size
+from services.allocator.models.kin import Kin
+from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.weir import weir
 from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan

@@ -1,0 +1,76 @@
+"""Who gets which step of the room there is, for all jobs at once.
+
+Each job offers its staircase: for a step, its worth times the speed gained for the cost (a concave staircase, so a
+later step never offers more than an earlier one). Steps are granted by falling offer, as long as they fit; whose step
+does not fit gets none after it. On concave staircases that is optimal up to the last step that does not fit (the
+greedy of fractional knapsacks; Dantzig, Operations Research 5(2), 1957).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.allocator.market.hull import Config
+from services.allocator.models.speed import Array
+
+Ints = NDArray[np.int64]
+NONE = -1
+"""No step at all."""
+ROUNDING = 1e-9
+
+
+class Stairs:
+    """Staircases side by side. `slopes`, `costs`: [jobs, steps], past a staircase's end nothing; `takes`: [jobs, steps,
+    (cores, GiB, devices)] of each step more than the one before.
+    """
+
+    def __init__(self, staircases: Sequence[Sequence[Config]]) -> None:
+        jobs, steps = len(staircases), max((len(stairs) for stairs in staircases), default=0)
+        rows = np.zeros((jobs, steps + 1, 5))
+        there = np.zeros((jobs, steps), dtype=bool)
+        for n, stairs in enumerate(staircases):
+            rows[n, 1 : len(stairs) + 1] = [row(config) for config in stairs]
+            there[n, : len(stairs)] = True
+        more = np.diff(rows, axis=1)
+        self.there, self.costs, self.takes = there, rows[:, 1:, 0], more[:, :, 2:]
+        self.slopes = np.where(there, more[:, :, 1] / np.maximum(more[:, :, 0], 1e-12), 0.0)
+
+
+def row(config: Config) -> tuple[float, ...]:
+    takes = config.takes
+    return config.cost, config.speed, takes.cpu, takes.memory_gib, float(takes.gpu)
+
+
+def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = ()) -> Ints:
+    """The last step that each job gets, or `NONE`. `offers`: [jobs, steps], -inf where none is made; `room`: [3].
+
+    Those in `first` get their first steps before anybody else does, in that order.
+    """
+    offers = np.minimum.accumulate(offers, axis=1)
+    offers[list(first), :1] = np.finfo(float).max / np.arange(1.0, len(first) + 1)[:, None]
+    jobs, steps = np.nonzero(stairs.there & (offers > -np.inf))
+    order = np.lexsort((steps, jobs, -offers[jobs, steps]))
+    jobs, steps = jobs[order], steps[order]
+    takes, left = stairs.takes[jobs, steps], np.array(room, dtype=float)
+    found = np.full(len(offers), NONE)
+    while len(jobs):
+        # 1. Whose next step cannot fit any more, has had its last.
+        fit = _in_turn(np.all(takes <= left + ROUNDING, axis=1), jobs, len(offers))
+        jobs, steps, takes = jobs[fit], steps[fit], takes[fit]
+        # 2. As many of the others, in their order, as fit together.
+        together = np.all(np.cumsum(takes, axis=0) <= left + ROUNDING, axis=1)
+        count = len(together) if together.all() else int(together.argmin())
+        np.maximum.at(found, jobs[:count], steps[:count])
+        left = left - takes[:count].sum(axis=0)
+        jobs, steps, takes = jobs[count:], steps[count:], takes[count:]
+    return found
+
+
+def _in_turn(fit: NDArray[np.bool_], jobs: Ints, count: int) -> NDArray[np.bool_]:
+    """Those before the first of the same job that does not fit."""
+    until = np.full(count, len(jobs))
+    np.minimum.at(until, jobs[~fit], np.flatnonzero(~fit))
+    return np.asarray(np.arange(len(jobs)) < until[jobs])

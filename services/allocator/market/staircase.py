@@ -1,0 +1,137 @@
+"""What a job could be: the sizes it may have, what each takes, and how fast it would go.
+
+The cost of a size is its share of the cluster's scarcest resource (dominant share: Ghodsi et al., "Dominant Resource
+Fairness", NSDI 2011). What is not on the concave hull of speed over cost is never the best use of what it costs; the
+rest, from the gang floor on, is a staircase on which each step gains less for its cost than the one before (`hull.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from services.allocator.market.hull import Config, hull
+from services.allocator.models.learning import efficiency
+from services.allocator.placing.placement import Size
+
+if TYPE_CHECKING:  # the policies import this module
+    from services.allocator.policies.contract import JobSeen
+from services.allocator.models.speed import Array, Fit, Points
+from shared.messages import Resources, RoleResources, Span
+
+KEPT = 4096
+FINE = 8
+"""Counts up to this are all tried, larger ones in steps of a ninth."""
+BATCHES = 5
+"""Batches tried of a range, evenly spaced by factor, both ends among them."""
+REACH = 2.0
+"""No step to more than so many times what was ever observed: models err far away."""
+
+
+def counts(least: int, most: int, observed: int) -> list[int]:
+    """Numbers of tasks to try, within a job's bounds and reach."""
+    most = max(least, min(most, math.ceil(observed * REACH)))
+    found, n = [], least
+    while n < most:
+        found.append(n)
+        n = max(n + 1, math.ceil(n * (1 + 1 / FINE)) if n > FINE else n + 1)
+    return [*found, most]
+
+
+def batches(span: Span) -> list[int]:
+    """A range's batches, the start always."""
+    if span.max <= span.min:
+        return [span.start]
+    spaced = np.geomspace(max(1, span.min), span.max, BATCHES)
+    return sorted({span.start, *(round(b) for b in spaced.tolist())})
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """All of a job that its staircase depends on, beside its program's speeds. `noise`: gradient noise, in samples."""
+
+    least: Size
+    start: Size
+    most: Size
+    batch: Span
+    sizes: RoleResources
+    noise: float | None
+
+
+def staircase(job: JobSeen, fitted: Fit, there: Resources) -> tuple[Config, ...]:
+    """The gang floor, and from there on the hull; empty where even the floor is larger than the cluster."""
+    noise = job.progress.gradient_noise if job.progress else None
+    return _staircase(Asked(job.least, job.start, job.most, job.request.batch, job.sizes, noise), fitted, there)
+
+
+@lru_cache(KEPT)
+def _staircase(asked: Asked, fitted: Fit, there: Resources) -> tuple[Config, ...]:
+    rows = _rows(asked, fitted)
+    takes = taken(rows, asked.sizes)
+    cost = _share(takes, there)
+    speed = np.exp(fitted.predict(Points(_spread(rows, fitted)))[0]) * _worth(asked, rows)
+    able = (cost <= 1.0 + 1e-9) & (cost > 0.0) & np.isfinite(speed) & (speed > 0.0)
+    floors = np.flatnonzero(able & (rows[:, 0] == asked.least.ps) & (rows[:, 1] == asked.least.workers))
+    if not len(floors):
+        return ()
+    floor = int(floors[speed[floors].argmax()])
+    above = np.flatnonzero(able & (cost > cost[floor]) & (speed > speed[floor]))
+    steps = [floor, *above[hull(cost[above], speed[above], (float(cost[floor]), float(speed[floor])))].tolist()]
+    return tuple(_config(rows[n], takes[n], float(cost[n]), float(speed[n])) for n in steps)
+
+
+def _config(row: Array, takes: Array, cost: float, speed: float) -> Config:
+    ps, workers, batch = (int(n) for n in row)
+    cpu, memory, gpu = takes.tolist()
+    return Config(Size(ps, workers), batch, Resources(cpu=cpu, memory_gib=memory, gpu=int(gpu)), cost, speed)
+
+
+def _rows(asked: Asked, fitted: Fit) -> Array:
+    """Every ps, workers, batch to think of; shape (sizes, 3)."""
+    seen = fitted.observed.rows
+    ps_seen, workers_seen = seen[:, :2].max(axis=0) if len(seen) else (0, 0)
+    ps = counts(asked.least.ps, asked.most.ps, max(asked.start.ps, int(ps_seen)))
+    workers = counts(asked.least.workers, asked.most.workers, max(asked.start.workers, int(workers_seen)))
+    grid = np.meshgrid(ps, workers, batches(asked.batch), indexing="ij")
+    return np.stack([side.ravel() for side in grid], axis=1).astype(float)
+
+
+def _spread(rows: Array, fitted: Fit) -> Array:
+    """With the cores that are usual, and the traffic."""
+    rest = np.tile(np.array(fitted.usual[1:]), (len(rows), 1))
+    return np.hstack([rows, rest])
+
+
+def taken(rows: Array, sizes: RoleResources) -> Array:
+    """Cores, GiB, devices of whole jobs; shape (sizes, 3)."""
+    chief, ps, worker = (np.array(msgspec.structs.astuple(getattr(sizes, role))) for role in ROLES)
+    return np.asarray(chief + rows[:, :1] * ps + rows[:, 1:2] * worker)
+
+
+ROLES = ("chief", "ps", "worker")
+
+
+def _share(takes: Array, there: Resources) -> Array:
+    """Of what there is, of the resource of which it is the most."""
+    total = np.array(msgspec.structs.astuple(there), dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.where(takes > 0, takes / total, 0.0)
+    return np.asarray(shares.max(axis=1))
+
+
+def _worth(asked: Asked, rows: Array) -> Array | float:
+    """What a sample of each batch teaches; within the bounds asked for, all the same until the trainer tells better."""
+    if asked.noise is None:
+        return 1.0
+    return np.array([efficiency(batch, float(asked.batch.start), asked.noise) for batch in rows[:, 2].tolist()])
+
+
+def whole(parts: Sequence[Resources]) -> Resources:
+    """All of them together."""
+    cpu = math.fsum(part.cpu for part in parts)
+    memory = math.fsum(part.memory_gib for part in parts)
+    return Resources(cpu=cpu, memory_gib=memory, gpu=sum(part.gpu for part in parts))

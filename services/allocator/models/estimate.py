@@ -1,0 +1,105 @@
+"""What a step should cost by the model's profile alone, and which of its parts binds: Dike's estimator.
+
+With p ps and w workers, m samples a worker and step, F operations a sample (forward and backward), S bytes of
+parameters of which the largest variable has S_max:
+
+    compute  = m F / rate                       [s]    rate: operations a second of one worker
+    transfer = 2 w max(S/p, S_max) / link       [s]    to every worker and back, through the busiest ps' link
+    update   = w S / (p memory)                 [s]    memory: bytes a second that one ps can add up
+
+    compute-bound, where transfer < A compute;  communication-bound, where transfer > B compute;  else balanced
+
+That Dike (Xu & Li, Electronics 2019) decides by number and type of parameters and layers, by nodes and by input data is
+published; formulas, A and B are our reconstruction. So are the rates: they are of no particular machine, and only say
+which term is likely to be large; an observation outweighs them (`speed.py`). Operations that the profile does not tell
+are taken as six a parameter: a multiplication and an addition, forward and twice backward, as in dense layers.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from services.allocator.models.speed import SHARES, Fit, Form, Prior
+from services.allocator.placing.placement import Size
+from shared.messages import ModelProfile
+
+Kind = Literal["compute-bound", "balanced", "communication-bound"]
+
+A = 0.5
+B = 1.0
+PER_PARAMETER = 6.0
+TRUST = 0.5
+"""Of a term's prior share, how much the profile says; the rest stays as without one."""
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Of one worker, one link and one ps; operations and bytes a second."""
+
+    worker: float = 2e10
+    link: float = 1.25e9
+    memory: float = 2e9
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Of a model. `operations` a sample; `largest`: bytes of the largest variable, 0 where variables can be split."""
+
+    bytes: float
+    operations: float
+    largest: float = 0.0
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """Seconds of one step."""
+
+    compute: float
+    transfer: float
+    update: float
+
+    @property
+    def kind(self) -> Kind:
+        return kind_of(self.compute, self.transfer)
+
+
+def kind_of(compute: float, transfer: float) -> Kind:
+    if transfer < A * compute:
+        return "compute-bound"
+    return "communication-bound" if transfer > B * compute else "balanced"
+
+
+def told(profile: ModelProfile) -> Profile:
+    """What the trainer told. Weir spreads variables evenly, the largest first: none binds while there are several."""
+    return Profile(float(profile.bytes), PER_PARAMETER * profile.parameters)
+
+
+def parts(profile: Profile, size: Size, each: float, rates: Rates | None = None) -> Parts:
+    """`each`: samples of one worker's step."""
+    rates = rates or Rates()
+    shard = max(profile.bytes / max(1, size.ps), profile.largest)
+    return Parts(
+        compute=each * profile.operations / rates.worker,
+        transfer=2.0 * size.workers * shard / rates.link,
+        update=size.workers * profile.bytes / max(1, size.ps) / rates.memory,
+    )
+
+
+def prior_of(profile: Profile | None, batch: int, form: Form = "synchronous", rates: Rates | None = None) -> Prior:
+    """What to believe before anything was observed; without a profile, the same of every model."""
+    if profile is None or batch <= 0:
+        return Prior(form=form)
+    one = parts(profile, Size(1, 1), float(batch), rates)
+    known = one.compute + one.update + one.transfer
+    if not known > 0.0:
+        return Prior(form=form)
+    compute, fixed, update, link, *rest = SHARES
+    usual = compute + update + link
+    seen = (one.compute / known, one.update / known, one.transfer / known)
+    mixed = [(1 - TRUST) * was + TRUST * usual * now for was, now in zip((compute, update, link), seen, strict=True)]
+    return Prior((mixed[0], fixed, mixed[1], mixed[2], *rest), known / usual, form, batch)
+
+
+def fitted_kind(fitted: Fit, size: Size, batch: int) -> Kind:
+    """The same classes, by what was observed."""
+    seconds = fitted.seconds(size.ps, size.workers, batch)
+    return kind_of(seconds["compute"], seconds["link"] + seconds["workers"] + seconds["ps"])

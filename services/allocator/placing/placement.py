@@ -1,0 +1,202 @@
+"""Which task goes on which node.
+
+Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is cordoned or has a
+hard taint is given anything. Tasks that stay keep node and serial, and their index where the numbers stay dense; a new
+one gets a new serial, which was never used before, and goes beside the job's other tasks if it can, else where it
+leaves the least behind (best fit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.placing.order import ROUNDING, Order, fits, less, rank, taken
+from shared.messages import Resources, Role, RoleResources, TaskPlan
+
+__all__ = ["ROLES", "ROUNDING", "Node", "Room", "Size", "fits", "ladder", "less", "place", "place_most"]
+
+ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
+
+
+class Node(msgspec.Struct, frozen=True):
+    """What a policy sees of a node. `open`: new tasks may go there; `hosts`: keys of the jobs with tasks on it.
+
+    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have it.
+    """
+
+    name: str
+    free: Resources
+    allocatable: Resources = Resources()
+    open: bool = True
+    hosts: frozenset[str] = frozenset()
+    returning: Resources = Resources()
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How many ps and workers; the chief is one, always."""
+
+    ps: int
+    workers: int
+
+    def of(self, role: Role) -> int:
+        return self.ps if role == "ps" else self.workers if role == "worker" else 1
+
+
+class Room:
+    """Free capacity to try things on: what is taken here is taken nowhere else, and can be given back."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.nodes = {node.name: node for node in nodes}
+        self._before: list[Node] = []
+
+    @cached_property
+    def _order(self) -> Order:
+        return Order((node.name, node.free) for node in self.nodes.values() if node.open)
+
+    @cached_property
+    def shapes(self) -> tuple[Resources, ...]:
+        """What there are of empty nodes that take tasks; to take changes nothing of it."""
+        return tuple(dict.fromkeys(node.allocatable for node in self.nodes.values() if node.open))
+
+    @cached_property
+    def _homes(self) -> dict[str, set[str]]:
+        """The nodes on which each job has tasks, and some on which it has no more."""
+        homes: dict[str, set[str]] = {}
+        for node in self.nodes.values():
+            for job in node.hosts:
+                homes.setdefault(job, set()).add(node.name)
+        return homes
+
+    def choose(self, job: str, wants: Resources) -> str | None:
+        """The best node for one more task of a job: beside its others, else the best fit."""
+        homes = [self.nodes[name] for name in self._homes.get(job, ())]
+        beside = [rank(n.free, n.name) for n in homes if n.open and job in n.hosts and fits(wants, n.free)]
+        return min(beside)[-1] if beside else self._order.first(wants)
+
+    def put(self, job: str, wants: Resources) -> str | None:
+        """Choose and take."""
+        return next(iter(self.fill(job, wants, 1)), None)
+
+    def fill(self, job: str, wants: Resources, count: int) -> list[str]:
+        """The nodes of so many tasks, chosen and taken one after the other; fewer where there is no more room.
+
+        The best node stays the best until it is full: it is the job's then, and has less free than before.
+        """
+        nodes: list[str] = []
+        while len(nodes) < count and (name := self.choose(job, wants)) is not None:
+            times, left = taken(self.nodes[name].free, wants, count - len(nodes))
+            self._give(job, name, left)
+            nodes += [name] * times
+        return nodes
+
+    def extend(self, job: str, name: str, more: Resources) -> bool:
+        """Take more for a task that stands on a node; nothing, where the node has not so much."""
+        if more == Resources():
+            return True
+        here = self.nodes.get(name)
+        if here is None or not here.open or not fits(more, here.free):
+            return False
+        self._give(job, name, less(here.free, more))
+        return True
+
+    def _give(self, job: str, name: str, left: Resources) -> None:
+        here = self.nodes[name]
+        self._before.append(here)
+        hosts = here.hosts if job in here.hosts else here.hosts | {job}
+        self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning))
+        self._homes.setdefault(job, set()).add(name)
+
+    def mark(self) -> int:
+        """The room as it is now, to come back to."""
+        return len(self._before)
+
+    def undo(self, mark: int) -> None:
+        """Give back everything that was taken since."""
+        while len(self._before) > mark:
+            before = self._before.pop()
+            self._swap(self.nodes[before.name], before)
+
+    def _swap(self, here: Node, other: Node) -> None:
+        if here.open:
+            self._order.move(here.name, here.free, other.free)
+        self.nodes[here.name] = other
+
+
+def place(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """The tasks of a job at a size, taken from `room`; None, and nothing taken, where they do not all fit.
+
+    `keep` are the tasks that stand already (the newest of a role go first when there are too many), `serial` the first
+    unused one.
+    """
+    tasks, mark = [], room.mark()
+    for role in ROLES:
+        wants, count = getattr(sizes, role), size.of(role)
+        standing = _stay([task for task in keep if task.role == role], count)
+        missing = [index for index in range(count) if index not in standing]
+        nodes = room.fill(job, wants, len(missing))
+        if len(nodes) < len(missing):
+            room.undo(mark)
+            return None
+        for index, node in zip(missing, nodes, strict=True):
+            standing[index] = TaskPlan(role=role, index=index, serial=serial, node=node, resources=wants)
+            serial += 1
+        tasks += [standing[index] for index in range(count)]
+    return tuple(tasks)
+
+
+def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:
+    """Who stays, by index: an index below `count` is kept, a higher one moves down into a gap."""
+    if not tasks:
+        return {}
+    oldest = sorted(tasks, key=lambda t: t.serial)[:count]
+    fixed = {t.index: t for t in oldest if t.index < count}
+    gaps = [i for i in range(count) if i not in fixed]
+    movers = sorted((t for t in oldest if t.index >= count), key=lambda t: t.index)
+    return fixed | {i: replace(t, index=i) for i, t in zip(gaps, movers, strict=False)}
+
+
+def place_most(
+    room: Room, job: str, keep: Sequence[TaskPlan], most: Size, least: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """As `place`, at the largest size between `most` and `least` that fits; None where not even `least` does."""
+    found = place(room, job, keep, most, sizes, serial)
+    if found is not None or most == least or not _has_room(room, job, keep, least, sizes, serial):
+        return found
+    steps = ladder(most, least)
+    low, high = 0, len(steps) - 1  # steps[high:] fit
+    while low < high:
+        middle = (low + high) // 2
+        if _has_room(room, job, keep, steps[middle], sizes, serial):
+            high = middle
+        else:
+            low = middle + 1
+    return place(room, job, keep, steps[low], sizes, serial)
+
+
+def _has_room(room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int) -> bool:
+    mark = room.mark()
+    found = place(room, job, keep, size, sizes, serial)
+    room.undo(mark)
+    return found is not None
+
+
+def ladder(most: Size, least: Size) -> list[Size]:
+    """Sizes from `most` down to `least`, one task fewer each, giving up whichever has more of its range left."""
+    steps, ps, workers = [most], most.ps, most.workers
+    while ps > least.ps or workers > least.workers:
+        if _share(workers, most.workers, least.workers) >= _share(ps, most.ps, least.ps):
+            workers -= 1
+        else:
+            ps -= 1
+        steps.append(Size(ps, workers))
+    return steps
+
+
+def _share(now: int, most: int, least: int) -> float:
+    return (now - least) / (most - least) if most > least else -1.0

@@ -1,0 +1,1 @@
+"""May a request become a job: every reason why not, in words for a person."""

@@ -1,0 +1,69 @@
+"""May a request become a job?
+
+Valid in itself, its name not in use, its program in the store: accepted, completed with what the person left open.
+Requests for one name are answered in the order they were made, the next once the answer to the one before is known.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.placing.placement import ROLES
+from services.allocator.requests.validate import Wrong, reasons_against
+from services.allocator.rules import Rules
+from services.allocator.state import Asked, State
+from shared.messages import JobAccepted, JobRejected, JobRequested, Resources, RoleResources
+
+
+def unanswered(state: State) -> dict[int, Asked]:
+    """The oldest open request of each name."""
+    first: dict[str, int] = {}
+    for uid in sorted(state.asked):
+        first.setdefault(state.asked[uid].request.key(), uid)
+    return {uid: state.asked[uid] for uid in first.values()}
+
+
+def answer(state: State, uid: int, program_there: bool, now: float, rules: Rules) -> JobAccepted | JobRejected:
+    request = state.asked[uid].request
+    reasons = list(reasons_against(request))
+    if request.key() in state.jobs:
+        reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
+    if not program_there:
+        reasons.append(f"program.digest: the store has no program {request.program.digest}")
+    if reasons:
+        return JobRejected(job=request.job, namespace=request.namespace, uid=uid, reasons=tuple(reasons))
+    return JobAccepted(
+        job=request.job,
+        namespace=request.namespace,
+        uid=uid,
+        request=completed(_with_whole_roles(request), rules),
+        accepted_s=now,
+    )
+
+
+def completed(request: JobRequested, rules: Rules) -> JobRequested:
+    """What the person left open, filled in: tasks of Weir's default size, the cluster's policy."""
+    return replace(
+        request,
+        resources=request.resources or RoleResources(),
+        policy=request.policy or rules.policy,
+    )
+
+
+def _with_whole_roles(request: JobRequested) -> JobRequested:
+    """Of a role given in part, cores and memory that are left out (or 0, with which no pod can live) are the default's.
+
+    Only for people: whoever simulates may well mean that memory does not count.
+    """
+    if request.resources is None:
+        return request
+    whole = {role: _or(getattr(request.resources, role), getattr(RoleResources(), role)) for role in ROLES}
+    return replace(request, resources=RoleResources(**whole))
+
+
+def _or(given: Resources, default: Resources) -> Resources:
+    return replace(given, cpu=given.cpu or default.cpu, memory_gib=given.memory_gib or default.memory_gib)
+
+
+def refused(wrong: Wrong, uid: int) -> JobRejected:
+    return JobRejected(job=wrong.job, namespace=wrong.namespace, uid=uid, reasons=wrong.reasons)

@@ -1,0 +1,189 @@
+"""Is a request valid? Every reason why not, at once.
+
+Law: whatever the bytes are, the answer is a `JobRequested` or a `Wrong` with at least one reason; never an exception.
+The decoder stops at its first error, so each field is converted for itself, nested ones too; then come the rules that
+hold between fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from services.allocator.policies import POLICIES
+from services.allocator.requests.wording import reworded, struct_in
+from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
+
+LONGEST_JOB, LONGEST_NAMESPACE = 40, 63
+LARGEST = 131_072
+"""Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one message itself."""
+MOST_TASKS = 1_000
+"""Of one role."""
+MOST_REASONS, LONGEST_REASON = 20, 300
+"""How many of them are told, and how many characters of each."""
+
+
+class Wrong(msgspec.Struct, frozen=True):
+    """Why a request is refused, and under which name to say so."""
+
+    job: str
+    namespace: str
+    reasons: tuple[str, ...]
+
+
+def check(body: bytes) -> JobRequested | Wrong:
+    try:
+        raw = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return Wrong(_invalid(body), "-", (f"not JSON: {error}",))
+    if not isinstance(raw, dict):
+        return Wrong(_invalid(body), "-", ("a request is a JSON object",))
+    reasons = _size_reasons(body) or [*field_reasons(JobRequested, raw, ""), *_rule_reasons(_parts(raw))]
+    if not reasons:
+        try:
+            return msgspec.json.decode(body, type=JobRequested)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            reasons = [str(error)]
+    return Wrong(*_name(raw, body), brief(reasons))
+
+
+def reasons_against(request: JobRequested) -> tuple[str, ...]:
+    """What is wrong with a request that could be read."""
+    checked = check(msgspec.json.encode(request))
+    return checked.reasons if isinstance(checked, Wrong) else ()
+
+
+def brief(reasons: list[str]) -> tuple[str, ...]:
+    """So much of them as a person reads, and as fits into an answer."""
+    told = tuple(r if len(r) <= LONGEST_REASON else f"{r[:LONGEST_REASON]}..." for r in reasons[:MOST_REASONS])
+    return told if len(reasons) <= MOST_REASONS else (*told, f"... and {len(reasons) - MOST_REASONS} more")
+
+
+def _size_reasons(body: bytes) -> list[str]:
+    return [f"the request has {len(body):,} bytes, more than {LARGEST:,}"] if len(body) > LARGEST else []
+
+
+# ---------------------------------------------------------------- the name it is answered under
+
+
+def _name(raw: Mapping[str, Any], body: bytes) -> tuple[str, str]:
+    job, namespace = raw.get("job", ""), raw.get("namespace", "default")
+    return (
+        job if _label(job, LONGEST_JOB) else _invalid(body),
+        namespace if _label(namespace, LONGEST_NAMESPACE) else "-",
+    )
+
+
+def _label(name: object, longest: int) -> bool:
+    return isinstance(name, str) and len(name) <= longest and bool(re.fullmatch(DNS_LABEL, name))
+
+
+def _invalid(body: bytes) -> str:
+    return f"invalid-{hashlib.sha256(body).hexdigest()[:12]}"
+
+
+# ---------------------------------------------------------------- field by field
+
+
+def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str) -> list[str]:
+    fields = {f.encode_name: f for f in msgspec.structs.fields(kind)}
+    strange = [name for name in raw if name not in fields and name != _tag(kind)]
+    reasons = [_unknown(path + name, name, fields) for name in strange[: MOST_REASONS + 1]]
+    for name, field in fields.items():
+        if name in raw:
+            reasons += _value_reasons(field.type, raw[name], path + name)
+        elif field.required:
+            reasons.append(f"{path}{name}: is required")
+    return reasons
+
+
+def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
+    struct = struct_in(kind)
+    if struct and isinstance(value, dict):
+        return field_reasons(struct, value, f"{path}.")
+    if struct and isinstance(value, list) and getattr(kind, "__origin__", None) is tuple:
+        return [r for i, item in enumerate(value) for r in _value_reasons(struct, item, f"{path}[{i}]")]
+    wrong = _conversion_error(kind, value)
+    return [f"{path}: {wrong}"] if wrong else []
+
+
+def _conversion_error(kind: Any, value: Any) -> str:
+    try:
+        msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError) as error:
+        return reworded(kind, str(error))
+    return ""
+
+
+def _unknown(path: str, name: str, fields: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(fields), n=1)
+    return f"{path}: no such field" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def _tag(kind: type[msgspec.Struct]) -> str | None:
+    return kind.__struct_config__.tag_field
+
+
+# ---------------------------------------------------------------- between fields
+
+
+def _parts(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Each field that can be read for itself."""
+    fields = {f.encode_name: f.type for f in msgspec.structs.fields(JobRequested)}
+    return {n: msgspec.convert(raw[n], t) for n, t in fields.items() if n in raw and not _conversion_error(t, raw[n])}
+
+
+def _rule_reasons(parts: Mapping[str, Any]) -> list[str]:
+    return [
+        *(r for name in ("ps", "workers", "batch") for r in _span(name, parts.get(name))),
+        *_device_batch(parts.get("device_batch_max"), parts.get("batch")),
+        *_policy(parts.get("policy")),
+        *_checkpoint(parts.get("checkpoint")),
+        *_volumes(parts.get("volumes", ())),
+    ]
+
+
+def _span(name: str, span: Span | None) -> list[str]:
+    if span is None:
+        return []
+    if not span.min <= span.start <= span.max:
+        return [f"{name}: min {span.min} <= start {span.start} <= max {span.max} does not hold"]
+    if name != "batch" and span.max > MOST_TASKS:
+        return [f"{name}.max: {span.max} is more than {MOST_TASKS} tasks"]
+    return []
+
+
+def _device_batch(most: int | None, batch: Span | None) -> list[str]:
+    if most is None or batch is None or most >= batch.min:
+        return []
+    return [f"device_batch_max: {most} is less than batch.min, {batch.min}"]
+
+
+def _policy(name: str | None) -> list[str]:
+    if name is None or name in POLICIES:
+        return []
+    return [f"policy: {name!r} is none; there are {', '.join(sorted(POLICIES))}"]
+
+
+def _checkpoint(rule: CheckpointRule | None) -> list[str]:
+    path = rule.path if rule else None
+    if path is None or (path and not path.startswith("/") and ".." not in path.split("/")):
+        return []
+    return [f"checkpoint.path: {path!r} is not a relative path below the cluster's checkpoint folder"]
+
+
+def _volumes(volumes: tuple[Volume, ...]) -> list[str]:
+    reasons = [
+        f"volumes[{i}]: needs either claim or host_path"
+        for i, volume in enumerate(volumes)
+        if (volume.claim is None) == (volume.host_path is None)
+    ]
+    for what in ("name", "mount_path"):
+        values = [getattr(volume, what) for volume in volumes]
+        reasons += [f"volumes: {what} {v!r} occurs twice" for v in sorted({v for v in values if values.count(v) > 1})]
+    return reasons

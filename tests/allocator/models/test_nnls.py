@@ -1,0 +1,68 @@
+"""Non-negative least squares, against trying every set of columns."""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.allocator.models.nnls import Array, nnls
+
+
+def error(a: Array, b: Array, x: Array) -> float:
+    return float(np.linalg.norm(a @ x - b))
+
+
+def brute_force(a: Array, b: Array) -> float:
+    """The least error of all sets of columns whose own solution is not negative."""
+    columns = range(a.shape[1])
+    best = float(np.linalg.norm(b))
+    for chosen in map(list, chain.from_iterable(combinations(columns, n + 1) for n in columns)):
+        x = np.zeros(a.shape[1])
+        x[chosen] = np.linalg.lstsq(a[:, chosen], b, rcond=None)[0]
+        if (x >= 0).all():
+            best = min(best, error(a, b, x))
+    return best
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 6))
+def test_it_is_as_good_as_trying_every_set_of_columns(seed, rows, columns):
+    chance = np.random.default_rng(seed)
+    a, b = chance.normal(size=(rows, columns)), chance.normal(size=rows)
+    x = nnls(a, b)
+    assert (x >= 0).all()
+    assert error(a, b, x) == pytest.approx(brute_force(a, b), abs=1e-7)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.floats(0.0, 100.0), min_size=1, max_size=7))
+def test_what_was_planted_is_found_again_whatever_its_units(seed, planted):
+    chance = np.random.default_rng(seed)
+    x, units = np.array(planted), 10.0 ** chance.integers(-100, 100, size=len(planted))
+    a = chance.uniform(0.1, 1.0, size=(20, len(x)))
+    assert nnls(a * units, a @ x) * units == pytest.approx(x, abs=1e-6 * max(1.0, x.max()))
+
+
+def test_numbers_whose_squares_are_none_can_be_solved_for():
+    a, b = np.array([[1e200, 0.0], [0.0, 1e-200]]), np.array([2e180, 3e180])
+    assert nnls(a[:, :1], b).tolist() == pytest.approx([2e-20])
+    assert nnls(a * 1e-100, b * 1e-180).tolist() == pytest.approx([2e-100, 3e300])
+
+
+def test_equal_columns_share_and_an_empty_one_gets_nothing():
+    a = np.array([[1.0, 1.0, 0.0], [2.0, 2.0, 0.0]])
+    x = nnls(a, np.array([3.0, 6.0]))
+    assert x[0] + x[1] == pytest.approx(3.0) and x[2] == 0.0
+
+
+def test_where_every_column_makes_it_worse_all_stay_zero():
+    assert nnls(np.array([[1.0, 2.0], [1.0, 1.0]]), np.array([-1.0, -2.0])).tolist() == [0.0, 0.0]
+
+
+def test_without_rows_or_columns_there_is_nothing_to_solve():
+    assert nnls(np.zeros((0, 3)), np.zeros(0)).tolist() == [0.0, 0.0, 0.0]
+    assert nnls(np.zeros((2, 0)), np.ones(2)).tolist() == []

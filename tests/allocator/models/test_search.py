@@ -1,0 +1,100 @@
+"""Which size to try next, and which to keep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.allocator.job import Observed
+from services.allocator.models.search import best_of, certain, expected_gain, next_probe, searched
+from services.allocator.models.speed import Prior, fit
+from services.allocator.placing.placement import Size
+
+BATCH = 64
+ALL = [Size(p, w) for p in range(1, 24, 2) for w in range(1, 24, 2) if p + w <= 24]
+
+
+def surface(seed: int, rough: float = 0.04) -> dict[Size, float]:
+    """Synchronous training at random: how much computing, transfer, barrier; and a roughness that no formula has."""
+    chance = np.random.default_rng(seed)
+    compute = chance.uniform(0.05, 0.95)
+    fixed, link, workers, ps = (1.0 - compute) * chance.dirichlet([0.8, 0.8, 0.5, 0.3]) * (1.0, 1.0, 0.3, 0.1)
+    rugged = np.exp(rough * chance.standard_normal(len(ALL)))
+    return {
+        s: BATCH / (compute / s.workers + fixed + link * s.workers / s.ps + workers * s.workers + ps * s.ps) * r
+        for s, r in zip(ALL, rugged.tolist(), strict=True)
+    }
+
+
+def noisy(speeds: dict[Size, float], seed: int) -> Callable[[Size], float]:
+    chance = np.random.default_rng(seed)
+    return lambda size: speeds[size] * (1.0 + 0.03 * float(chance.standard_normal()))
+
+
+def share(speeds: dict[Size, float], size: Size) -> float:
+    return speeds[size] / max(speeds.values())
+
+
+@pytest.mark.parametrize("probes, least", [(8, 0.97), (4, 0.93)])
+def test_a_few_probes_come_near_to_the_best_of_many_sizes(probes, least):
+    reached = []
+    for seed in range(40):
+        speeds = surface(seed)
+        reached.append(share(speeds, searched(ALL, BATCH, noisy(speeds, seed), probes).size))
+    assert np.mean(reached) > least
+
+
+def test_probing_beats_every_fixed_size():
+    worlds = [surface(seed) for seed in range(40)]
+    fixed = max(np.mean([share(speeds, size) for speeds in worlds]) for size in ALL)
+    found = np.mean([share(s, searched(ALL, BATCH, noisy(s, n), 8).size) for n, s in enumerate(worlds)])
+    assert found > fixed + 0.05
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 9), st.sets(st.sampled_from(ALL), min_size=1, max_size=12))
+def test_no_size_is_measured_twice_and_never_more_than_allowed(seed, probes, sizes):
+    speeds = surface(seed)
+    found = searched(sorted(sizes, key=lambda s: (s.ps, s.workers)), BATCH, noisy(speeds, seed), probes)
+    tried = [Size(o.ps, o.workers) for o in found.observed]
+    assert len(tried) == len(set(tried)) == min(probes, len(sizes))
+    assert found.size in tried and set(tried) <= sizes
+
+
+def test_the_gain_is_the_mean_of_what_is_better():
+    draws = np.random.default_rng(0).normal(0.05, 0.2, 400_000)
+    (gain,) = expected_gain(np.array([0.05]), np.array([0.2]), 0.1)
+    assert gain == pytest.approx(np.maximum(draws - 0.1, 0.0).mean(), rel=0.02)
+
+
+def test_of_two_that_promise_the_same_the_less_known_gains_more():
+    known, unknown = expected_gain(np.array([0.0, 0.0]), np.array([0.05, 0.3]), 0.1)
+    assert unknown > known > 0.0
+
+
+def test_there_is_no_next_where_all_were_tried():
+    fitted = fit([Observed(1, 1, BATCH, 10.0)])
+    assert next_probe(fitted, [Size(1, 1)], [Size(1, 1)], BATCH) is None
+    assert certain(fitted, [Size(1, 1)], [Size(1, 1)], BATCH) is None
+
+
+def test_kept_is_the_best_mean_and_not_the_best_luck():
+    """The fastest report is of six workers, of which all other reports say that eight are faster."""
+    sizes = [Size(p, w) for p in (4, 6, 8) for w in (4, 6, 8)]
+    speeds = {s: 100.0 * s.workers / (s.workers + 4) for s in sizes} | {Size(6, 6): 67.5}
+    assert max(speeds, key=lambda s: speeds[s]) == Size(6, 6)
+    seen = [Observed(s.ps, s.workers, BATCH, v) for s, v in speeds.items()]
+    assert best_of(fit(seen), sizes, BATCH).workers == 8
+
+
+def test_a_size_is_certain_only_where_doubt_cannot_change_it():
+    seen = [Observed(p, w, BATCH, BATCH * w / 8.0) for p, w in ((8, 1), (8, 2), (8, 4))]
+    fitted, tried = fit(seen, Prior(shares=(0.94, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01))), [Size(8, w) for w in (1, 2, 4)]
+    sure = certain(fitted, [Size(8, 8), Size(8, 3)], tried, BATCH)
+    assert sure is not None and sure.size == Size(8, 8) and math.isfinite(sure.gain) and sure.gain > 0.0
+    assert certain(fitted, [Size(8, 3)], tried, BATCH) is None

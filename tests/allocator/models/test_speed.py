@@ -1,0 +1,191 @@
+"""How fast a job would be at a size it never had."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.allocator.job import Observed
+from services.allocator.models.speed import TERMS, Fit, Form, Measured, Points, Prior, closest, fit
+
+BATCH = 64
+PRIORS: tuple[Prior, ...] = (Prior(form="synchronous"), Prior(form="asynchronous"))
+SIZES = [(p, w) for p in range(1, 9) for w in range(1, 11)]
+SPREAD_OUT = [(1, 1), (2, 6), (6, 2), (4, 4), (8, 8), (1, 4), (8, 1), (3, 9)]
+COMPUTE = (0.9, 0.05, 0.0, 0.05, 0.0, 0.0, 0.0)
+TRANSFER = (0.2, 0.05, 0.1, 0.6, 0.05, 0.0, 0.0)
+
+anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -1.0, 1e-6, 1e12, 1.0, 100.0])
+
+
+def truth(shares: tuple[float, ...], sizes: list[tuple[int, int]], form: Form = "synchronous") -> np.ndarray:
+    """Samples a second by the formula; a step of one ps and one worker takes a second."""
+    rows = np.array([(p, w, BATCH, 1.0, 1.0, 1.0) for p, w in sizes], dtype=float)
+    one = Points(np.array([[1.0, 1.0, BATCH, 1.0, 1.0, 1.0]])).columns(form)[0]
+    return BATCH / (Points(rows).columns(form) / one @ np.array(shares))
+
+
+def observed(
+    shares: tuple[float, ...],
+    sizes: list[tuple[int, int]],
+    form: Form = "synchronous",
+    noise: float = 0.0,
+    seed: int = 0,
+) -> list[Observed]:
+    luck = 1.0 + noise * np.random.default_rng(seed).standard_normal(len(sizes))
+    return [Observed(p, w, BATCH, float(v)) for (p, w), v in zip(sizes, truth(shares, sizes, form) * luck, strict=True)]
+
+
+def errors(fitted: Fit, shares: tuple[float, ...], form: Form = "synchronous") -> np.ndarray:
+    """Relative, at every size."""
+    return np.abs(np.exp(fitted.predict(fitted.points(SIZES))[0]) / truth(shares, SIZES, form) - 1.0)
+
+
+# ---------------------------------------------------------------- what was planted
+
+
+@pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("shares", [COMPUTE, TRANSFER])
+def test_eight_sizes_tell_of_eighty(shares, form):
+    fitted = fit(observed(shares, SPREAD_OUT, form), Prior(form=form))
+    assert np.median(errors(fitted, shares, form)) < 0.02
+    assert errors(fitted, shares, form).max() < 0.1
+
+
+def test_noise_of_some_per_cent_does_little_harm():
+    wrong = [errors(fit(observed(TRANSFER, SPREAD_OUT, noise=0.03, seed=n)), TRANSFER) for n in range(20)]
+    assert np.median(wrong) < 0.05
+
+
+def test_one_worker_more_helps_where_computing_binds_and_harms_where_transfer_does():
+    """By the formula 6 ps with 8 workers compute 1.34 times as fast as with 4."""
+    quick, slow = fit(observed(COMPUTE, SPREAD_OUT)), fit(observed(TRANSFER, SPREAD_OUT))
+    assert 1.15 < quick.speed(6, 8) / quick.speed(6, 4) < 1.45
+    assert slow.speed(1, 8) < slow.speed(1, 2) < slow.speed(6, 2)
+
+
+def test_devices_side_by_side_are_the_same_model_without_ps():
+    seen = [Observed(0, w, BATCH, BATCH / (0.9 / w + 0.1 * (w - 1) / w + 0.05)) for w in (1, 2, 4, 8)]
+    fitted = fit(seen)
+    assert fitted.speed(0, 6) == pytest.approx(BATCH / (0.9 / 6 + 0.1 * 5 / 6 + 0.05), rel=0.06)
+    assert fitted.seconds(0, 6)["ps"] == fitted.seconds(0, 6)["update"] == 0.0
+
+
+def test_the_seconds_of_all_terms_make_the_step():
+    seconds = fit(observed(TRANSFER, SPREAD_OUT)).seconds(1, 1)
+    assert tuple(seconds) == TERMS
+    assert sum(seconds.values()) == pytest.approx(1.0, rel=0.1)
+    assert max(seconds, key=lambda term: seconds[term]) == "link"
+
+
+# ---------------------------------------------------------------- before much is known
+
+
+@pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
+def test_without_an_observation_the_prior_speaks(form):
+    fitted = fit([], Prior(step_s=2.0, form=form, batch=BATCH))
+    assert fitted.speed(1, 1, BATCH) == pytest.approx(BATCH / 2.0)
+    assert fitted.speed(4, 4, BATCH) > fitted.speed(1, 1, BATCH) > fitted.speed(1, 1, 1)
+
+
+def test_one_observation_sets_the_level():
+    fitted = fit([Observed(2, 2, BATCH, 500.0)])
+    assert fitted.speed(2, 2) == pytest.approx(500.0, rel=1e-6)
+    assert 400.0 < fitted.speed(4, 4) < 1000.0
+
+
+def test_a_prior_that_knows_the_model_predicts_better_from_one_observation():
+    seen = observed(TRANSFER, [(1, 1)])
+    knowing, ignorant = fit(seen, Prior(shares=TRANSFER)), fit(seen)
+    assert errors(knowing, TRANSFER).mean() < errors(ignorant, TRANSFER).mean()
+
+
+def test_workers_that_slow_training_down_tell_that_the_batch_is_everybodys():
+    seen = observed(TRANSFER, [(1, 1), (1, 4), (1, 8)])
+    assert closest(seen, PRIORS).form == closest(seen, PRIORS[::-1]).form == "synchronous"
+
+
+@pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("shares", [COMPUTE, TRANSFER])
+def test_where_both_forms_explain_the_speeds_it_matters_little_which_is_taken(shares, form):
+    seen = observed(shares, SPREAD_OUT, form)
+    assert np.median(errors(closest(seen, PRIORS), shares, form)) < 0.06
+
+
+# ---------------------------------------------------------------- how far to trust it
+
+
+def test_a_size_that_was_seen_is_surer_than_one_nearby_and_that_one_surer_than_one_far_off():
+    fitted = fit(observed(TRANSFER, [(1, 1), (2, 2), (2, 4)]))
+    assert fitted.spread(2, 2) < fitted.spread(3, 3) < fitted.spread(12, 12)
+    assert fitted.spread(2, 2) < 0.05
+
+
+def test_every_observation_makes_it_surer():
+    seen = observed(TRANSFER, SPREAD_OUT)
+    spreads = [fit(seen[:n]).spread(5, 5) for n in (1, 3, 5, 8)]
+    assert spreads == sorted(spreads, reverse=True) and spreads[-1] < spreads[0] / 2
+
+
+def test_two_spreads_hold_what_they_should():
+    """On random models with a quirk of their own at each size."""
+    chance, inside = np.random.default_rng(3), []
+    for _ in range(40):
+        shares = tuple(chance.dirichlet([1.5, 0.8, 0.5, 0.8, 0.3, 0.1, 0.3]))
+        quirks = np.exp(0.05 * chance.standard_normal(len(SIZES)))
+        real = truth(shares, SIZES) * quirks
+        seen = [Observed(*SIZES[n], BATCH, float(real[n])) for n in chance.choice(len(SIZES), 6, replace=False)]
+        mean, spread = (fitted := fit(seen)).predict(fitted.points(SIZES))
+        inside.append(np.mean(np.abs(np.log(real) - mean) < 2.0 * spread))
+    assert 0.85 < np.mean(inside) < 1.0
+
+
+def test_an_outlier_loses_its_say():
+    seen = observed(TRANSFER, SPREAD_OUT)
+    wrong = [*seen[:3], Observed(4, 4, BATCH, seen[3].samples_per_second / 5), *seen[4:]]
+    assert np.median(errors(fit(wrong), TRANSFER)) < 0.1
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            *(Observed, st.integers(0, 40), st.integers(0, 40), st.integers(-1, 10**6), anything),
+            *(st.none() | anything, st.none() | anything),
+        ),
+        max_size=12,
+    ),
+    st.sampled_from(PRIORS),
+    st.integers(0, 100),
+    st.integers(1, 100),
+)
+def test_whatever_was_reported_a_speed_is_a_positive_number(seen, prior, ps, workers):
+    fitted = fit(seen, prior)
+    assert math.isfinite(fitted.speed(ps, workers, 32)) and fitted.speed(ps, workers, 32) > 0.0
+    assert math.isfinite(fitted.spread(ps, workers, 32)) and fitted.spread(ps, workers, 32) > 0.0
+
+
+# ---------------------------------------------------------------- cores, place, batch
+
+
+def test_twice_the_cores_are_worth_nearly_twice_the_speed_where_computing_binds():
+    seen = [Observed(1, 1, BATCH, 10.0, 1.0, 1.0), Observed(1, 1, BATCH, 19.0, 1.0, 2.0)]
+    fitted = fit(seen, Prior(shares=COMPUTE))
+    one, four = (fitted.predict(Points(np.array([[1.0, 1.0, BATCH, 1.0, k, 1.0]])))[0][0] for k in (1.0, 4.0))
+    assert 2.5 < math.exp(four - one) < 4.0
+
+
+def test_bytes_that_stay_on_their_node_cost_less():
+    apart = Measured(2, 4, BATCH, 100.0, remote=1.0)
+    fitted = fit([apart], Prior(shares=TRANSFER))
+    together = Points(np.array([[2.0, 4.0, BATCH, 1.0, 1.0, 0.0]]))
+    assert fitted.predict(together)[0][0] > math.log(110.0)
+
+
+def test_a_larger_batch_spreads_what_each_step_costs():
+    fitted = fit([Observed(1, 2, 32, 100.0), Observed(1, 2, 64, 150.0)])
+    assert 150.0 < fitted.speed(1, 2, 128) < 260.0

@@ -1,0 +1,73 @@
+"""Which task goes on which node."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.allocator.placing.placement import Node, Room, Size, ladder, place, place_most
+from shared.messages import Resources, RoleResources, TaskPlan
+from tests.allocator.builders import EVEN
+
+CPUS = st.lists(st.integers(0, 6), min_size=1, max_size=5)
+SIZES = st.builds(Size, st.integers(1, 5), st.integers(1, 8))
+
+
+def room(*cpus: float) -> Room:
+    return Room(Node(f"n{i}", Resources(cpu=c, memory_gib=100)) for i, c in enumerate(cpus))
+
+
+def standing(*where: tuple[str, int, int, str]) -> list[TaskPlan]:
+    return [TaskPlan(role=r, index=i, serial=s, node=n, resources=EVEN.ps) for r, i, s, n in where]  # type: ignore[arg-type]
+
+
+@settings(max_examples=80, deadline=None)
+@given(CPUS, SIZES, SIZES)
+def test_no_node_gets_more_than_it_has_and_survivors_stay(cpus, first, second):
+    free = room(*cpus)
+    keep = place(free, "a", (), first, EVEN, 0)
+    if keep is None:
+        assert {n.name: n.free.cpu for n in free.nodes.values()} == {f"n{i}": c for i, c in enumerate(cpus)}
+        return
+    tasks = place(free, "a", keep, second, EVEN, len(keep)) or keep
+    for i, cpu in enumerate(cpus):
+        used = {t.serial: t.node for t in (*keep, *tasks)}
+        assert sum(n == f"n{i}" for n in used.values()) + free.nodes[f"n{i}"].free.cpu == cpu
+    where = {t.serial: t.node for t in keep}
+    assert all(where.get(t.serial, t.node) == t.node for t in tasks)
+    for role in ("chief", "ps", "worker"):
+        mine = [t.index for t in tasks if t.role == role]
+        assert mine == list(range(len(mine)))
+    assert len({t.serial for t in tasks}) == len(tasks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(CPUS, SIZES)
+def test_the_most_that_fits_is_within_its_bounds_and_one_step_more_does_not_fit(cpus, most):
+    tasks = place_most(room(*cpus), "a", (), most, Size(1, 1), EVEN, 0)
+    if tasks is None:
+        assert sum(cpus) < 3
+        return
+    steps = ladder(most, Size(1, 1))
+    at = steps.index(Size(sum(t.role == "ps" for t in tasks), sum(t.role == "worker" for t in tasks)))
+    assert at == 0 or place(room(*cpus), "a", (), steps[at - 1], EVEN, 0) is None
+
+
+def test_a_task_goes_beside_the_jobs_others_and_else_where_least_is_left():
+    tasks = place(room(9, 4, 3), "a", (), Size(1, 2), EVEN, 0)
+    assert tasks and [t.node for t in tasks] == ["n2", "n2", "n2", "n1"]
+
+
+def test_the_newest_go_first_and_a_gap_is_filled_by_the_highest_index():
+    keep = standing(("chief", 0, 0, "n0"), ("ps", 0, 1, "n0"), ("worker", 0, 2, "n0"), ("worker", 2, 3, "n0"))
+    tasks = place(room(0), "a", keep, Size(1, 2), EVEN, 9)
+    assert tasks and [(t.index, t.serial) for t in tasks if t.role == "worker"] == [(0, 2), (1, 3)]
+    tasks = place(room(0), "a", keep, Size(1, 1), EVEN, 9)
+    assert tasks and [(t.index, t.serial) for t in tasks if t.role == "worker"] == [(0, 2)]
+
+
+def test_memory_and_devices_count_as_cpu_does():
+    wants = RoleResources(chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=200))
+    assert place(room(9), "a", (), Size(1, 1), wants, 0) is None
+    wants = RoleResources(chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, gpu=1))
+    assert place(room(9), "a", (), Size(1, 1), wants, 0) is None

@@ -1,0 +1,41 @@
+"""What the answer fills in of what a person left open."""
+
+from __future__ import annotations
+
+import msgspec
+
+from services.allocator.requests.admission import answer, completed
+from services.allocator.state import State, apply
+from shared.messages import JobAccepted, JobRequested, Resources, RoleResources
+from tests.allocator.builders import AT_ONCE, request
+
+DEFAULT = RoleResources()
+
+
+def asked(resources: dict[str, dict[str, float]] | None) -> RoleResources:
+    """What becomes of the resources of a request, as they are written in JSON."""
+    said = msgspec.convert({**msgspec.to_builtins(request()), "resources": resources}, JobRequested)
+    answered = answer(apply(State(), said, "weir-orders", 1, 0.0), 1, True, 0.0, AT_ONCE)
+    assert isinstance(answered, JobAccepted) and answered.request.resources
+    return answered.request.resources
+
+
+def test_a_role_given_in_part_takes_the_default_for_what_is_left_out() -> None:
+    given = asked({"worker": {"cpu": 4}, "ps": {"memory_gib": 3}, "chief": {"gpu": 1}})
+
+    assert given.worker == Resources(cpu=4, memory_gib=DEFAULT.worker.memory_gib)
+    assert given.ps == Resources(cpu=DEFAULT.ps.cpu, memory_gib=3)
+    assert given.chief == Resources(cpu=DEFAULT.chief.cpu, memory_gib=DEFAULT.chief.memory_gib, gpu=1)
+
+
+def test_no_resources_are_the_default_and_whole_ones_stay() -> None:
+    whole = {role: {"cpu": 2.0, "memory_gib": 5.0} for role in ("chief", "ps", "worker")}
+
+    assert asked(None) == DEFAULT
+    assert asked(whole) == msgspec.convert(whole, RoleResources)
+
+
+def test_who_simulates_may_leave_memory_out_of_account() -> None:
+    weightless = RoleResources(chief=Resources(), ps=Resources(cpu=1), worker=Resources(cpu=1))
+
+    assert completed(request(resources=weightless), AT_ONCE).resources == weightless

@@ -1,0 +1,85 @@
+"""Every reason at once, and never an exception."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.allocator.policies import POLICIES
+from services.allocator.requests.validate import Wrong, check
+from shared.messages import JobRequested
+from tests.allocator.builders import request
+
+GOOD = msgspec.to_builtins(request())
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def reasons(**changed: object) -> tuple[str, ...]:
+    checked = check(msgspec.json.encode({k: v for k, v in (GOOD | changed).items() if v is not ...}))
+    return checked.reasons if isinstance(checked, Wrong) else ()
+
+
+def test_a_good_request_is_read():
+    assert check(msgspec.json.encode(GOOD)) == request()
+    assert check(msgspec.json.encode({k: v for k, v in GOOD.items() if k != "fact"})) == request()
+
+
+def test_every_reason_comes_at_once():
+    found = reasons(
+        program=...,
+        epochs=0,
+        workrs=3,
+        ps={"start": 3, "min": 1, "max": 2},
+        workers={"start": "1", "min": 1, "max": 4, "step": 2},
+        device_batch_max=8,
+        policy="guess",
+        checkpoint={"path": "/etc", "keep": 0},
+        volumes=[{"name": "data", "mount_path": "/data"}],
+    )
+    assert found == (
+        "workrs: no such field; did you mean 'workers'?",
+        "program: is required",
+        "epochs: Expected `int` >= 1",
+        "workers.step: no such field",
+        "workers.start: Expected `int`, got `str`",
+        "checkpoint.keep: Expected `int` >= 1",
+        "ps: min 1 <= start 3 <= max 2 does not hold",
+        f"policy: 'guess' is none; there are {', '.join(sorted(POLICIES))}",
+        "volumes[0]: needs either claim or host_path",
+    )
+
+
+def test_rules_between_fields_hold():
+    assert reasons(batch={"start": 32, "min": 16, "max": 64}, device_batch_max=8) == (
+        "device_batch_max: 8 is less than batch.min, 16",
+    )
+    assert "checkpoint.path: '../x'" in reasons(checkpoint={"path": "../x"})[0]
+    twice = {"name": "data", "mount_path": "/data", "claim": "c"}
+    assert reasons(volumes=[twice, twice]) == (
+        "volumes: name 'data' occurs twice",
+        "volumes: mount_path '/data' occurs twice",
+    )
+
+
+def test_an_unusable_name_is_answered_under_a_digest():
+    for body in (b"{", b"\xff", b"[]", msgspec.json.encode(GOOD | {"job": "No.Good", "namespace": 7})):
+        wrong = check(body)
+        assert isinstance(wrong, Wrong) and wrong.job.startswith("invalid-") and wrong.namespace == "-"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from([*GOOD, "extra"]), JSON, max_size=4))
+def test_a_fuzzed_request_is_read_or_refused_with_reasons(changed):
+    checked = check(msgspec.json.encode(GOOD | changed))
+    assert isinstance(checked, JobRequested) or checked.reasons
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_are_answered(body):
+    assert isinstance(check(body), Wrong)

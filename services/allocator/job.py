@@ -75,6 +75,13 @@ class Learned(msgspec.Struct, frozen=True):
     loss: float
 
 
+class Early(msgspec.Struct, frozen=True):
+    """A generation has resumed whose decision was not heard yet: facts and orders come in separate streams."""
+
+    resumed: TrainingResumed
+    stored_s: float
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One accepted job. `observed` is one a size, `tried` one a size and cores a task (the last ones); `recent` are its
     last reports; `curve` spans its whole life, thinned by half when full.
@@ -108,6 +115,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[Observed, ...] = ()
     recent: tuple[Reading, ...] = ()
     curve: tuple[Learned, ...] = ()
+    early: Early | None = None
     cancelled: bool = False
 
     @property
@@ -146,6 +154,11 @@ def _ps(decision: AllocationDecided | None) -> int:
 def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     if message.revision <= job.revision:
         return job
+    early, known = job.early, _known(job, message)
+    return _resumed(known, early.resumed, early.stored_s) if early else known
+
+
+def _known(job: Job, message: AllocationDecided) -> Job:
     return replace(
         job,
         decided=job.decided | {message.generation: message},
@@ -158,6 +171,8 @@ def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
 
 def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     now = message.generation
+    if now > job.generation:
+        return replace(job, early=Early(message, stored_s))
     if now not in job.decided or now <= (job.running or 0):
         return job
     pauses = (*job.pauses, message.pause_s) if message.pause_s is not None else job.pauses
@@ -167,6 +182,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         coming=None if job.coming == now else job.coming,
         decided={g: d for g, d in job.decided.items() if g >= now},
         resumed_s=stored_s,
+        early=None,
         pauses=pauses[-PAUSES_KEPT:],
         abandonments=0,
         unprepared=0,

@@ -44,7 +44,7 @@ async def allocator(url: str, settings: Settings = QUICK) -> AsyncIterator[Bus]:
     await connection.close()
 
 
-async def soon(look: Callable[[], Awaitable[M | None]], within_s: float = 4.0) -> M:
+async def soon(look: Callable[[], Awaitable[M | None]], within_s: float = 30.0) -> M:
     async with asyncio.timeout(within_s):
         while (found := await look()) is None:
             await asyncio.sleep(0.01)

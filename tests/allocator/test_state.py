@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.allocator.decide import decide
 from services.allocator.state import State, apply
 from services.allocator.view import job_view
 from shared.messages import JobFinished
@@ -71,6 +72,14 @@ def test_the_generation_that_was_overtaken_may_still_come_to_run():
     story.hear(resumed(1))
     job = story.state.jobs["default.mnist"]
     assert (job.running, job.coming) == (1, 2)
+
+
+def test_a_generation_that_resumed_before_its_decision_was_heard_runs_as_soon_as_it_is():
+    story = Story().hear(node(cpu=20), accepted())
+    (first,) = decide(story.state, story.now, story.rules).actions
+    story.hear(resumed(1), first)
+    job = story.state.jobs["default.mnist"]
+    assert (job.running, job.coming, job.early) == (1, None, None)
 
 
 def test_a_job_of_the_same_name_goes_on_numbering_its_tasks():

@@ -18,6 +18,7 @@ COMMANDS = {
     "submit": "ask for training",
     "jobs": "list the jobs",
     "events": "show what happened, and what happens",
+    "explain": "why a job has what it has, and what would get it more: weir explain digits --at '10m ago'",
     "logs": "show what a task prints",
     "cancel": "stop a job",
     "simulate": "what would happen to these jobs on these machines",

@@ -32,7 +32,7 @@ async def dry_run(bus: Bus, body: bytes, file: str) -> list[str]:
     request = check(body)
     if isinstance(request, Wrong):
         raise _refused(f"the request in {file}", request.reasons)
-    found = outlook(await _state(bus), request, time.time(), _rules())
+    found = outlook(await _state(bus), request, time.time(), rules_here())
     if found.reasons:
         raise _refused(f"job {request.job}", found.reasons)
     return told(request.key().replace(".", "/"), found)
@@ -42,7 +42,8 @@ def _refused(whose: str, reasons: tuple[str, ...]) -> Trouble:
     return Trouble("\n".join([f"{whose} would be refused:", *(f"  - {reason}" for reason in reasons)]))
 
 
-def _rules() -> Rules:
+def rules_here() -> Rules:
+    """As the allocator reads them."""
     known = {name: os.environ[name] for name in os.environ if name.startswith("WEIR_ALLOCATOR_")}
     try:
         return config.load(Rules, "allocator", known)

@@ -1,0 +1,216 @@
+"""An explanation in words: pure. One line a fact, with what it is about in front."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, tzinfo
+from typing import Any
+
+from services.allocator.explaining.change import (
+    Adds,
+    Change,
+    Frees,
+    Opens,
+    Raises,
+    Reports,
+    Settles,
+    Trains,
+    Waits,
+    Widens,
+)
+from services.allocator.explaining.explanation import Explanation, Ground, Holding, Means, Prospect
+from services.allocator.placing.misfit import told as amount
+from services.allocator.placing.placement import Size
+from services.allocator.proposal import Effect
+from services.allocator.simulator.log_file import Told
+from services.allocator.view import ENDED
+from services.cli.sentences import sentence
+from services.cli.words import headline, lasting, plain
+from shared.messages import Resources
+from shared.subjects import tag_of
+
+WIDTH = 11
+"""Of what stands in front."""
+
+
+def told(e: Explanation, zone: tzinfo | None) -> list[str]:
+    """`zone` None: that of this machine."""
+    words = _Words(e, zone)
+    named = ((name, line) for name, lines in words.parts() for line in lines)
+    before, out = "", [plain(words.heading())]
+    for name, line in named:
+        out.append(f"  {name if name != before else '':<{WIDTH}}{plain(line)}")
+        before = name
+    return out
+
+
+class _Words:
+    """Of one explanation, with times of one zone."""
+
+    def __init__(self, e: Explanation, zone: tzinfo | None) -> None:
+        self.e, self.zone = e, zone
+
+    def heading(self) -> str:
+        e = self.e
+        at = datetime.fromtimestamp(e.at_s, self.zone)
+        return f"{e.namespace}/{e.job} at {at:%Y-%m-%d %H:%M:%S}: policy {e.policy}, priority {e.priority}"
+
+    def when(self, at_s: float) -> str:
+        """The time of day; with the date, where it is another day's than the moment."""
+        at, day = (datetime.fromtimestamp(s, self.zone) for s in (at_s, self.e.at_s))
+        return f"{at:%H:%M:%S}" if at.date() == day.date() else f"{at:%Y-%m-%d %H:%M:%S}"
+
+    def parts(self) -> Iterator[tuple[str, Iterable[str]]]:
+        e = self.e
+        yield "has", self.has()
+        yield "is to have", [_holding(e.comes), *_places(e.comes)] if e.comes else []
+        yield "because", self.because(e.ground) if e.ground else []
+        yield "not", [f"{_size(o)}, batch {o.batch}: {o.why}" for o in e.ground.alternatives] if e.ground else []
+        yield "now", [headline(e.why) + (f" (until {self.when(e.until_s)})" if e.until_s else "")]
+        yield "for more", self.for_more()
+        yield "faster?", [_prospect(e.prospect)] if e.prospect else []
+        yield "note", e.notes
+
+    def has(self) -> list[str]:
+        e, since = self.e, lasting(self.e.at_s - self.e.since_s)
+        if e.phase in ENDED.values():
+            return [f"nothing: it is over ({e.phase.lower()}) since {self.when(e.since_s)}, {since}"]
+        if e.runs is None:
+            return [f"nothing: it {'starts' if e.comes else 'waits'}, asked for at {self.when(e.since_s)}, {since} ago"]
+        speed = f", {e.samples_per_second:,.0f} examples/s" if e.samples_per_second else ""
+        done = f", {100 * e.samples / e.total_samples:.1f} % done" if e.total_samples else ""
+        return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
+
+    def because(self, ground: Ground) -> Iterator[str]:
+        gain = f"; to save {ground.gain_s:.1f} s for a pause of {ground.cost_s:.1f} s" if ground.gain_s else ""
+        yield f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation {ground.generation})"
+        if ground.event:
+            yield f"after {self.event(ground.event)}"
+        elif ground.cause != "-":
+            yield f"after {ground.cause}, of which the log tells no more"
+
+    def event(self, event: Told) -> str:
+        message = event.message
+        whose = message.key().replace(".", "/")
+        return f"{tag_of(type(message))} at {self.when(event.at_s)}: {whose} {sentence(message)}"
+
+    def for_more(self) -> Iterator[str]:
+        for means in self.e.means:
+            yield self.means(means)
+        if not self.e.means:
+            yield f"nothing would help: {headline(self.e.nothing)}"
+
+    def means(self, means: Means) -> str:
+        changes = " and ".join(TOLD[type(change)](change, self) for change in means.changes)
+        losers = "".join(f"; {_loser(other)}" for other in means.others)
+        return f"{changes}: it would have {_holding(means.gives)}{losers}"
+
+
+# ---------------------------------------------------------------- what would be otherwise
+
+
+def _waits(change: Waits, words: _Words) -> str:
+    e = words.e
+    return (
+        f"only time, until {words.when(change.until_s)}" if change.until_s > e.at_s else "it is decided at this moment"
+    )
+
+
+def _settles(change: Settles, words: _Words) -> str:
+    names = ", ".join(name.replace(".", "/") for name in change.jobs)
+    return f"only what is wanted already{f', once {names} is changed' if names else ''}"
+
+
+def _trains(change: Trains, words: _Words) -> str:
+    whose = "" if change.job == f"{words.e.namespace}.{words.e.job}" else f" of {change.job.replace('.', '/')}"
+    return f"once generation {change.generation}{whose} trains"
+
+
+def _reports(change: Reports, words: _Words) -> str:
+    return f"once it has said how fast it is (taken to be {change.samples_per_second:,.0f} examples/s)"
+
+
+def _frees(change: Frees, words: _Words) -> str:
+    return f"{_amount(change.more)} more free on {change.node}"
+
+
+def _adds(change: Adds, words: _Words) -> str:
+    what = "one more node" if change.nodes == 1 else f"{change.nodes} more nodes"
+    return f"{what} {f'like {change.like}' if change.like else 'of a new shape'} ({amount(change.shape)})"
+
+
+def _opens(change: Opens, words: _Words) -> str:
+    return f"{change.node} taking tasks again"
+
+
+def _raises(change: Raises, words: _Words) -> str:
+    return f"priority {change.priority} in place of {words.e.priority}"
+
+
+def _widens(change: Widens, words: _Words) -> str:
+    asked = words.e.bounds
+    pairs = (
+        ("ps", change.ps, asked.ps),
+        ("workers", change.workers, asked.workers),
+        ("batch", change.batch, asked.batch),
+    )
+    told = [
+        f"{name} {now.min} to {now.max} (it is {then.min} to {then.max})" for name, now, then in pairs if now != then
+    ]
+    return f"asked for with {', '.join(told)}"
+
+
+TOLD: dict[type[Change], Callable[[Any, _Words], str]] = {
+    Waits: _waits,
+    Settles: _settles,
+    Trains: _trains,
+    Reports: _reports,
+    Frees: _frees,
+    Adds: _adds,
+    Opens: _opens,
+    Raises: _raises,
+    Widens: _widens,
+}
+
+
+# ---------------------------------------------------------------- words
+
+
+def _holding(has: Holding) -> str:
+    gpu = f", {has.gpu} gpu" if has.gpu else ""
+    whole = f"{has.cpu:g} cpu, {has.memory_gib:.4g} GiB{gpu}"
+    return f"{_size(has)}, batch {has.batch}, with the chief {whole} in all"
+
+
+def _places(has: Holding) -> list[str]:
+    places = []
+    for node, roles in has.nodes.items():
+        places.append(f"{node}: {', '.join(f'{count} {role}' for role, count in Counter(roles).items())}")
+    return ["on " + "; ".join(places)]
+
+
+def _amount(more: Resources) -> str:
+    parts = [f"{more.cpu:g} cpu"] if more.cpu else []
+    parts += [f"{more.memory_gib:.4g} GiB"] if more.memory_gib else []
+    return ", ".join([*parts, f"{more.gpu} gpu"] if more.gpu else parts)
+
+
+def _prospect(p: Prospect) -> str:
+    word = "more would be faster" if p.faster else "more would not be faster"
+    speeds = f"{p.samples_per_second:,.0f} -> {p.larger_samples_per_second:,.0f} examples/s"
+    sizes = f"{p.sizes_seen} size{'s' if p.sizes_seen > 1 else ''}"
+    return f"{word}: {speeds} at {_size(p)}, by a fit to {sizes} of its own"
+
+
+def _loser(effect: Effect) -> str:
+    name = effect.job.replace(".", "/")
+    return f"{name} would have {_or_nothing(effect.beside)} in place of {_or_nothing(effect.without)}"
+
+
+def _or_nothing(size: Size | None) -> str:
+    return _size(size) if size else "nothing"
+
+
+def _size(of: Any) -> str:
+    return f"{of.ps} ps, {of.workers} workers"

@@ -1,0 +1,35 @@
+"""Why there is no job of this name to explain, at that moment. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, tzinfo
+
+from services.allocator.explaining.history import Moment
+from services.allocator.state import State
+from services.cli.absence import LISTED
+from services.cli.words import plain
+from shared.messages import Message
+
+
+def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | None = None) -> str:
+    """`later`: the newest acceptance of such a job in the whole log, if there is one."""
+    name, asked = key.replace(".", "/"), [a for a in there.state.asked.values() if a.request.key() == key]
+    if asked:
+        at = _time(asked[-1].asked_s, zone)
+        return f"job {name}, asked for at {at}, was not answered yet: is the allocator running?"
+    if there.rejected:
+        return plain(f"job {name} was refused: {'; '.join(there.rejected.reasons)}")
+    at, accepted_s = _time(there.at_s, zone), getattr(later, "accepted_s", 0.0)
+    if accepted_s > there.at_s:
+        return f"there was no job {name} at {at}: it was accepted at {_time(accepted_s, zone)}"
+    return f"the log tells of no job {name} up to {at}; {_listed(there.state)}"
+
+
+def _listed(state: State) -> str:
+    names = [key.replace(".", "/") for key in [*state.jobs, *reversed(state.closed)]]
+    rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f"it tells of {', '.join(names[:LISTED])}{rest}" if names else "nor of any other"
+
+
+def _time(at_s: float, zone: tzinfo | None) -> str:
+    return f"{datetime.fromtimestamp(at_s, zone):%Y-%m-%d %H:%M:%S}"

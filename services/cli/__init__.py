@@ -5,5 +5,6 @@ standard output; what a person must know or do goes to standard error, in a line
 codes: 0 done, 1 refused or failed, 2 wrong use, 130 interrupted, 141 nobody reads on.
 
 Read first: `submit.py`, then `events.py`. Pure: `request_file`, `filters`, `sentences`, `event_line`, `jobs_table`,
-`standing`, `pod_choice`, `program_check`, `absence`, `moments`, `explained`, `unexplained`, `words`.
+`standing`, `pod_choice`, `program_check`, `absence`, `moments`, `explained`, `otherwise`, `unexplained`,
+`words`.
 """

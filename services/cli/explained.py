@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, tzinfo
 from typing import Any
 
-from services.allocator.explaining.change import (
-    Adds,
-    Change,
-    Frees,
-    Opens,
-    Raises,
-    Reports,
-    Settles,
-    Trains,
-    Waits,
-    Widens,
-)
 from services.allocator.explaining.explanation import Explanation, Ground, Holding, Means, Prospect
-from services.allocator.placing.misfit import told as amount
 from services.allocator.placing.placement import Size
 from services.allocator.proposal import Effect
 from services.allocator.simulator.log_file import Told
 from services.allocator.view import ENDED
+from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
 from services.cli.words import headline, lasting, plain
-from shared.messages import Resources
 from shared.subjects import tag_of
 
 WIDTH = 11
@@ -102,76 +89,9 @@ class _Words:
             yield f"nothing would help: {headline(self.e.nothing)}"
 
     def means(self, means: Means) -> str:
-        changes = " and ".join(TOLD[type(change)](change, self) for change in means.changes)
+        changes = " and ".join(otherwise(change, self.e, self.when) for change in means.changes)
         losers = "".join(f"; {_loser(other)}" for other in means.others)
         return f"{changes}: it would have {_holding(means.gives)}{losers}"
-
-
-# ---------------------------------------------------------------- what would be otherwise
-
-
-def _waits(change: Waits, words: _Words) -> str:
-    e = words.e
-    return (
-        f"only time, until {words.when(change.until_s)}" if change.until_s > e.at_s else "it is decided at this moment"
-    )
-
-
-def _settles(change: Settles, words: _Words) -> str:
-    names = ", ".join(name.replace(".", "/") for name in change.jobs)
-    return f"only what is wanted already{f', once {names} is changed' if names else ''}"
-
-
-def _trains(change: Trains, words: _Words) -> str:
-    whose = "" if change.job == f"{words.e.namespace}.{words.e.job}" else f" of {change.job.replace('.', '/')}"
-    return f"once generation {change.generation}{whose} trains"
-
-
-def _reports(change: Reports, words: _Words) -> str:
-    return f"once it has said how fast it is (taken to be {change.samples_per_second:,.0f} examples/s)"
-
-
-def _frees(change: Frees, words: _Words) -> str:
-    return f"{_amount(change.more)} more free on {change.node}"
-
-
-def _adds(change: Adds, words: _Words) -> str:
-    what = "one more node" if change.nodes == 1 else f"{change.nodes} more nodes"
-    return f"{what} {f'like {change.like}' if change.like else 'of a new shape'} ({amount(change.shape)})"
-
-
-def _opens(change: Opens, words: _Words) -> str:
-    return f"{change.node} taking tasks again"
-
-
-def _raises(change: Raises, words: _Words) -> str:
-    return f"priority {change.priority} in place of {words.e.priority}"
-
-
-def _widens(change: Widens, words: _Words) -> str:
-    asked = words.e.bounds
-    pairs = (
-        ("ps", change.ps, asked.ps),
-        ("workers", change.workers, asked.workers),
-        ("batch", change.batch, asked.batch),
-    )
-    told = [
-        f"{name} {now.min} to {now.max} (it is {then.min} to {then.max})" for name, now, then in pairs if now != then
-    ]
-    return f"asked for with {', '.join(told)}"
-
-
-TOLD: dict[type[Change], Callable[[Any, _Words], str]] = {
-    Waits: _waits,
-    Settles: _settles,
-    Trains: _trains,
-    Reports: _reports,
-    Frees: _frees,
-    Adds: _adds,
-    Opens: _opens,
-    Raises: _raises,
-    Widens: _widens,
-}
 
 
 # ---------------------------------------------------------------- words
@@ -188,12 +108,6 @@ def _places(has: Holding) -> list[str]:
     for node, roles in has.nodes.items():
         places.append(f"{node}: {', '.join(f'{count} {role}' for role, count in Counter(roles).items())}")
     return ["on " + "; ".join(places)]
-
-
-def _amount(more: Resources) -> str:
-    parts = [f"{more.cpu:g} cpu"] if more.cpu else []
-    parts += [f"{more.memory_gib:.4g} GiB"] if more.memory_gib else []
-    return ", ".join([*parts, f"{more.gpu} gpu"] if more.gpu else parts)
 
 
 def _prospect(p: Prospect) -> str:

@@ -9,22 +9,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import isfinite
+
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
-from services.allocator.explaining.aftermath import outcome
 from services.allocator.explaining.change import bounds_of
 from services.allocator.explaining.explanation import Explanation, Ground, Means, holding
 from services.allocator.explaining.history import Decided, Moment
 from services.allocator.explaining.prospect import prospect
-from services.allocator.explaining.remedies import remedies
+from services.allocator.explaining.remedies import hindrance, remedies
 from services.allocator.explaining.waiting import by_waiting, grounds
 from services.allocator.job import Job
 from services.allocator.rules import Rules
 from services.allocator.state import Closed
 from services.allocator.timing import due_s, retry_s
 from services.allocator.view import closed_view, phase_of
-from shared.messages import JobFinished
+from shared.messages import AllocationDecided, JobFinished
 
 OVER = "it is over"
 
@@ -77,7 +79,7 @@ def _means(moment: Moment, key: str, rules: Rules) -> tuple[tuple[Means, ...], s
         found = remedies(there, key, moment.at_s, rules)
         if found:
             return tuple(replace(means, changes=(*changes, *means.changes)) for means in found), ""
-        nothing = outcome(there, key, moment.at_s, rules).why.get(key, "")
+        nothing = hindrance(there, key, moment.at_s, rules)
     return (), nothing
 
 
@@ -109,18 +111,18 @@ def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
         bounds=bounds_of(job.request),
         samples=progress.samples if progress else 0,
         total_samples=progress.total_samples if progress else 0,
-        samples_per_second=progress.samples_per_second if progress else 0.0,
+        samples_per_second=progress.samples_per_second if progress and isfinite(progress.samples_per_second) else 0.0,
         runs=holding(job.runs) if job.runs else None,
         comes=holding(job.flies) if job.flies else None,
-        ground=_ground(moment.decided, job),
+        ground=_ground(moment.decided, job.wanted),
     )
 
 
-def _ground(decided: Decided | None, job: Job) -> Ground | None:
-    """By the log; by the state alone, where the log's beginning is gone."""
-    last = decided.decision if decided and decided.decision.uid == job.uid else job.wanted
+def _ground(decided: Mapping[int, Decided], last: AllocationDecided | None) -> Ground | None:
+    """Of what it has, or is about to have. Where the log's beginning is gone, the state alone knows it."""
     if last is None:
         return None
+    known = decided.get(last.revision)
     return Ground(
         decided_s=last.decided_s,
         generation=last.generation,
@@ -129,6 +131,6 @@ def _ground(decided: Decided | None, job: Job) -> Ground | None:
         gain_s=last.gain_s,
         cost_s=last.cost_s,
         cause=last.cause,
-        event=decided.event if decided else None,
+        event=known.event if known else None,
         alternatives=last.alternatives,
     )

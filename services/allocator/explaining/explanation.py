@@ -29,7 +29,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """The last decision, as it was told. `cause`: the id of the event that led to it; `event`: that, where known."""
+    """The decision that made it so, as it was told; the id of the event that led to it, and the event where known."""
 
     decided_s: float
     generation: int
@@ -62,8 +62,7 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`bounds`: as asked for; `runs`: what trains; `comes`: what is decided beyond that, and in flight; `since_s`: since
-    when it is in this phase.
+    """`bounds`: as asked for; `runs`: what trains, since `since_s`; `comes`: what is decided beyond that, in flight.
 
     `why` is the allocator's word of that moment, and `until_s` the time to which it waits, if it is only time. `means`
     are alternatives, each by itself enough; without any `nothing` says why.

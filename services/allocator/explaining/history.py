@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -20,8 +21,11 @@ from services.allocator.state import HEARD, State, apply
 from services.allocator.timing import Wish
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, TaskExited
 
+K = TypeVar("K")
+V = TypeVar("V")
 EVENTS_KEPT = 50_000
 """Of the newest events is known what they said, should a decision name one as its cause."""
+DECISIONS_KEPT = 64
 LOOKS_MOST = 200
 """So often, at most, is decided again."""
 
@@ -34,12 +38,15 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """The state at a time, the wishes that were held then, and what is known of one job besides."""
+    """The state at a time, the wishes that were held then, and what is known of one job besides.
+
+    `decided`: its newest decisions, by revision; `rejected`: the newest answer to a request of its name, if it is a no.
+    """
 
     state: State
     at_s: float
     wishes: dict[str, Wish]
-    decided: Decided | None
+    decided: dict[int, Decided]
     rejected: JobRejected | None
 
 
@@ -53,7 +60,7 @@ class History:
         self.key, self.rules, self.horizon_s = key, rules, max(rules.window_s, rules.max_delay_s)
         self.before, self.recent = before or State(), deque[Told]()
         self.events: dict[str, Told] = {}
-        self.decided: Decided | None = None
+        self.decided: dict[int, Decided] = {}
         self.rejected: JobRejected | None = None
 
     def hear(self, told: Told) -> None:
@@ -71,16 +78,16 @@ class History:
         self.events[said.id()] = told
         if isinstance(said, TaskExited) and said.key() == self.key:
             self.events[said.pod] = told  # what is replaced names the pod as its cause
-        while len(self.events) > EVENTS_KEPT:
-            del self.events[next(iter(self.events))]
+        _forget(self.events, EVENTS_KEPT)
 
     def _of_job(self, said: AllocationDecided | JobAccepted | JobRejected) -> None:
         if isinstance(said, AllocationDecided):
-            self.decided = Decided(said, self.events.get(said.cause))
+            self.decided[said.revision] = Decided(said, self.events.get(said.cause))
+            _forget(self.decided, DECISIONS_KEPT)
         elif isinstance(said, JobRejected):
             self.rejected = said
         else:
-            self.decided, self.rejected = None, None
+            self.decided, self.rejected = {}, None
 
     def moment(self, at_s: float) -> Moment:
         """All that was heard is folded; after what came together is decided again, as the allocator did."""
@@ -92,7 +99,7 @@ class History:
             state = _after(state, told)
             if following_s - looked_s >= self.horizon_s / LOOKS_MOST:
                 wishes, looked_s = self._wishes(state, told.at_s, wishes), told.at_s
-        return Moment(state, at_s, wishes, self.decided, self.rejected)
+        return Moment(state, at_s, wishes, dict(self.decided), self.rejected)
 
     def _wishes(self, state: State, now: float, wishes: Mapping[str, Wish]) -> dict[str, Wish]:
         return decide(state, now, self.rules, wishes).wishes
@@ -100,3 +107,9 @@ class History:
 
 def _after(state: State, told: Told) -> State:
     return apply(state, told.message, told.stream, told.sequence, told.at_s)
+
+
+def _forget(known: dict[K, V], most: int) -> None:
+    """The oldest, where there are more."""
+    while len(known) > most:
+        del known[next(iter(known))]

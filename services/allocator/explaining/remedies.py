@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from services.allocator.explaining.aftermath import Outcome, amount, held, outcome
 from services.allocator.explaining.bisection import least
-from services.allocator.explaining.change import AnyChange, Opens, Raises, Widens, bounds_of, changed
+from services.allocator.explaining.change import Adds, AnyChange, Opens, Raises, Widens, bounds_of, changed
 from services.allocator.explaining.explanation import Means, holding
-from services.allocator.explaining.rooms import added, freed, open_nodes
+from services.allocator.explaining.rooms import added, freed, largest, open_nodes
 from services.allocator.job import Job
 from services.allocator.proposal import Effect
 from services.allocator.rules import Rules
@@ -57,6 +57,16 @@ def remedies(state: State, key: str, now: float, rules: Rules) -> tuple[Means, .
     bench = Bench(state, key, now, rules)
     found = [*_of_others(bench), *filter(None, [_bounds(bench)])]
     return tuple(found or _together(bench))
+
+
+def hindrance(state: State, key: str, now: float, rules: Rules) -> str:
+    """Why it gets no more: as it is; and, where that is another reason, with all the room and bounds it could want."""
+    bench = Bench(state, key, now, rules)
+    wide = _more_of_both(bench.job, STEPS_MOST)
+    plenty = Bench(state, key, now, rules, (wide,))
+    as_it_is, with_all = bench.outcome(), plenty.outcome(Adds(nodes=1, shape=largest(plenty.job)))
+    reasons = dict.fromkeys(found.why.get(key, "") for found in (as_it_is, with_all))
+    return "; with more room and larger bounds: ".join(reasons)
 
 
 def _of_others(bench: Bench) -> Iterator[Means]:

@@ -54,7 +54,7 @@ def added(bench: Asked) -> Adds | None:
     found = [change for like in _shapes(bench.state) if (change := _count(bench, like)) is not None]
     if found:
         return min(found, key=lambda change: (change.nodes * change.shape.cpu, change.nodes, change.like))
-    large = _largest(bench.job)
+    large = largest(bench.job)
     if not bench.helps(Adds(nodes=1, shape=large)):
         return None
     return Adds(nodes=1, shape=_tight(bench, large, lambda shape: Adds(nodes=1, shape=shape)))
@@ -101,7 +101,7 @@ def _count(bench: Asked, like: CapacityChanged) -> Adds | None:
     return more(nodes) if nodes else None
 
 
-def _largest(job: Job) -> Resources:
+def largest(job: Job) -> Resources:
     """What all of the job takes at its largest, on one node."""
     sizes, request = job.request.resources or RoleResources(), job.request
     total = sizes.chief

@@ -1,0 +1,96 @@
+"""What would have to be otherwise for a job to get more, in words: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from services.allocator.explaining.change import (
+    Adds,
+    AnyChange,
+    Change,
+    Frees,
+    Opens,
+    Raises,
+    Reports,
+    Settles,
+    Trains,
+    Waits,
+    Widens,
+)
+from services.allocator.explaining.explanation import Explanation
+from services.allocator.placing.misfit import told as amount
+from shared.messages import Resources, Span
+
+When = Callable[[float], str]
+"""A point in time, in words."""
+
+
+def otherwise(change: AnyChange, e: Explanation, when: When) -> str:
+    return TOLD[type(change)](change, e, when)
+
+
+def _waits(change: Waits, e: Explanation, when: When) -> str:
+    later = change.until_s > e.at_s
+    return f"only time, until {when(change.until_s)}" if later else "it is decided at this moment"
+
+
+def _settles(change: Settles, e: Explanation, when: When) -> str:
+    names = ", ".join(name.replace(".", "/") for name in change.jobs)
+    return f"only what is wanted already{f', once {names} is changed' if names else ''}"
+
+
+def _trains(change: Trains, e: Explanation, when: When) -> str:
+    whose = "" if change.job == f"{e.namespace}.{e.job}" else f" of {change.job.replace('.', '/')}"
+    return f"once generation {change.generation}{whose} trains"
+
+
+def _reports(change: Reports, e: Explanation, when: When) -> str:
+    return f"once it has said how fast it is (taken to be {change.samples_per_second:,.0f} examples/s)"
+
+
+def _frees(change: Frees, e: Explanation, when: When) -> str:
+    return f"{_amount(change.more)} more free on {change.node}"
+
+
+def _adds(change: Adds, e: Explanation, when: When) -> str:
+    what = "one more node" if change.nodes == 1 else f"{change.nodes} more nodes"
+    return f"{what} {f'like {change.like}' if change.like else 'of a new shape'} ({amount(change.shape)})"
+
+
+def _opens(change: Opens, e: Explanation, when: When) -> str:
+    return f"{change.node} taking tasks again"
+
+
+def _raises(change: Raises, e: Explanation, when: When) -> str:
+    return f"priority {change.priority} in place of {e.priority}"
+
+
+def _widens(change: Widens, e: Explanation, when: When) -> str:
+    then = e.bounds
+    pairs = {"ps": (change.ps, then.ps), "workers": (change.workers, then.workers), "batch": (change.batch, then.batch)}
+    told = [f"{name} {_span(new)} ({_span(old)} now)" for name, (new, old) in pairs.items() if new != old]
+    return f"asked for with {', '.join(told)}"
+
+
+TOLD: dict[type[Change], Callable[[Any, Explanation, When], str]] = {
+    Waits: _waits,
+    Settles: _settles,
+    Trains: _trains,
+    Reports: _reports,
+    Frees: _frees,
+    Adds: _adds,
+    Opens: _opens,
+    Raises: _raises,
+    Widens: _widens,
+}
+
+
+def _amount(more: Resources) -> str:
+    parts = [f"{more.cpu:g} cpu"] if more.cpu else []
+    parts += [f"{more.memory_gib:.4g} GiB"] if more.memory_gib else []
+    return ", ".join([*parts, f"{more.gpu} gpu"] if more.gpu else parts)
+
+
+def _span(span: Span) -> str:
+    return f"{span.min} to {span.max}"

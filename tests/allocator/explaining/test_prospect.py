@@ -1,0 +1,39 @@
+"""Would more be faster?"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.explaining.prospect import prospect
+from services.allocator.job import Observed
+from tests.allocator.builders import Story, node, own, progress, resumed
+from tests.allocator.explaining.asking import KEY
+from tests.allocator.test_decide import running
+
+
+def grown(first: float, second: float) -> Story:
+    """Seen at 1 ps and 1 worker, and at 2 and 3."""
+    story = running(Story()).hear(progress(1, done=100, total=10**7, speed=first))
+    more = story.hear(node("n2", cpu=3)).decided()
+    new = own("mnist", *(task for task in more.tasks if task.node == "n2"))
+    story.hear(node("n2", cpu=3, free=0, own=new), resumed(2))
+    return story.hear(progress(2, done=200, total=10**7, speed=second, step=2))
+
+
+def test_a_job_that_scales_would_gain_by_more() -> None:
+    story = grown(100.0, 299.0)
+    found = prospect(story.state, KEY, story.rules)
+    assert found and found.faster and found.larger_samples_per_second > 1.05 * found.samples_per_second
+    assert found.sizes_seen == 2 and (found.ps, found.workers) > (2, 3)
+
+
+def test_a_job_that_more_tasks_do_not_help_would_not() -> None:
+    story = grown(100.0, 100.0)
+    flat = tuple(Observed(ps, workers, 32, 100.0) for ps in (1, 2, 3) for workers in (1, 2, 3, 4))
+    job = replace(story.state.jobs[KEY], observed=flat)
+    found = prospect(replace(story.state, jobs={KEY: job}), KEY, story.rules)
+    assert found and not found.faster and found.larger_samples_per_second < 1.05 * found.samples_per_second
+
+
+def test_of_a_job_whose_speed_nobody_saw_nothing_is_said() -> None:
+    assert prospect(running(Story()).state, KEY, Story().rules) is None

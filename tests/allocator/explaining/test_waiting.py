@@ -1,0 +1,128 @@
+"""What comes by itself: time, generations in flight, reports; each told, and then seen to come so."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.explaining.change import Reports, Settles, Trains, Waits
+from services.allocator.rules import Rules
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    abandoned,
+    accepted,
+    node,
+    own,
+    progress,
+    request,
+    resumed,
+    size,
+    span,
+)
+from tests.allocator.explaining.asking import kinds, only, why
+from tests.allocator.test_decide import running
+
+PATIENT = replace(AT_ONCE, window_s=2.0, max_delay_s=30.0, cooldown_s=10.0)
+
+
+def until_s(story: Story) -> float:
+    """To when only time stands in the way."""
+    (change,) = only(why(story), "waits").changes
+    assert isinstance(change, Waits)
+    return change.until_s
+
+
+def test_stabilisation_and_cooldown_end_when_they_are_said_to():
+    story = running(Story(PATIENT)).hear(node("n2", cpu=2))
+    story.decide()
+    due_s = until_s(story)
+    assert story.decide(after_s=due_s - story.now - 0.01) == ()
+    given = only(why(story), "waits").gives
+    grown = story.decided(after_s=0.02)
+    assert size(grown) == (given.ps, given.workers) == (2, 2)
+
+
+def test_a_wish_that_was_held_for_a_while_is_held_for_the_rest_only():
+    story = running(Story(replace(PATIENT, cooldown_s=0.0, window_s=5.0))).hear(node("n2", cpu=2))
+    story.decide()
+    heard_s = story.now
+    story.hear(progress(1, done=1, total=10**6, speed=10), after_s=3.0).decide()
+    assert until_s(story) == heard_s + 5.0
+
+
+def test_after_an_abandoned_generation_it_is_the_pause_that_is_waited_for():
+    story = running(Story(replace(AT_ONCE, backoff_s=4.0)))
+    story.hear(node("n2", cpu=2)).decided()
+    story.hear(abandoned(2)).decide()
+    assert until_s(story) == story.now + 4.0
+
+
+def test_what_will_be_decided_at_this_moment_is_said_so():
+    story = running(Story()).hear(node("n2", cpu=2))
+    assert until_s(story) == story.now and size(story.decided()) == (2, 2)
+
+
+def test_what_was_granted_but_a_part_comes_with_the_generation_in_flight():
+    story = running(Story())
+    story.hear(node("n2", cpu=2)).decided()
+    story.hear(node("n3", cpu=1))
+    means = only(why(story), "trains")
+    assert means.changes == (Trains(job="default.mnist", generation=2),) and means.gives.workers == 3
+    story.hear(resumed(2))
+    assert size(story.decided()) == (2, 3)
+
+
+def test_a_report_that_is_missing_is_what_it_waits_for():
+    story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
+    grown = story.hear(node("n2", cpu=2)).decided()
+    new = own("mnist", *(task for task in grown.tasks if task.node == "n2"))
+    story.hear(node("n2", cpu=2, free=0, own=new), resumed(2), node("n3", cpu=1))
+    story.decide()
+    found = why(story)
+    assert found.why == "waits for its speed at the size that it has" and kinds(found) == [["reports"]]
+    (change,) = found.means[0].changes
+    assert isinstance(change, Reports) and change.generation == 2 and change.samples_per_second > 10
+    story.hear(progress(2, done=200, total=100_000, speed=change.samples_per_second))
+    assert size(story.decided()) == (2, 3) == (found.means[0].gives.ps, found.means[0].gives.workers)
+
+
+def test_a_policys_own_time_is_found_to_the_second():
+    """`weir` lets a job grow once its last pause is less than a tenth of its time."""
+    story = running(Story(replace(AT_ONCE, policy="weir")))
+    story.hear(progress(1, done=100, total=10**7, speed=10), node("n2", cpu=2))
+    story.decided()
+    story.hear(resumed(2, pause_s=10.0), progress(2, done=200, total=10**7, speed=20, step=2))
+    resumed_s = story.now - 1.0
+    story.hear(node("n3", cpu=2))
+    assert resumed_s + 100 <= until_s(story) <= resumed_s + 102
+    assert story.decide(after_s=90.0) == () and story.decide(after_s=12.0) != ()
+
+
+def test_of_two_that_wait_the_later_one_has_what_the_first_one_leaves():
+    """The first takes its room in the same pass: nothing in flight is counted as free."""
+    asked = request("second", workers=span(1, most=1), ps=span(1, most=1))
+    story = Story().hear(node(cpu=3), accepted(), accepted(asked, uid=2))
+    story.decided()
+    found = why(story, key="default.second")
+    assert found.phase == "Pending" and kinds(found) == [["adds"]]
+
+
+def test_what_is_wanted_of_others_comes_first():
+    """A job that runs makes room for one that waits and is shorter; who waits gets it once the other has shrunk."""
+    story = _two_of_weir()
+    found = why(story, key="default.second")
+    assert found.phase == "Pending" and found.means, found
+    (means,) = found.means
+    last = means.changes[-1] if not isinstance(means.changes[-1], Reports) else means.changes[-2]
+    assert isinstance(last, (Trains, Settles, Waits))
+
+
+def _two_of_weir() -> Story:
+    long = accepted(request(workers=span(4, 1, 4), ps=span(1)))
+    story = Story(replace(Rules(), policy="weir")).hear(node(cpu=6), long)
+    first = story.decided()
+    story.hear(node(cpu=6, free=0, own=own("mnist", *first.tasks)), resumed(1, pause_s=0.1))
+    story.hear(progress(1, done=100, total=10**8, speed=10))
+    story.hear(accepted(request("second", ps=span(1), workers=span(1)), uid=2), after_s=500.0)
+    story.decide()
+    return story

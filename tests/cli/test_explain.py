@@ -1,0 +1,147 @@
+"""`weir explain`: asked of a real server's log, now and at a moment that has passed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+
+from services.allocator import memory
+from services.allocator.state import State, apply
+from shared import bus as wire
+from shared.bus import Bus
+from shared.messages import JobRejected, Message
+from shared.subjects import FACTS, ORDERS
+from tests.allocator.builders import Story, accepted, node, own, resumed
+from tests.cli.conftest import Prompt
+from tests.conftest import NatsServer
+from tests.shared.words import one_of_each
+
+APART_S = 0.05
+"""Between two messages of which the order of storing in two streams matters."""
+
+
+async def told(bus: Bus, *messages: Message) -> None:
+    for message in messages:
+        await bus.publish(message)
+        await asyncio.sleep(APART_S)
+
+
+async def started(bus: Bus) -> None:
+    """A job of one ps and one worker that fills its node, and trains."""
+    first = Story().hear(node(cpu=3), accepted()).decided()
+    listed = node(cpu=3, free=0, own=own("mnist", *first.tasks), observed_s=1.0)
+    await told(bus, node(cpu=3), accepted(), first, msgspec.structs.replace(listed, seen="1"), resumed(1))
+
+
+async def test_it_says_what_a_job_has_why_and_what_would_get_it_more(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await started(bus)
+
+    said = await prompt("explain", "mnist", "--nats", nats_url)
+
+    lines = [line.strip() for line in said.out.splitlines()]
+    assert (said.code, said.err) == (0, "") and lines[0].startswith("default/mnist at ")
+    assert lines[1].startswith("has        1 ps, 1 workers, batch 32, with the chief 3 cpu")
+    assert lines[4].startswith("after job.accepted at ") and "now        no node has room for another ps" in lines
+    assert any(line.startswith("for more   one more node like n1") for line in lines)
+
+
+async def test_a_past_moment_is_told_as_it_was(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await started(bus)
+    then = datetime.fromtimestamp(time.time(), UTC).isoformat()
+    await asyncio.sleep(APART_S)
+    await told(bus, node("n2", cpu=4))
+
+    before = await prompt("explain", "mnist", "--nats", nats_url, "--json", "--at", then)
+    after = await prompt("explain", "mnist", "--nats", nats_url, "--json")
+
+    was, is_ = (json.loads(said.out) for said in (before, after))
+    assert was["why"] == "no node has room for another ps" and was["at_s"] < is_["at_s"]
+    assert is_["why"].startswith("will have 2 ps and 4 workers, if still so") and is_["until_s"] > is_["at_s"]
+    assert [means["changes"][0]["what"] for means in is_["means"]] == ["waits"]
+
+
+async def test_before_there_was_such_a_job_it_is_told_when_it_came(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, msgspec.structs.replace(accepted(), accepted_s=time.time()))
+
+    said = await prompt("explain", "mnist", "--nats", nats_url, "--at", "-10m")
+
+    assert said.code == 1 and "there was no job default/mnist at" in said.err and "it was accepted at" in said.err
+
+
+async def test_a_job_that_nobody_knows_is_no_riddle(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, accepted(), JobRejected(job="second", uid=9, reasons=("policy: there is none",)))
+
+    unknown = await prompt("explain", "mnsit", "--nats", nats_url)
+    refused = await prompt("explain", "second", "--nats", nats_url)
+
+    assert unknown.code == 1 and unknown.err.endswith("it tells of default/mnist\n")
+    assert refused.code == 1 and refused.err.endswith("job default/second was refused: policy: there is none\n")
+
+
+async def test_what_has_not_come_yet_is_wrong_use(nats_url: str, bus: Bus, prompt: Prompt) -> None:
+    said = await prompt("explain", "mnist", "--nats", nats_url, "--at", "2099-01-01")
+
+    assert said.code == 2 and "has not come yet" in said.err
+
+
+async def test_where_the_beginning_is_gone_it_says_so_and_the_stored_state_stands_in(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
+    await started(bus)
+    await remembered(bus)
+    await bus.js.purge_stream(FACTS)
+    await told(bus, node("n2", cpu=2))
+
+    said = await prompt("explain", "mnist", "--nats", nats_url, "--json")
+    found = json.loads(said.out)
+
+    assert found["runs"]["nodes"] == {"n1": ["chief", "ps", "worker"]}
+    assert "will have 2 ps and 2 workers" in found["why"]
+    assert found["notes"][0].startswith(f"3 messages at the beginning of {FACTS} are gone") and len(found["notes"]) == 2
+
+
+async def test_a_stored_state_that_knows_of_later_is_of_no_use_for_before(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
+    await started(bus)
+    then = datetime.fromtimestamp(time.time(), UTC).isoformat()
+    await asyncio.sleep(APART_S)
+    await told(bus, node("n2", cpu=2))
+    await remembered(bus)
+    await bus.js.purge_stream(FACTS, seq=2)
+
+    said = await prompt("explain", "mnist", "--nats", nats_url, "--json", "--at", then)
+    found = json.loads(said.out)
+
+    assert len(found["notes"]) == 1 and found["notes"][0].startswith("1 messages at the beginning")
+    assert "n2" not in said.out
+
+
+async def remembered(bus: Bus) -> None:
+    """As the allocator stores its state."""
+    state = State()
+    for stream in (ORDERS, FACTS):
+        for sequence in range(1, (await bus.js.stream_info(stream)).state.last_seq + 1):
+            raw = await bus.js.get_msg(stream, sequence)
+            message = wire.subjects.decode(raw.subject or "", raw.data or b"")
+            state = apply(state, message, stream, sequence, raw.time.timestamp() if raw.time else 0.0)
+    await memory.remember(await bus.bucket(wire.STATE), state)
+
+
+async def test_whatever_the_log_holds_is_no_hindrance(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, *one_of_each())
+
+    said = await prompt("explain", "digits", "--nats", nats_url)
+
+    assert said.code in (0, 1) and "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("at", ["soon", "25:00"])
+async def test_what_is_no_time_is_wrong_use(at: str, nats_server: NatsServer, prompt: Prompt) -> None:
+    with pytest.raises(SystemExit):
+        await prompt("explain", "mnist", "--nats", nats_server.url, "--at", at)

@@ -1,0 +1,86 @@
+"""An explanation in words."""
+
+from __future__ import annotations
+
+from datetime import UTC
+
+from msgspec.structs import replace
+
+from services.allocator.explaining.explanation import Explanation
+from services.cli.explained import told
+from shared.messages import JobFinished
+from tests.allocator.builders import AT_ONCE, UID, Story, accepted, node, progress
+from tests.allocator.explaining.asking import why
+from tests.allocator.explaining.test_remedies import _two_jobs
+from tests.allocator.test_decide import running
+
+
+def lines(explanation: Explanation) -> list[str]:
+    return told(explanation, UTC)
+
+
+def test_all_of_a_job_that_runs() -> None:
+    story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
+    story.hear(node("n2", cpu=4, free=0.5))
+    more = "it would have 2 ps, {} workers, batch 32, with the chief {} cpu, {} GiB in all"
+    had = "1 ps, 1 workers, batch 32, with the chief 3 cpu, 3 GiB in all"
+    assert lines(why(story))[:8] == [
+        "default/mnist at 1970-01-01 00:16:46: policy config-manager, priority 0",
+        f"  has        {had}, for 2 s, 10 examples/s, 0.5 % done",
+        "             on n1: 1 chief, 1 ps, 1 worker",
+        "  because    the first size (decided at 00:16:42, generation 1)",
+        "             after job.accepted at 00:16:42: default/mnist is accepted as job 1, policy of the cluster",
+        "  now        no node has room for another ps",
+        f"  for more   1.5 cpu more free on n2: {more.format(2, 5, 5)}",
+        f"             one more node like n1 (3 cpu, 64 GiB): {more.format(3, 6, 6)}",
+    ]
+    assert lines(why(story))[-1].startswith("  faster?    more would be faster: 10 -> ")
+
+
+def test_what_is_in_flight_and_what_lost() -> None:
+    story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
+    story.hear(node("n2", cpu=2)).decided()
+    said = lines(why(story))
+    assert "  is to have 2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
+    assert any("to save 4995.0 s for a pause of 5.0 s (decided at 00:16:46, generation 2)" in line for line in said)
+    assert "  not        2 ps, 3 workers, batch 32: no node has room for another worker" in said
+    assert any(line.startswith("  for more   once generation 2 trains and ") for line in said)
+
+
+def test_time_is_told_as_time() -> None:
+    story = running(Story(replace(AT_ONCE, cooldown_s=10.0))).hear(node("n2", cpu=2))
+    story.decide()
+    said = lines(why(story))
+    assert said[5].endswith("if still so: free resources exist (until 00:16:54)")
+    assert said[6].startswith("  for more   only time, until 00:16:54: it would have 2 ps, 2 workers")
+    story.now += 86_400.0
+    assert lines(why(story))[3].endswith("(decided at 1970-01-01 00:16:42, generation 1)")
+
+
+def test_who_would_have_less_is_named() -> None:
+    said = lines(why(_two_jobs(), key="default.second"))
+    assert any(
+        "priority 1 in place of 0: it would have 1 ps, 2 workers" in line
+        and line.endswith("; default/mnist would have 1 ps, 1 workers in place of 1 ps, 2 workers")
+        for line in said
+    )
+
+
+def test_bounds_are_told_beside_those_there_are() -> None:
+    story = running(Story(), cpu=12)
+    story.decided()
+    assert any("asked for with workers 1 to 5 (1 to 4 now): " in line for line in lines(why(story)))
+
+
+def test_a_job_that_waits_and_one_that_is_over_have_nothing() -> None:
+    story = Story().hear(node(cpu=2), accepted())
+    assert lines(why(story))[1] == "  has        nothing: it waits, asked for at 00:16:42, 0 s ago"
+    story.hear(JobFinished(job="mnist", uid=UID, outcome="failed", cause="oh\x07 no", finished_s=story.now + 1))
+    said = lines(why(story))
+    assert said[1] == "  has        nothing: it is over (failed) since 00:16:43, 0 s"
+    assert said[-2:] == ["  now        oh no", "  for more   nothing would help: it is over"]
+
+
+def test_notes_come_last() -> None:
+    found = why(Story().hear(node(), accepted()))
+    assert lines(replace(found, notes=("a", "b")))[-2:] == ["  note       a", "             b"]

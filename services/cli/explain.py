@@ -87,7 +87,7 @@ async def _moment(bus: Bus, history: History, at_s: float) -> tuple[Moment, tupl
 async def _beginning(bus: Bus, stream: str) -> str:
     """Empty, if the log begins at its beginning."""
     first = (await bus.js.stream_info(stream)).state.first_seq
-    return f"{first - 1} messages at the beginning of {stream} are gone: what only they told is not known" * (first > 1)
+    return f"{stream} begins with message {first}: what only earlier ones told is not known" * (first > 1)
 
 
 async def _stored(bus: Bus, at_s: float) -> State | None:

@@ -89,7 +89,7 @@ class _Words:
             yield f"nothing would help: {headline(self.e.nothing)}"
 
     def means(self, means: Means) -> str:
-        changes = " and ".join(otherwise(change, self.e, self.when) for change in means.changes)
+        changes = otherwise(means.changes, self.e, self.when)
         losers = "".join(f"; {_loser(other)}" for other in means.others)
         return f"{changes}: it would have {_holding(means.gives)}{losers}"
 

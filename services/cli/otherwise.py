@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.allocator.explaining.change import (
@@ -24,29 +24,38 @@ from shared.messages import Resources, Span
 
 When = Callable[[float], str]
 """A point in time, in words."""
+BY_ITSELF = (Waits, Settles, Trains, Reports)
 
 
-def otherwise(change: AnyChange, e: Explanation, when: When) -> str:
-    return TOLD[type(change)](change, e, when)
+def otherwise(changes: Sequence[AnyChange], e: Explanation, when: When) -> str:
+    """First what comes by itself, then what somebody would have to do."""
+    if changes == (Waits(until_s=e.at_s),):
+        return "nothing more, it is being decided"
+    once, by_hand = (
+        " and ".join(TOLD[type(change)](change, e, when) for change in changes if isinstance(change, BY_ITSELF) == so)
+        for so in (True, False)
+    )
+    if not once:
+        return by_hand
+    return f"once {once}, {by_hand}" if by_hand else f"only time, until {once}"
 
 
 def _waits(change: Waits, e: Explanation, when: When) -> str:
-    later = change.until_s > e.at_s
-    return f"only time, until {when(change.until_s)}" if later else "it is decided at this moment"
+    return f"it is {when(change.until_s)}"
 
 
 def _settles(change: Settles, e: Explanation, when: When) -> str:
     names = ", ".join(name.replace(".", "/") for name in change.jobs)
-    return f"only what is wanted already{f', once {names} is changed' if names else ''}"
+    return f"what is wanted has come true{f' of {names}' if names else ''}"
 
 
 def _trains(change: Trains, e: Explanation, when: When) -> str:
     whose = "" if change.job == f"{e.namespace}.{e.job}" else f" of {change.job.replace('.', '/')}"
-    return f"once generation {change.generation}{whose} trains"
+    return f"generation {change.generation}{whose} trains"
 
 
 def _reports(change: Reports, e: Explanation, when: When) -> str:
-    return f"once it has said how fast it is (taken to be {change.samples_per_second:,.0f} examples/s)"
+    return f"it has said how fast it is (taken to be {change.samples_per_second:,.0f} examples/s)"
 
 
 def _frees(change: Frees, e: Explanation, when: When) -> str:

@@ -102,7 +102,7 @@ async def test_where_the_beginning_is_gone_it_says_so_and_the_stored_state_stand
 
     assert found["runs"]["nodes"] == {"n1": ["chief", "ps", "worker"]}
     assert "will have 2 ps and 2 workers" in found["why"]
-    assert found["notes"][0].startswith(f"3 messages at the beginning of {FACTS} are gone") and len(found["notes"]) == 2
+    assert found["notes"][0].startswith(f"{FACTS} begins with message 4:") and len(found["notes"]) == 2
 
 
 async def test_a_stored_state_that_knows_of_later_is_of_no_use_for_before(
@@ -118,7 +118,7 @@ async def test_a_stored_state_that_knows_of_later_is_of_no_use_for_before(
     said = await prompt("explain", "mnist", "--nats", nats_url, "--json", "--at", then)
     found = json.loads(said.out)
 
-    assert len(found["notes"]) == 1 and found["notes"][0].startswith("1 messages at the beginning")
+    assert len(found["notes"]) == 1 and found["notes"][0].startswith(f"{FACTS} begins with message 2:")
     assert "n2" not in said.out
 
 

@@ -44,7 +44,7 @@ def test_what_is_in_flight_and_what_lost() -> None:
     assert "  is to have 2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
     assert any("to save 4995.0 s for a pause of 5.0 s (decided at 00:16:46, generation 2)" in line for line in said)
     assert "  not        2 ps, 3 workers, batch 32: no node has room for another worker" in said
-    assert any(line.startswith("  for more   once generation 2 trains and ") for line in said)
+    assert any(line.startswith("  for more   once generation 2 trains, ") for line in said)
 
 
 def test_time_is_told_as_time() -> None:
@@ -52,7 +52,9 @@ def test_time_is_told_as_time() -> None:
     story.decide()
     said = lines(why(story))
     assert said[5].endswith("if still so: free resources exist (until 00:16:54)")
-    assert said[6].startswith("  for more   only time, until 00:16:54: it would have 2 ps, 2 workers")
+    assert said[6].startswith("  for more   only time, until it is 00:16:54: it would have 2 ps, 2 workers")
+    now = lines(why(running(Story()).hear(node("n2", cpu=2))))
+    assert now[6].startswith("  for more   nothing more, it is being decided: it would have ")
     story.now += 86_400.0
     assert lines(why(story))[3].endswith("(decided at 1970-01-01 00:16:42, generation 1)")
 

@@ -89,8 +89,13 @@ def said(state: State, actions: Iterable[AllocationDecided | JobFinished], now: 
 
 
 def rested(state: State, now: float) -> State:
-    jobs = {key: replace(job, resumed_s=now - DAY_S, abandonments=0) for key, job in state.jobs.items()}
-    return replace(state, jobs=jobs)
+    return replace(state, jobs={key: _rested(job, now - DAY_S) for key, job in state.jobs.items()})
+
+
+def _rested(job: Job, since_s: float) -> Job:
+    """The very same one, if it is so already: what is known of it is kept by that."""
+    done = job.resumed_s == since_s and not job.abandonments
+    return job if done else replace(job, resumed_s=since_s, abandonments=0)
 
 
 # ---------------------------------------------------------------- what was decided comes true

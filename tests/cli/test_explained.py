@@ -44,7 +44,7 @@ def test_what_is_in_flight_and_what_lost() -> None:
     assert "  is to have 2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
     assert any("to save 4995.0 s for a pause of 5.0 s (decided at 00:16:46, generation 2)" in line for line in said)
     assert "  not        2 ps, 3 workers, batch 32: no node has room for another worker" in said
-    assert any(line.startswith("  for more   once generation 2 trains, ") for line in said)
+    assert any(line.startswith("  for more   once generation 2 trains and it has said how fast it is") for line in said)
 
 
 def test_time_is_told_as_time() -> None:

@@ -31,7 +31,7 @@ from shared.messages import (
 )
 from shared.subjects import ORDERS
 
-ROUNDS = 8
+ROUNDS = 4
 """Decisions after each other that are looked at: one gives room, the next takes it."""
 DAY_S = 86_400.0
 DIGITS = 6

@@ -46,7 +46,7 @@ def _waits(change: Waits, e: Explanation, when: When) -> str:
 
 def _settles(change: Settles, e: Explanation, when: When) -> str:
     names = ", ".join(name.replace(".", "/") for name in change.jobs)
-    return f"what is wanted has come true{f' of {names}' if names else ''}"
+    return f"what is wanted{f' of {names}' if names else ''} has come true"
 
 
 def _trains(change: Trains, e: Explanation, when: When) -> str:

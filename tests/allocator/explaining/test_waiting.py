@@ -108,21 +108,23 @@ def test_of_two_that_wait_the_later_one_has_what_the_first_one_leaves():
 
 
 def test_what_is_wanted_of_others_comes_first():
-    """A job that runs makes room for one that waits and is shorter; who waits gets it once the other has shrunk."""
+    """A long job that runs makes room for a shorter one, which starts once that has shrunk."""
     story = _two_of_weir()
-    found = why(story, key="default.second")
-    assert found.phase == "Pending" and found.means, found
-    (means,) = found.means
-    last = means.changes[-1] if not isinstance(means.changes[-1], Reports) else means.changes[-2]
-    assert isinstance(last, (Trains, Settles, Waits))
+    assert why(story, key="default.second").why == "waits for room for a chief, 1 ps and 1 workers"
+    means = only(why(story, key="default.second"), "settles")
+    assert means.changes == (Settles(jobs=("default.mnist",)),)
+    shrunk = story.decided(after_s=20.0)
+    assert shrunk.job == "mnist"
+    story.hear(resumed(2), node(cpu=6, free=6 - len(shrunk.tasks), own=own("mnist", *shrunk.tasks)))
+    started = story.decided()
+    assert started.job == "second" and size(started) == (means.gives.ps, means.gives.workers)
 
 
 def _two_of_weir() -> Story:
-    long = accepted(request(workers=span(4, 1, 4), ps=span(1)))
-    story = Story(replace(Rules(), policy="weir")).hear(node(cpu=6), long)
+    """One job has all six cores and very long to go; another one waits."""
+    story = Story(Rules(policy="weir")).hear(node(cpu=6), accepted(request(workers=span(4, 1, 4), ps=span(1))))
     first = story.decided()
     story.hear(node(cpu=6, free=0, own=own("mnist", *first.tasks)), resumed(1, pause_s=0.1))
     story.hear(progress(1, done=100, total=10**8, speed=10))
-    story.hear(accepted(request("second", ps=span(1), workers=span(1)), uid=2), after_s=500.0)
-    story.decide()
+    story.hear(accepted(request("second", ps=span(1), workers=span(1)), uid=2), after_s=500.0).decide()
     return story

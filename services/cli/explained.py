@@ -75,7 +75,7 @@ class _Words:
         if ground.event:
             yield f"after {self.event(ground.event)}"
         elif ground.cause != "-":
-            yield f"after {ground.cause}, of which the log tells no more"
+            yield f"after {ground.cause}, which is not among the facts that were read"
 
     def event(self, event: Told) -> str:
         message = event.message

@@ -12,9 +12,10 @@ import pytest
 
 from services.allocator import memory
 from services.allocator.state import State, apply
+from services.cli import past
 from shared import bus as wire
 from shared.bus import Bus
-from shared.messages import JobRejected, Message
+from shared.messages import AllocationDecided, JobRejected, Message
 from shared.subjects import FACTS, ORDERS
 from tests.allocator.builders import Story, accepted, node, own, resumed
 from tests.cli.conftest import Prompt
@@ -103,6 +104,36 @@ async def test_where_the_beginning_is_gone_it_says_so_and_the_stored_state_stand
     assert found["runs"]["nodes"] == {"n1": ["chief", "ps", "worker"]}
     assert "will have 2 ps and 2 workers" in found["why"]
     assert found["notes"][0].startswith(f"{FACTS} begins with message 4:") and len(found["notes"]) == 2
+
+
+async def test_of_a_very_long_log_only_what_is_recent_is_read_and_the_cause_is_found_all_the_same(
+    bus: Bus, nats_url: str, prompt: Prompt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await started(bus)
+    for timer in ("WINDOW_S", "MAX_DELAY_S"):
+        monkeypatch.setenv(f"WEIR_ALLOCATOR_{timer}", "0")
+    decided_s, grown = time.time(), await grows(bus)
+    await remembered(bus)
+    whole = json.loads((await prompt("explain", "mnist", "--nats", nats_url, "--json")).out)
+    monkeypatch.setattr(past, "MANY", 0)
+    monkeypatch.setattr(past, "RECENT_S", 0.6)
+    await asyncio.sleep(decided_s + 1.0 - time.time())
+
+    late = json.loads((await prompt("explain", "mnist", "--nats", nats_url, "--json")).out)
+
+    assert late["ground"]["event"] == whole["ground"]["event"]
+    assert late["ground"]["event"]["message"]["node"] == "n2" and late["comes"] == whole["comes"]
+    assert grown.reason == late["ground"]["reason"] and len(late["notes"]) == 1 and whole["notes"] == []
+
+
+async def grows(bus: Bus) -> AllocationDecided:
+    """A second node comes, and the job gets it."""
+    more = node("n2", cpu=2)
+    first = (await bus.last(AllocationDecided, "default.mnist")).message
+    story = Story().hear(node(cpu=3), accepted(), first, resumed(1), more)
+    grown = msgspec.structs.replace(story.decided(), cause=more.id(), decided_s=time.time() + APART_S)
+    await told(bus, more, grown)
+    return grown
 
 
 async def test_a_stored_state_that_knows_of_later_is_of_no_use_for_before(

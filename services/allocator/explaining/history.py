@@ -19,7 +19,7 @@ from services.allocator.rules import Rules
 from services.allocator.simulator.log_file import Told
 from services.allocator.state import HEARD, State, apply
 from services.allocator.timing import Wish
-from shared.messages import AllocationDecided, JobAccepted, JobRejected, TaskExited
+from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, TaskExited
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,6 +103,11 @@ class History:
 
     def _wishes(self, state: State, now: float, wishes: Mapping[str, Wish]) -> dict[str, Wish]:
         return decide(state, now, self.rules, wishes).wishes
+
+
+def is_cause(message: Message, cause: str) -> bool:
+    """Its id; of what was replaced, the name of the pod."""
+    return cause in (message.id(), message.pod if isinstance(message, TaskExited) else "")
 
 
 def _after(state: State, told: Told) -> State:

@@ -1,0 +1,94 @@
+"""The log up to a moment, read for one job. Edge.
+
+It is read from its beginning, so that every wish and every cause is known. Where the beginning is gone, or very long
+ago, the allocator's own stored state stands in for it, if the moment is not before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from msgspec.structs import replace
+from nats.js.errors import NotFoundError
+
+from services.allocator import memory
+from services.allocator.explaining.explanation import Ground
+from services.allocator.explaining.history import History, Moment, is_cause
+from services.allocator.rules import Rules
+from services.allocator.simulator.log_file import Told
+from services.allocator.state import State
+from services.cli.filters import filters
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from shared.bus import Bus
+from shared.messages import DeadLetter
+from shared.subjects import FACTS, ORDERS
+
+MANY = 200_000
+"""Facts; of more than these only the recent ones are read, where the stored state is of use. Orders are far fewer."""
+RECENT_S = 600.0
+"""So much is read of them, besides the time for which a wish is held back."""
+CLOCKS_S = 5.0
+"""By so much the server's clock may be ahead of the allocator's."""
+STORED = "earlier facts are known by the allocator's own stored state alone"
+
+
+async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, tuple[str, ...]]:
+    """All that the log tells up to then, and what it does not tell any more."""
+    history, since_s = History(key, rules), None
+    notes = tuple([said for stream in (ORDERS, FACTS) if (said := await _beginning(bus, stream))])
+    many = (await bus.js.stream_info(FACTS)).state.messages > MANY
+    if (notes or many) and (stored := await _stored(bus, at_s)):
+        history.before, since_s = stored, at_s - RECENT_S - history.horizon_s if many else None
+        notes = (*notes, STORED)
+    wanted = [Wanted(ORDERS, filters(ORDERS)), Wanted(FACTS, filters(FACTS), since_s=since_s)]
+    async with aclosing(_told(bus, wanted, at_s)) as messages:
+        async for told in messages:
+            history.hear(told)
+    return history.moment(at_s), notes
+
+
+async def with_event(bus: Bus, ground: Ground | None) -> Ground | None:
+    """With the fact that led to the decision, if it was too long ago to have been read."""
+    if ground is None or ground.event is not None or ground.cause == "-":
+        return ground
+    wanted = [Wanted(FACTS, filters(FACTS), since_s=ground.decided_s - RECENT_S)]
+    async with aclosing(_told(bus, wanted, ground.decided_s + CLOCKS_S)) as messages:
+        async for told in messages:
+            if is_cause(told.message, ground.cause):
+                return replace(ground, event=told)
+    return ground
+
+
+async def _told(bus: Bus, wanted: list[Wanted], until_s: float) -> AsyncGenerator[Told, None]:
+    async with aclosing(read(bus, wanted, follow=False)) as entries:
+        async for entry in entries:
+            if entry.stored_s > until_s:
+                return
+            if not isinstance(entry.said, DeadLetter):
+                yield Told(entry.stored_s, entry.stream, entry.sequence, entry.said)
+
+
+async def _beginning(bus: Bus, stream: str) -> str:
+    """Empty, if the log begins at its beginning."""
+    first = (await bus.js.stream_info(stream)).state.first_seq
+    return f"{stream} begins with message {first}: what only earlier ones told is not known" * (first > 1)
+
+
+async def _stored(bus: Bus, at_s: float) -> State | None:
+    """The allocator's stored state; None where there is none, or where it knows of what came after the moment."""
+    state = await memory.recall(bus)
+    for stream, sequence in state.sequences.items():
+        if await _stored_s(bus, stream, sequence) > at_s:
+            return None
+    return state if state.sequences else None
+
+
+async def _stored_s(bus: Bus, stream: str, sequence: int) -> float:
+    """When a message was stored; long ago, where it is gone."""
+    try:
+        raw = await bus.js.get_msg(stream, sequence)
+    except NotFoundError:
+        return 0.0
+    return raw.time.timestamp() if raw.time else 0.0

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.allocator.decide import decide
-from services.allocator.explaining.aftermath import amount, given_more, held, outcome
+from services.allocator.explaining.aftermath import amount, given_more, held, outcome, said
 from services.allocator.explaining.change import Reports, Settles, Trains, Waits, changed
 from services.allocator.explaining.explain import explained
 from services.allocator.explaining.explanation import Explanation, Means
@@ -47,7 +47,16 @@ def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
     if by_hand:
         states = [changed(state, key, by_hand) for _, state in grounds(there.state, key, there.at_s, rules)]
         return any(outcome(state, key, there.at_s, rules).given for state in states)
-    (only,) = means.changes if len(means.changes) == 1 else (None,)
-    if isinstance(only, Waits) and only.until_s <= there.at_s:
-        return given_more(decide(there.state, there.at_s, rules, there.wishes), job) is not None
-    return True
+    only = means.changes[0] if len(means.changes) == 1 else None
+    return grows_at(there, key, rules, only.until_s) if isinstance(only, Waits) else True
+
+
+def grows_at(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
+    """As the allocator looks: now, when the wish has to begin at the latest, and then."""
+    state, wishes, job = there.state, there.wishes, there.state.jobs[key]
+    for now in (there.at_s, max(there.at_s, until_s - rules.window_s), until_s):
+        found = decide(state, now, rules, wishes)
+        if given_more(found, job):
+            return True
+        state, wishes = said(state, found.actions, now), found.wishes
+    return False

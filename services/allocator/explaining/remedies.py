@@ -89,9 +89,9 @@ def _together(bench: Bench) -> Iterator[Means]:
 
 def _opened(bench: Bench) -> Opens | None:
     """The node with most cores free of those that take no tasks, if one is enough."""
-    closed = [n for n in bench.state.nodes.values() if n.node not in open_nodes(bench.state)]
-    largest = sorted(closed, key=lambda n: (-n.free.cpu, n.node))[:OPENED_MOST]
-    return next((change for change in (Opens(node=n.node) for n in largest) if bench.helps(change)), None)
+    takes = open_nodes(bench.state)
+    closed = sorted((n for n in bench.state.nodes.values() if n.node not in takes), key=lambda n: (-n.free.cpu, n.node))
+    return next((change for change in (Opens(node=n.node) for n in closed[:OPENED_MOST]) if bench.helps(change)), None)
 
 
 # ---------------------------------------------------------------- priority
@@ -101,7 +101,7 @@ def _priority(bench: Bench) -> Means | None:
     """The lowest that helps, and who would have less by it."""
     own, others = bench.job.request.priority, [j.request.priority for j in bench.state.jobs.values()]
     most = max(STEPS_MOST, max(others) - own + 1)
-    step = least(most, lambda higher: bench.helps(Raises(priority=own + higher)))
+    step = least(most, lambda higher: higher > 0 and bench.helps(Raises(priority=own + higher)))
     means = bench.means(Raises(priority=own + step)) if step else None
     return replace(means, others=_losers(bench, means.changes[-1])) if means else None
 
@@ -129,7 +129,7 @@ def _bounds(bench: Bench) -> Means | None:
 
 
 def _stepped(bench: Bench, bounds: Bounds) -> Means | None:
-    step = least(STEPS_MOST, lambda step: bench.helps(bounds(bench.job, step)))
+    step = least(STEPS_MOST, lambda step: step > 0 and bench.helps(bounds(bench.job, step)))
     return bench.means(bounds(bench.job, step)) if step else None
 
 

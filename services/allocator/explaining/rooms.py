@@ -86,11 +86,11 @@ def _candidates(bench: Asked) -> list[CapacityChanged]:
 
 
 def _shapes(state: State) -> list[CapacityChanged]:
-    """A node of each, the smallest first."""
+    """A node of each, the first by name; of very many shapes the largest."""
     alike: dict[Resources, CapacityChanged] = {}
-    for node in sorted(state.nodes.values(), key=lambda n: (_size(n.allocatable), n.node)):
+    for node in sorted(state.nodes.values(), key=lambda n: n.node):
         alike.setdefault(node.allocatable, node)
-    return list(alike.values())[:SHAPES_LOOKED_AT]
+    return sorted(alike.values(), key=lambda n: _size(n.allocatable))[-SHAPES_LOOKED_AT:]
 
 
 def _count(bench: Asked, like: CapacityChanged) -> Adds | None:

@@ -54,7 +54,7 @@ def _by_settling(state: State, key: str, now: float, rules: Rules) -> Means | No
         found = outcome(heard(trained(state, now), key, now, *reports), key, now, rules)
         if found.given:
             others = tuple(name for name in found.state.jobs if _moved(state, found.state, name) and name != key)
-            return Means(changes=(Settles(jobs=others), *reports), gives=holding(found.given))
+            return Means(changes=(*_own(state, key), Settles(jobs=others), *reports), gives=holding(found.given))
     return None
 
 
@@ -68,8 +68,7 @@ def grounds(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
     """
     job = state.jobs[key]
     there = rested(trained(state, now), now)
-    own = () if job.coming is None else (Trains(job=key, generation=job.coming),)
-    report = _report(there, key, rules)
+    own, report = _own(state, key), _report(there, key, rules)
     if report is None or job.progress is None:
         yield own, there
     if report is not None:
@@ -80,9 +79,7 @@ def grounds(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
 
 
 def _rungs(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
-    flying = [job for job in state.jobs.values() if job.coming is not None]
-    own = tuple(Trains(job=job.key, generation=job.coming or 0) for job in flying if job.key == key)
-    all_ = tuple(Trains(job=job.key, generation=job.coming or 0) for job in flying)
+    own, all_ = _own(state, key), tuple(flight for each in state.jobs for flight in _own(state, each))
     rungs: list[Rung] = [((), state)]
     rungs += [(own, trained(state, now, {key}))] if own else []
     rungs += [(all_, trained(state, now))] if len(all_) > len(own) else []
@@ -91,6 +88,12 @@ def _rungs(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
         report = _report(there, key, rules)
         if report is not None:
             yield (*changes, report), heard(there, key, now, report)
+
+
+def _own(state: State, key: str) -> tuple[Trains, ...]:
+    """What is in flight of a job."""
+    coming = state.jobs[key].coming
+    return () if coming is None else (Trains(job=key, generation=coming),)
 
 
 def _in_time(

@@ -44,6 +44,8 @@ def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
     """By deciding once more, with what is said to be otherwise."""
     job, by_hand = there.state.jobs[key], [c for c in means.changes if not isinstance(c, BY_ITSELF)]
     assert (means.gives.gpu, means.gives.cpu) >= amount(held(job))[:2]
+    flies = job.coming is not None and not isinstance(means.changes[0], Waits)  # a lost task is replaced at once
+    assert not flies or Trains(job=key, generation=job.coming or 0) in means.changes
     if by_hand:
         states = [changed(state, key, by_hand) for _, state in grounds(there.state, key, there.at_s, rules)]
         return any(outcome(state, key, there.at_s, rules).given for state in states)

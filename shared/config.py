@@ -2,13 +2,14 @@
 
 A service's settings are a frozen struct whose fields come from the environment: `WEIR_<SERVICE>_<FIELD>` for its own
 and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer is a setting; all are logged at start.
+A mapping is written as JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 
@@ -45,8 +46,8 @@ def load(kind: type[C], service: str, environ: Mapping[str, str]) -> C:
         field = known[name]
         try:
             values[field] = _convert(text, kind, field)
-        except msgspec.ValidationError as error:
-            wrong.append(f"{name}={text!r}: {error}")
+        except msgspec.DecodeError as error:
+            wrong += [f"{name}={text!r}: {reason}" for reason in str(error).splitlines()]
     wrong += _missing(kind, known, environ)
     if wrong:
         raise BadSettings("\n".join(wrong))
@@ -73,5 +74,20 @@ def _missing(kind: type[C], known: Mapping[str, str], environ: Mapping[str, str]
 
 
 def _convert(text: str, kind: type[C], field: str) -> Any:
-    types = {f.name: f.type for f in msgspec.structs.fields(kind)}
-    return msgspec.convert(text, types[field], strict=False)
+    wanted = {f.name: f.type for f in msgspec.structs.fields(kind)}[field]
+    if get_origin(wanted) is dict:
+        return _mapping(msgspec.json.decode(text), wanted)
+    return msgspec.convert(text, wanted, strict=False)
+
+
+def _mapping(raw: Any, wanted: Any) -> Any:
+    """Of JSON; raises a `ValidationError` with a line for each entry that is wrong."""
+    reasons = []
+    for key, value in raw.items() if isinstance(raw, dict) else ():
+        try:
+            msgspec.convert({key: value}, wanted)
+        except msgspec.ValidationError as error:
+            reasons.append(f"{key}: {str(error).replace('`$[...]', '`$')}")
+    if reasons:
+        raise msgspec.ValidationError("\n".join(reasons))
+    return msgspec.convert(raw, wanted)

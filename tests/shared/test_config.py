@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 import pytest
+from msgspec import Meta
 
 from shared import config
 from shared.config import BadSettings, Common
+
+
+class Oven(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    degrees: Annotated[int, Meta(ge=0)] = 0
 
 
 class Settings(Common, frozen=True, kw_only=True):
@@ -15,6 +21,7 @@ class Settings(Common, frozen=True, kw_only=True):
     wait_s: float = 2.0
     mode: Literal["slow", "fast"] = "slow"
     tries: int = 3
+    ovens: dict[str, Oven] = {}
 
 
 def load(**environ: str) -> Settings:
@@ -61,3 +68,21 @@ def test_a_setting_without_a_default_that_is_missing_is_named() -> None:
 def test_a_missing_setting_is_listed_beside_the_wrong_ones() -> None:
     with pytest.raises(BadSettings, match=r"(?s)WEIR_BAKER_TRIES.*WEIR_BAKER_NODE|WEIR_BAKER_NODE.*WEIR_BAKER_TRIES"):
         load(WEIR_BAKER_TRIES="many")
+
+
+def test_a_mapping_is_written_as_json() -> None:
+    chosen = load(WEIR_BAKER_NODE="n1", WEIR_BAKER_OVENS='{"left": {"degrees": 220}, "right": {}}')
+    assert chosen.ovens == {"left": Oven(220), "right": Oven()}
+
+
+def test_each_wrong_entry_of_a_mapping_is_told_at_once() -> None:
+    with pytest.raises(BadSettings) as caught:
+        load(WEIR_BAKER_NODE="n1", WEIR_BAKER_OVENS='{"left": {"degrees": -1}, "right": {"degree": 1}, "back": {}}')
+    told = str(caught.value).splitlines()
+    assert len(told) == 2 and "left: Expected `int` >= 0" in told[0] and "right: " in told[1] and "`degree`" in told[1]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "220", '{"left": 1}'])
+def test_what_is_no_mapping_is_told(text: str) -> None:
+    with pytest.raises(BadSettings, match="WEIR_BAKER_OVENS"):
+        load(WEIR_BAKER_NODE="n1", WEIR_BAKER_OVENS=text)

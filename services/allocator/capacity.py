@@ -8,13 +8,15 @@ ended, is reserved no longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
+from functools import reduce
 
 from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.placing.placement import Node, less
+from services.allocator.placing.quota import Quota
 from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskPlan
 
@@ -25,7 +27,7 @@ Pods = frozenset[tuple[str, str, Resources]]
 
 def free_nodes(state: State) -> list[Node]:
     """Every node with what is neither used nor promised."""
-    listed = frozenset[tuple[str, str, Resources]]().union(*map(_listed, state.nodes.values()))
+    listed = _all_listed(state)
     nodes = {name: _node(seen) for name, seen in state.nodes.items()}
     for job in state.jobs.values():
         for task in unlisted(job, listed):
@@ -33,6 +35,26 @@ def free_nodes(state: State) -> list[Node]:
                 has = _has(state.nodes[task.node]).get((job.request.namespace, job.pod(task)), Resources())
                 nodes[task.node] = _give(nodes[task.node], job.key, task.resources, has)
     return list(nodes.values())
+
+
+def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
+    """What each namespace that has a quota may still take: the quota less what its pods have, wherever they are listed,
+    and less what its decided tasks are to have beyond that.
+    """
+    used: dict[str, list[Resources]] = {namespace: [] for namespace in quotas}
+    for space, has in (each for seen in state.nodes.values() for each in _spaces(seen).items() if quotas):
+        used.get(space, []).append(has)
+    listed = _all_listed(state) if quotas else frozenset()
+    for job in (job for job in state.jobs.values() if job.request.namespace in quotas):
+        for task in unlisted(job, listed):
+            own = _has(state.nodes[task.node]) if task.node in state.nodes else {}
+            has = own.get((job.request.namespace, job.pod(task)), Resources())
+            used[job.request.namespace].append(less(task.resources, has))
+    return {space: less(quota.most(), reduce(_plus, used[space], Resources())) for space, quota in quotas.items()}
+
+
+def _all_listed(state: State) -> Pods:
+    return frozenset[tuple[str, str, Resources]]().union(*map(_listed, state.nodes.values()))
 
 
 def unlisted(job: Job, listed: Set[tuple[str, str, Resources]]) -> Iterator[TaskPlan]:
@@ -71,7 +93,15 @@ def _decided_pods(decision: AllocationDecided) -> Pods:
     return frozenset([(namespace, f"{job}-{task.role}-{task.serial}", task.resources) for task in decision.tasks])
 
 
+def _own_by_namespace(seen: CapacityChanged) -> dict[str, Resources]:
+    spaces: dict[str, Resources] = {}
+    for own in seen.own:
+        spaces[own.namespace] = _plus(spaces.get(own.namespace, Resources()), own.resources)
+    return spaces
+
+
 _node, _listed, _has, _pods = Kept(_plain_node), Kept(_own_pods), Kept(_own_resources), Kept(_decided_pods)
+_spaces = Kept(_own_by_namespace)
 
 
 def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.allocator.allowance import allowed, short, short_at_start
 from services.allocator.job import Job
 from services.allocator.payback import Payback, payback
 from services.allocator.placing.misfit import misfit
@@ -43,9 +44,11 @@ def changed(
     if want is None:
         return Verdict(why="the policy leaves it as it is")
     if want.size == NOTHING:
-        return Verdict(why=want.reason)
+        floor = Size(job.request.ps.min, job.request.workers.min)
+        return Verdict(why=short_at_start(job, floor, wanted_sizes(job, None, rules), room, rules) or want.reason)
     if runs is None:
         return _started(job, want, room, now, rules, cause)
+    want = allowed(job, runs, want, room, rules)
     if (size_of(runs), runs.batch) == (want.size, want.batch):
         return _stays(job, runs, want, wish, room, now, rules, cause)
     return _resized(job, runs, want, wish, room, now, rules, cause)
@@ -54,14 +57,16 @@ def changed(
 def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
     least = Size(min(want.ps, job.request.ps.min), min(want.workers, job.request.workers.min))
     sizes = wanted_sizes(job, want.sizes, rules)
+    quota = short_at_start(job, want.size, sizes, room, rules)
+    floor = short_at_start(job, least, sizes, room, rules)
     tasks = place_most(room, job.key, (), want.size, least, sizes, job.serials)
     if tasks is None:
         room_for = f"waits for room for a chief, {least.ps} ps and {least.workers} workers"
         needed = [role for role in ROLES if least.of(role)]
-        return Verdict(why=misfit(room, needed, sizes) or room_for)
+        return Verdict(why=misfit(room, needed, sizes) or floor or room_for)
     full = len(tasks) == 1 + want.ps + want.workers
-    reason = want.reason if full else f"{want.reason}, as far as there is room"
-    others = () if full else (_lost_size(want, "not enough room"),)
+    reason = want.reason if full else f"{want.reason}, as far as {'its quota allows' if quota else 'there is room'}"
+    others = () if full else (_lost_size(want, quota or "not enough room"),)
     return _granted(job, tasks, want, now, reason, cause, alternatives=others)
 
 
@@ -80,7 +85,8 @@ def _stays(
         return Verdict(why=told, wake_s=held_s(held, rules), wish=held)
     tasks = in_place(room, job.key, runs.tasks, sizes)
     if tasks == runs.tasks:
-        return Verdict(why=f"waits for room for more cores or memory: {want.reason}", wish=held)
+        waits = f"waits for room for more cores or memory: {want.reason}"
+        return Verdict(why=short(job, runs, want, room, rules) or waits, wish=held)
     reason = want.reason if alike(tasks, sizes) else f"{want.reason}, as far as there is room"
     return _granted(job, tasks, want, now, reason, held.cause)
 
@@ -106,7 +112,8 @@ def _resized(
     anew, sizes = place if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
     tasks = anew(room, job.key, runs.tasks, want.size, sizes, job.serials)
     if tasks is None:
-        return Verdict(why=f"waits for room for {want.ps} ps and {want.workers} workers", wish=held)
+        waits = f"waits for room for {want.ps} ps and {want.workers} workers"
+        return Verdict(why=short(job, runs, want, room, rules) or waits, wish=held)
     stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
     others = (*want.alternatives, stay)
     return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from services.allocator import change, repair
-from services.allocator.capacity import free_nodes
+from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
 from services.allocator.job import Job
 from services.allocator.models.kin import Kin, by_program
@@ -43,7 +43,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     for key, job in jobs.items():
         _say(verdicts, key, ending(job, now, rules))
     # 2. What was lost comes back first, in what is free.
-    room = Room(free_nodes(state))
+    room = Room(free_nodes(state), purses(state, rules.quotas))
     for key, job in _open(jobs, verdicts):
         _say(verdicts, key, repair.repaired(job, room, now, rules))
     # 3. What is in flight is waited for.

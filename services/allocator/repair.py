@@ -16,6 +16,7 @@ from services.allocator import exits
 from services.allocator.job import Job
 from services.allocator.placing.misfit import misfit
 from services.allocator.placing.placement import Room, Size, place, place_most
+from services.allocator.placing.quota import growth, shortage
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
@@ -53,7 +54,9 @@ def _replaced(
         return Verdict(why=f"lost {names}; looks whether its room comes free", wake_s=settled_s)
     tasks = tasks or place_most(room, job.key, keep, most, least, sizes, job.serials)
     if tasks is None:
-        never = misfit(room, [t.role for t in lost], sizes)
+        never = misfit(room, [t.role for t in lost], sizes) or shortage(
+            room, job.key, growth(keep, least, sizes, stretched=False)
+        )
         return Verdict(why=f"lost {names}; {never or 'waits for room to replace it'}")
     reason = f"lost {names}; replaced" + ("" if len(tasks) == len(wanted.tasks) else " as far as there is room")
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))

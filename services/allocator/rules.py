@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.allocator.placing.quota import Quotas
 from shared import config
 
 
@@ -33,3 +34,6 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """A resize must save more than so many times its pause."""
     oom_memory_factor: float = 1.5
     """Tasks of a role get so much more memory after each of them that ran out of it."""
+    quotas: Quotas = {}
+    """What each namespace's jobs may hold in all, e.g. `{"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}}`; what is
+    absent has no limit."""

@@ -41,6 +41,7 @@ def _seen(job: Job, rules: Rules) -> JobSeen:
         tried=job.tried,
         recent=job.recent,
         curve=job.curve,
+        quota=rules.quotas.get(job.request.namespace),
         pause_s=sum(job.pauses) / len(job.pauses) if job.pauses else None,
     )
 

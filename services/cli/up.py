@@ -10,8 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from services.cli.trouble import WRONG_USE, Trouble
-from services.local.node_spec import BadCluster, parse
+from services.local.node_spec import BadCluster, ClusterSpec, parse
 from services.local.stack import CannotStart, Stack
 
 FOLDER = Path(".weir")
@@ -42,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.cluster is not None:
-        nodes_in(args.cluster)
+        spec_in(args.cluster)
     try:
         return asyncio.run(_up(args))
     except CannotStart as error:
@@ -55,10 +57,11 @@ async def _up(args: argparse.Namespace) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with cluster_file(args.cluster) as cluster:
-        stack = Stack(args.data, cluster, nats_port=args.nats_port, kube_port=args.kube_port)
+        spec = spec_in(cluster)
+        stack = Stack(args.data, cluster, limits(spec), nats_port=args.nats_port, kube_port=args.kube_port)
         async with stack:
             stack.write_connection(CONNECTION)
-            nodes = f"{len(nodes_in(cluster))} nodes"
+            nodes = f"{len(spec.named())} nodes"
             print(LOOK.format(nodes=nodes, kube=stack.kube_url, nats=stack.nats_url, folder=args.data), flush=True)
             await stop.wait()
             print("weir is going down", flush=True)
@@ -66,10 +69,15 @@ async def _up(args: argparse.Namespace) -> int:
     return 0
 
 
-def nodes_in(cluster: Path) -> list[str]:
-    """Their names; raises `Trouble` with every reason why the file describes no cluster."""
+def limits(spec: ClusterSpec) -> dict[str, str]:
+    """The file's quotas, as the allocator's setting."""
+    return {"WEIR_ALLOCATOR_QUOTAS": msgspec.json.encode(spec.quotas).decode()} if spec.quotas else {}
+
+
+def spec_in(cluster: Path) -> ClusterSpec:
+    """Raises `Trouble` with every reason why the file describes no cluster."""
     try:
-        return list(parse(cluster.read_text("utf-8")).named())
+        return parse(cluster.read_text("utf-8"))
     except OSError as error:
         raise Trouble(f"cannot read {cluster}: {error.strerror}", WRONG_USE) from error
     except UnicodeDecodeError as error:

@@ -5,6 +5,8 @@
       - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
     tenants:
       - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # somebody else's work
+    quotas:
+      team-a: {cpu: 4, memory_gib: 8, gpu: 1}                  # what that namespace's jobs may hold in all
 
 Every reason why a file is no good is told, not only the first.
 """
@@ -17,7 +19,8 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from services.allocator.requests.validate import field_reasons
+from services.allocator.placing.quota import Quotas
+from services.allocator.requests.validate import field_reasons, quota_reasons
 from services.local.objects.naming import SUBDOMAIN
 
 AboveZero = Annotated[float, Meta(gt=0)]
@@ -48,6 +51,7 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NodeSpec, ...]
     tenants: tuple[TenantSpec, ...] = ()
+    quotas: Quotas = {}
 
     def named(self) -> dict[str, NodeSpec]:
         return {name: node for node in self.nodes for name in node.names()}
@@ -65,10 +69,12 @@ def parse(text: str) -> ClusterSpec:
         raise BadCluster(f"this is no YAML: {error}") from error
     if not isinstance(document, dict):
         raise BadCluster("a cluster file is a mapping with `nodes` and perhaps `tenants`")
-    reasons = [f"{key}: unknown; there are nodes, tenants" for key in document if key not in ("nodes", "tenants")]
+    known = ("nodes", "tenants", "quotas")
+    reasons = [f"{key}: unknown; there are {', '.join(known)}" for key in document if key not in known]
     nodes = converted("nodes", document.get("nodes"), NodeSpec, reasons)
     tenants = converted("tenants", document.get("tenants"), TenantSpec, reasons)
-    spec = ClusterSpec(nodes=tuple(nodes.values()), tenants=tuple(tenants.values()))
+    quotas = limits(document.get("quotas") or {}, reasons)
+    spec = ClusterSpec(nodes=tuple(nodes.values()), tenants=tuple(tenants.values()), quotas=quotas)
     whole = not any(reason.startswith("nodes") for reason in reasons)
     reasons += wrong_nodes(nodes) + wrong_tenants(tenants, spec.named() if whole else None)
     if not document.get("nodes"):
@@ -76,6 +82,13 @@ def parse(text: str) -> ClusterSpec:
     if reasons:
         raise BadCluster("\n".join(reasons))
     return spec
+
+
+def limits(said: Any, reasons: list[str]) -> Quotas:
+    """None, where they cannot be read."""
+    wrong = quota_reasons(said, "quotas")
+    reasons += wrong
+    return {} if wrong else msgspec.convert(said, Quotas)
 
 
 def converted(field: str, entries: Any, kind: type[Any], reasons: list[str]) -> dict[int, Any]:

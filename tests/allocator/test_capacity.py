@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.capacity import free_nodes
+from services.allocator.capacity import free_nodes, purses
+from services.allocator.placing.quota import Quota
 from shared.messages import CapacityChanged, GenerationAbandoned, OwnPod, Resources, TaskPlan
 from tests.allocator.builders import Story, accepted, exited, node, request, resumed, span
 
@@ -84,6 +85,14 @@ class World:
             assert free[name] == max(0.0, told.free.cpu - sum(t.resources.cpu for t in promised))
             wanted = [t for p, t in self.wanted().items() if t.node == name and p not in self.job.exits]
             assert sum(t.resources.cpu for t in wanted) <= NODES[name]
+        self.check_quota(listed)
+
+    def check_quota(self, listed: set[str]) -> None:
+        """Listed pods, wanted or not, and wanted ones that are not listed: each once."""
+        has = [own.resources.cpu for told in self.story.state.nodes.values() for own in told.own]
+        wanted = [t.resources.cpu for p, t in self.wanted().items() if p not in listed and p not in self.job.exits]
+        left = purses(self.story.state, {"default": Quota(cpu=100), "elsewhere": Quota(cpu=1)})
+        assert (left["default"].cpu, left["elsewhere"].cpu) == (100 - sum(has) - sum(wanted), 1)
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from services.allocator.placing.quota import Quota
+from services.allocator.rules import Rules
+from services.cli.up import limits
 from services.local.node_spec import BadCluster, parse
 from services.local.tenancy import due
 from services.local.tenant import shares
+from shared import config
 
 
 def test_nodes_alike_are_numbered_and_a_single_one_keeps_its_name():
@@ -24,7 +28,7 @@ extra: 1
         parse(text)
     told = str(caught.value)
     assert told.splitlines() == [
-        "extra: unknown; there are nodes, tenants",
+        "extra: unknown; there are nodes, tenants, quotas",
         "nodes[1].nmae: no such field; did you mean 'name'?",
         "nodes[1].cpu: Expected `float` > 0.0",
         "nodes[1].gpu: Expected `int`, got `str`",
@@ -55,3 +59,13 @@ def test_tenants_come_and_go():
 
 def test_a_tenant_takes_a_process_a_core():
     assert shares(2.5) == [1.0, 1.0, 0.5] and shares(0.3) == [0.3]
+
+
+def test_quotas_go_to_the_allocator_with_every_reason_against_them():
+    spec = parse("nodes: [{name: a}]\nquotas: {team-a: {cpu: 2}}")
+    assert spec.quotas == {"team-a": Quota(cpu=2)}
+    assert config.load(Rules, "allocator", limits(spec)).quotas == spec.quotas
+    assert limits(parse("nodes: [{name: a}]")) == {}
+    with pytest.raises(BadCluster) as caught:
+        parse("nodes: [{name: a}]\nquotas: {team-a: {cpu: -2, gpus: 1}, B: 3}")
+    assert len(str(caught.value).splitlines()) == 3

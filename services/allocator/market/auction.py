@@ -24,10 +24,11 @@ ROUNDING = 1e-9
 
 class Stairs:
     """Staircases side by side. `slopes`, `costs`: [jobs, steps], past a staircase's end nothing; `takes`: [jobs, steps,
-    (cores, GiB, devices)] of each step more than the one before.
+    (cores, GiB, devices)] of each step more than the one before; with the same three again for each purse, a room
+    that only some jobs may take from (`purses`: each job's, -1: none).
     """
 
-    def __init__(self, staircases: Sequence[Sequence[Config]]) -> None:
+    def __init__(self, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()) -> None:
         jobs, steps = len(staircases), max((len(stairs) for stairs in staircases), default=0)
         rows = np.zeros((jobs, steps + 1, 5))
         there = np.zeros((jobs, steps), dtype=bool)
@@ -35,8 +36,14 @@ class Stairs:
             rows[n, 1 : len(stairs) + 1] = [row(config) for config in stairs]
             there[n, : len(stairs)] = True
         more = np.diff(rows, axis=1)
-        self.there, self.costs, self.takes = there, rows[:, 1:, 0], more[:, :, 2:]
+        self.there, self.costs, self.takes = there, rows[:, 1:, 0], _from_purses(more[:, :, 2:], purses)
         self.slopes = np.where(there, more[:, :, 1] / np.maximum(more[:, :, 0], 1e-12), 0.0)
+
+
+def _from_purses(takes: Array, purses: Sequence[int]) -> Array:
+    """What is taken from the room that all share, and then from each purse."""
+    of = np.array(purses, dtype=int)[:, None, None]
+    return np.concatenate([takes, *(np.where(of == n, takes, 0.0) for n in range(max(purses, default=-1) + 1))], axis=2)
 
 
 def row(config: Config) -> tuple[float, ...]:
@@ -45,7 +52,8 @@ def row(config: Config) -> tuple[float, ...]:
 
 
 def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = ()) -> Ints:
-    """The last step that each job gets, or `NONE`. `offers`: [jobs, steps], -inf where none is made; `room`: [3].
+    """The last step that each job gets, or `NONE`. `offers`: [jobs, steps], -inf where none is made; `room`: [3],
+    and so much again for each purse.
 
     Those in `first` get their first steps before anybody else does, in that order.
     """

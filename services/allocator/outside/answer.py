@@ -84,6 +84,8 @@ class Desk:
     def _decide(self, said: Document) -> None:
         wishes = self.decisions.wishes if said.now >= self.now else {}
         self.now = said.now
+        if said.quotas != self.rules.quotas:
+            self.rules = replace(self.rules, quotas=said.quotas)
         self.mirror.look(said)
         self.decisions = decide(self.mirror.state, said.now, self.rules, wishes)
         for action in self.decisions.actions:

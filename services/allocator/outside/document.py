@@ -1,6 +1,6 @@
 """What is said from outside: one JSON document, a line.
 
-    {"now": s, "nodes": [Node, ...], "jobs": [JobSaid, ...]}
+    {"now": s, "nodes": [Node, ...], "jobs": [JobSaid, ...], "quotas": {namespace: {"cpu", "memory_gib", "gpu"}, ...}}
 
 Whatever may be unknown may be absent or null. Numbers that JSON does not know (NaN, Infinity) are read as Python writes
 them, and are taken for unknown. Every reason against a document is told at once.
@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from services.allocator.outside.request import reasons_against
+from services.allocator.placing.quota import Quotas
 from services.allocator.requests.validate import field_reasons
 
 
@@ -97,6 +98,8 @@ class Document(Said, frozen=True, kw_only=True):
     now: float
     nodes: tuple[NodeSaid, ...] = ()
     jobs: tuple[JobSaid, ...] = ()
+    quotas: Quotas = {}
+    """A namespace without one, and a resource that its quota does not name, has no limit."""
 
 
 class Wrong(ValueError):

@@ -1,14 +1,14 @@
 """Which task goes on which node.
 
 Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is cordoned or has a
-hard taint is given anything. Tasks that stay keep node and serial, and their index where the numbers stay dense; a new
-one gets a new serial, which was never used before, and goes beside the job's other tasks if it can, else where it
-leaves the least behind (best fit).
+hard taint is given anything; no namespace is given more than its quota has left. Tasks that stay keep node and serial,
+and their index where the numbers stay dense; a new one gets a new serial, which was never used before, and goes beside
+the job's other tasks if it can, else where it leaves the least behind (best fit).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -47,11 +47,15 @@ class Size(msgspec.Struct, frozen=True):
 
 
 class Room:
-    """Free capacity to try things on: what is taken here is taken nowhere else, and can be given back."""
+    """Free capacity to try things on: what is taken here is taken nowhere else, and can be given back.
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
+    `purses`: what each namespace that has a quota may still take; a job's key begins with its namespace.
+    """
+
+    def __init__(self, nodes: Iterable[Node], purses: Mapping[str, Resources] | None = None) -> None:
         self.nodes = {node.name: node for node in nodes}
-        self._before: list[Node] = []
+        self.purses = dict(purses or {})
+        self._before: list[tuple[Node, str, Resources | None]] = []
 
     @cached_property
     def _order(self) -> Order:
@@ -71,6 +75,10 @@ class Room:
                 homes.setdefault(job, set()).add(node.name)
         return homes
 
+    def purse(self, job: str) -> Resources | None:
+        """None: without a limit."""
+        return self.purses.get(job.partition(".")[0]) if self.purses else None
+
     def choose(self, job: str, wants: Resources) -> str | None:
         """The best node for one more task of a job: beside its others, else the best fit."""
         homes = [self.nodes[name] for name in self._homes.get(job, ())]
@@ -87,6 +95,8 @@ class Room:
         The best node stays the best until it is full: it is the job's then, and has less free than before.
         """
         nodes: list[str] = []
+        purse = self.purse(job)
+        count = count if purse is None else taken(purse, wants, count)[0]
         while len(nodes) < count and (name := self.choose(job, wants)) is not None:
             times, left = taken(self.nodes[name].free, wants, count - len(nodes))
             self._give(job, name, left)
@@ -94,18 +104,21 @@ class Room:
         return nodes
 
     def extend(self, job: str, name: str, more: Resources) -> bool:
-        """Take more for a task that stands on a node; nothing, where the node has not so much."""
+        """Take more for a task that stands on a node; nothing, where the node or the quota has not so much."""
         if more == Resources():
             return True
-        here = self.nodes.get(name)
-        if here is None or not here.open or not fits(more, here.free):
+        here, purse = self.nodes.get(name), self.purse(job)
+        if here is None or not here.open or not fits(more, here.free) or not (purse is None or fits(more, purse)):
             return False
         self._give(job, name, less(here.free, more))
         return True
 
     def _give(self, job: str, name: str, left: Resources) -> None:
-        here = self.nodes[name]
-        self._before.append(here)
+        here, space = self.nodes[name], job.partition(".")[0]
+        purse = self.purses.get(space)
+        self._before.append((here, space, purse))
+        if purse is not None:
+            self.purses[space] = less(purse, less(here.free, left))
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
         self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning))
         self._homes.setdefault(job, set()).add(name)
@@ -117,8 +130,10 @@ class Room:
     def undo(self, mark: int) -> None:
         """Give back everything that was taken since."""
         while len(self._before) > mark:
-            before = self._before.pop()
+            before, space, purse = self._before.pop()
             self._swap(self.nodes[before.name], before)
+            if purse is not None:
+                self.purses[space] = purse
 
     def _swap(self, here: Node, other: Node) -> None:
         if here.open:

@@ -14,6 +14,7 @@ import msgspec
 from services.allocator.job import Learned, Observed, Reading
 from services.allocator.models.kin import Kin
 from services.allocator.placing.placement import Node, Size
+from services.allocator.placing.quota import Quota
 from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
 
 
@@ -36,6 +37,8 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
     recent: tuple[Reading, ...] = ()
     curve: tuple[Learned, ...] = ()
     pause_s: float | None = None
+    quota: Quota | None = None
+    """Of its namespace: what all jobs in it may hold together."""
     kin: Kin | None = None
     """What jobs of its program that are over have shown."""
 

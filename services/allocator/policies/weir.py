@@ -13,7 +13,8 @@ remains to be learned counts (FlowCon's and Optimus' loss-awareness enter by the
 (DLRover), size and batch are chosen together for all jobs (IBM). The prices are what none of them has.
 
 The combination is ours. A job of which nothing is known yet is taken to be like the median of those that are. What
-depends on one job alone is kept until that job changes, so that little is done where little has happened.
+depends on one job alone is kept until that job changes, so that little is done where little has happened. A
+namespace's quota is a second room from which its jobs' steps are taken, so that what it may not use goes to others.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from services.allocator.market.staircase import staircase, whole
 from services.allocator.models.programs import KEPT, models, program
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.placement import Node, Size
+from services.allocator.placing.quota import Quota
 from services.allocator.policies.contract import JobSeen, Want
 from shared.messages import Alternative, Resources
 
@@ -83,8 +85,24 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
         return none
     room = _vector(there) - sum((_vector(held(s.job)) for s in stands if s.job.busy or not s.steps), np.zeros(3))
     field = _field((), free)
-    given = granted(field.stairs, field.offers(now), room, field.first(_ended(free), now))
+    rooms = np.concatenate([room, *_purses(stands)])
+    given = granted(field.stairs, field.offers(now), rooms, field.first(_ended(free), now))
     return [*none, *map(_wanted, free, given.tolist())]
+
+
+def _purses(stands: Sequence[Stand]) -> list[Array]:
+    """What each namespace that has a quota may spread among its jobs that may change, in the order of `limited`."""
+    rest: dict[str, list[Array]] = {}
+    for s in stands:
+        if s.job.quota is not None and (s.job.busy or not s.steps):
+            rest.setdefault(s.job.request.namespace, []).append(_vector(held(s.job)))
+    quotas = limited([s.job for s in stands if s.steps and not s.job.busy])
+    return [_vector(quota.most()) - sum(rest.get(space, []), np.zeros(3)) for space, quota in quotas.items()]
+
+
+def limited(jobs: Sequence[JobSeen]) -> dict[str, Quota]:
+    """The quota of each of these jobs' namespaces that has one."""
+    return {job.request.namespace: job.quota for job in jobs if job.quota is not None}
 
 
 def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
@@ -173,7 +191,9 @@ class Field:
         self.last = critical(left, np.array([s.shortest_s for s in stands]))
         worth = np.array(prices(left.tolist(), elasticity(stands), [2.0**job.request.priority for job in jobs]))
         worth[self.last] *= CRITICAL
-        self.stairs = Stairs([s.steps for s in stands])
+        spaces = list(limited(jobs))
+        purses = [spaces.index(job.request.namespace) if job.quota else -1 for job in jobs]
+        self.stairs = Stairs([s.steps for s in stands], purses)
         self.holds = self.stairs.costs <= np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
         self.values = self.stairs.slopes * (worth / np.array([s.best for s in stands]))[:, None]
         self.settles_s = np.array([_settles_s(job) for job in jobs])

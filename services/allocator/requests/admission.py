@@ -1,14 +1,18 @@
 """May a request become a job?
 
-Valid in itself, its name not in use, its program in the store: accepted, completed with what the person left open.
-Requests for one name are answered in the order they were made, the next once the answer to the one before is known.
+Valid in itself, its name not in use, its program in the store, its least size within its namespace's quota: accepted,
+completed with what the person left open. Requests for one name are answered in the order they were made, the next once
+the answer to the one before is known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
-from services.allocator.placing.placement import ROLES
+from services.allocator.placing.placement import ROLES, Size
+from services.allocator.placing.quota import gang, too_small
 from services.allocator.requests.validate import Wrong, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import Asked, State
@@ -25,7 +29,8 @@ def unanswered(state: State) -> dict[int, Asked]:
 
 def answer(state: State, uid: int, program_there: bool, now: float, rules: Rules) -> JobAccepted | JobRejected:
     request = state.asked[uid].request
-    reasons = list(reasons_against(request))
+    whole = completed(_with_whole_roles(request), rules)
+    reasons = [*reasons_against(request), *_too_large(whole, rules)]
     if request.key() in state.jobs:
         reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
     if not program_there:
@@ -36,9 +41,17 @@ def answer(state: State, uid: int, program_there: bool, now: float, rules: Rules
         job=request.job,
         namespace=request.namespace,
         uid=uid,
-        request=completed(_with_whole_roles(request), rules),
+        request=whole,
         accepted_s=now,
     )
+
+
+def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:
+    """Its least size is beyond its namespace's quota: it would wait for ever."""
+    least = Size(request.ps.min, request.workers.min)
+    wants = gang(request.resources or RoleResources(), least)
+    if why := too_small(rules.quotas.get(request.namespace), request.namespace, wants):
+        yield f"{why} (a chief, {least.ps} ps and {least.workers} workers)"
 
 
 def completed(request: JobRequested, rules: Rules) -> JobRequested:

@@ -11,10 +11,11 @@ import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 
+from services.allocator.placing.quota import Quotas
 from services.allocator.policies import POLICIES
 from services.allocator.requests.wording import reworded, struct_in
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
@@ -103,6 +104,8 @@ def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str)
 
 
 def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
+    if get_origin(kind) is dict and isinstance(value, dict):
+        return [reason for name in value for reason in _entry_reasons(kind, name, value[name], path)]
     struct = struct_in(kind)
     if struct and isinstance(value, dict):
         return field_reasons(struct, value, f"{path}.")
@@ -110,6 +113,17 @@ def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
         return [r for i, item in enumerate(value) for r in _value_reasons(struct, item, f"{path}[{i}]")]
     wrong = _conversion_error(kind, value)
     return [f"{path}: {wrong}"] if wrong else []
+
+
+def quota_reasons(raw: Any, path: str) -> list[str]:
+    return _value_reasons(Quotas, raw, path)
+
+
+def _entry_reasons(kind: Any, name: str, value: Any, path: str) -> list[str]:
+    """Of one entry of a mapping."""
+    names, values = get_args(kind)
+    wrong = _conversion_error(names, name)
+    return [f"{path}: {name!r}: {wrong}"] if wrong else _value_reasons(values, value, f"{path}.{name}")
 
 
 def _conversion_error(kind: Any, value: Any) -> str:

@@ -5,6 +5,8 @@
       - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
     tenants:
       - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # somebody else's work
+    quotas:
+      team-a: {cpu: 4, memory_gib: 8, gpu: 1}                  # what that namespace may hold in all; absent: no limit
 
 It is the one of `weir up`; names may be left out (`node`, or `node-a`, `node-b`, ... for several kinds).
 """
@@ -21,7 +23,8 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from services.allocator.requests.validate import field_reasons
+from services.allocator.placing.quota import Quotas
+from services.allocator.requests.validate import field_reasons, quota_reasons
 from services.allocator.simulator.scenario import Cluster, Machine, Tenant
 from services.allocator.simulator.tables import Bad, Reason
 
@@ -31,7 +34,7 @@ KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
 def cluster(text: str) -> Cluster:
     """Raises `Bad`."""
     document, tree = _read(text)
-    said = [*_against_shape(document)]
+    said = [*_against_shape(document), *quota_reasons(document.get("quotas") or {}, "quotas")]
     said += [why for field, kind in KINDS.items() for why in _against_entries(document, field, kind)]
     if not said:
         spec = _cluster(document)
@@ -58,7 +61,8 @@ def _read(text: str) -> tuple[dict[str, Any], yaml.Node]:
 def _cluster(document: dict[str, Any]) -> Cluster:
     nodes = msgspec.convert(document["nodes"], tuple[Machine, ...])
     tenants = msgspec.convert(document.get("tenants") or [], tuple[Tenant, ...])
-    return Cluster(nodes=tuple(_named(nodes)), tenants=tenants)
+    quotas = msgspec.convert(document.get("quotas") or {}, Quotas)
+    return Cluster(nodes=tuple(_named(nodes)), tenants=tenants, quotas=quotas)
 
 
 def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
@@ -71,7 +75,8 @@ def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
 
 
 def _against_shape(document: dict[str, Any]) -> Iterator[str]:
-    yield from (f"{key}: unknown; there are {', '.join(KINDS)}" for key in document if key not in KINDS)
+    known = (*KINDS, "quotas")
+    yield from (f"{key}: unknown; there are {', '.join(known)}" for key in document if key not in known)
     if not document.get("nodes"):
         yield "nodes: there must be at least one"
 
@@ -108,7 +113,7 @@ def _against_tenants(spec: Cluster) -> Iterator[str]:
 
 
 def _placed(tree: yaml.Node, why: str) -> Reason:
-    line, column = _mark(tree, re.findall(r"\w+", why.partition(":")[0]))
+    line, column = _mark(tree, re.findall(r"[\w-]+", why.partition(":")[0]))
     return Reason(line, f", column {column}: {why}")
 
 

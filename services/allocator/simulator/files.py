@@ -14,7 +14,7 @@ from typing import Any
 from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.scenario import Work
 from services.allocator.simulator.surfaces import Measured, Surface
-from services.allocator.simulator.tables import Bad, Column, Reason, Row, Table, amount, number, table, whole
+from services.allocator.simulator.tables import Bad, Column, Reason, Row, Table, amount, label, number, table, whole
 from shared.messages import Span
 
 SERVED = (Column("ps", whole(0)), Column("workers", whole(1)))
@@ -38,6 +38,7 @@ JOBS = (
     *(Column(name, number(0.0), optional=True) for name in ("ps_cpu", "worker_cpu")),
     Column("worker_gpu", whole(0), optional=True),
     Column("priority", whole(-1_000_000), optional=True, default=0),
+    Column("namespace", label, optional=True, default="default"),
 )
 Speeds = Mapping[str, Surface]
 
@@ -117,6 +118,7 @@ def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
         worker_cpu=given.get("worker_cpu", 1.0 if ps else 0.0),
         worker_gpu=given.get("worker_gpu", 0 if ps else 1),
         priority=cells["priority"],
+        namespace=cells["namespace"],
     )
 
 

@@ -116,6 +116,7 @@ def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: 
         workers=asked.workers,
         device_batch_max=asked.device_batch_max,
         priority=asked.priority,
+        namespace=asked.namespace,
         worker_gpu=asked.resources.worker.gpu if asked.resources else 0,
         asked=asked,
     )

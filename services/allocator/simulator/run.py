@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from math import inf
 
+from msgspec.structs import replace
+
 from services.allocator.decide import Decisions, decide
 from services.allocator.requests import admission
 from services.allocator.rules import Rules
@@ -59,7 +61,8 @@ def patience_s(scenario: Scenario) -> float:
 
 class Loop:
     def __init__(self, scenario: Scenario, rules: Rules, seed: int, clock: Callable[[], float]) -> None:
-        self.world, self.rules, self.clock = World(scenario, seed), rules, clock
+        self.world, self.clock = World(scenario, seed), clock
+        self.rules = replace(rules, quotas=rules.quotas | scenario.cluster.quotas)
         self.state, self.decisions = State(), Decisions()
         self.now, self.sequence = 0.0, 0
         self.decision_ms: list[float] = []

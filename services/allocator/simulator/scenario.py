@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from services.allocator.placing.quota import Quotas
 from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.surfaces import Surface
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span
@@ -41,12 +42,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     worker_cpu: float = 1.0
     worker_gpu: int = 0
     priority: int = 0
+    namespace: str = "default"
     asked: JobRequested | None = None
     """As it was asked for really, where that is known."""
-
-    @property
-    def namespace(self) -> str:
-        return self.asked.namespace if self.asked else "default"
 
     def request(self) -> JobRequested:
         """What a person would have sent, without a policy. Jobs of one model run one program: its digest is the
@@ -57,6 +55,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         digest = hashlib.sha256(self.model.encode()).hexdigest()
         return JobRequested(
             job=self.job,
+            namespace=self.namespace,
             program=Program(name=f"{self.model}.py", digest=f"sha256-{digest}"),
             epochs=self.epochs,
             batch=self.batch,
@@ -102,6 +101,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Machine, ...]
     tenants: tuple[Tenant, ...] = ()
+    quotas: Quotas = {}
 
     def named(self) -> dict[str, Resources]:
         """What each node has."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, isfinite
 from typing import Any
 
 import msgspec
+
+from shared.messages import DNS_LABEL
 
 ALIKE = 0.7  # of an unknown column's name to a known one: a slip of the finger
 
@@ -140,6 +143,13 @@ def whole(least: int) -> Callable[[str], int]:
         return int(value)
 
     return read
+
+
+def label(text: str) -> str:
+    """A name as Kubernetes has it."""
+    if not re.fullmatch(DNS_LABEL, text):
+        raise ValueError(f"{text!r} is no name of small letters, digits and -")
+    return text
 
 
 def amount(text: str) -> int:

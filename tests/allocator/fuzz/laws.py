@@ -32,6 +32,24 @@ def check(world: World) -> None:
             within_bounds(state.jobs[action.key()], action)
             whole(state.jobs[action.key()], action)
     within_nodes(world)
+    within_quotas(world)
+
+
+def within_quotas(world: World) -> None:
+    """All that a namespace's jobs were promised, each task at the most that any decision gives it."""
+    for namespace, quota in world.rules.quotas.items():
+        jobs = [job for job in world.state.jobs.values() if job.request.namespace == namespace]
+        given = [each for job in jobs for each in promised_to(job)]
+        for of in ("cpu", "memory_gib", "gpu"):
+            most_of, all_of = getattr(quota, of), math.fsum(getattr(each, of) for each in given)
+            assert most_of is None or all_of <= most_of + DUST, (namespace, of, most_of, given)
+
+
+def promised_to(job: Job) -> list[Resources]:
+    """Of each task that is wanted and has not ended."""
+    wanted = [task for decision in (job.runs, job.flies) if decision for task in decision.tasks]
+    alive = {task.serial for task in wanted if job.pod(task) not in job.exits}
+    return [most(*(task.resources for task in wanted if task.serial == serial)) for serial in alive]
 
 
 def within_bounds(job: Job, action: AllocationDecided) -> None:

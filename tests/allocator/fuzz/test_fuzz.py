@@ -11,11 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.allocator.decide import decide
+from services.allocator.placing.quota import Quota, Quotas
 from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
 from tests.allocator.builders import AT_ONCE
 from tests.allocator.fuzz.laws import check, settles
-from tests.allocator.fuzz.world import World
+from tests.allocator.fuzz.world import SPACES, World
 
 DECISIONS = int(os.environ.get("FUZZ_DECISIONS", "20000"))
 STEPS = 40
@@ -24,13 +25,23 @@ EXAMPLES = -(-DECISIONS // (STEPS * (len(EACH) + 1)))
 PATIENT = Rules()
 SHAPE, STORY = (st.binary(min_size=size, max_size=size) for size in (12, 2 * STEPS))
 
+LIMIT = st.builds(
+    Quota,
+    cpu=st.sampled_from([None, 0.0, 1.5, 3.0, 6.0]),
+    memory_gib=st.sampled_from([None, None, 4.5, 9.0]),
+    gpu=st.sampled_from([None, None, 1]),
+)
+QUOTAS = st.just({}) | st.dictionaries(st.sampled_from(SPACES), LIMIT)
+"""Half of the worlds know none."""
+
 
 @pytest.mark.parametrize("policy", [*EACH, MIXED])
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.tuples(st.booleans(), SHAPE, STORY))
-def test_whatever_happens_every_decision_keeps_the_laws(policy: str, drawn: tuple[bool, bytes, bytes]) -> None:
-    at_once, shape, story = drawn
-    rules = msgspec.structs.replace(AT_ONCE if at_once else PATIENT, policy=EACH[0] if policy == MIXED else policy)
+@given(st.tuples(st.booleans(), SHAPE, STORY, QUOTAS))
+def test_whatever_happens_every_decision_keeps_the_laws(policy: str, drawn: tuple[bool, bytes, bytes, Quotas]) -> None:
+    at_once, shape, story, quotas = drawn
+    named = EACH[0] if policy == MIXED else policy
+    rules = msgspec.structs.replace(AT_ONCE if at_once else PATIENT, policy=named, quotas=quotas)
     world = World(rules, shape, EACH if policy == MIXED else ("",))
     for what, whom in zip(story[::2], story[1::2], strict=True):
         world.step(what, whom)

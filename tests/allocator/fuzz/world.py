@@ -1,4 +1,5 @@
-"""A world in which anything may happen next: up to four jobs on up to four nodes, driven by a string of bytes.
+"""A world in which anything may happen next: up to four jobs in two namespaces, on up to four nodes, driven by a string
+of bytes.
 
 Two bytes are one step: what happens, and to whom. Pods appear, are listed and leave late and in any order; reports may
 be nonsense; clocks jump. Messages reach the fold as they are, so that numbers which JSON does not know reach it, too.
@@ -40,6 +41,7 @@ CORES, DEVICES, BATCHES = (8.0, 4.0, 2.0, 0.0, 3.0), (0, 0, 2, 1), ((32, 32), (1
 EXITS = ((137, "Evicted"), (None, "NodeLost"), (137, "OOMKilled"), (1, "Error"), (0, "Completed"), (None, "Deleted"))
 SPEEDS, LOSSES = (100.0, -5.0, 0.0, math.nan, math.inf, 1e-300, 1e300), (1.0, math.nan, -math.inf, 0.0, -3.0)
 TOTALS, JUMPS = (1_000_000, 0, 1), (-1e6, -5.0, 1e6, 3600.0, 1e9)
+SPACES = ("default", "other")
 RARE = 80
 """Of 256."""
 Pod = tuple[str, str]
@@ -86,7 +88,8 @@ class World:
             self.sequence += 1
             asked = request(f"job-{self.sequence}", self.asked.pop(0), whom)
             asked = replace(asked, policy=self.policies[self.sequence % len(self.policies)] or None)
-            self.hear(JobAccepted(job=asked.job, uid=self.sequence, request=asked, accepted_s=self.now))
+            name = {"job": asked.job, "namespace": asked.namespace}
+            self.hear(JobAccepted(**name, uid=self.sequence, request=asked, accepted_s=self.now))
 
     def settle(self, whom: int) -> None:
         """Everything decided comes true."""
@@ -129,9 +132,7 @@ class World:
     def abandon(self, whom: int) -> None:
         for job in some([job for job in self.state.jobs.values() if job.coming is not None], whom):
             self.hear(
-                GenerationAbandoned(
-                    job=job.request.job, uid=job.uid, generation=job.coming or 0, reason="Unschedulable"
-                )
+                GenerationAbandoned(**name_of(job), uid=job.uid, generation=job.coming or 0, reason="Unschedulable")
             )
 
     def exit(self, whom: int) -> None:
@@ -141,7 +142,7 @@ class World:
             if job is not None:
                 self.hear(
                     TaskExited(
-                        job=job.request.job,
+                        **name_of(job),
                         uid=job.uid,
                         generation=job.generation,
                         pod=name,
@@ -196,11 +197,11 @@ class World:
 
     def cancel(self, whom: int) -> None:
         for job in some(list(self.state.jobs.values()), whom) if whom < RARE else ():
-            self.hear(CancelRequested(job=job.request.job))
+            self.hear(CancelRequested(**name_of(job)))
 
     def finish(self, whom: int) -> None:
         for job in some(list(self.state.jobs.values()), whom) if whom < RARE else ():
-            self.hear(JobFinished(job=job.request.job, uid=job.uid, outcome="succeeded", finished_s=self.now))
+            self.hear(JobFinished(**name_of(job), uid=job.uid, outcome="succeeded", finished_s=self.now))
 
     def jump(self, whom: int) -> None:
         self.now += JUMPS[whom % len(JUMPS)]
@@ -220,9 +221,7 @@ class World:
 
     def resumed(self, job: Job) -> None:
         self.hear(
-            TrainingResumed(
-                job=job.request.job, uid=job.uid, generation=job.coming or 0, step=0, samples=0, pause_s=1.0
-            )
+            TrainingResumed(**name_of(job), uid=job.uid, generation=job.coming or 0, step=0, samples=0, pause_s=1.0)
         )
 
     def look(self, name: str) -> None:
@@ -243,8 +242,9 @@ class World:
             allocatable=has,
             free=free,
             own=tuple(
-                OwnPod(namespace="default", job=key.removeprefix("default."), pod=pod, resources=task.resources)
+                OwnPod(namespace=space, job=job, pod=pod, resources=task.resources)
                 for (key, pod), task in own
+                for space, _, job in (key.partition("."),)
             ),
         )
 
@@ -295,6 +295,7 @@ def request(name: str, byte: int, other: int) -> JobRequested:
     task = Resources(cpu=(1.0, 0.5, 0.3)[other % 3], memory_gib=1.0)
     return JobRequested(
         job=name,
+        namespace=SPACES[other // 4 % 2],
         program=Program(name="train.py", digest=f"sha256-{byte % 2:064x}"),
         epochs=1,
         batch=Span(start=max(low, min(32, high)), min=low, max=high),
@@ -310,10 +311,14 @@ def request(name: str, byte: int, other: int) -> JobRequested:
     )
 
 
+def name_of(job: Job) -> dict[str, str]:
+    return {"job": job.request.job, "namespace": job.request.namespace}
+
+
 def report(job: Job, speed: float, loss: float, total: int) -> ProgressReported:
     last = job.progress
     return ProgressReported(
-        job=job.request.job,
+        **name_of(job),
         uid=job.uid,
         generation=job.running or 0,
         step=last.step + 1 if last else 1,

@@ -68,3 +68,11 @@ def test_no_resource_is_given_twice():
     side_by_side = Stairs([wide, wide])
     for there in ([9.0, 9.0, 9.0], [9.0, 99.0, 1.0], [1.0, 99.0, 9.0]):
         assert sorted(granted(side_by_side, side_by_side.slopes, np.array(there)).tolist()) == [NONE, 0]
+
+
+def test_whose_purse_is_empty_takes_nothing_from_the_room_that_all_share():
+    """Two of one purse, which holds two cores, and one of none: the dearest of the purse, and the other."""
+    jobs = [stairs((1, 100), (3, 200)), stairs((1, 90)), stairs((1, 1))]
+    side_by_side = Stairs(jobs, (0, 0, -1))
+    rooms = np.concatenate([room(9.0), np.array([2.0, np.inf, np.inf])])
+    assert granted(side_by_side, side_by_side.slopes, rooms).tolist() == [0, 0, 0]

@@ -292,3 +292,26 @@ def test_nothing_is_given_that_is_not_there(steps: list[Any], policy: str) -> No
             assert shape(told) == (0, 0) or (1 <= len(told.ps) <= 2 and 1 <= len(told.workers) <= 4)
             if obeys and told.workers:
                 runs[told.job] = current(told)
+
+
+def test_a_quota_binds_and_is_as_the_document_says_it_now() -> None:
+    at = desk()
+    quotas = {"default": {"cpu": 3}}
+
+    def told(now: float, quotas: Any, *jobs: Any) -> Any:
+        line = json.loads(document(now, [node(cpu=8)], *jobs)) | quotas
+        answer = at.answer(json.dumps(line).encode())
+        assert isinstance(answer, Answer), answer
+        return answer.decisions[0]
+
+    first = told(0, {"quotas": quotas}, job())
+    still = told(60, {"quotas": quotas}, job(current=current(first)))
+    assert shape(first) == (1, 1) and sum(shape(still)) == 3
+    again = told(120, {"quotas": quotas}, job(current=current(still)))
+    assert sum(shape(again)) == 3 and again.reason.startswith("quota of namespace default: wants ")
+    assert shape(told(180, {}, job(current=current(again)))) == (2, 4)
+
+
+def test_every_reason_against_quotas_is_told() -> None:
+    wrong = json.loads(document(0, [node()])) | {"quotas": {"default": {"cpu": "x"}, "A b": {}}}
+    assert len(refused(desk(), json.dumps(wrong).encode())) == 2

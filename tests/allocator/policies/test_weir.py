@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from services.allocator.job import Observed
 from services.allocator.models.kin import Kin
 from services.allocator.placing.placement import Node, Size
+from services.allocator.placing.quota import Quota
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.weir import weir
 from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan
@@ -90,3 +91,23 @@ def test_a_job_for_which_the_cluster_is_too_small_asks_for_its_least():
 
 def test_nothing_to_decide_is_no_error():
     assert weir([], [], 0.0) == [] and weir([], [waiting("one")], 0.0)[0].workers == 1
+
+
+def of(space: str, job: JobSeen, quota: Quota | None = None) -> JobSeen:
+    return replace(job, key=f"{space}.{job.request.job}", request=replace(job.request, namespace=space), quota=quota)
+
+
+def test_what_a_namespace_may_not_use_goes_to_others():
+    def granted(quota: Quota | None) -> dict[str, int]:
+        jobs = [of("team-b", running("long", 100_000)), of("team-a", running("short", 1_000), quota)]
+        return {want.job: want.workers for want in weir([node(1.0)], jobs, 0.0)}
+
+    assert granted(None) == {"team-b.long": 1, "team-a.short": 3}
+    assert granted(Quota(cpu=1.5)) == {"team-b.long": 2, "team-a.short": 2}
+
+
+def test_a_quota_counts_what_a_job_in_flight_holds():
+    quota = Quota(cpu=2.0)
+    jobs = [of("team-a", running("one", 1_000), quota), of("team-a", replace(running("two", 9), busy=True), quota)]
+    (want,) = weir([node(2.0)], jobs, 0.0)
+    assert want.size == Size(1, 1)

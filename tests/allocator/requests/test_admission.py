@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from services.allocator.placing.quota import Quota
 from services.allocator.requests.admission import answer, completed
 from services.allocator.state import State, apply
-from shared.messages import JobAccepted, JobRequested, Resources, RoleResources
-from tests.allocator.builders import AT_ONCE, request
+from shared.messages import JobAccepted, JobRejected, JobRequested, Resources, RoleResources
+from tests.allocator.builders import AT_ONCE, request, span
 
 DEFAULT = RoleResources()
 
@@ -39,3 +40,14 @@ def test_who_simulates_may_leave_memory_out_of_account() -> None:
     weightless = RoleResources(chief=Resources(), ps=Resources(cpu=1), worker=Resources(cpu=1))
 
     assert completed(request(resources=weightless), AT_ONCE).resources == weightless
+
+
+def test_a_job_whose_least_size_is_beyond_its_quota_is_rejected_beside_other_reasons() -> None:
+    rules = msgspec.structs.replace(AT_ONCE, quotas={"default": Quota(cpu=3)})
+    there = apply(State(), request(workers=span(4, least=3)), "weir-orders", 1, 0.0)
+    answered = answer(there, 1, False, 0.0, rules)
+    assert isinstance(answered, JobRejected)
+    why = "quota of namespace default: wants at least 5 cpu, and 3 is all there is (a chief, 1 ps and 3 workers)"
+    assert answered.reasons[0] == why and len(answered.reasons) == 2
+    just = answer(apply(State(), request(workers=span(4)), "weir-orders", 1, 0.0), 1, True, 0.0, rules)
+    assert isinstance(just, JobAccepted)

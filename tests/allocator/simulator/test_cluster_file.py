@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from services.allocator.placing.quota import Quota
 from services.allocator.simulator.cluster_file import cluster
 from services.allocator.simulator.tables import Bad
 
@@ -54,7 +55,7 @@ def test_every_reason_is_told_with_line_and_column() -> None:
         "line 3, column 26: nodes[1].memery_gib: no such field; did you mean 'memory_gib'?",
         "line 4, column 5: nodes[2]: no mapping",
         "line 6, column 5: tenants[0].cpu: is required",
-        "line 7, column 7: pods: unknown; there are nodes, tenants",
+        "line 7, column 7: pods: unknown; there are nodes, tenants, quotas",
     ]
 
 
@@ -83,3 +84,16 @@ def test_names_and_tenants_are_checked_against_each_other() -> None:
 )
 def test_what_is_no_cluster_file_at_all(text: str, why: str) -> None:
     assert refused(text)[0].startswith(why)
+
+
+def test_quotas_are_read_and_every_reason_against_them_is_told() -> None:
+    read = cluster(GOOD + "quotas: {team-a: {cpu: 4, gpu: 1}, team-b: {}}\n")
+    assert read.quotas == {"team-a": Quota(cpu=4, gpu=1), "team-b": Quota()}
+    wrong = "quotas:\n  Team: {cpu: 1}\n  team-a: {cpu: many, memery_gib: 3}\n"
+    told = refused(GOOD + wrong)
+    assert told[0].startswith("line 7, column 3: quotas: 'Team': Expected a name: small letters")
+    assert told[1:] == [
+        "line 8, column 17: quotas.team-a.cpu: Expected `float | null`, got `str`",
+        "line 8, column 35: quotas.team-a.memery_gib: no such field; did you mean 'memory_gib'?",
+    ]
+    assert "quotas" in refused(GOOD + "quotas: [4]\n")[0]

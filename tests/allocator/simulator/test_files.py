@@ -91,3 +91,10 @@ def test_every_reason_against_the_jobs_is_told_at_once() -> None:
 
 def test_jobs_can_be_checked_without_speeds() -> None:
     assert len(jobs("job,submitted_s,model,samples,global_batch\na,0,unknown,10,64\n", None)) == 1
+
+
+def test_a_job_may_name_its_namespace() -> None:
+    text = "job,submitted_s,model,samples,global_batch,namespace\na,0,net,10,64,team-a\nb,1,net,10,64,\n"
+    one, other = jobs(text, MEASURED)
+    assert (one.request().key(), other.request().key()) == ("team-a.a", "default.b")
+    assert "'Team A' is no name" in refused(text.replace("team-a", "Team A"))[0]

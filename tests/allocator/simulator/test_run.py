@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.allocator.placing.quota import Quota
 from services.allocator.policies import POLICIES, Want
 from services.allocator.rules import Rules
 from services.allocator.simulator import run as simulator
@@ -238,3 +240,23 @@ def test_every_decision_is_timed() -> None:
 def test_no_jobs_is_no_run() -> None:
     empty: Scenario = scenario()
     assert run(empty).records == ()
+
+
+def test_a_quota_holds_throughout_and_who_waits_for_it_comes_to_his_turn() -> None:
+    jobs = [growing("one"), growing("two", submitted_s=5.0), growing("free", namespace="other")]
+    limits = {"default": Quota(cpu=3.0)}
+    for policy in ("config-manager", "weir"):
+        limited = msgspec.structs.replace(cluster(cpu=20), quotas=limits)
+        done = run(scenario(*jobs, cluster=limited), policy)
+        ours = [record(done, job) for job in ("one", "two")]
+        times = sorted(at for one in ours for at, *_ in one.sizes)
+        held = [sum(_size_at(one, at) for one in ours) for at in times]
+        assert max(held) <= 3 and all(one.completed for one in done.records), policy
+        assert max(sum(size) for size in sizes(done, "free")) > 3
+
+
+def _size_at(one: Record, at: float) -> int:
+    """Tasks of a core each."""
+    sizes = [ps + workers for since, ps, workers, _ in one.sizes if since <= at]
+    over = one.finished_s is not None and at >= one.finished_s
+    return 0 if over or not sizes else sizes[-1]

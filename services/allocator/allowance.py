@@ -1,0 +1,55 @@
+"""How much of a want the quota of the job's namespace allows.
+
+Where a running job should grow beyond it, it grows as far as the quota has room for, and the rest of the want waits. A
+change that adds tasks of one role and gives up some of another waits as a whole, because what it gives up is free only
+when it is seen free.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.job import Job
+from services.allocator.placing.placement import Room, Size, fits, ladder
+from services.allocator.placing.quota import gang, growth, shortage, too_small
+from services.allocator.placing.resizing import wanted_sizes
+from services.allocator.policies import Want
+from services.allocator.rules import Rules
+from services.allocator.seen import size_of
+from shared.messages import AllocationDecided, Alternative, Resources, RoleResources
+
+
+def allowed(job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Rules) -> Want:
+    """The want of a running job, or as much of its growth as the quota has room for."""
+    now, purse = size_of(runs), room.purse(job.key)
+    if purse is None or want.size == now or not (want.ps >= now.ps and want.workers >= now.workers):
+        return want
+    steps = ladder(want.size, now)
+    size = next((step for step in steps if fits(_more(job, runs, want, step, rules), purse)), now)
+    return want if size == want.size else _cut(want, size, now, runs.batch, short(job, runs, want, room, rules))
+
+
+def short(job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Rules) -> str:
+    """Why the quota has no room for what a running job should have; empty where it has."""
+    if room.purse(job.key) is None:
+        return ""
+    return shortage(room, job.key, _more(job, runs, want, want.size, rules))
+
+
+def short_at_start(job: Job, size: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
+    """Why it has no room for a job of this size, now or ever; empty where it has."""
+    if room.purse(job.key) is None:
+        return ""
+    whole, namespace = gang(sizes, size), job.request.namespace
+    return too_small(rules.quotas.get(namespace), namespace, whole) or shortage(room, job.key, whole)
+
+
+def _more(job: Job, runs: AllocationDecided, want: Want, size: Size, rules: Rules) -> Resources:
+    return growth(runs.tasks, size, wanted_sizes(job, want.sizes, rules), stretched=want.sizes is not None)
+
+
+def _cut(want: Want, size: Size, now: Size, batch: int, why: str) -> Want:
+    """At a smaller size; with the batch that runs, because the one that is wanted was for more workers."""
+    lost = Alternative(ps=want.ps, workers=want.workers, batch=want.batch, why=why)
+    reason = why if size == now else f"{want.reason}, as far as its quota allows"
+    return replace(want, ps=size.ps, workers=size.workers, batch=batch, reason=reason, alternatives=(lost,))

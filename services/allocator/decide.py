@@ -15,7 +15,7 @@ from services.allocator import change, repair
 from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
 from services.allocator.job import Job
-from services.allocator.models.kin import Kin, by_program
+from services.allocator.models.kin import Kin, by_program, kin_of
 from services.allocator.placing.placement import Node, Room
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.rules import Rules
@@ -75,7 +75,7 @@ def _wanted(jobs: Iterable[Job], kin: Mapping[str, Kin], room: Room, now: float,
     for job in jobs:
         name = job.request.policy or rules.policy
         by_policy.setdefault(name if name in POLICIES else rules.policy, []).append(
-            seen(job, rules, kin.get(job.request.program.digest))
+            seen(job, rules, kin_of(kin, job.request))
         )
     cluster: list[Node] = list(room.nodes.values())
     return {w.job: w for name, mine in by_policy.items() for w in POLICIES[name](cluster, mine, now)}

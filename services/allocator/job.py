@@ -25,6 +25,7 @@ from shared.messages import (
     ProgressReported,
     TaskExited,
     TaskPlan,
+    TaskUsage,
     TrainingResumed,
 )
 
@@ -32,6 +33,8 @@ PAUSES_KEPT = 5
 RECENT_KEPT = 64
 CURVE_KEPT = 64
 TRIED_KEPT = 32
+MOST_USED = 1e6
+"""Cores or GiB of one task; more was not measured rightly."""
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
@@ -265,13 +268,18 @@ def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float
 
 
 def _used(message: ProgressReported, role: str) -> float | None:
-    """A task is called `<role>-<serial>`."""
-    used = [usage.cpu for usage in message.usage if usage.task.partition("-")[0] == role]
-    return sum(used) if used else None
+    used = measured(message, role)
+    return sum(use.cpu for use in used) if used else None
 
 
 def _largest(message: ProgressReported, role: str) -> float | None:
-    return max((usage.memory_gib for usage in message.usage if usage.task.partition("-")[0] == role), default=None)
+    return max((use.memory_gib for use in measured(message, role)), default=None)
+
+
+def measured(message: ProgressReported, role: str) -> list[TaskUsage]:
+    """What each task of a role used, if all of it can be; a task is called `<role>-<serial>`."""
+    used = [usage for usage in message.usage if usage.task.partition("-")[0] == role]
+    return used if all(0 <= amount <= MOST_USED for use in used for amount in (use.cpu, use.memory_gib)) else []
 
 
 def _had(runs: AllocationDecided, role: str) -> float | None:

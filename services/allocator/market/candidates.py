@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from services.allocator.job import measured
 from services.allocator.market.bidding import Array, Bid, front, in_reach
 from services.allocator.models.foresight import foreseen
 from services.allocator.models.history import Past, Plan, Timed, most_similar
@@ -74,15 +75,15 @@ def _busy_enough(job: JobSeen, plans: Array, psi: Array) -> NDArray[np.bool_]:
         return np.ones(len(plans), dtype=np.bool_)
     on_ps = psi * (last.ps_cpu or 0.0) / last.samples_per_second
     used = (on_ps + psi * last.worker_cpu / last.samples_per_second) / cores(plans)
-    cool = on_ps * _unevenness(job) * HOT <= plans[:, 0] * plans[:, 2]
+    cool = on_ps * unevenness(job) * HOT <= plans[:, 0] * plans[:, 2]
     cool = cool if cool.any() else np.ones(len(plans), dtype=np.bool_)
     enough: NDArray[np.bool_] = cool & (used >= min(LEAST_USE, NEARLY * float(used[cool].max())))
     return enough
 
 
-def _unevenness(job: JobSeen) -> float:
+def unevenness(job: JobSeen) -> float:
     """Cores that the busiest ps used, by the mean of all ps."""
-    uses = _use(job, "ps")
+    uses = [use.cpu for use in measured(job.progress, "ps")] if job.progress else []
     return len(uses) * max(uses) / math.fsum(uses) if uses and math.fsum(uses) > 0 else 1.0
 
 
@@ -117,12 +118,6 @@ def timed_of(job: JobSeen) -> list[Timed]:
             for o in job.tried or job.observed
         ]
     )
-
-
-def _use(job: JobSeen, role: Role) -> list[float]:
-    """Cores that each task of the role used, by the last report."""
-    usage = job.progress.usage if job.progress else ()
-    return [use.cpu for use in usage if use.task.partition("-")[0] == role]
 
 
 def _shares(job: JobSeen) -> tuple[float, ...] | None:

@@ -20,6 +20,7 @@ NEAR = 1.05  # of the need must be left below a limit, else it is raised
 WIDE = 1.1  # a limit so many times what it should be is lowered
 STEP_GIB = 1 / 16
 SCATTER = 2.0
+MOST_GIB = 2.0**20  # no task has more; what is beyond was not measured rightly
 
 
 def foreseen(points: Sequence[tuple[float, float]], ahead: float) -> float | None:
@@ -28,7 +29,7 @@ def foreseen(points: Sequence[tuple[float, float]], ahead: float) -> float | Non
     if not known:
         return None
     x, y = np.array(known, dtype=np.float64).T
-    return float(y.max() + rate(x, y) * max(ahead, 0.0))
+    return float(min(MOST_GIB, y.max() + rate(x, y) * (max(ahead, 0.0) if math.isfinite(ahead) else 0.0)))
 
 
 def rate(x: np.ndarray, y: np.ndarray) -> float:

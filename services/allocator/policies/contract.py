@@ -77,3 +77,8 @@ Policy = Callable[[Sequence[Node], Sequence[JobSeen], float], list[Want]]
 def at_start(job: JobSeen, reason: str) -> Want:
     """What the user asked for at first."""
     return Want(job=job.key, ps=job.start.ps, workers=job.start.workers, batch=job.request.batch.start, reason=reason)
+
+
+def left_open(request: JobRequested) -> bool:
+    """Did the person leave the sizes of tasks to Weir? An answered request has Weir's own then."""
+    return request.resources in (None, RoleResources())

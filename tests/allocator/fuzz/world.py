@@ -34,6 +34,7 @@ from shared.messages import (
     Span,
     TaskExited,
     TaskPlan,
+    TaskUsage,
     TrainingResumed,
 )
 
@@ -157,7 +158,7 @@ class World:
 
     def progress(self, whom: int) -> None:
         for job in some([job for job in self.state.jobs.values() if job.runs], whom):
-            self.hear(report(job, 50.0 + whom, 1.0, 1_000_000))
+            self.hear(report(job, 50.0 + whom, 1.0, 1_000_000, usage(job, whom / 250, 0.5 + whom / 100)))
 
     def first_reports(self) -> None:
         for job in list(self.state.jobs.values()):
@@ -167,7 +168,7 @@ class World:
     def nonsense(self, whom: int) -> None:
         for job in some([job for job in self.state.jobs.values() if job.runs], whom):
             speed, loss, total = (of[whom % len(of)] for of in (SPEEDS, LOSSES, TOTALS))
-            self.hear(report(job, speed, loss, total))
+            self.hear(report(job, speed, loss, total, usage(job, speed, abs(loss)) if whom % 2 else ()))
 
     def stranger(self, whom: int) -> None:
         for name in some(list(self.sizes), whom):
@@ -293,6 +294,11 @@ def request(name: str, byte: int, other: int) -> JobRequested:
     low, high = BATCHES[byte % 3]
     ps, workers = 1 + byte // 3 % 2, 1 + byte // 6 % 3
     task = Resources(cpu=(1.0, 0.5, 0.3)[other % 3], memory_gib=1.0)
+    asked = RoleResources(
+        chief=Resources(cpu=0.25 * (byte % 2), memory_gib=0.5),
+        ps=task,
+        worker=replace(task, gpu=1) if byte % 11 == 10 else task,
+    )
     return JobRequested(
         job=name,
         namespace=SPACES[other // 4 % 2],
@@ -301,11 +307,7 @@ def request(name: str, byte: int, other: int) -> JobRequested:
         batch=Span(start=max(low, min(32, high)), min=low, max=high),
         ps=Span(start=ps, min=1 if byte % 5 else ps, max=ps + byte // 18 % 3),
         workers=Span(start=workers, min=1 if byte % 7 else workers, max=workers + byte // 54 * 2),
-        resources=RoleResources(
-            chief=Resources(cpu=0.25 * (byte % 2), memory_gib=0.5),
-            ps=task,
-            worker=replace(task, gpu=1) if byte % 11 == 10 else task,
-        ),
+        resources=None if other % 5 == 4 else asked,
         priority=(0, 0, 3, -2)[other % 4],
         device_batch_max=32 if byte % 13 == 12 else None,
     )
@@ -315,7 +317,16 @@ def name_of(job: Job) -> dict[str, str]:
     return {"job": job.request.job, "namespace": job.request.namespace}
 
 
-def report(job: Job, speed: float, loss: float, total: int) -> ProgressReported:
+def usage(job: Job, share: float, gib: float) -> tuple[TaskUsage, ...]:
+    """Each task uses this share of its cores, the first of each role more."""
+    tasks = job.runs.tasks if job.runs else ()
+    return tuple(
+        TaskUsage(task=f"{t.role}-{t.serial}", cpu=share * t.resources.cpu / (1 + t.index), memory_gib=gib)
+        for t in tasks
+    )
+
+
+def report(job: Job, speed: float, loss: float, total: int, used: tuple[TaskUsage, ...] = ()) -> ProgressReported:
     last = job.progress
     return ProgressReported(
         **name_of(job),
@@ -327,6 +338,7 @@ def report(job: Job, speed: float, loss: float, total: int) -> ProgressReported:
         total_samples=total,
         samples_per_second=speed,
         loss=loss,
+        usage=used,
     )
 
 

@@ -6,6 +6,7 @@ from services.allocator.policies.config_manager import config_manager
 from services.allocator.policies.contract import JobSeen, Policy, Want
 from services.allocator.policies.dike import dike
 from services.allocator.policies.dlrover import dlrover_counts
+from services.allocator.policies.dlrover_heuristic import dlrover_heuristic
 from services.allocator.policies.elastic_batch import elastic_batch
 from services.allocator.policies.flowcon import flowcon
 from services.allocator.policies.optimus import optimus
@@ -18,6 +19,7 @@ POLICIES: dict[str, Policy] = {
     "config-manager": config_manager,
     "dike": dike,
     "dlrover": dlrover_counts,
+    "dlrover-heuristic": dlrover_heuristic,
     "elastic-batch": elastic_batch,
     "flowcon": flowcon,
     "optimus": optimus,

@@ -24,13 +24,15 @@ from statistics import fmean
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
 from services.allocator.models.history import Guess, Past, Plan, warm_start
+from services.allocator.models.kin import Kin
 from services.allocator.placing.placement import Node
 from services.allocator.policies.contract import JobSeen, Want, at_start
-from services.allocator.policies.dlrover import dlrover
+from services.allocator.policies.dlrover import AS_PUBLISHED, dlrover
 from tests.bench.cloud import play
 from tests.bench.dlrover_fit import recovery
 from tests.bench.dlrover_job import Running
@@ -65,7 +67,8 @@ def played(arm: str, asked: str, load: float, seed: int) -> Played:
             return [at_start(job, "as asked") for job in waiting]
         guessed = {job.key: warm_start(job.request, past) for job in waiting if job.progress is None}
         guesses.update({key: guess for key, guess in guessed.items() if guess})
-        return dlrover(cluster, seen, now, past)
+        kin = Kin(past=tuple(past))
+        return dlrover(cluster, [replace(job, kin=kin) for job in seen], now, AS_PUBLISHED)
 
     def ended(job: Running) -> None:
         if arm == "warm":

@@ -75,6 +75,7 @@ def requested(name: str, truth: Truth, factor: Factor, rng: random.Random) -> Jo
         batch=Span(start=truth.batch, min=truth.batch, max=truth.batch),
         ps=Span(start=ps, min=1, max=max(ps, PS_MOST)),
         workers=Span(start=workers, min=1, max=max(workers, WORKERS_MOST)),
+        handover="restart",
         resources=RoleResources(
             chief=Resources(),
             ps=Resources(cpu=ps_cpu, memory_gib=ps_gib),

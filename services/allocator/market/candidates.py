@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 
 from services.allocator.job import measured
 from services.allocator.market.bidding import Array, Bid, front, in_reach
+from services.allocator.market.bounds import BOUNDLESS, Bounds
 from services.allocator.models.foresight import foreseen
 from services.allocator.models.history import Past, Plan, Timed, most_similar
 from services.allocator.models.iteration import fitted, grid, shares_of, throughput, usable
-from shared.messages import Resources, Role
+from services.allocator.placing.placement import ROUNDING
+from shared.messages import JobRequested, Resources, Role
 
 if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
@@ -34,17 +36,24 @@ NEARLY = 0.9  # of the best use in reach will do where there is none so good
 HOT = 1.1  # a ps has so many times the cores that the busiest one uses
 
 
-def bid_of(job: JobSeen, history: Sequence[Past], node_cpu: float, counts_only: bool = False) -> Bid:
-    """A running job's candidates, from the cheapest in reach."""
+def bid_of(
+    job: JobSeen,
+    history: Sequence[Past],
+    node_cpu: float,
+    counts_only: bool = False,
+    bounds: Bounds = BOUNDLESS,
+) -> Bid:
+    """A running job's candidates, from the cheapest in reach; what it has is always among them."""
     now = plan_of(job)
     plans = np.vstack([grid([now]), in_reach(now, job.least, job.most, node_cpu)])
     if counts_only:
         plans[:, 2:] = plans[0, 2:]
         plans = np.vstack([plans[:1], np.unique(plans, axis=0)])
+    plans = plans[_allowed(plans, memory(job, plans), bounds)]
     similar = usable([timed for past in most_similar(job.request, history) for timed in past.timed])
     psi = throughput(plans, job.batch, fitted(timed_of(job), similar=similar, shares=_shares(job)))
     speed, weight = _charged(job, plans, psi)
-    cpu, gib = cores(plans), held(job, "ps").memory_gib * now.ps + held(job, "worker").memory_gib * plans[:, 1]
+    cpu, gib = cores(plans), memory(job, plans)
     cost = PRICE_CPU * cpu + PRICE_GIB * gib
     busy = np.flatnonzero(_busy_enough(job, plans, psi))
     best = busy[front(cost[busy], speed[busy])]
@@ -85,6 +94,19 @@ def unevenness(job: JobSeen) -> float:
     """Cores that the busiest ps used, by the mean of all ps."""
     uses = [use.cpu for use in measured(job.progress, "ps")] if job.progress else []
     return len(uses) * max(uses) / math.fsum(uses) if uses and math.fsum(uses) > 0 else 1.0
+
+
+def _allowed(plans: Array, gib: Array, bounds: Bounds) -> NDArray[np.bool_]:
+    fits = (cores(plans) <= bounds.cpu + ROUNDING) & (gib <= bounds.gib + ROUNDING)
+    fits &= (plans[:, 2] <= bounds.ps_cpu + ROUNDING) & (plans[:, 3] <= bounds.worker_cpu + ROUNDING)
+    fits[0] = True
+    return fits
+
+
+def memory(job: JobSeen, plans: Array) -> Array:
+    """All ps together have as much on every plan, and each worker as much as now."""
+    ps_gib = held(job, "ps").memory_gib * plan_of(job).ps
+    return np.asarray(ps_gib + held(job, "worker").memory_gib * plans[:, 1])
 
 
 def cores(plans: Array) -> Array:
@@ -132,10 +154,18 @@ def _shares(job: JobSeen) -> tuple[float, ...] | None:
 def memory_due(job: JobSeen, plan: Plan, role: Role, speed: float) -> float | None:
     """GiB that the largest task of the role will use soon on a plan, at a speed.
 
-    All ps together grow with the examples seen, however many there are: what was measured on one plan tells of all.
+    All ps together grow with the examples seen, however many there are: what was measured on one plan tells of all. A
+    hand-over that is made before the break has two generations in a task.
     """
     used = [(r.samples, r.ps_gib and r.ps_gib * r.ps if role == "ps" else r.worker_gib) for r in job.recent]
     remaining = job.progress.total_samples - job.progress.samples if job.progress else 0
     points = [(float(samples), gib) for samples, gib in used if gib is not None]
     need = foreseen(points, min(speed * AHEAD_S, remaining))
-    return need if need is None or role == "worker" else need / plan.ps
+    if need is None:
+        return None
+    return generations(job.request) * (need if role == "worker" else need / plan.ps)
+
+
+def generations(request: JobRequested) -> int:
+    """How many a task has to hold at once."""
+    return 2 if request.handover == "make-before-break" else 1

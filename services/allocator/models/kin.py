@@ -15,7 +15,7 @@ from services.allocator.job import Job, Observed
 from services.allocator.kept import Kept
 from services.allocator.models.history import Past
 from services.allocator.models.past import past_of
-from services.allocator.state import Closed
+from services.allocator.state import CLOSED_KEPT, Closed
 from shared.messages import JobRequested
 
 
@@ -44,12 +44,15 @@ def _named(request: JobRequested) -> str:
     return f"name {request.program.name}"
 
 
+_past: Kept[Closed, tuple[Past, ...]] = Kept(lambda end: tuple(past_of(end)), CLOSED_KEPT * 2)
+
+
 def _by_program(closed: Mapping[str, Closed]) -> dict[str, Kin]:
     together: dict[str, list[Job]] = {}
     past: dict[str, list[Past]] = {}
     for end in closed.values():
         together.setdefault(end.job.request.program.digest, []).append(end.job)
-        past.setdefault(_named(end.job.request), []).extend(past_of(end))
+        past.setdefault(_named(end.job.request), []).extend(_past(end))
     kins = {digest: _kin(jobs, past[_named(jobs[-1].request)]) for digest, jobs in together.items()}
     return kins | {name: Kin(past=tuple(versions)) for name, versions in past.items() if versions}
 

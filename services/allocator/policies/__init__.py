@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.allocator.policies.config_manager import config_manager
 from services.allocator.policies.contract import JobSeen, Policy, Want
 from services.allocator.policies.dike import dike
-from services.allocator.policies.dlrover import dlrover_counts
+from services.allocator.policies.dlrover import dlrover
 from services.allocator.policies.dlrover_heuristic import dlrover_heuristic
 from services.allocator.policies.elastic_batch import elastic_batch
 from services.allocator.policies.flowcon import flowcon
@@ -18,7 +18,7 @@ POLICIES: dict[str, Policy] = {
     "weir": weir,
     "config-manager": config_manager,
     "dike": dike,
-    "dlrover": dlrover_counts,
+    "dlrover": dlrover,
     "dlrover-heuristic": dlrover_heuristic,
     "elastic-batch": elastic_batch,
     "flowcon": flowcon,

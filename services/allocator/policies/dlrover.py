@@ -10,8 +10,10 @@ towards completion; every job bids anew from its cheapest candidate, so what gai
 stands in `market/candidates.py`. Tasks of a role are of one size. Migration, shards and slow workers are the
 launcher's and the trainer's.
 
-The allocator keeps no history of resources, and gives each task the cores and memory that were asked for. So what can
-be chosen by name is `dlrover_counts`: the same, of the numbers of ps and workers alone.
+Sizes of tasks are chosen for jobs that left them open (`left_open`): "sized by Weir", as a request's words are. Where
+a person gave them they stay, and numbers alone are chosen: so does the authors' own repository, which abandons its
+result where a user has set a resource. The paper sizes everything: `AS_PUBLISHED`, for its comparison with requests
+made by hand. History is what the fold keeps of jobs that succeeded (`models/past.py`).
 """
 
 from __future__ import annotations
@@ -19,16 +21,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from services.allocator.market.bidding import Array, Bid, greedy
-from services.allocator.market.candidates import bid_of, cores, held, memory_due, plan_of, timed_of
+from services.allocator.market.bounds import bounds
+from services.allocator.market.candidates import (
+    bid_of,
+    cores,
+    generations,
+    held,
+    memory_due,
+    plan_of,
+    timed_of,
+)
 from services.allocator.models.foresight import limit_due, limit_for
-from services.allocator.models.history import Past, Plan, warm_start
+from services.allocator.models.history import Guess, Past, Plan, warm_start
 from services.allocator.models.iteration import grid
 from services.allocator.placing.placement import Node
-from services.allocator.policies.contract import JobSeen, Want, at_start
-from shared.messages import Alternative, Resources
+from services.allocator.policies.contract import JobSeen, Want, at_start, left_open
+from shared.messages import Alternative, Resources, RoleResources
 
 WORTH = 0.1  # a change gains so much throughput, or saves twice so much cost
 SETTLE_S = 60.0  # a new generation is watched for so long
@@ -37,51 +49,86 @@ FIRST_SPARE = 1.4  # a first limit is so many times what others used; what is to
 PACKED = 0.9  # of what is free can be used: tasks do not fill nodes exactly
 
 
-def dlrover(
-    cluster: Sequence[Node],
-    jobs: Sequence[JobSeen],
-    now: float,
-    history: Sequence[Past] = (),
-    counts_only: bool = False,
-) -> list[Want]:
-    """`counts_only`: plans keep the cores of tasks. A job without ps has no such model, and stays at its first size."""
+class Ways(msgspec.Struct, frozen=True):
+    """`size_all`: whatever was asked for; `move`: who cannot grow where it stands goes elsewhere."""
+
+    size_all: bool = False
+    move: bool = False
+
+
+LIVE, AS_PUBLISHED = Ways(), Ways(size_all=True, move=True)
+
+
+def dlrover(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, ways: Ways = LIVE) -> list[Want]:
+    """A job without ps has no such model, and stays at its first size."""
     waiting = [job for job in jobs if job.size is None]
     running = [job for job in jobs if job.size is not None and job.size.ps > 0 and job.tasks and not job.busy]
-    node_cpu = max((node.allocatable.cpu for node in cluster), default=0.0)
-    firsts = [_first(job, history, node_cpu) for job in waiting]
-    bids = {j.key: bid_of(j, history, node_cpu, counts_only) for j in running if _ready(j, now)}
+    largest = _largest(cluster)
+    firsts = [_first(job, largest, _fixed(job, ways)) for job in waiting]
+    limits = bounds(cluster, jobs, ways.move)
+    bids = {
+        job.key: bid_of(job, _past(job), largest.cpu, _fixed(job, ways), limits[job.key])
+        for job in running
+        if _ready(job, now)
+    }
     chosen = greedy(bids, *_biddable(cluster, running, bids, firsts, waiting))
-    return firsts + [_want(job, bids.get(job.key), chosen.get(job.key, 0), now) for job in running]
+    wants = [_want(job, bids.get(job.key), chosen.get(job.key, 0), largest, now) for job in running]
+    return firsts + [_kept(want) if _fixed(job, ways) else want for job, want in zip(running, wants, strict=True)]
 
 
-def dlrover_counts(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
-    return [replace(want, sizes=None) for want in dlrover(cluster, jobs, now, counts_only=True)]
+def _fixed(job: JobSeen, ways: Ways) -> bool:
+    return not (ways.size_all or left_open(job.request))
 
 
-def _first(job: JobSeen, history: Sequence[Past], node_cpu: float) -> Want:
-    guess = warm_start(job.request, history)
+def _kept(want: Want) -> Want:
+    return replace(want, sizes=None)
+
+
+def _past(job: JobSeen) -> tuple[Past, ...]:
+    return job.kin.past if job.kin else ()
+
+
+def _largest(cluster: Sequence[Node]) -> Resources:
+    """What a task on an empty node could have."""
+    there = [node.allocatable for node in cluster]
+    cpu, gib = max((n.cpu for n in there), default=0.0), max((n.memory_gib for n in there), default=0.0)
+    return Resources(cpu=cpu, memory_gib=gib)
+
+
+def _first(job: JobSeen, largest: Resources, fixed: bool) -> Want:
+    guess = warm_start(job.request, _past(job))
     if guess is None:
         return at_start(job, "the first size: no finished job is a guide")
     ps = min(max(guess.plan.ps, job.least.ps), job.most.ps)
     workers = min(max(guess.plan.workers, job.least.workers), job.most.workers)
-    ps_gib, worker_gib = limit_for(FIRST_SPARE * guess.ps_gib / ps), limit_for(FIRST_SPARE * guess.worker_gib)
+    want = replace(at_start(job, f"as {guess.jobs} similar jobs ended"), ps=ps, workers=workers)
+    return want if fixed or ps < 1 else replace(want, sizes=_first_sizes(job, guess, ps, largest))
+
+
+def _first_sizes(job: JobSeen, guess: Guess, ps: int, largest: Resources) -> RoleResources:
+    times = FIRST_SPARE * generations(job.request)
+    ps_gib, worker_gib = limit_for(times * guess.ps_gib / ps), limit_for(times * guess.worker_gib)
     if job.progress:  # it has run before: what it had then may have been raised, because it was too little
         ps_gib, worker_gib = max(ps_gib, job.sizes.ps.memory_gib), max(worker_gib, job.sizes.worker.memory_gib)
-    sizes = replace(
+    return replace(
         job.sizes,
-        ps=_sized(job.sizes.ps, min(guess.plan.ps_cpu, node_cpu), ps_gib),
-        worker=_sized(job.sizes.worker, min(guess.plan.worker_cpu, node_cpu), worker_gib),
+        ps=_sized(job.sizes.ps, guess.plan.ps_cpu, ps_gib, largest),
+        worker=_sized(job.sizes.worker, guess.plan.worker_cpu, worker_gib, largest),
     )
-    return replace(at_start(job, f"as {guess.jobs} similar jobs ended"), ps=ps, workers=workers, sizes=sizes)
 
 
-def _sized(asked: Resources, cpu: float, gib: float) -> Resources:
+def _sized(asked: Resources, cpu: float, gib: float, largest: Resources) -> Resources:
+    """No task becomes larger than the largest node."""
+    cpu, gib = min(cpu, max(largest.cpu, asked.cpu)), min(gib, max(largest.memory_gib, asked.memory_gib))
     return replace(asked, cpu=math.floor(cpu * 100 + 1e-9) / 100, memory_gib=gib)
 
 
 def _ready(job: JobSeen, now: float) -> bool:
-    """Was it seen long enough to be judged?"""
-    return job.progress is not None and now - job.since_s >= SETTLE_S and bool(timed_of(job))
+    """Was it seen long enough to be judged, with the cores that it has, and has it any?"""
+    plan, last = plan_of(job), job.recent[-1] if job.recent else None
+    heard = last is None or last.ps_had is None or (last.ps_had, last.worker_had) == (plan.ps_cpu, plan.worker_cpu)
+    seen = job.progress is not None and now - job.since_s >= SETTLE_S
+    return seen and heard and min(plan.ps_cpu, plan.worker_cpu) > 0 and bool(timed_of(job))
 
 
 def _biddable(
@@ -109,7 +156,7 @@ def _biddable(
 # ---------------------------------------------------------------- the answer
 
 
-def _want(job: JobSeen, bid: Bid | None, at: int, now: float) -> Want:
+def _want(job: JobSeen, bid: Bid | None, at: int, largest: Resources, now: float) -> Want:
     before = plan_of(job)
     plan, reason, others = (before, "watched for a while first", ()) if bid is None else _judged(job, bid, at)
     ps, worker = held(job, "ps"), held(job, "worker")
@@ -119,8 +166,8 @@ def _want(job: JobSeen, bid: Bid | None, at: int, now: float) -> Want:
     spread = ps.memory_gib * before.ps / plan.ps
     sizes = replace(
         job.sizes,
-        ps=_sized(ps, plan.ps_cpu, limit_due(spread, ps_need, may_shrink)),
-        worker=_sized(worker, plan.worker_cpu, limit_due(worker.memory_gib, worker_need, may_shrink)),
+        ps=_sized(ps, plan.ps_cpu, limit_due(spread, ps_need, may_shrink), largest),
+        worker=_sized(worker, plan.worker_cpu, limit_due(worker.memory_gib, worker_need, may_shrink), largest),
     )
     same = (sizes.ps, sizes.worker) == (ps, worker)
     return Want(

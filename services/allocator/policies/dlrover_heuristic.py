@@ -10,7 +10,8 @@ free, jobs served in turn, those that wait first; use is the mean of the last fi
 now, and how much busier the busiest ps is, the last one tells; no number shrinks, nor memory; nobody gets a task larger
 than the largest node, nor a first one below Weir's default; when the ps changed last is known as far back as reports
 are kept. More memory after running out of it is the allocator's rule; shards and migration are the trainer's and the
-launcher's. A job without ps stays at its first size: the tool has no rule for it.
+launcher's. A job without ps stays at its first size: the tool has no rule for it. In `weir simulate` each task uses all
+the cores that were asked for, so every ps is hot there: thresholds on use can only be tried on real training.
 """
 
 from __future__ import annotations
@@ -79,10 +80,10 @@ class Ground:
         self.cpu, self.gib = self.cpu - found * wants.cpu, self.gib - found * wants.memory_gib
         return found
 
-    def fitting(self, size: Resources) -> Resources:
-        """No task is larger than the largest node."""
-        cpu, gib = min(size.cpu, self.largest.cpu), min(size.memory_gib, self.largest.memory_gib)
-        return Resources(cpu=cpu, memory_gib=gib, gpu=size.gpu)
+    def fitting(self, size: Resources, has: Resources) -> Resources:
+        """No task becomes larger than the largest node."""
+        most = _larger(self.largest, has)
+        return replace(has, cpu=min(size.cpu, most.cpu), memory_gib=min(size.memory_gib, most.memory_gib))
 
 
 def _first(job: JobSeen, ground: Ground, now: float) -> Want:
@@ -95,7 +96,11 @@ def _first(job: JobSeen, ground: Ground, now: float) -> Want:
     if now - job.submitted_s > PENDING_S:
         sizes = replace(sizes, ps=halved(sizes.ps), worker=halved(sizes.worker))
     reason = f"as {len(past)} like it ended" if past else "one ps and one worker to learn from"
-    sizes = RoleResources(chief=job.sizes.chief, ps=ground.fitting(sizes.ps), worker=ground.fitting(sizes.worker))
+    sizes = RoleResources(
+        chief=job.sizes.chief,
+        ps=ground.fitting(sizes.ps, job.sizes.ps),
+        worker=ground.fitting(sizes.worker, job.sizes.worker),
+    )
     size = Size(_within(count, job.least.ps, job.most.ps), max(1, job.least.workers))
     return replace(at_start(job, reason), ps=size.ps, workers=size.workers, sizes=sizes)
 
@@ -111,12 +116,14 @@ def _tuned(job: JobSeen, size: Size, ground: Ground, now: float) -> Want:
         count = _ps_wanted(job, size, use, limit_cpu)
         if (more := ground.more(job.key, ps, max(0, _within(count, size.ps, job.most.ps) - size.ps))) > 0:
             return _want(job, Size(size.ps + more, size.workers), told)
-        cores = ground.fitting(replace(ps, cpu=relieved(use, size.workers, limit_cpu, ps.cpu))).cpu
+        cores = ground.fitting(replace(ps, cpu=relieved(use, size.workers, limit_cpu, ps.cpu)), ps).cpu
         if left_open(job.request) and cores > (1 + WORTH) * ps.cpu:
             return _want(job, size, told, _sized(job, replace(ps, cpu=cores), worker))
     wanted = more_workers(size.workers, use.hottest / ps.cpu, speed_ratio(_speeds(job, size), size.workers))
     more = ground.more(job.key, worker, max(0, min(wanted, job.most.workers) - size.workers))
-    sizes = _sized(job, ps, _enough(ground.fitting(worker_size(use)), worker)) if left_open(job.request) else None
+    sizes = (
+        _sized(job, ps, _enough(ground.fitting(worker_size(use), worker), worker)) if left_open(job.request) else None
+    )
     return _want(job, Size(size.ps, size.workers + more), told, sizes)
 
 

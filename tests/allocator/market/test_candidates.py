@@ -108,13 +108,15 @@ def test_speeds_are_seen_as_iterations_and_standing_still_is_not_a_speed():
 
 
 def test_memory_seen_on_few_ps_tells_of_many():
-    """All ps together grow by 1 GiB every thousand examples, from 8 GiB; the number of ps changed on the way."""
+    """All ps together grow by 1 GiB every thousand examples, from 8 GiB; the number of ps changed on the way. A task
+    has to hold two generations.
+    """
     grown = [reading(1000 * i, ps=p, ps_gib=(8.0 + i) / p, worker_gib=1.5) for i, p in enumerate([2, 2, 2, 2, 4, 4])]
     ahead = SPEED * AHEAD_S / 1000
     job = running(*grown)
-    assert memory_due(job, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx((13 + ahead) / 2)
-    assert memory_due(job, Plan(8, 4, 2, 4), "ps", 2 * SPEED) == pytest.approx((13 + 2 * ahead) / 8)
-    assert memory_due(job, Plan(8, 4, 2, 4), "worker", SPEED) == 1.5
+    assert memory_due(job, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + ahead)
+    assert memory_due(job, Plan(8, 4, 2, 4), "ps", 2 * SPEED) == pytest.approx(2 * (13 + 2 * ahead) / 8)
+    assert memory_due(job, Plan(8, 4, 2, 4), "worker", SPEED) == 2 * 1.5
 
 
 def test_memory_is_foreseen_no_further_than_the_end_and_not_from_nothing():
@@ -122,5 +124,5 @@ def test_memory_is_foreseen_no_further_than_the_end_and_not_from_nothing():
     job = running(*grown)
     assert job.progress
     ends = replace(job, progress=replace(job.progress, samples=LONG - 2000))
-    assert memory_due(ends, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx((13 + 2) / 2)
+    assert memory_due(ends, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + 2)
     assert memory_due(running(), Plan(2, 4, 2, 4), "ps", SPEED) is None

@@ -9,14 +9,13 @@ ended, is reserved no longer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from functools import reduce
 
 from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.placing.placement import Node, less
-from services.allocator.placing.quota import Quota
+from services.allocator.placing.quota import Quota, together
 from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskPlan
 
@@ -39,18 +38,22 @@ def free_nodes(state: State) -> list[Node]:
 
 def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
     """What each namespace that has a quota may still take: the quota less what its pods have, wherever they are listed,
-    and less what its decided tasks are to have beyond that.
+    and less what its decided tasks are to have beyond that. A pod that was heard to have ended has nothing any more.
     """
+    if not quotas:
+        return {}
+    jobs, listed = [job for job in state.jobs.values() if job.request.namespace in quotas], _all_listed(state)
     used: dict[str, list[Resources]] = {namespace: [] for namespace in quotas}
-    for space, has in (each for seen in state.nodes.values() for each in _spaces(seen).items() if quotas):
-        used.get(space, []).append(has)
-    listed = _all_listed(state) if quotas else frozenset()
-    for job in (job for job in state.jobs.values() if job.request.namespace in quotas):
+    ended = {(job.request.namespace, pod) for job in jobs for pod in job.exits}
+    for pod, has in (each for seen in state.nodes.values() for each in _has(seen).items()):
+        if pod[0] in used and pod not in ended:
+            used[pod[0]].append(has)
+    for job in jobs:
         for task in unlisted(job, listed):
             own = _has(state.nodes[task.node]) if task.node in state.nodes else {}
             has = own.get((job.request.namespace, job.pod(task)), Resources())
             used[job.request.namespace].append(less(task.resources, has))
-    return {space: less(quota.most(), reduce(_plus, used[space], Resources())) for space, quota in quotas.items()}
+    return {space: less(quota.most(), together(used[space])) for space, quota in quotas.items()}
 
 
 def _all_listed(state: State) -> Pods:
@@ -93,15 +96,7 @@ def _decided_pods(decision: AllocationDecided) -> Pods:
     return frozenset([(namespace, f"{job}-{task.role}-{task.serial}", task.resources) for task in decision.tasks])
 
 
-def _own_by_namespace(seen: CapacityChanged) -> dict[str, Resources]:
-    spaces: dict[str, Resources] = {}
-    for own in seen.own:
-        spaces[own.namespace] = _plus(spaces.get(own.namespace, Resources()), own.resources)
-    return spaces
-
-
 _node, _listed, _has, _pods = Kept(_plain_node), Kept(_own_pods), Kept(_own_resources), Kept(_decided_pods)
-_spaces = Kept(_own_by_namespace)
 
 
 def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:

@@ -116,6 +116,16 @@ def test_a_lost_task_that_its_quota_leaves_no_room_for_is_done_without():
     assert size(story.decided()) == (1, 2)
 
 
+def test_a_task_that_has_ended_leaves_its_share_even_while_its_pod_is_still_listed():
+    """A dead node tells nothing any more of the pods on it."""
+    story = running(limited(cpu=3))
+    first = story.state.jobs["default.mnist"].runs
+    assert first is not None
+    story.hear(exited(tasks(first, "worker")[0], code=None, reason="NodeLost"))
+    again = story.decided()
+    assert size(again) == (1, 1) and again.reason.endswith("replaced")
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_whoever_decides_nobody_gets_more_than_the_quota(policy: str):
     story = Story(limited(policy, cpu=5))

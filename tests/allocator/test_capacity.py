@@ -88,8 +88,10 @@ class World:
         self.check_quota(listed)
 
     def check_quota(self, listed: set[str]) -> None:
-        """Listed pods, wanted or not, and wanted ones that are not listed: each once."""
-        has = [own.resources.cpu for told in self.story.state.nodes.values() for own in told.own]
+        """Listed pods, wanted or not, and wanted ones that are not listed: each once, until it has ended."""
+        ended = self.job.exits if self.job else {}
+        owns = [own for told in self.story.state.nodes.values() for own in told.own]
+        has = [own.resources.cpu for own in owns if own.pod not in ended]
         wanted = [t.resources.cpu for p, t in self.wanted().items() if p not in listed and p not in self.job.exits]
         left = purses(self.story.state, {"default": Quota(cpu=100), "elsewhere": Quota(cpu=1)})
         assert (left["default"].cpu, left["elsewhere"].cpu) == (100 - sum(has) - sum(wanted), 1)

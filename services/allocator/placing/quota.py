@@ -59,10 +59,14 @@ def _of(tasks: Sequence[TaskPlan], role: Role) -> list[TaskPlan]:
 
 def _whole(parts: Sequence[tuple[Resources, int]]) -> Resources:
     """Of each so many."""
+    return together([Resources(cpu=r.cpu * n, memory_gib=r.memory_gib * n, gpu=r.gpu * n) for r, n in parts])
+
+
+def together(parts: Sequence[Resources]) -> Resources:
     return Resources(
-        cpu=math.fsum(part.cpu * times for part, times in parts),
-        memory_gib=math.fsum(part.memory_gib * times for part, times in parts),
-        gpu=sum(part.gpu * times for part, times in parts),
+        cpu=math.fsum(part.cpu for part in parts),
+        memory_gib=math.fsum(part.memory_gib for part in parts),
+        gpu=sum(part.gpu for part in parts),
     )
 
 

@@ -8,11 +8,12 @@ that fits, from the wanted cpu on, is the best. What falls short of memory alone
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from shared.messages import Resources
 
 ROUNDING = 1e-9
+NO_MORE = Resources(cpu=0.0, memory_gib=0.0, gpu=0)
 Place = tuple[float, float, str]
 """Cores, GiB, name."""
 
@@ -37,6 +38,19 @@ def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]
         cpu, memory, gpu = max(0.0, cpu - want_cpu), max(0.0, memory - want_memory), gpu - want_gpu
         times += 1
     return times, Resources(cpu=cpu, memory_gib=memory, gpu=gpu)
+
+
+def times(wants: Resources, count: int) -> Resources:
+    """What so many such tasks want."""
+    return Resources(cpu=wants.cpu * count, memory_gib=wants.memory_gib * count, gpu=wants.gpu * count)
+
+
+def together(parts: Sequence[Resources]) -> Resources:
+    return Resources(
+        cpu=sum(part.cpu for part in parts),
+        memory_gib=sum(part.memory_gib for part in parts),
+        gpu=sum(part.gpu for part in parts),
+    )
 
 
 def rank(free: Resources, name: str) -> tuple[int, float, float, str]:

@@ -2,8 +2,9 @@
 
 Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is cordoned or has a
 hard taint is given anything; no namespace is given more than its quota has left. Tasks that stay keep node and serial,
-and their index where the numbers stay dense; a new one gets a new serial, which was never used before, and goes beside
-the job's other tasks if it can, else where it leaves the least behind (best fit).
+and their index where the numbers stay dense; a new one gets a new serial, which was never used before. What leaves a
+node is slow, so a job stands on few: new tasks go beside the job's others as far as they can, and else as many of them
+as possible onto one node, of such nodes onto the one where they leave the least behind (best fit).
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from functools import cached_property
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.placing.order import ROUNDING, Order, fits, less, rank, taken
+from services.allocator.placing.order import NO_MORE, ROUNDING, Order, fits, less, rank, taken, times, together
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 __all__ = ["ROLES", "ROUNDING", "Node", "Room", "Size", "fits", "ladder", "less", "place", "place_most"]
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
+FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
+"""Who chooses first: a lone chief must not draw the workers to where there is room for one of them."""
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -79,25 +82,42 @@ class Room:
         """None: without a limit."""
         return self.purses.get(job.partition(".")[0]) if self.purses else None
 
-    def choose(self, job: str, wants: Resources) -> str | None:
-        """The best node for one more task of a job: beside its others, else the best fit."""
+    def choose(self, job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE) -> str | None:
+        """The best node for the first of so many more tasks: beside the job's others, else where all of them and the
+        `rest` of the job fit, else where most of them do.
+        """
         homes = [self.nodes[name] for name in self._homes.get(job, ())]
         beside = [rank(n.free, n.name) for n in homes if n.open and job in n.hosts and fits(wants, n.free)]
-        return min(beside)[-1] if beside else self._order.first(wants)
+        if beside:
+            return min(beside)[-1]
+        if rest != NO_MORE and (name := self._order.first(together((times(wants, count), rest)))):
+            return name
+        return self._for_most(wants, count)
+
+    def _for_most(self, wants: Resources, count: int) -> str | None:
+        """The best fit of those nodes that hold most of so many tasks."""
+        best, more = self._order.first(wants), count + 1
+        fewer = 1 if best else more  # so many fit somewhere; `more` do not, or are not asked for
+        while more - fewer > 1:
+            middle = (fewer + more) // 2 if more <= count else count
+            name = self._order.first(times(wants, middle))
+            best, fewer, more = (name, middle, more) if name else (best, fewer, middle)
+        return best
 
     def put(self, job: str, wants: Resources) -> str | None:
         """Choose and take."""
         return next(iter(self.fill(job, wants, 1)), None)
 
-    def fill(self, job: str, wants: Resources, count: int) -> list[str]:
-        """The nodes of so many tasks, chosen and taken one after the other; fewer where there is no more room.
+    def fill(self, job: str, wants: Resources, count: int, rest: Resources = NO_MORE) -> list[str]:
+        """The nodes of so many tasks, chosen and taken one after the other; fewer where there is no more room. `rest`:
+        what else of the job is to be placed.
 
         The best node stays the best until it is full: it is the job's then, and has less free than before.
         """
         nodes: list[str] = []
         purse = self.purse(job)
         count = count if purse is None else taken(purse, wants, count)[0]
-        while len(nodes) < count and (name := self.choose(job, wants)) is not None:
+        while len(nodes) < count and (name := self.choose(job, wants, count - len(nodes), rest)):
             times, left = taken(self.nodes[name].free, wants, count - len(nodes))
             self._give(job, name, left)
             nodes += [name] * times
@@ -149,20 +169,23 @@ def place(
     `keep` are the tasks that stand already (the newest of a role go first when there are too many), `serial` the first
     unused one.
     """
-    tasks, mark = [], room.mark()
+    mark = room.mark()
+    stays = {role: _stay([task for task in keep if task.role == role], size.of(role)) for role in ROLES}
+    missing = {role: [index for index in range(size.of(role)) if index not in stays[role]] for role in ROLES}
+    nodes = {}
+    for n, role in enumerate(FILLED):
+        rest = together([times(getattr(sizes, other), len(missing[other])) for other in FILLED[n + 1 :]])
+        nodes[role] = room.fill(job, getattr(sizes, role), len(missing[role]), rest)
+    if any(len(nodes[role]) < len(missing[role]) for role in ROLES):
+        room.undo(mark)
+        return None
     for role in ROLES:
-        wants, count = getattr(sizes, role), size.of(role)
-        standing = _stay([task for task in keep if task.role == role], count)
-        missing = [index for index in range(count) if index not in standing]
-        nodes = room.fill(job, wants, len(missing))
-        if len(nodes) < len(missing):
-            room.undo(mark)
-            return None
-        for index, node in zip(missing, nodes, strict=True):
-            standing[index] = TaskPlan(role=role, index=index, serial=serial, node=node, resources=wants)
+        for index, node in zip(missing[role], nodes[role], strict=True):
+            stays[role][index] = TaskPlan(
+                role=role, index=index, serial=serial, node=node, resources=getattr(sizes, role)
+            )
             serial += 1
-        tasks += [standing[index] for index in range(count)]
-    return tuple(tasks)
+    return tuple(stays[role][index] for role in ROLES for index in range(size.of(role)))
 
 
 def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:

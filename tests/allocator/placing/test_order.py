@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placing.order import Order, fits, less, rank, taken
+from services.allocator.placing.order import NO_MORE, Order, fits, less, rank, taken, times, together
 from services.allocator.placing.placement import Node, Room, Size, place
 from shared.messages import Resources, RoleResources
 
@@ -27,13 +27,19 @@ def nodes(parts: st.SearchStrategy[float]) -> st.SearchStrategy[list[Node]]:
     return st.lists(node, max_size=8).map(lambda found: [replace(n, name=f"n{i}") for i, n in enumerate(found)])
 
 
-def by_scan(there: dict[str, Node], job: str, wants: Resources) -> str | None:
-    """Beside the job's other tasks, else where it leaves least behind: every node is looked at."""
+def by_scan(
+    there: dict[str, Node], job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE
+) -> str | None:
+    """Beside the job's other tasks, else where all and the rest fit, else where most of so many do; of those where one
+    leaves least behind: every node is looked at.
+    """
 
-    def left(n: Node) -> tuple[bool, float, float, float, str]:
+    def left(n: Node) -> tuple[bool, bool, int, float, float, float, str]:
         free = n.free
         return (
             job not in n.hosts,
+            job not in n.hosts and not fits(together((times(wants, count), rest)), free),
+            0 if job in n.hosts else -max(k for k in range(1, count + 1) if fits(times(wants, k), free)),
             free.gpu - wants.gpu,
             free.cpu - wants.cpu,
             free.memory_gib - wants.memory_gib,
@@ -44,12 +50,19 @@ def by_scan(there: dict[str, Node], job: str, wants: Resources) -> str | None:
     return best.name if best else None
 
 
-def put_by_scan(there: dict[str, Node], job: str, wants: Resources) -> str | None:
-    name = by_scan(there, job, wants)
+def put_by_scan(there: dict[str, Node], job: str, wants: Resources, count: int, rest: Resources) -> str | None:
+    name = by_scan(there, job, wants, count, rest)
     if name is not None:
         here = there[name]
         there[name] = replace(here, free=less(here.free, wants), hosts=here.hosts | {job})
     return name
+
+
+def fill_by_scan(
+    there: dict[str, Node], job: str, wants: Resources, count: int, rest: Resources = NO_MORE
+) -> list[str]:
+    found = (put_by_scan(there, job, wants, count - done, rest) for done in range(count))
+    return [name for name in found if name is not None]
 
 
 @settings(max_examples=400, deadline=None)
@@ -59,7 +72,7 @@ def test_a_room_chooses_as_a_scan_of_all_nodes_does_and_what_is_given_back_is_as
     for job, wants, count, keep in steps:
         mark, before = room.mark(), dict(plain)
         assert room.choose(job, wants) == by_scan(plain, job, wants)
-        expected = [name for name in (put_by_scan(plain, job, wants) for _ in range(count)) if name is not None]
+        expected = fill_by_scan(plain, job, wants, count)
         assert room.fill(job, wants, count) == expected and room.nodes == plain
         if not keep:
             room.undo(mark)
@@ -69,17 +82,18 @@ def test_a_room_chooses_as_a_scan_of_all_nodes_does_and_what_is_given_back_is_as
 
 @settings(max_examples=200, deadline=None)
 @given(nodes(EIGHTHS), st.lists(st.tuples(JOBS, amounts(EIGHTHS), amounts(EIGHTHS)), max_size=5))
-def test_whole_jobs_are_placed_as_one_task_after_the_other_by_scan(there, jobs):
+def test_a_whole_job_goes_to_one_node_if_it_can_and_else_its_workers_choose_first(there, jobs):
     room, plain = Room(there), {node.name: node for node in there}
     for job, ps, worker in jobs:
         sizes = RoleResources(chief=Resources(), ps=ps, worker=worker)
         tried = dict(plain)
-        expected = [put_by_scan(tried, job, wants) for wants in (sizes.chief, ps, ps, worker, worker, worker)]
+        ends = ((worker, 3, times(ps, 2)), (ps, 2, NO_MORE), (sizes.chief, 1, NO_MORE))
+        nodes = [fill_by_scan(tried, job, *wants) for wants in ends]
         tasks = place(room, job, (), Size(2, 3), sizes, 0)
-        if None in expected:
+        if sum(map(len, nodes)) < 6:
             assert tasks is None
         else:
-            assert tasks and [task.node for task in tasks] == expected
+            assert tasks and [task.node for task in tasks] == [*nodes[2], *nodes[1], *nodes[0]]
             plain = tried
         assert room.nodes == plain
 
@@ -91,10 +105,10 @@ def test_the_first_that_fits_is_the_smallest_that_fits_however_numbers_are_round
     fitting = [rank(one, name) for name, one in named if fits(wants, one)]
     assert Order(named).first(wants) == (min(fitting)[-1] if fitting else None)
     for one in free:
-        left, times = one, 0
-        while times < count and fits(wants, left):
-            left, times = less(left, wants), times + 1
-        assert taken(one, wants, count) == (times, left)
+        left, taken_so_far = one, 0
+        while taken_so_far < count and fits(wants, left):
+            left, taken_so_far = less(left, wants), taken_so_far + 1
+        assert taken(one, wants, count) == (taken_so_far, left)
 
 
 def test_a_task_without_devices_leaves_nodes_with_devices_to_others():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from services.allocator.placing.placement import Node, Room, Size, ladder, place, place_most
 from shared.messages import Resources, RoleResources, TaskPlan
@@ -53,9 +54,21 @@ def test_the_most_that_fits_is_within_its_bounds_and_one_step_more_does_not_fit(
     assert at == 0 or place(room(*cpus), "a", (), steps[at - 1], EVEN, 0) is None
 
 
-def test_a_task_goes_beside_the_jobs_others_and_else_where_least_is_left():
+def test_a_job_goes_to_the_smallest_node_that_holds_all_of_it():
     tasks = place(room(9, 4, 3), "a", (), Size(1, 2), EVEN, 0)
-    assert tasks and [t.node for t in tasks] == ["n2", "n2", "n2", "n1"]
+    assert tasks and [t.node for t in tasks] == ["n1"] * 4
+
+
+def test_a_job_that_no_node_holds_stands_on_few():
+    tasks = place(room(1, 1, 4, 1, 1, 3), "a", (), Size(1, 5), EVEN, 0)
+    assert tasks and [t.node for t in tasks] == ["n5", "n5", *["n2"] * 4, "n5"]
+
+
+def test_more_tasks_go_beside_the_others_first():
+    keep = standing(("chief", 0, 0, "n0"), ("ps", 0, 1, "n0"), ("worker", 0, 2, "n0"))
+    there = Room(replace(n, hosts=frozenset("a" if n.name == "n0" else "")) for n in room(1, 2, 9).nodes.values())
+    tasks = place(there, "a", keep, Size(1, 4), EVEN, 9)
+    assert tasks and [t.node for t in tasks if t.role == "worker"] == ["n0", "n0", "n1", "n1"]
 
 
 def test_the_newest_go_first_and_a_gap_is_filled_by_the_highest_index():

@@ -6,8 +6,8 @@
     cost       = mean of this job's measured pauses            [s]; a setting until one was measured
     it pays    <=>  saved > payback_factor * cost
 
-v' is what was observed at the new size; where nothing was, the speed of the nearest observed number of workers, scaled
-linearly in workers. A job that has not reported yet has all of its work before it: growing is taken to pay.
+An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what was observed at the
+new size; where nothing was, the speed of the nearest observed number of workers, scaled linearly in workers. A job that has not reported yet has all of its work before it: growing is taken to pay.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import msgspec
 
 from services.allocator.job import Observed
+from services.allocator.models.learning import worth
 from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
@@ -33,13 +34,20 @@ class Payback(msgspec.Struct, frozen=True):
 
 def payback(job: JobSeen, new: Size, batch: int, rules: Rules) -> Payback:
     cost = rules.pause_default_s if job.pause_s is None else job.pause_s
-    now = speed(job.observed, job.size, job.batch) if job.size else None
-    then = speed(job.observed, new, batch)
+    now = _taught(job, job.size, job.batch) if job.size else None
+    then = _taught(job, new, batch)
     if job.progress is None or not now or not then:
         return Payback(0.0, cost, pays=True)
     remaining = max(0, job.progress.total_samples - job.progress.samples)
     saved = remaining / now - remaining / then
     return Payback(saved, cost, pays=saved > rules.payback_factor * cost)
+
+
+def _taught(job: JobSeen, size: Size, batch: int) -> float | None:
+    """Samples a second, each counted with its worth."""
+    found = speed(job.observed, size, batch)
+    noise = job.progress.gradient_noise if job.progress else None
+    return found and found * worth(batch, job.request.batch.start, noise)
 
 
 def speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:

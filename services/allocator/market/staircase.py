@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from services.allocator.market.hull import Config, hull
-from services.allocator.models.learning import efficiency
+from services.allocator.models.learning import worth
 from services.allocator.placing.placement import Size
 
 if TYPE_CHECKING:  # the policies import this module
@@ -27,6 +27,8 @@ from shared.messages import Resources, RoleResources, Span
 KEPT = 4096
 FINE = 8
 """Counts up to this are all tried, larger ones in steps of a ninth."""
+ALIKE = 1e-6
+"""Costs that differ by less, relatively, are the same."""
 BATCHES = 5
 """Batches tried of a range, evenly spaced by factor, both ends among them."""
 REACH = 2.0
@@ -84,6 +86,17 @@ def _staircase(asked: Asked, fitted: Fit, there: Resources) -> tuple[Config, ...
     return tuple(_config(rows[n], takes[n], float(cost[n]), float(speed[n])) for n in steps)
 
 
+def beside(steps: tuple[Config, ...], now: Config) -> tuple[Config, ...]:
+    """With what the job has among them, so that who keeps it need not shrink to the next lower step. Not where a
+    smaller size would be as fast, or where it is a step already.
+    """
+    lower = [step for step in steps if step.cost < now.cost * (1 - ALIKE)]
+    same = [step for step in steps if abs(step.cost - now.cost) <= ALIKE * now.cost]
+    if same or not lower or lower[-1].speed >= now.speed:
+        return steps
+    return (*lower, now, *(step for step in steps[len(lower) :] if step.speed > now.speed))
+
+
 def _config(row: Array, takes: Array, cost: float, speed: float) -> Config:
     ps, workers, batch = (int(n) for n in row)
     cpu, memory, gpu = takes.tolist()
@@ -123,11 +136,9 @@ def _share(takes: Array, there: Resources) -> Array:
     return np.asarray(shares.max(axis=1))
 
 
-def _worth(asked: Asked, rows: Array) -> Array | float:
-    """What a sample of each batch teaches; within the bounds asked for, all the same until the trainer tells better."""
-    if asked.noise is None:
-        return 1.0
-    return np.array([efficiency(batch, float(asked.batch.start), asked.noise) for batch in rows[:, 2].tolist()])
+def _worth(asked: Asked, rows: Array) -> Array:
+    """What a sample of each batch teaches."""
+    return np.array([worth(batch, float(asked.batch.start), asked.noise) for batch in rows[:, 2].tolist()])
 
 
 def whole(parts: Sequence[Resources]) -> Resources:

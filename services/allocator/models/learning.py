@@ -108,6 +108,11 @@ def efficiency(batch: float, start: float, noise: float | None = None) -> float:
     return (noise + start) / (noise + batch)
 
 
+def worth(batch: float, start: float, noise: float | None) -> float:
+    """As `efficiency`; but within bounds that a person gave all are worth the same until the trainer tells better."""
+    return 1.0 if noise is None else efficiency(batch, start, noise)
+
+
 def _smoothed(losses: Array) -> Array:
     """The median of each point and its two neighbours; the ends stay."""
     middle = np.median(np.stack([losses[:-2], losses[1:-1], losses[2:]]), axis=0)

@@ -57,8 +57,9 @@ def pooled(seen: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:
     """One a size and batch, the mean speed of the jobs that had it."""
     speeds: dict[tuple[int, int, int], list[Observed]] = {}
     for point in (point for points in seen for point in points if _usable(point)):
-        speeds.setdefault((point.ps, point.workers, point.batch), []).append(point)
-    return tuple(_mean(points) for _, points in sorted(speeds.items()))[-POINTS_MOST:]
+        size = (point.ps, point.workers, point.batch)
+        speeds[size] = [*speeds.pop(size, []), point]
+    return tuple(_mean(points) for _, points in sorted([*speeds.items()][-POINTS_MOST:]))
 
 
 def _usable(point: Observed) -> bool:

@@ -32,7 +32,8 @@ from services.allocator.market.auction import NONE, Stairs, granted
 from services.allocator.market.hull import Config
 from services.allocator.market.patience import Stays, urgent
 from services.allocator.market.pricing import prices
-from services.allocator.market.staircase import staircase, whole
+from services.allocator.market.staircase import beside, staircase, whole
+from services.allocator.models.learning import worth
 from services.allocator.models.programs import KEPT, models, program
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.placement import Node, Size
@@ -140,22 +141,30 @@ def _stands(fitted: Fit, there: Resources) -> Kept[JobSeen, Stand]:
 
 
 def stand(job: JobSeen, fitted: Fit, there: Resources) -> Stand:
-    steps = staircase(job, fitted, there)
+    steps, now = staircase(job, fitted, there), _now(job, fitted, there)
+    steps = beside(steps, now) if now else steps
     best = max((step.speed / step.cost for step in steps), default=0.0)
     left = samples_left(job)
     left_s = left / best if left and best else None
+    return Stand(job, steps, best, now.speed if now else 0.0, now.cost if now else 0.0, left_s)
+
+
+def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
+    """What it has, if it has workers."""
     if job.size is None or job.size.workers < 1:
-        return Stand(job, steps, best, 0.0, 0.0, left_s)
-    speed = _speed(job, job.size, fitted)
+        return None
     shares = [has / all_ for has, all_ in zip(_vector(held(job)), _vector(there), strict=True) if all_ > 0]
-    return Stand(job, steps, best, speed, float(max(shares, default=0.0)), left_s)
+    speed = _speed(job, job.size, fitted)
+    return Config(job.size, job.batch, held(job), float(max(shares, default=0.0)), speed)
 
 
 def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:
-    """As it was observed; before that, by the model."""
+    """As it was observed, before that by the model; each sample with what it teaches."""
     has = (size.ps, size.workers, job.batch)
     seen = next((o.samples_per_second for o in job.observed if (o.ps, o.workers, o.batch) == has), 0.0)
-    return seen if 0.0 < seen < math.inf else fitted.speed(*has)
+    noise = job.progress.gradient_noise if job.progress else None
+    taught = worth(job.batch, job.request.batch.start, noise)
+    return taught * (seen if 0.0 < seen < math.inf else fitted.speed(*has))
 
 
 def samples_left(job: JobSeen) -> float | None:

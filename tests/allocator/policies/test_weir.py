@@ -55,6 +55,25 @@ def test_a_job_that_has_just_paused_does_not_grow():
     assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-5.0)], 0.0)) == {"one": 1}
 
 
+def test_a_job_that_may_not_grow_yet_keeps_a_size_between_two_steps():
+    """Three workers are no step, because four are much faster; the job has just paused."""
+    had = running("one", 100_000, since_s=-5.0)
+    more = [replace(had.tasks[1], index=n, serial=n + 1) for n in (1, 2)]
+    seen = (*had.observed, Observed(1, 3, 32, 200.0), Observed(1, 4, 32, 390.0))
+    three = replace(had, size=Size(1, 3), tasks=(*had.tasks, *more), observed=seen)
+    assert workers(weir([node(4.0)], [three], 0.0)) == {"one": 3}
+
+
+def test_a_batch_that_teaches_little_is_left_however_many_examples_a_second_it_does():
+    had = running("one", 10_000)
+    asked = replace(had.request, batch=span(32, 32, 512), workers=span(1, 1, 1))
+    fast = (Observed(1, 1, 32, 100.0), Observed(1, 1, 512, 120.0))
+    wide = replace(had, request=asked, batch=512, observed=fast)
+    assert [want.batch for want in weir([node(0.0)], [wide], 0.0)] != [32]
+    told = replace(wide, progress=replace(wide.progress, gradient_noise=8.0))
+    assert [want.batch for want in weir([node(0.0)], [told], 0.0)] == [32]
+
+
 def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
     had = running("one", 1_000_000)
     more = replace(had.tasks[1], index=1, serial=2)

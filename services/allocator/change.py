@@ -14,7 +14,7 @@ from services.allocator.allowance import allowed, short, short_at_start
 from services.allocator.job import Job
 from services.allocator.payback import Payback, payback
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import ROLES, Room, Size, place, place_most
+from services.allocator.placing.placement import ROLES, Room, Size, gathered, place, place_most, spread
 from services.allocator.placing.resizing import alike, in_place, replaced, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
@@ -75,6 +75,8 @@ def _stays(
 ) -> Verdict:
     """Neither tasks nor batch change; what the tasks have may."""
     sizes = wanted_sizes(job, want.sizes, rules)
+    if want.apart is not None and spread(runs.tasks) > 1:
+        return _moved(job, runs, want, room, now, rules, cause)
     if want.sizes is None or alike(runs.tasks, sizes):
         return Verdict(why=want.reason)
     if barred := _barred(job, runs):
@@ -91,6 +93,18 @@ def _stays(
     return _granted(job, tasks, want, now, reason, held.cause)
 
 
+def _moved(job: Job, runs: AllocationDecided, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
+    """Its devices stand on several nodes though one could hold them all."""
+    gain, mark = payback(seen(job, rules), want.size, want.batch, rules, want.faster), room.mark()
+    if not gain.pays or _unheard(job, now) or now < job.resumed_s + rules.cooldown_s:
+        return Verdict(why=want.reason)
+    tasks = gathered(room, job.key, runs.tasks, want.size, wanted_sizes(job, None, rules), job.serials)
+    if tasks is None or spread(tasks) > 1:
+        room.undo(mark)
+        return Verdict(why=want.reason)
+    return _granted(job, tasks, want, now, f"all on one node: {want.reason}", cause, gain=gain)
+
+
 def _barred(job: Job, runs: AllocationDecided) -> str:
     """Why nothing can change in place. After an abandoned generation the launcher hears of none before it."""
     return "" if job.generation == runs.generation else f"until a generation after {job.generation} runs"
@@ -99,7 +113,7 @@ def _barred(job: Job, runs: AllocationDecided) -> str:
 def _resized(
     job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
 ) -> Verdict:
-    size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules)
+    size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules, want.faster)
     if _grows(size, want) and not gain.pays:
         return Verdict(why=f"{want.ps} ps and {want.workers} workers do not pay: {gain.told()}")
     held = wished(wish, want.size, want.batch, now, cause, want.sizes)
@@ -109,11 +123,17 @@ def _resized(
     if now < due:
         told = f"will have {want.ps} ps and {want.workers} workers, if still so: {want.reason}"
         return Verdict(why=told, wake_s=due, wish=held)
-    anew, sizes = place if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
-    tasks = anew(room, job.key, runs.tasks, want.size, sizes, job.serials)
+    side_by_side = gathered if want.ps == 0 else place
+    anew, sizes = side_by_side if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
+    mark, tasks = room.mark(), anew(room, job.key, runs.tasks, want.size, sizes, job.serials)
     if tasks is None:
         waits = f"waits for room for {want.ps} ps and {want.workers} workers"
         return Verdict(why=short(job, runs, want, room, rules) or waits, wish=held)
+    if want.apart is not None and spread(tasks) > 1 and _grows(size, want):
+        gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart)
+        if not gain.pays:
+            room.undo(mark)
+            return Verdict(why=f"waits for room for {want.workers} workers on one node", wish=held)
     stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
     others = (*want.alternatives, stay)
     return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)

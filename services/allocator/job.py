@@ -48,6 +48,8 @@ class Observed(msgspec.Struct, frozen=True):
     ps_cpu: float | None = None
     """Cores that each ps had when the speed was last seen; None: not known."""
     worker_cpu: float | None = None
+    nodes: int | None = None
+    """On how many it stood, devices side by side without ps; with ps, or where nobody knows, None."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +71,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     ps_had: float | None = None
     """Cores that each ps had."""
     worker_had: float | None = None
+    nodes: int | None = None
+    """As in `Observed`."""
 
 
 class Learned(msgspec.Struct, frozen=True):
@@ -264,7 +268,13 @@ def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float
         worker_gib=_largest(message, "worker"),
         ps_had=_had(runs, "ps"),
         worker_had=_had(runs, "worker"),
+        nodes=_apart(runs),
     )
+
+
+def _apart(runs: AllocationDecided) -> int | None:
+    """On how many nodes it stands, devices side by side."""
+    return len({task.node for task in runs.tasks if task.role == "worker"}) if not _ps(runs) else None
 
 
 def _used(message: ProgressReported, role: str) -> float | None:
@@ -288,14 +298,14 @@ def _had(runs: AllocationDecided, role: str) -> float | None:
 
 def _observed(known: tuple[Observed, ...], reading: Reading, by_cores: bool = False) -> tuple[Observed, ...]:
     """A running mean of each size's speed; `by_cores`: of each size with each number of cores a task."""
-    size, speed = (reading.ps, reading.workers, reading.batch), reading.samples_per_second
+    size, speed = (reading.ps, reading.workers, reading.batch, reading.nodes), reading.samples_per_second
     if speed <= 0:
         return known
     had = (reading.ps_had, reading.worker_had)
-    alike = [o for o in known if (o.ps, o.workers, o.batch) == size]
+    alike = [o for o in known if (o.ps, o.workers, o.batch, o.nodes) == size]
     before = next((o for o in alike if not by_cores or (o.ps_cpu, o.worker_cpu) == had), None)
     mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT if before else speed
-    return (*(o for o in known if o is not before), Observed(*size, mean, *had))
+    return (*(o for o in known if o is not before), Observed(*size[:3], mean, *had, reading.nodes))
 
 
 def _curve(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:

@@ -6,8 +6,10 @@
     cost       = mean of this job's measured pauses            [s]; a setting until one was measured
     it pays    <=>  saved > payback_factor * cost
 
-An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what was observed at the
-new size; where nothing was, the speed of the nearest observed number of workers, scaled linearly in workers. A job that has not reported yet has all of its work before it: growing is taken to pay.
+An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what the policy foresees,
+so many times v; of one that says nothing what was observed at the new size; where nothing was, the speed of the nearest
+observed number of workers, scaled linearly in workers. A job that has not reported yet has all of its work before it:
+growing is taken to pay.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ class Payback(msgspec.Struct, frozen=True):
         return f"saves {self.saved_s:.1f} s for a pause of {self.cost_s:.1f} s"
 
 
-def payback(job: JobSeen, new: Size, batch: int, rules: Rules) -> Payback:
+def payback(job: JobSeen, new: Size, batch: int, rules: Rules, faster: float | None = None) -> Payback:
     cost = rules.pause_default_s if job.pause_s is None else job.pause_s
     now = _taught(job, job.size, job.batch) if job.size else None
-    then = _taught(job, new, batch)
+    then = now * faster if now and faster else _taught(job, new, batch)
     if job.progress is None or not now or not then:
         return Payback(0.0, cost, pays=True)
     remaining = max(0, job.progress.total_samples - job.progress.samples)

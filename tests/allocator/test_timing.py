@@ -59,5 +59,10 @@ def test_a_smaller_batch_pays_where_each_example_teaches_so_much_more():
     assert payback(told, Size(1, 2), 32, RULES).saved_s == 1000 * (520 / 40 / 10 - 1 / 8)
 
 
+def test_what_a_policy_foresees_is_believed():
+    assert payback(JOB, Size(1, 2), 512, RULES, faster=2.0).saved_s == 50
+    assert not payback(JOB, Size(1, 4), 32, RULES, faster=1.01).pays
+
+
 def test_a_job_without_a_report_has_all_its_work_before_it():
     assert payback(replace(JOB, progress=None), Size(1, 4), 32, RULES).pays

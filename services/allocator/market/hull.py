@@ -23,13 +23,17 @@ Point = tuple[float, float]
 
 
 class Config(msgspec.Struct, frozen=True):
-    """One size and batch: what it takes, what share of the scarcest resource that is, and its speed in examples/s."""
+    """One size and batch: what it takes, what share of the scarcest resource that is, and its speed in examples/s.
+
+    `apart`: its speed where devices side by side stand on several nodes though one could hold them; else None.
+    """
 
     size: Size
     batch: int
     takes: Resources
     cost: float
     speed: float
+    apart: float | None = None
 
 
 def hull(cost: Array, speed: Array, base: Point = (0.0, 0.0)) -> list[int]:

@@ -27,9 +27,10 @@ from shared.messages import Resources, RoleResources, Span
 KEPT = 4096
 FINE = 8
 """Counts up to this are all tried, larger ones in steps of a ninth."""
+ROUNDING = 1e-9
 ALIKE = 1e-6
 """Costs that differ by less, relatively, are the same."""
-BATCHES = 5
+BATCHES = 9
 """Batches tried of a range, evenly spaced by factor, both ends among them."""
 REACH = 2.0
 """No step to more than so many times what was ever observed: models err far away."""
@@ -45,6 +46,15 @@ def counts(least: int, most: int, observed: int) -> list[int]:
     return [*found, most]
 
 
+def even(numbers: Sequence[int], together: int) -> list[int]:
+    """Of numbers of devices those that fill nodes without a rest: else what is left of a node is of use to nobody who
+    wants more of them side by side.
+    """
+    least, most = numbers[0], numbers[-1]
+    parts = [n for n in range(1, together) if together % n == 0]
+    return sorted({least, *(n for n in [*parts, *range(together, most + 1, together)] if least <= n <= most)})
+
+
 def batches(span: Span) -> list[int]:
     """A range's batches, the start always."""
     if span.max <= span.min:
@@ -54,7 +64,9 @@ def batches(span: Span) -> list[int]:
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """All of a job that its staircase depends on, beside its program's speeds. `noise`: gradient noise, in samples."""
+    """All of a job that its staircase depends on, beside its program's speeds. `noise`: gradient noise, in samples;
+    `together`: workers that one node holds.
+    """
 
     least: Size
     start: Size
@@ -62,12 +74,25 @@ class Asked(msgspec.Struct, frozen=True):
     batch: Span
     sizes: RoleResources
     noise: float | None
+    together: int
 
 
-def staircase(job: JobSeen, fitted: Fit, there: Resources) -> tuple[Config, ...]:
-    """The gang floor, and from there on the hull; empty where even the floor is larger than the cluster."""
+def staircase(job: JobSeen, fitted: Fit, there: Resources, node: Resources) -> tuple[Config, ...]:
+    """The gang floor, and from there on the hull; empty where even the floor is larger than the cluster. `node`: the
+    largest one, empty.
+    """
     noise = job.progress.gradient_noise if job.progress else None
-    return _staircase(Asked(job.least, job.start, job.most, job.request.batch, job.sizes, noise), fitted, there)
+    batch = job.request.batch
+    if job.progress is None:
+        batch = Span(start=batch.start, min=batch.start, max=batch.start)
+    asked = Asked(job.least, job.start, job.most, batch, job.sizes, noise, held_by(node, job.sizes.worker))
+    return _staircase(asked, fitted, there)
+
+
+def held_by(node: Resources, wants: Resources) -> int:
+    """How many such tasks an empty node holds."""
+    pairs = ((node.cpu, wants.cpu), (node.memory_gib, wants.memory_gib), (node.gpu, wants.gpu))
+    return int(min((has / want for has, want in pairs if want > 0), default=1.0) + ROUNDING)
 
 
 @lru_cache(KEPT)
@@ -75,7 +100,8 @@ def _staircase(asked: Asked, fitted: Fit, there: Resources) -> tuple[Config, ...
     rows = _rows(asked, fitted)
     takes = taken(rows, asked.sizes)
     cost = _share(takes, there)
-    speed = np.exp(fitted.predict(Points(_spread(rows, fitted)))[0]) * _worth(asked, rows)
+    worths = _worth(asked, rows)
+    speed, apart = (np.exp(fitted.predict(_spread(rows, fitted, n))[0]) * worths for n in (asked.together, 0))
     able = (cost <= 1.0 + 1e-9) & (cost > 0.0) & np.isfinite(speed) & (speed > 0.0)
     floors = np.flatnonzero(able & (rows[:, 0] == asked.least.ps) & (rows[:, 1] == asked.least.workers))
     if not len(floors):
@@ -83,7 +109,11 @@ def _staircase(asked: Asked, fitted: Fit, there: Resources) -> tuple[Config, ...
     floor = int(floors[speed[floors].argmax()])
     above = np.flatnonzero(able & (cost > cost[floor]) & (speed > speed[floor]))
     steps = [floor, *above[hull(cost[above], speed[above], (float(cost[floor]), float(speed[floor])))].tolist()]
-    return tuple(_config(rows[n], takes[n], float(cost[n]), float(speed[n])) for n in steps)
+    could = (rows[:, 0] == 0) & (rows[:, 1] > 1) & (rows[:, 1] <= asked.together)
+    return tuple(
+        _config(rows[n], takes[n], float(cost[n]), float(speed[n]), float(apart[n]) if could[n] else None)
+        for n in steps
+    )
 
 
 def beside(steps: tuple[Config, ...], now: Config) -> tuple[Config, ...]:
@@ -97,10 +127,10 @@ def beside(steps: tuple[Config, ...], now: Config) -> tuple[Config, ...]:
     return (*lower, now, *(step for step in steps[len(lower) :] if step.speed > now.speed))
 
 
-def _config(row: Array, takes: Array, cost: float, speed: float) -> Config:
+def _config(row: Array, takes: Array, cost: float, speed: float, apart: float | None) -> Config:
     ps, workers, batch = (int(n) for n in row)
     cpu, memory, gpu = takes.tolist()
-    return Config(Size(ps, workers), batch, Resources(cpu=cpu, memory_gib=memory, gpu=int(gpu)), cost, speed)
+    return Config(Size(ps, workers), batch, Resources(cpu=cpu, memory_gib=memory, gpu=int(gpu)), cost, speed, apart)
 
 
 def _rows(asked: Asked, fitted: Fit) -> Array:
@@ -109,14 +139,17 @@ def _rows(asked: Asked, fitted: Fit) -> Array:
     ps_seen, workers_seen = seen[:, :2].max(axis=0) if len(seen) else (0, 0)
     ps = counts(asked.least.ps, asked.most.ps, max(asked.start.ps, int(ps_seen)))
     workers = counts(asked.least.workers, asked.most.workers, max(asked.start.workers, int(workers_seen)))
+    workers = even(workers, asked.together) if asked.most.ps == 0 and asked.together > 1 else workers
     grid = np.meshgrid(ps, workers, batches(asked.batch), indexing="ij")
     return np.stack([side.ravel() for side in grid], axis=1).astype(float)
 
 
-def _spread(rows: Array, fitted: Fit) -> Array:
-    """With the cores that are usual, and the traffic."""
-    rest = np.tile(np.array(fitted.usual[1:]), (len(rows), 1))
-    return np.hstack([rows, rest])
+def _spread(rows: Array, fitted: Fit, together: int) -> Points:
+    """With the cores that are usual; devices side by side leave their node where they are too many for one."""
+    _, ps_cpu, worker_cpu, usual = fitted.usual
+    remote = np.where(rows[:, 0] > 0, usual, rows[:, 1] > together)
+    cores = np.tile((ps_cpu, worker_cpu), (len(rows), 1))
+    return Points(np.column_stack([rows, cores, remote]), fitted.observed.device)
 
 
 def taken(rows: Array, sizes: RoleResources) -> Array:

@@ -17,6 +17,7 @@ are taken as six a parameter: a multiplication and an addition, forward and twic
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -84,19 +85,29 @@ def parts(profile: Profile, size: Size, each: float, rates: Rates | None = None)
     )
 
 
-def prior_of(profile: Profile | None, batch: int, form: Form = "synchronous", rates: Rates | None = None) -> Prior:
-    """What to believe before anything was observed; without a profile, the same of every model."""
+def prior_of(
+    profile: Profile | None,
+    batch: int,
+    form: Form = "synchronous",
+    rates: Rates | None = None,
+    device: float = math.inf,
+) -> Prior:
+    """What to believe before anything was observed; without a profile, the same of every model.
+
+    `batch`: of which the shares are; `device`: the largest that a worker holds at once.
+    """
+    plain = Prior(form=form, batch=batch, device=device)
     if profile is None or batch <= 0:
-        return Prior(form=form)
+        return plain
     one = parts(profile, Size(1, 1), float(batch), rates)
     known = one.compute + one.update + one.transfer
     if not known > 0.0:
-        return Prior(form=form)
-    compute, fixed, update, link, *rest = SHARES
+        return plain
+    compute, fixed, update, link, *others = SHARES
     usual = compute + update + link
     seen = (one.compute / known, one.update / known, one.transfer / known)
     mixed = [(1 - TRUST) * was + TRUST * usual * now for was, now in zip((compute, update, link), seen, strict=True)]
-    return Prior((mixed[0], fixed, mixed[1], mixed[2], *rest), known / usual, form, batch)
+    return Prior((mixed[0], fixed, mixed[1], mixed[2], *others), known / usual, form, batch, device)
 
 
 def fitted_kind(fitted: Fit, size: Size, batch: int) -> Kind:

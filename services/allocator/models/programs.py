@@ -47,17 +47,18 @@ def _model(jobs: Sequence[JobSeen]) -> Fit:
     past = [one.kin.observed] if one.kin else []
     profile = next((job.progress.profile for job in jobs if job.progress and job.progress.profile), None)
     seen = pooled([*past, *(job.observed for job in jobs)])
-    return _fitted(seen, profile, one.request.batch.start, one.most.ps > 0)
+    device = one.request.device_batch_max or math.inf
+    return _fitted(seen, profile, one.request.batch.start, device, one.most.ps > 0)
 
 
 _kept: KeptTogether[Program, JobSeen, Fit] = KeptTogether(_model)
 
 
 def pooled(seen: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:
-    """One a size and batch, the mean speed of the jobs that had it."""
-    speeds: dict[tuple[int, int, int], list[Observed]] = {}
+    """One a size, batch and number of nodes, the mean speed of the jobs that had it."""
+    speeds: dict[tuple[int, int, int, int], list[Observed]] = {}
     for point in (point for points in seen for point in points if _usable(point)):
-        size = (point.ps, point.workers, point.batch)
+        size = (point.ps, point.workers, point.batch, point.nodes or 0)
         speeds[size] = [*speeds.pop(size, []), point]
     return tuple(_mean(points) for _, points in sorted([*speeds.items()][-POINTS_MOST:]))
 
@@ -69,12 +70,12 @@ def _usable(point: Observed) -> bool:
 def _mean(points: Sequence[Observed]) -> Observed:
     last = points[-1]
     mean = sum(point.samples_per_second for point in points) / len(points)
-    return Observed(last.ps, last.workers, last.batch, mean, last.ps_cpu, last.worker_cpu)
+    return Observed(last.ps, last.workers, last.batch, mean, last.ps_cpu, last.worker_cpu, last.nodes)
 
 
 @lru_cache(KEPT)
-def _fitted(seen: tuple[Observed, ...], profile: ModelProfile | None, batch: int, served: bool) -> Fit:
+def _fitted(seen: tuple[Observed, ...], profile: ModelProfile | None, batch: int, device: float, served: bool) -> Fit:
     """Whose a batch is, each worker's or everybody's, speeds tell."""
     known = told(profile) if profile else None
     forms: tuple[Form, ...] = ("asynchronous", "synchronous") if served else ("synchronous",)
-    return closest(seen, [prior_of(known, batch, form) for form in forms])
+    return closest(seen, [prior_of(known, batch, form, device=device) for form in forms])

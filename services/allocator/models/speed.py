@@ -2,14 +2,16 @@
 
 One step of n samples by each of w workers, with p ps, takes
 
-    T = a n/k + b + c w/(p h) + d r w/p + e w + f p + g N/p                                    [s]
+    T = a n/k + b q + c w/(p h) + d r w/p + e w + f p + g N/p + i x                              [s]
 
-    a  gradient on the worker's k cores     b  what a step costs at any size
+    a  gradient on the worker's k cores     b  what each of its q passes costs at any size
     c  update on the ps' h cores            d  push and pull over the ps' links; r grows with what leaves its node
     e  each worker (barrier, incast)        f  each ps (a request to every one)
     g  look-up of embeddings for N samples, spread over the ps
+    i  devices without ps that stand on more than one node (x = 1): latency, and the slowest link
 
-and no coefficient is negative. Synchronous: `batch` is everybody's, n = batch/w, N = batch, speed = batch/T.
+A worker that holds m samples at once goes through its n in q = ceil(n/m) passes, and exchanges gradients once; and no
+coefficient is negative. Synchronous: `batch` is everybody's, n = batch/w, N = batch, speed = batch/T.
 Asynchronous: `batch` is each worker's, n = N = batch, speed = w batch/T. Without ps (p = 0: devices side by side) the
 terms of ps fall away, a ring carries (w - 1)/w of the bytes in place of w/p, and e counts its w - 1 hops.
 
@@ -28,6 +30,7 @@ it elsewhere. This combination is ours; its constants were chosen on random surf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -41,9 +44,10 @@ from services.allocator.models.nnls import nnls
 Array = NDArray[np.float64]
 Form = Literal["synchronous", "asynchronous"]
 
-TERMS = ("compute", "fixed", "update", "link", "workers", "ps", "look-up")
-SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055)
-"""Of a step of one ps and one worker, by `TERMS`, where nothing is known of the model."""
+TERMS = ("compute", "fixed", "update", "link", "workers", "ps", "look-up", "apart")
+SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055, 0.15)
+"""Of a step of one ps and one worker on the first batch, by `TERMS`, where nothing is known of the model; the last is
+beside it, as one worker is never apart."""
 DOUBT = 2.0
 """Standard deviation of a prior share, relative to it."""
 LEVEL = 0.75
@@ -66,6 +70,7 @@ REACH = 0.8
 OUTLIER = 4.0
 """An error of so many standard deviations halves an observation's weight."""
 REWEIGHTED = 2
+ROUNDING = 1e-9
 SMALLEST = 1e-9
 """Least coefficient, as a share of a step: so that no time is zero."""
 SPEEDS = (1e-6, 1e12)
@@ -81,18 +86,26 @@ class Measured(Observed, frozen=True):
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """What is believed before anything was observed. `step_s`: one ps, one worker, `batch` samples; None: unknown."""
+    """What is believed before anything was observed. `step_s`: one ps, one worker, `batch` samples; None: unknown.
+
+    `batch` None: the last that was observed. `device`: samples that a worker holds at once.
+    """
 
     shares: tuple[float, ...] = SHARES
     step_s: float | None = None
     form: Form = "synchronous"
-    batch: int = 1
+    batch: int | None = None
+    device: float = math.inf
 
 
 class Points(msgspec.Struct, frozen=True, eq=False):
-    """Sizes, one a row: ps, workers, batch, cores a ps, cores a worker, share of traffic that leaves its node."""
+    """Sizes, one a row: ps, workers, batch, cores a ps, cores a worker, share of traffic that leaves its node.
+
+    `device`: samples that a worker holds at once.
+    """
 
     rows: Array
+    device: float = math.inf
 
     def columns(self, form: Form) -> Array:
         """What each coefficient is multiplied with to give seconds for `batch` samples [sizes, terms]."""
@@ -102,7 +115,8 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         carried = np.where(p > 0, per_ps, (w - 1) / w) * (LOCAL + (1 - LOCAL) * remote)
         each = batch / w if form == "synchronous" else batch
         update, lookup = served * per_ps / ps_cpu, served * batch / at_least_one
-        terms = (each / worker_cpu, np.ones_like(p), update, carried, w - 1 + served, p, lookup)
+        passes, apart = np.ceil(each / self.device - ROUNDING).clip(1.0), (1 - served) * (w > 1) * remote
+        terms = (each / worker_cpu, passes, update, carried, w - 1 + served, p, lookup, apart)
         step = np.stack(terms, axis=1)
         return step if form == "synchronous" else step / w[:, None]
 
@@ -149,7 +163,8 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     def points(self, sizes: Iterable[tuple[int, int]], batch: int | None = None) -> Points:
         """Sizes (ps, workers) with the last observed batch and cores, or another batch."""
         rest = self.usual if batch is None else (float(batch), *self.usual[1:])
-        return Points(np.array([(ps, workers, *rest) for ps, workers in sizes], dtype=float).reshape(-1, 6))
+        rows = np.array([(ps, workers, *rest) for ps, workers in sizes], dtype=float).reshape(-1, 6)
+        return Points(rows, self.observed.device)
 
     def predict(self, points: Points) -> tuple[Array, Array]:
         """The mean of log speed, and its standard deviation [sizes]."""
@@ -167,9 +182,11 @@ def fit(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
     """From any number of observations; what is not `believable` counts as not observed."""
     prior = prior or Prior()
     seen = [o for o in observed if believable(o)]
-    points, usual = _points(seen, prior.batch)
+    points, usual = _points(seen, prior)
     times = points.rows[:, 2] / np.array([o.samples_per_second for o in seen])
-    one = Points(np.array([(1.0, 1.0, *usual)])).columns(prior.form)[0]
+    first = float(prior.batch or usual[0])
+    one = Points(np.array([(1.0, 1.0, first, *usual[1:3], 1.0)]), prior.device).columns(prior.form)[0]
+    one[-1] = 1.0
     shares = np.array(prior.shares)
     expected = points.columns(prior.form) / one @ shares
     level = float(np.exp(np.quantile(np.log(times / expected), LEVEL))) if seen else (prior.step_s or 1.0)
@@ -187,7 +204,7 @@ def closest(observed: Sequence[Observed], priors: Sequence[Prior]) -> Fit:
     return min((fit(observed, prior) for prior in priors), key=lambda fitted: fitted.misfit)
 
 
-def _points(seen: Sequence[Observed], batch: int) -> tuple[Points, tuple[float, float, float, float]]:
+def _points(seen: Sequence[Observed], prior: Prior) -> tuple[Points, tuple[float, float, float, float]]:
     """Rows, and what is usual: the last batch, cores a ps and a worker (1 where nobody knows), remote traffic."""
     ps_cpu = next((o.ps_cpu for o in reversed(seen) if _known(o.ps_cpu)), None) or 1.0
     worker_cpu = next((o.worker_cpu for o in reversed(seen) if _known(o.worker_cpu)), None) or 1.0
@@ -195,12 +212,18 @@ def _points(seen: Sequence[Observed], batch: int) -> tuple[Points, tuple[float, 
         (
             *(o.ps, o.workers, max(1, o.batch)),
             *(_known(o.ps_cpu) or ps_cpu, _known(o.worker_cpu) or worker_cpu),
-            o.remote if isinstance(o, Measured) else 1.0,
+            o.remote if isinstance(o, Measured) else remote(o.nodes),
         )
         for o in seen
     ]
-    usual = (float(rows[-1][2] if rows else max(1, batch)), ps_cpu, worker_cpu, rows[-1][5] if rows else 1.0)
-    return Points(np.array(rows, dtype=float).reshape(-1, 6)), usual
+    batch = rows[-1][2] if rows else max(1, prior.batch or 1)
+    usual = (float(batch), ps_cpu, worker_cpu, rows[-1][5] if rows else 1.0)
+    return Points(np.array(rows, dtype=float).reshape(-1, 6), prior.device), usual
+
+
+def remote(nodes: int | None) -> float:
+    """The share of its traffic that leaves a node, of a job on so many; where nobody knows, all of it."""
+    return 0.0 if nodes == 1 else 1.0
 
 
 def _known(cores: float | None) -> float | None:

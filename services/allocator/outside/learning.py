@@ -15,7 +15,8 @@ from services.allocator.job import CURVE_KEPT, RECENT_KEPT, Job, Learned, Observ
 from services.allocator.outside.document import JobSaid, Profile, Progress, Speed
 from shared.messages import AllocationDecided, ModelProfile, ProgressReported, RoleResources
 
-Size = tuple[int, int, int]
+Size = tuple[int, int, int, int | None]
+"""ps, workers, batch, and the number of nodes where devices stand side by side."""
 
 
 def learned(job: Job, said: JobSaid, now: float) -> Job:
@@ -39,9 +40,12 @@ def _observed(job: Job, said: tuple[Speed, ...]) -> tuple[Observed, ...]:
     means: dict[Size, list[float]] = {}
     for size, speed in _speeds(job, said):
         means.setdefault(size, []).append(speed)
-    kept = [known for known in job.observed if (known.ps, known.workers, known.batch) not in means]
+    kept = [known for known in job.observed if (known.ps, known.workers, known.batch, known.nodes) not in means]
     sizes = job.request.resources or RoleResources()
-    now = (Observed(*size, fmean(speeds), sizes.ps.cpu, sizes.worker.cpu) for size, speeds in means.items())
+    now = (
+        Observed(ps, workers, batch, fmean(speeds), sizes.ps.cpu, sizes.worker.cpu, nodes)
+        for (ps, workers, batch, nodes), speeds in means.items()
+    )
     return (*kept, *now)
 
 
@@ -54,11 +58,13 @@ def _speeds(job: Job, said: tuple[Speed, ...]) -> Iterator[tuple[Size, float]]:
             speed = batch / one.step_s
         finite = speed is not None and isfinite(speed + one.workers + one.ps + batch)
         if finite and speed is not None and speed > 0 and one.workers >= 1 and one.ps >= 0:
-            yield (round(one.ps), round(one.workers), round(batch)), speed
+            yield (round(one.ps), round(one.workers), round(batch), _nodes(one)), speed
 
 
-def _is_size(one: Speed, batch: float) -> bool:
-    return one.ps >= 0 and one.workers >= 1 and batch >= 1 and isfinite(one.ps + one.workers + batch)
+def _nodes(one: Speed) -> int | None:
+    if one.nodes is None or one.ps >= 1:
+        return None
+    return max(1, one.nodes if isinstance(one.nodes, int) else len(set(one.nodes)))
 
 
 # ---------------------------------------------------------------- progress and loss

@@ -56,7 +56,11 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
-    """One job's size, why, and what else was considered. `sizes`: of its tasks; absent, they stay as they are."""
+    """One job's size, why, and what else was considered. `sizes`: of its tasks; absent, they stay as they are.
+
+    `faster`: how many times as fast as now it will learn there; absent, that is told by what was observed. `apart`:
+    the same where its devices stand on more nodes than they need.
+    """
 
     job: str
     ps: int
@@ -65,6 +69,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     alternatives: tuple[Alternative, ...] = ()
     sizes: RoleResources | None = None
+    faster: float | None = None
+    apart: float | None = None
 
     @property
     def size(self) -> Size:

@@ -26,6 +26,7 @@ from statistics import median
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.auction import NONE, Stairs, granted
@@ -41,9 +42,9 @@ from services.allocator.placing.quota import Quota
 from services.allocator.policies.contract import JobSeen, Want
 from shared.messages import Alternative, Resources
 
-PAUSED = 0.1
+PAUSED = 0.5
 """Of its time, at most, a job pauses to grow."""
-KEEP = 0.05
+KEEP = 0.15
 """A job that would gain less than this keeps what it has."""
 HELD, FRESH = 1.3, 3.0
 """A step that a job holds is worth so many times what it would be to somebody else; so many, if it has just paused."""
@@ -78,7 +79,7 @@ class Stand(Struct, frozen=True):
 
 def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
     there, fits = everything(cluster, jobs), models(jobs)
-    alike = {name: _stands(fitted, rounded(there)) for name, fitted in fits.items()}
+    alike = {name: _stands(fitted, rounded(there), largest(cluster)) for name, fitted in fits.items()}
     stands = [alike[program(job)](job) for job in jobs]
     free = [s for s in stands if s.steps and not s.job.busy]
     none = [_nowhere(s) for s in stands if not s.steps and s.job.size is None]
@@ -115,6 +116,12 @@ def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
     return whole([*free, *(task.resources for job in jobs for task in job.tasks if task.node not in closed)])
 
 
+def largest(cluster: Sequence[Node]) -> Resources:
+    """The node with most devices, then most cores, empty."""
+    shapes = (node.allocatable for node in cluster if node.open)
+    return max(shapes, key=lambda has: (has.gpu, has.cpu, has.memory_gib), default=Resources())
+
+
 def rounded(there: Resources) -> Resources:
     """To two digits: a share need not be exact, and what is kept by it stays, while the cluster changes little."""
     return Resources(cpu=_two(there.cpu), memory_gib=_two(there.memory_gib), gpu=int(_two(there.gpu)))
@@ -136,12 +143,12 @@ held: Kept[JobSeen, Resources] = Kept(lambda job: whole([task.resources for task
 
 
 @lru_cache(KEPT)
-def _stands(fitted: Fit, there: Resources) -> Kept[JobSeen, Stand]:
-    return Kept(partial(stand, fitted=fitted, there=there), KEPT)
+def _stands(fitted: Fit, there: Resources, node: Resources) -> Kept[JobSeen, Stand]:
+    return Kept(partial(stand, fitted=fitted, there=there, node=node), KEPT)
 
 
-def stand(job: JobSeen, fitted: Fit, there: Resources) -> Stand:
-    steps, now = staircase(job, fitted, there), _now(job, fitted, there)
+def stand(job: JobSeen, fitted: Fit, there: Resources, node: Resources) -> Stand:
+    steps, now = staircase(job, fitted, there, node), _now(job, fitted, there)
     steps = beside(steps, now) if now else steps
     best = max((step.speed / step.cost for step in steps), default=0.0)
     left = samples_left(job)
@@ -161,7 +168,9 @@ def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
 def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:
     """As it was observed, before that by the model; each sample with what it teaches."""
     has = (size.ps, size.workers, job.batch)
-    seen = next((o.samples_per_second for o in job.observed if (o.ps, o.workers, o.batch) == has), 0.0)
+    nodes = len({task.node for task in job.tasks if task.role == "worker"})
+    alike = [o for o in job.observed if (o.ps, o.workers, o.batch) == has and o.nodes in (None, nodes)]
+    seen = alike[-1].samples_per_second if alike else 0.0
     noise = job.progress.gradient_noise if job.progress else None
     taught = worth(job.batch, job.request.batch.start, noise)
     return taught * (seen if 0.0 < seen < math.inf else fitted.speed(*has))
@@ -205,7 +214,7 @@ class Field:
         self.stairs = Stairs([s.steps for s in stands], purses)
         self.holds = self.stairs.costs <= np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
         self.values = self.stairs.slopes * (worth / np.array([s.best for s in stands]))[:, None]
-        self.settles_s = np.array([_settles_s(job) for job in jobs])
+        self.settles_s = np.array([_settles_s(s) for s in stands])
 
     def offers(self, now: float) -> Array:
         """What each step is worth; who has just paused makes none beyond what it has."""
@@ -222,9 +231,13 @@ class Field:
 _field: KeptTogether[tuple[()], Stand, Field] = KeptTogether(Field)
 
 
-def _settles_s(job: JobSeen) -> float:
-    """Until then another pause would cost a job more than its share of time; the first one is free."""
-    return -math.inf if job.size is None or job.pause_s is None else job.since_s + job.pause_s / PAUSED
+def _settles_s(s: Stand) -> float:
+    """Until then another pause would cost a job more than its share of what it may gain; the first one is free."""
+    job = s.job
+    if job.size is None or job.pause_s is None:
+        return -math.inf
+    gain = 1.0 - min(1.0, s.speed / s.steps[-1].speed)
+    return job.since_s + job.pause_s / (PAUSED * max(gain, 1e-6))
 
 
 def critical(left_s: Array, shortest_s: Array) -> list[int]:
@@ -267,7 +280,11 @@ def _want(s: Stand, at: int) -> Want:
         return _said(s, s.job.size, s.job.batch, reason, others)
     speed = f"{config.speed:,.0f} examples/s" if s.left_s is not None else "as far as can be told before it runs,"
     reason = f"{speed} for {config.cost:.1%} of the cluster: worth more than others' use of it"
-    return _said(s, config.size, config.batch, reason, others)
+    want = _said(s, config.size, config.batch, reason, others)
+    if not s.speed:
+        return want
+    apart = config.apart / s.speed if config.apart is not None else None
+    return replace(want, faster=config.speed / s.speed, apart=apart)
 
 
 def _waits(s: Stand) -> Want:

@@ -94,7 +94,10 @@ def test_kept_is_the_best_mean_and_not_the_best_luck():
 
 def test_a_size_is_certain_only_where_doubt_cannot_change_it():
     seen = [Observed(p, w, BATCH, BATCH * w / 8.0) for p, w in ((8, 1), (8, 2), (8, 4))]
-    fitted, tried = fit(seen, Prior(shares=(0.94, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01))), [Size(8, w) for w in (1, 2, 4)]
+    fitted, tried = (
+        fit(seen, Prior(shares=(0.94, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.0))),
+        [Size(8, w) for w in (1, 2, 4)],
+    )
     sure = certain(fitted, [Size(8, 8), Size(8, 3)], tried, BATCH)
     assert sure is not None and sure.size == Size(8, 8) and math.isfinite(sure.gain) and sure.gain > 0.0
     assert certain(fitted, [Size(8, 3)], tried, BATCH) is None

@@ -16,8 +16,8 @@ BATCH = 64
 PRIORS: tuple[Prior, ...] = (Prior(form="synchronous"), Prior(form="asynchronous"))
 SIZES = [(p, w) for p in range(1, 9) for w in range(1, 11)]
 SPREAD_OUT = [(1, 1), (2, 6), (6, 2), (4, 4), (8, 8), (1, 4), (8, 1), (3, 9)]
-COMPUTE = (0.9, 0.05, 0.0, 0.05, 0.0, 0.0, 0.0)
-TRANSFER = (0.2, 0.05, 0.1, 0.6, 0.05, 0.0, 0.0)
+COMPUTE = (0.9, 0.05, 0.0, 0.05, 0.0, 0.0, 0.0, 0.0)
+TRANSFER = (0.2, 0.05, 0.1, 0.6, 0.05, 0.0, 0.0, 0.0)
 
 anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -1.0, 1e-6, 1e12, 1.0, 100.0])
 
@@ -26,6 +26,7 @@ def truth(shares: tuple[float, ...], sizes: list[tuple[int, int]], form: Form = 
     """Samples a second by the formula; a step of one ps and one worker takes a second."""
     rows = np.array([(p, w, BATCH, 1.0, 1.0, 1.0) for p, w in sizes], dtype=float)
     one = Points(np.array([[1.0, 1.0, BATCH, 1.0, 1.0, 1.0]])).columns(form)[0]
+    one[-1] = 1.0  # one worker is never apart
     return BATCH / (Points(rows).columns(form) / one @ np.array(shares))
 
 
@@ -135,13 +136,39 @@ def test_two_spreads_hold_what_they_should():
     """On random models with a quirk of their own at each size."""
     chance, inside = np.random.default_rng(3), []
     for _ in range(40):
-        shares = tuple(chance.dirichlet([1.5, 0.8, 0.5, 0.8, 0.3, 0.1, 0.3]))
+        shares = (*chance.dirichlet([1.5, 0.8, 0.5, 0.8, 0.3, 0.1, 0.3]), 0.0)
         quirks = np.exp(0.05 * chance.standard_normal(len(SIZES)))
         real = truth(shares, SIZES) * quirks
         seen = [Observed(*SIZES[n], BATCH, float(real[n])) for n in chance.choice(len(SIZES), 6, replace=False)]
         mean, spread = (fitted := fit(seen)).predict(fitted.points(SIZES))
         inside.append(np.mean(np.abs(np.log(real) - mean) < 2.0 * spread))
     assert 0.85 < np.mean(inside) < 1.0
+
+
+def test_a_batch_that_takes_several_passes_is_no_faster_for_that():
+    """64 samples at once, in 0.5 s + 0.1 s; the batch of 64 tells all of one of 6,400, but only who knows of passes."""
+    seen = [Observed(0, 1, 64, 64 / 0.6)]
+    knows, not_told = (fit(seen, Prior(batch=64, device=device)) for device in (64.0, math.inf))
+    assert knows.speed(0, 1, 6400) == pytest.approx(64 / 0.6, rel=0.02)
+    assert not_told.speed(0, 1, 6400) > 1.5 * 64 / 0.6
+
+
+def test_what_devices_lose_when_they_stand_apart_is_told_from_what_their_number_costs():
+    """A step of 1 s for 64 samples on each device, and 2 s more as soon as they stand on two nodes."""
+    seen = [
+        Observed(0, w, 64 * w, 64 * w / (1.0 + 2.0 * (n > 1)), nodes=n) for w, n in ((1, 1), (2, 2), (4, 1), (8, 2))
+    ]
+    fitted = fit(seen, Prior(batch=64))
+    rows = [(0.0, w, 64.0 * w, 1.0, 1.0, apart) for w, apart in ((2.0, 0.0), (4.0, 1.0))]
+    together, apart = np.exp(fitted.predict(Points(np.array(rows)))[0]).tolist()
+    assert together == pytest.approx(128.0, rel=0.2) and apart == pytest.approx(256 / 3, rel=0.2)
+
+
+def test_shares_are_of_the_first_batch_and_not_of_the_last_that_ran():
+    """At the first batch of 32 an unknown half is fixed; so little of a step of 3,200 is."""
+    fitted = fit([Observed(0, 1, 3200, 100.0)], Prior(batch=32))
+    assert 80.0 < fitted.speed(0, 1, 320) <= 100.0
+    assert fit([Observed(0, 1, 3200, 100.0)]).speed(0, 1, 320) < 40.0
 
 
 def test_an_outlier_loses_its_say():

@@ -188,7 +188,7 @@ OFFER = [Size(p, w) for p in range(1, 7) for w in range(1, 9)]
 
 
 def fitted_to(*shares: float) -> Any:
-    return fit([seen_at(Size(1, 1), BATCH)], Prior(shares=shares))
+    return fit([seen_at(Size(1, 1), BATCH)], Prior(shares=(*shares, 0.0)))
 
 
 def test_what_computes_gets_all_workers_and_few_ps():

@@ -10,7 +10,7 @@ from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.quota import Quota
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.weir import weir
-from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan
+from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import request, span
 
 SIZES = RoleResources(chief=Resources(), ps=Resources(cpu=0.5), worker=Resources(cpu=0.5))
@@ -52,12 +52,12 @@ def test_the_shorter_of_two_gets_more():
 
 
 def test_a_job_that_has_just_paused_does_not_grow():
-    assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-5.0)], 0.0)) == {"one": 1}
+    assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-1.0)], 0.0)) == {"one": 1}
 
 
 def test_a_job_that_may_not_grow_yet_keeps_a_size_between_two_steps():
     """Three workers are no step, because four are much faster; the job has just paused."""
-    had = running("one", 100_000, since_s=-5.0)
+    had = running("one", 100_000, since_s=-1.0)
     more = [replace(had.tasks[1], index=n, serial=n + 1) for n in (1, 2)]
     seen = (*had.observed, Observed(1, 3, 32, 200.0), Observed(1, 4, 32, 390.0))
     three = replace(had, size=Size(1, 3), tasks=(*had.tasks, *more), observed=seen)
@@ -72,6 +72,43 @@ def test_a_batch_that_teaches_little_is_left_however_many_examples_a_second_it_d
     assert [want.batch for want in weir([node(0.0)], [wide], 0.0)] != [32]
     told = replace(wide, progress=replace(wide.progress, gradient_noise=8.0))
     assert [want.batch for want in weir([node(0.0)], [told], 0.0)] == [32]
+
+
+def gpus(name: str = "n", free: int = 0) -> Node:
+    return Node(name, Resources(cpu=64.0, memory_gib=64.0, gpu=free), Resources(cpu=64.0, memory_gib=64.0, gpu=4))
+
+
+def side_by_side(devices: int, nodes: int) -> JobSeen:
+    """As fast as its number of devices says on one node, and half as fast on more."""
+    sizes = RoleResources(chief=Resources(), ps=Resources(), worker=Resources(gpu=1))
+    asked = replace(request(job="d", workers=span(1, 1, 64), resources=sizes), ps=Span(start=0, min=0, max=0))
+    job = JobSeen(key="default.d", request=asked, sizes=sizes, submitted_s=0.0)
+    tasks = tuple(
+        TaskPlan(role="worker", index=n, serial=n, node=f"n{n % nodes}", resources=sizes.worker) for n in range(devices)
+    )
+    report = ProgressReported(job="d", uid=1, step=1, epoch=0, samples=0, total_samples=10**6, samples_per_second=100.0)
+    seen = tuple(
+        Observed(0, n, 32, 100.0 * n if on == 1 else 50.0 * n, nodes=on) for n, on in ((1, 1), (2, 1), (2, 2), (4, 1))
+    )
+    had = replace(job, size=Size(0, devices), batch=32, tasks=tasks, since_s=-1e6, observed=seen)
+    return replace(had, progress=report, pause_s=1.0)
+
+
+def test_devices_are_wanted_so_that_they_fill_nodes():
+    """Of three 2; of eight 4, as 8 apart would be no faster."""
+    free = ([gpus("n0", 2)], [gpus("n0", 3), gpus("n1", 4)])
+    assert [weir(there, [side_by_side(1, 1)], 0.0)[0].workers for there in free] == [2, 4]
+
+
+def test_what_devices_do_apart_is_foreseen_where_one_node_could_hold_them():
+    [want] = weir([gpus("n0", 3)], [side_by_side(1, 1)], 0.0)
+    assert want.workers == 4 and want.faster is not None and want.apart is not None
+    assert want.faster > 3.0 > want.apart
+
+
+def test_before_anything_is_told_a_job_has_its_first_batch():
+    wide = replace(waiting("one"), request=replace(waiting("one").request, batch=span(64, 32, 512)))
+    assert [want.batch for want in weir([node(4.0)], [wide], 0.0)] == [64]
 
 
 def test_a_job_makes_room_for_a_much_shorter_one_that_waits():

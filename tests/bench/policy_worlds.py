@@ -26,11 +26,12 @@ T_LEAST_S, T_MOST_S = 300.0, 3 * 3600.0
 BURST = 20
 EPOCH_S = 60.0
 """An epoch of each model lasts so long on one worker."""
-NODE = Machine(name="node", cpu=8.0, memory_gib=64.0)
+NODE = Machine(name="node", cpu=16.0, memory_gib=64.0)
 DEVICE_NODE = Machine(name="device-node", cpu=16.0, memory_gib=128.0, gpu=4)
 STARTS = ((1, 1), (1, 2), (2, 2), (2, 4))
 DEVICE_STARTS = (1, 2, 4)
 MOST = 16
+TASK_CPU = 4.0
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +111,8 @@ def _work(models: Sequence[str], surfaces: Mapping[str, Surface], chance: np.ran
             model=model,
             epochs=epochs,
             samples=max(1, round(samples)),
+            ps_cpu=TASK_CPU,
+            worker_cpu=TASK_CPU,
             batch=spans[0],
             ps=spans[1],
             workers=spans[2],

@@ -1,18 +1,18 @@
 """Until when a job that waits may be overtaken by shorter ones.
 
 Shortest first has the smallest mean completion time, and lets long jobs wait for very long. First come, first served
-does not, and says how long is long: had it been the rule so far, job a would be through after
+does not, and says how long is long: had it been the rule so far, job j, asked for at a_j, of work w_j, would be through
 
-    F_a = (now - a) + R(a) - W(a)       [s]
+    F_j = C_j - a_j + (k - 1) w_j       C_j = max(C_(j-1), a_j) + w_j       [s]
 
-from its submission at a on, where R(a) is what remains of the jobs submitted until then and W(a) what was done
-of those submitted later, both in seconds of the whole cluster. `LENGTH` times the `SHARE` quantile of F over the
-jobs there are is the limit: who would otherwise end later than that goes first, most urgent first. Exempt are those
-that cannot end in time any more, and the few largest (above the `SHARE` quantile of what remains): they would cost
-everybody else most.
+after that, with w in seconds of the whole cluster at its best use, C by Lindley's recursion, and k the times that a
+job's least size takes longer (the median of those there are). `LENGTH` times the `SHARE` quantile of F, over all jobs
+there are and were, and over as many to come, is the limit: who would otherwise end later goes first, most urgent first.
+Exempt are those that cannot end in time any more, and the few largest of all (above the `SHARE` quantile of w): they
+would cost everybody else most.
 
 Ours; the rule is that of the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003) with first come, first
-served in place of equal shares. Constants were chosen on random lists of jobs, not on the benchmark's.
+served in place of equal shares.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 
 from services.allocator.models.speed import Array
 
-LENGTH = 1.2
+LENGTH = 0.9
 SHARE = 0.95
 NEAR = 0.125
 """Who has less left than this share of the limit is urgent; who is later than twice so much is given up."""
+QUIET = 5.0
 FEWEST = 20
 """Among fewer jobs nobody is large enough to be exempt."""
 
@@ -49,23 +50,45 @@ def urgent(stays: Stays, ended: Sequence[tuple[float, float]], now: float) -> li
     """Those that wait and must not be overtaken any more, most urgent first. `ended`: (asked_s, its work) of others."""
     if not stays.waits.any():
         return []
-    limit = LENGTH * float(np.quantile(through_s(stays, ended, now), SHARE))
-    large = float(np.quantile(stays.left_s, SHARE)) if len(stays.left_s) >= FEWEST else np.inf
+    asked_s, work_s = everybody(stays, ended)
+    limit = LENGTH * usual_s(stays, asked_s, work_s, now)
+    large = float(np.quantile(work_s, SHARE)) if len(work_s) >= FEWEST else np.inf
     slack = stays.asked_s + limit - stays.alone_s - now
-    late = stays.waits & (stays.left_s <= large) & (slack > -2 * NEAR * limit) & (slack <= NEAR * limit)
+    exempt = stays.left_s + stays.done_s > large
+    late = stays.waits & ~exempt & (slack > -2 * NEAR * limit) & (slack <= NEAR * limit)
     found = np.flatnonzero(late)
     return [int(n) for n in found[np.argsort(slack[found], kind="stable")]]
 
 
-def through_s(stays: Stays, ended: Sequence[tuple[float, float]], now: float) -> Array:
-    """F of each."""
-    order = np.argsort(stays.asked_s, kind="stable")
-    remaining = np.cumsum(stays.left_s[order])
-    at = np.concatenate([stays.asked_s, [asked_s for asked_s, _ in ended]])
-    done = np.concatenate([stays.done_s, [work for _, work in ended]])
-    by_time = np.argsort(at, kind="stable")
-    total = np.concatenate([[0.0], np.cumsum(done[by_time])])
-    later = total[-1] - total[np.searchsorted(at[by_time], stays.asked_s[order], side="right")]
-    found = np.empty(len(order))
-    found[order] = now - stays.asked_s[order] + remaining - later
-    return found
+def everybody(stays: Stays, ended: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
+    """When each job was asked for that there is or was, and its whole work, by time."""
+    asked_s = np.concatenate([stays.asked_s, [at for at, _ in ended]])
+    work_s = np.concatenate([stays.left_s + stays.done_s, [work for _, work in ended]])
+    order = np.argsort(asked_s, kind="stable")
+    return asked_s[order], work_s[order]
+
+
+def usual_s(stays: Stays, asked_s: Array, work_s: Array, now: float) -> float:
+    """The `SHARE` quantile of F, of the jobs so far and of as many to come."""
+    if to_come_s(asked_s, work_s, now) > 0:
+        asked_s = np.concatenate([asked_s, asked_s + (now - asked_s[0])])
+        work_s = np.concatenate([work_s, work_s])
+    times = float(np.median(stays.alone_s / stays.left_s))
+    return float(np.quantile(through_s(asked_s, work_s) + (times - 1) * work_s, SHARE))
+
+
+def through_s(asked_s: Array, work_s: Array) -> Array:
+    """From submission to the end, had it been first come, first served, each with the whole cluster (Lindley 1952)."""
+    done = np.cumsum(work_s)
+    return np.asarray(done + np.maximum.accumulate(asked_s - (done - work_s)) - asked_s)
+
+
+def to_come_s(asked_s: Array, work_s: Array, now: float) -> float:
+    """Work that will yet be asked for, in seconds of the whole cluster: as much as was so far, while jobs keep coming.
+
+    They do, until nobody has come for `QUIET` times the usual gap. (What has gone on for long will go on for as long:
+    Gott, Nature 363, 1993.)
+    """
+    comings = np.unique(asked_s)
+    gap_s = (comings[-1] - comings[0]) / max(1, len(comings) - 1)
+    return float(work_s.sum()) if now - comings[-1] <= QUIET * gap_s else 0.0

@@ -74,10 +74,12 @@ def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
     probe = _probe(job, fitted, sizes, tried)
     best = best_of(fitted, [s for s in tried if s in sizes], job.batch)
     if probe is not None and _saved_s(job, fitted, best, probe.gain) > THERE_AND_BACK * _pause_s(job):
-        return _want(job, probe.size, f"probe {len(tried) + 1}: expected to be {probe.gain:.0%} faster", kept=best)
+        return _want(
+            job, probe.size, f"probe {len(tried) + 1}: expected to be {probe.gain:.0%} faster", 1.0 + probe.gain, best
+        )
     gain = fitted.speed(best.ps, best.workers, job.batch) / fitted.speed(size.ps, size.workers, job.batch) - 1.0
     if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fitted, size, gain) > _pause_s(job):
-        return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", kept=size)
+        return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", 1.0 + gain, size)
     return _want(job, size, f"the best of {len(tried)} sizes that were tried; no other is worth a probe")
 
 
@@ -128,7 +130,15 @@ def _pause_s(job: JobSeen) -> float:
     return PAUSE_S if job.pause_s is None else job.pause_s
 
 
-def _want(job: JobSeen, size: Size, reason: str, kept: Size | None = None) -> Want:
+def _want(job: JobSeen, size: Size, reason: str, faster: float | None = None, kept: Size | None = None) -> Want:
     """`kept`: what it would have otherwise."""
     others = () if kept in (None, size) else (Alternative(ps=kept.ps, workers=kept.workers, batch=job.batch, why=LOST),)
-    return Want(job=job.key, ps=size.ps, workers=size.workers, batch=job.batch, reason=reason, alternatives=others)
+    return Want(
+        job=job.key,
+        ps=size.ps,
+        workers=size.workers,
+        batch=job.batch,
+        reason=reason,
+        alternatives=others,
+        faster=faster,
+    )

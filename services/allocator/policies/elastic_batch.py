@@ -164,8 +164,8 @@ def _worth_it(seen: Sequence[Seen], picks: Sequence[tuple[Seen, int]]) -> bool:
 def _picked(seen: Seen, workers: int) -> Want:
     scale, batch = float(seen.table.scales[workers - 1]), int(seen.table.batches[workers - 1])
     reason = f"batch {batch} on {workers} workers is {scale:.2f} times one worker: best for the sum over all jobs"
-    ps = ps_beside(seen.job, workers)
-    return Want(job=seen.job.key, ps=ps, workers=workers, batch=batch, reason=reason)
+    ps, faster = ps_beside(seen.job, workers), scale / seen.now if seen.now > 0 else None
+    return Want(job=seen.job.key, ps=ps, workers=workers, batch=batch, reason=reason, faster=faster)
 
 
 def _stayed(seen: Seen, workers: int) -> Want:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -139,7 +139,8 @@ def optimus(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     # 3. As many as have a node.
     stand = chosen(candidates, sizes, nodes)
     granted = [job for job in due if _enough(job, *stand.get(job.key, ([], [])))]
-    return [_want(job, *stand[job.key], probe=job.key in probing) for job in granted]
+    rates = {candidate.key: candidate.rate for candidate in candidates}
+    return [_want(job, *stand[job.key], rates[job.key], probe=job.key in probing) for job in granted]
 
 
 def _due(job: JobSeen, known: Points, now: float, rules: Rules) -> bool:
@@ -203,6 +204,11 @@ def _enough(job: JobSeen, ps: Sequence[str], workers: Sequence[str]) -> bool:
     return len(ps) >= job.least.ps and len(workers) >= job.least.workers
 
 
-def _want(job: JobSeen, ps: Sequence[str], workers: Sequence[str], probe: bool) -> Want:
+def _want(job: JobSeen, ps: Sequence[str], workers: Sequence[str], rate: Callable[[Size], float], probe: bool) -> Want:
+    """A probe is made whatever it gains."""
     reason = "a probe of the speed" if probe else "no other task saves more time for its dominant resource"
-    return Want(job=job.key, ps=len(ps), workers=len(workers), batch=batch_of(job), reason=reason)
+    size = Size(len(ps), len(workers))
+    faster = math.inf if probe else rate(size) / rate(job.size) if job.size and rate(job.size) > 0 else None
+    return Want(
+        job=job.key, ps=size.ps, workers=size.workers, batch=batch_of(job), reason=reason, faster=faster or None
+    )

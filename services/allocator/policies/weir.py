@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.auction import NONE, Stairs, granted
 from services.allocator.market.hull import Config
-from services.allocator.market.patience import Stays, urgent
+from services.allocator.market.patience import Stays, everybody, to_come_s, urgent
 from services.allocator.market.pricing import prices
 from services.allocator.market.staircase import beside, staircase, whole
 from services.allocator.models.learning import worth
@@ -42,10 +42,12 @@ from services.allocator.placing.quota import Quota
 from services.allocator.policies.contract import JobSeen, Want
 from shared.messages import Alternative, Resources
 
-PAUSED = 0.5
-"""Of its time, at most, a job pauses to grow."""
+PAUSED, PAUSED_TO_GROW = 0.1, 0.5
+"""A job has just paused while that was more than this share of its time since; to grow, than this of what it gains."""
 KEEP = 0.15
 """A job that would gain less than this keeps what it has."""
+PAUSE_S = 5.0
+"""What one is taken to cost until the job's own was measured."""
 HELD, FRESH = 1.3, 3.0
 """A step that a job holds is worth so many times what it would be to somebody else; so many, if it has just paused."""
 CRITICAL = 4.0
@@ -78,8 +80,9 @@ class Stand(Struct, frozen=True):
 
 
 def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
-    there, fits = everything(cluster, jobs), models(jobs)
-    alike = {name: _stands(fitted, rounded(there), largest(cluster)) for name, fitted in fits.items()}
+    there, fits, epochs = everything(cluster, jobs), models(jobs), epochs_known(jobs)
+    around = (rounded(there), largest(cluster))
+    alike = {name: _stands(fitted, *around, epochs.get(name[0])) for name, fitted in fits.items()}
     stands = [alike[program(job)](job) for job in jobs]
     free = [s for s in stands if s.steps and not s.job.busy]
     none = [_nowhere(s) for s in stands if not s.steps and s.job.size is None]
@@ -87,8 +90,9 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
         return none
     room = _vector(there) - sum((_vector(held(s.job)) for s in stands if s.job.busy or not s.steps), np.zeros(3))
     field = _field((), free)
-    rooms = np.concatenate([room, *_purses(stands)])
-    given = granted(field.stairs, field.offers(now), rooms, field.first(_ended(free), now))
+    ended, rooms = _ended(free), np.concatenate([room, *_purses(stands)])
+    last = field.last(ended, now)
+    given = granted(field.stairs, field.offers(last, now), rooms, field.first(last, ended, now))
     return [*none, *map(_wanted, free, given.tolist())]
 
 
@@ -143,17 +147,30 @@ held: Kept[JobSeen, Resources] = Kept(lambda job: whole([task.resources for task
 
 
 @lru_cache(KEPT)
-def _stands(fitted: Fit, there: Resources, node: Resources) -> Kept[JobSeen, Stand]:
-    return Kept(partial(stand, fitted=fitted, there=there, node=node), KEPT)
+def _stands(fitted: Fit, there: Resources, node: Resources, epoch: float | None) -> Kept[JobSeen, Stand]:
+    return Kept(partial(stand, fitted=fitted, there=there, node=node, epoch=epoch), KEPT)
 
 
-def stand(job: JobSeen, fitted: Fit, there: Resources, node: Resources) -> Stand:
+def stand(job: JobSeen, fitted: Fit, there: Resources, node: Resources, epoch: float | None) -> Stand:
+    """`node`: the largest one, empty; `epoch`: how many examples its program's epochs have, where somebody told."""
     steps, now = staircase(job, fitted, there, node), _now(job, fitted, there)
     steps = beside(steps, now) if now else steps
     best = max((step.speed / step.cost for step in steps), default=0.0)
-    left = samples_left(job)
+    left = samples_left(job, epoch)
     left_s = left / best if left and best else None
-    return Stand(job, steps, best, now.speed if now else 0.0, now.cost if now else 0.0, left_s)
+    if now is None:
+        return Stand(job, steps, best, 0.0, 0.0, left_s)
+    steps = tuple(
+        s for n, s in enumerate(steps) if n == 0 or s.cost <= now.cost * (1 + 1e-9) or _gains(job, now, s, left)
+    )
+    return Stand(job, steps, best, now.speed, now.cost, left_s)
+
+
+def _gains(job: JobSeen, now: Config, then: Config, left: float | None) -> bool:
+    """Would it gain enough by a pause to be given more? Else room would wait for it in vain."""
+    if then.speed < (1.0 + KEEP) * now.speed:
+        return False
+    return left is None or left / now.speed - left / then.speed > (job.pause_s or PAUSE_S)
 
 
 def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
@@ -176,12 +193,18 @@ def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:
     return taught * (seen if 0.0 < seen < math.inf else fitted.speed(*has))
 
 
-def samples_left(job: JobSeen) -> float | None:
-    """As reported; before that, as many epochs as its program's usually has examples."""
+def samples_left(job: JobSeen, epoch: float | None) -> float | None:
+    """As reported; before that, as many epochs as were asked for."""
     if job.progress is not None and job.progress.total_samples > 0:
         return float(max(1, job.progress.total_samples - job.progress.samples))
-    epoch = job.kin.epoch_samples if job.kin else None
     return job.request.epochs * epoch if epoch else None
+
+
+def epochs_known(jobs: Sequence[JobSeen]) -> dict[str, float]:
+    """By the program's digest, of jobs that are over, and rather of those that run."""
+    over = {job.request.program.digest: job.kin.epoch_samples for job in jobs if job.kin and job.kin.epoch_samples}
+    told = ((job.request, job.progress.total_samples) for job in jobs if job.progress)
+    return over | {asked.program.digest: total / asked.epochs for asked, total in told if total > 0}
 
 
 def _ended(stands: Sequence[Stand]) -> list[tuple[float, float]]:
@@ -206,43 +229,51 @@ class Field:
         waits = np.array([job.size is None for job in jobs])
         alone = np.array([s.alone_s for s in stands])
         self.stays = Stays(np.array([job.submitted_s for job in jobs]), left, done, alone, waits)
-        self.last = critical(left, np.array([s.shortest_s for s in stands]))
+        self.shortest_s = np.array([s.shortest_s for s in stands])
         worth = np.array(prices(left.tolist(), elasticity(stands), [2.0**job.request.priority for job in jobs]))
-        worth[self.last] *= CRITICAL
         spaces = list(limited(jobs))
         purses = [spaces.index(job.request.namespace) if job.quota else -1 for job in jobs]
         self.stairs = Stairs([s.steps for s in stands], purses)
         self.holds = self.stairs.costs <= np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
         self.values = self.stairs.slopes * (worth / np.array([s.best for s in stands]))[:, None]
-        self.settles_s = np.array([_settles_s(s) for s in stands])
+        self.fresh_s = np.array([_after_pause_s(job, PAUSED) for job in jobs])
+        self.settles_s = np.array([_after_pause_s(s.job, PAUSED_TO_GROW * _gain(s)) for s in stands])
 
-    def offers(self, now: float) -> Array:
+    def offers(self, last: Sequence[int], now: float) -> Array:
         """What each step is worth; who has just paused makes none beyond what it has."""
-        settling = (now < self.settles_s)[:, None]
-        worth = self.values * np.where(self.holds, np.where(settling, FRESH, HELD), 1.0)
+        settling, fresh = (now < self.settles_s)[:, None], (now < self.fresh_s)[:, None]
+        worth = self.values * np.where(self.holds, np.where(fresh, FRESH, HELD), 1.0)
+        worth[[*last]] *= CRITICAL
         worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
         return np.asarray(worth)
 
-    def first(self, ended: Sequence[tuple[float, float]], now: float) -> list[int]:
+    def last(self, ended: Sequence[tuple[float, float]], now: float) -> list[int]:
+        """Those for which all would wait in the end."""
+        return critical(self.stays.left_s, self.shortest_s, to_come_s(*everybody(self.stays, ended), now))
+
+    def first(self, last: Sequence[int], ended: Sequence[tuple[float, float]], now: float) -> list[int]:
         """Whose gang floors come before any other step, in their order."""
-        return [*dict.fromkeys([*self.runs, *urgent(self.stays, ended, now), *self.last])]
+        return [*dict.fromkeys([*self.runs, *urgent(self.stays, ended, now), *last])]
 
 
 _field: KeptTogether[tuple[()], Stand, Field] = KeptTogether(Field)
 
 
-def _settles_s(s: Stand) -> float:
-    """Until then another pause would cost a job more than its share of what it may gain; the first one is free."""
-    job = s.job
+def _after_pause_s(job: JobSeen, share: float) -> float:
+    """When its last pause will have been no more than a share of its time since; the first one is free."""
     if job.size is None or job.pause_s is None:
         return -math.inf
-    gain = 1.0 - min(1.0, s.speed / s.steps[-1].speed)
-    return job.since_s + job.pause_s / (PAUSED * max(gain, 1e-6))
+    return job.since_s + job.pause_s / max(share, 1e-6)
 
 
-def critical(left_s: Array, shortest_s: Array) -> list[int]:
+def _gain(s: Stand) -> float:
+    """Of its time, what it would save at the top of its staircase."""
+    return 1.0 - min(1.0, s.speed / s.steps[-1].speed)
+
+
+def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
     """Those for which everybody would wait in the end: they take as long as all work together, however large."""
-    end_s = max(float(left_s.sum()), float(shortest_s.max()))
+    end_s = max(float(left_s.sum()) + to_come_s, float(shortest_s.max()))
     others_s = left_s.sum() - left_s
     found = (shortest_s >= NEARLY * end_s) & (others_s >= TRIFLE * shortest_s)
     return [int(n) for n in np.flatnonzero(found)]

@@ -36,6 +36,14 @@ def short(job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Rule
     return shortage(room, job.key, _more(job, runs, want, want.size, rules))
 
 
+def short_of_floor(job: Job, room: Room, rules: Rules) -> str:
+    """Why it has no room for even the gang floor of a job; empty where it has."""
+    if room.purse(job.key) is None:
+        return ""
+    floor = Size(job.request.ps.min, job.request.workers.min)
+    return short_at_start(job, floor, wanted_sizes(job, None, rules), room, rules)
+
+
 def short_at_start(job: Job, size: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
     """Why it has no room for a job of this size, now or ever; empty where it has."""
     if room.purse(job.key) is None:

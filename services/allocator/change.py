@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.allocator.allowance import allowed, short, short_at_start
+from services.allocator.allowance import allowed, short, short_at_start, short_of_floor
 from services.allocator.job import Job
 from services.allocator.payback import Payback, payback
 from services.allocator.placing.misfit import misfit
@@ -44,8 +44,7 @@ def changed(
     if want is None:
         return Verdict(why="the policy leaves it as it is")
     if want.size == NOTHING:
-        floor = Size(job.request.ps.min, job.request.workers.min)
-        return Verdict(why=short_at_start(job, floor, wanted_sizes(job, None, rules), room, rules) or want.reason)
+        return Verdict(why=short_of_floor(job, room, rules) or want.reason)
     if runs is None:
         return _started(job, want, room, now, rules, cause)
     want = allowed(job, runs, want, room, rules)

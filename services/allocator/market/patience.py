@@ -30,6 +30,7 @@ SHARE = 0.95
 NEAR = 0.125
 """Who has less left than this share of the limit is urgent; who is later than twice so much is given up."""
 QUIET = 5.0
+"""Jobs have ceased to come when nobody has for so many times the usual gap."""
 FEWEST = 20
 """Among fewer jobs nobody is large enough to be exempt."""
 

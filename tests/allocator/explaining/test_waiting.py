@@ -123,7 +123,8 @@ def test_what_is_wanted_of_others_comes_first():
 
 def _two_of_weir() -> Story:
     """One job has all six cores and very long to go; another one waits."""
-    story = Story(Rules(policy="weir")).hear(node(cpu=6), accepted(request(workers=span(4, 1, 4), ps=span(1), epochs=50)))
+    long = request(workers=span(4, 1, 4), ps=span(1), epochs=50)
+    story = Story(Rules(policy="weir")).hear(node(cpu=6), accepted(long))
     first = story.decided()
     story.hear(node(cpu=6, free=0, own=own("mnist", *first.tasks)), resumed(1, pause_s=0.1))
     story.hear(progress(1, done=100, total=10**8, speed=10))

@@ -6,7 +6,7 @@ What is looked at in every pass, a node's picture or a decision, changes seldom.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -26,15 +26,45 @@ class Kept(Generic[T, R]):
 
     def __call__(self, thing: T) -> R:
         found = self.known.get(id(thing))
-        return found[1] if found is not None else self._learn(thing)
+        if found is None:
+            if len(self.known) >= self.most:
+                self._forget()
+            found = self.known[id(thing)] = (thing, self.function(thing))
+        return found[1]
 
-    def _learn(self, thing: T) -> R:
-        if len(self.known) >= self.most:
-            for oldest in list(islice(self.known, self.most // 2)):
-                del self.known[oldest]
-        answer = self.function(thing)
-        self.known[id(thing)] = (thing, answer)
-        return answer
+    def _forget(self) -> None:
+        """The oldest half."""
+        for oldest in list(islice(self.known, self.most // 2)):
+            del self.known[oldest]
+
+
+class KeptEach(Generic[T, R]):
+    """As `Kept`, for a function that answers about many things at once: it is asked about all that is new, together.
+
+    Things are the same if their `key` is; what is remembered stays alive, so a key may be an id.
+    """
+
+    def __init__(
+        self, function: Callable[[Sequence[T]], Iterable[R]], key: Callable[[T], Hashable], most: int = MOST
+    ) -> None:
+        self.function, self.key, self.most = function, key, most
+        self.known: dict[Hashable, tuple[T, R]] = {}
+
+    def __call__(self, things: Sequence[T]) -> list[R]:
+        keys = [*map(self.key, things)]
+        new = {key: thing for key, thing in zip(keys, things, strict=True) if key not in self.known}
+        if len(self.known) + len(new) > self.most:
+            self.known.clear()
+            new = dict(zip(keys, things, strict=True))
+        if new:
+            answers = self.function([*new.values()])
+            self.known.update(zip(new, zip(new.values(), answers, strict=True), strict=True))
+        return [self.known[key][1] for key in keys]
+
+
+def by_ids(pair: Sequence[object]) -> tuple[int, int]:
+    """A key by which a pair is the same while its members are."""
+    return id(pair[0]), id(pair[1])
 
 
 class KeptTogether(Generic[K, T, R]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.allocator.kept import Kept
+from services.allocator.kept import Kept, KeptEach
 
 
 def test_the_same_object_is_asked_about_once_and_an_equal_one_again() -> None:
@@ -26,3 +26,25 @@ def test_an_answer_is_never_that_of_an_object_which_is_gone() -> None:
     """An id is used again once its object is gone; so what is remembered must stay alive."""
     first = Kept(lambda one: one[0], most=8)
     assert [first((number,)) for number in range(1000)] == list(range(1000))
+
+
+Asked = list[list[int]]
+
+
+def negatives(most: int = 8) -> tuple[KeptEach[int, int], Asked]:
+    """And what it was asked."""
+    asked: Asked = []
+    return KeptEach(lambda some: asked.append([*some]) or [-n for n in some], key=lambda n: n, most=most), asked
+
+
+def test_all_that_is_new_is_asked_about_together_and_once():
+    negative, asked = negatives()
+    assert negative([1, 2, 2]) == [-1, -2, -2] and negative([2, 3, 1, 4]) == [-2, -3, -1, -4] and negative([]) == []
+    assert asked == [[1, 2], [3, 4]]
+
+
+def test_where_not_all_can_be_remembered_every_answer_is_still_given():
+    negative, asked = negatives(most=3)
+    assert negative([1, 2]) == [-1, -2] and negative([2, 3, 4]) == [-2, -3, -4]
+    assert negative([1, 2, 3, 4, 5]) == [-1, -2, -3, -4, -5]
+    assert asked == [[1, 2], [2, 3, 4], [1, 2, 3, 4, 5]]

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from services.allocator.explaining.explanation import Prospect
 from services.allocator.job import Job
+from services.allocator.models.evidence import believable
 from services.allocator.models.kin import by_program
 from services.allocator.models.programs import models, program
-from services.allocator.models.speed import Fit, believable
+from services.allocator.models.speed import Fit
 from services.allocator.placing.placement import Size
 from services.allocator.rules import Rules
 from services.allocator.seen import seen, size_of

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from services.allocator.kept import Kept
 from services.allocator.market.hull import Config
 from services.allocator.models.speed import Array
 
@@ -29,12 +30,10 @@ class Stairs:
     """
 
     def __init__(self, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()) -> None:
-        jobs, steps = len(staircases), max((len(stairs) for stairs in staircases), default=0)
-        rows = np.zeros((jobs, steps + 1, 5))
-        there = np.zeros((jobs, steps), dtype=bool)
-        for n, stairs in enumerate(staircases):
-            rows[n, 1 : len(stairs) + 1] = [row(config) for config in stairs]
-            there[n, : len(stairs)] = True
+        counts = np.array([*map(len, staircases)], dtype=int)
+        there = np.arange(counts.max(initial=0)) < counts[:, None]
+        rows = np.zeros((len(there), there.shape[1] + 1, 5))
+        rows[:, 1:][there] = np.concatenate([np.zeros((0, 5)), *map(_rows, staircases)])
         more = np.diff(rows, axis=1)
         self.there, self.costs, self.takes = there, rows[:, 1:, 0], _from_purses(more[:, :, 2:], purses)
         self.slopes = np.where(there, more[:, :, 1] / np.maximum(more[:, :, 0], 1e-12), 0.0)
@@ -46,9 +45,12 @@ def _from_purses(takes: Array, purses: Sequence[int]) -> Array:
     return np.concatenate([takes, *(np.where(of == n, takes, 0.0) for n in range(max(purses, default=-1) + 1))], axis=2)
 
 
-def row(config: Config) -> tuple[float, ...]:
-    takes = config.takes
-    return config.cost, config.speed, takes.cpu, takes.memory_gib, float(takes.gpu)
+def _row(config: Config) -> tuple[float, ...]:
+    return config.cost, config.speed, config.cpu, config.memory_gib, config.gpu
+
+
+_rows: Kept[Sequence[Config], Array] = Kept(lambda stairs: np.array([*map(_row, stairs)]).reshape(-1, 5))
+"""[steps, (cost, speed, cores, GiB, devices)]"""
 
 
 def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = ()) -> Ints:

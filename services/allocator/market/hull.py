@@ -7,51 +7,72 @@ up to the last step that does not fit.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
 from services.allocator.models.speed import Array
 from services.allocator.placing.placement import Size
-from shared.messages import Resources
 
 ALIKE = 1.02
 """A step that gains so much more for its cost than the one before it still comes after it, so that straight lines keep
 their points, and a model's rounding does not decide."""
 
-Point = tuple[float, float]
-"""Cost and speed."""
 
-
-class Config(msgspec.Struct, frozen=True):
-    """One size and batch: what it takes, what share of the scarcest resource that is, and its speed in examples/s.
+class Config(msgspec.Struct, frozen=True, gc=False):
+    """One size and batch: the cores, GiB and devices that it takes, what share of the scarcest resource that is (its
+    cost), and its speed in examples/s.
 
     `apart`: its speed where devices side by side stand on several nodes though one could hold them; else None.
     """
 
-    size: Size
+    ps: int
+    workers: int
     batch: int
-    takes: Resources
+    cpu: float
+    memory_gib: float
+    gpu: float
     cost: float
     speed: float
     apart: float | None = None
 
+    @property
+    def size(self) -> Size:
+        return Size(self.ps, self.workers)
 
-def hull(cost: Array, speed: Array, base: Point = (0.0, 0.0)) -> list[int]:
-    """Which points lie on the upper concave hull from `base` on, by rising cost; both arrays: [points]."""
-    order = np.lexsort((-speed, cost))
-    best = np.maximum.accumulate(speed[order])
-    rising = order[np.flatnonzero(np.diff(best, prepend=base[1]) > 0.0)] if len(order) else order
-    kept: list[int] = []
-    at = [base]
-    for n, point in zip(rising.tolist(), zip(cost[rising].tolist(), speed[rising].tolist(), strict=True), strict=True):
-        while kept and _slope(at[-2], at[-1]) * ALIKE < _slope(at[-1], point):
+
+def hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
+    """Of each job, which points lie on the upper concave hull from its base on, by rising cost.
+
+    `cost`, `speed`: [jobs, points]; `base`: cost and speed [jobs, 2]; what is no faster than that is left out.
+    """
+    order = np.lexsort((-speed, cost), axis=1)
+    fastest = np.maximum.accumulate(np.take_along_axis(speed, order, axis=1), axis=1)
+    fastest = np.concatenate([base[:, 1:], np.maximum(fastest, base[:, 1:])], axis=1)
+    jobs, at = np.nonzero(np.diff(fastest, axis=1) > 0.0)
+    rising = order[jobs, at]
+    costs, speeds, points = cost[jobs, rising].tolist(), speed[jobs, rising].tolist(), rising.tolist()
+    ends = np.searchsorted(jobs, np.arange(len(cost) + 1)).tolist()
+    found = []
+    for (cost_0, speed_0), start, end in zip(base.tolist(), ends, ends[1:], strict=False):
+        kept = _kept([cost_0, *costs[start:end]], [speed_0, *speeds[start:end]])
+        found.append([points[start + n - 1] for n in kept])
+    return found
+
+
+def _kept(cost: Sequence[float], speed: Sequence[float]) -> list[int]:
+    """Which of the points after the first, the base, are on the hull; both rise."""
+    kept, slopes = [0], [math.inf]
+    for n in range(1, len(cost)):
+        while True:
+            last = kept[-1]
+            slope = (speed[n] - speed[last]) / max(cost[n] - cost[last], 1e-12)
+            if slopes[-1] * ALIKE >= slope:
+                break
             kept.pop()
-            at.pop()
+            slopes.pop()
         kept.append(n)
-        at.append(point)
-    return kept
-
-
-def _slope(one: Point, other: Point) -> float:
-    """Speed gained for a unit of cost."""
-    return (other[1] - one[1]) / max(other[0] - one[0], 1e-12)
+        slopes.append(slope)
+    return kept[1:]

@@ -3,28 +3,33 @@
 The cost of a size is its share of the cluster's scarcest resource (dominant share: Ghodsi et al., "Dominant Resource
 Fairness", NSDI 2011). What is not on the concave hull of speed over cost is never the best use of what it costs; the
 rest, from the gang floor on, is a staircase on which each step gains less for its cost than the one before (`hull.py`).
+All jobs' staircases are built side by side.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from services.allocator.market.hull import Config, hull
+from services.allocator.kept import Kept, KeptEach
+from services.allocator.market.hull import Config, hulls
+from services.allocator.models.grid import Grid, filled, log_speeds
 from services.allocator.models.learning import worth
-from services.allocator.placing.placement import Size
 
 if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
-from services.allocator.models.speed import Array, Fit, Points
+from services.allocator.models.speed import Array, Fit
 from shared.messages import Resources, RoleResources, Span
 
 KEPT = 4096
+CLUSTERS_KEPT = 16
 FINE = 8
 """Counts up to this are all tried, larger ones in steps of a ninth."""
 ROUNDING = 1e-9
@@ -34,59 +39,70 @@ BATCHES = 9
 """Batches tried of a range, evenly spaced by factor, both ends among them."""
 REACH = 2.0
 """No step to more than so many times what was ever observed: models err far away."""
+SIDE_BY_SIDE = 1 << 12
+"""Sizes, of all jobs together, that are looked at in one pass: so that arrays stay small."""
 
 
-def counts(least: int, most: int, observed: int) -> list[int]:
-    """Numbers of tasks to try, within a job's bounds and reach."""
-    most = max(least, min(most, math.ceil(observed * REACH)))
-    found, n = [], least
+@lru_cache(KEPT)
+def counts(span: Span, seen: int) -> tuple[int, ...]:
+    """Numbers of tasks to try, within a job's bounds and reach; the least is the first. `seen`: most that ever ran."""
+    most = max(span.min, min(span.max, math.ceil(max(span.start, seen) * REACH)))
+    found, n = [], span.min
     while n < most:
         found.append(n)
         n = max(n + 1, math.ceil(n * (1 + 1 / FINE)) if n > FINE else n + 1)
-    return [*found, most]
+    return (*found, most)
 
 
-def even(numbers: Sequence[int], together: int) -> list[int]:
+@lru_cache(KEPT)
+def even(numbers: tuple[int, ...], together: int) -> tuple[int, ...]:
     """Of numbers of devices those that fill nodes without a rest: else what is left of a node is of use to nobody who
     wants more of them side by side.
     """
     least, most = numbers[0], numbers[-1]
     parts = [n for n in range(1, together) if together % n == 0]
-    return sorted({least, *(n for n in [*parts, *range(together, most + 1, together)] if least <= n <= most)})
+    return tuple(sorted({least, *(n for n in [*parts, *range(together, most + 1, together)] if least <= n <= most)}))
 
 
-def batches(span: Span) -> list[int]:
+@lru_cache(KEPT)
+def batches(span: Span) -> tuple[int, ...]:
     """A range's batches, the start always."""
     if span.max <= span.min:
-        return [span.start]
+        return (span.start,)
     spaced = np.geomspace(max(1, span.min), span.max, BATCHES)
-    return sorted({span.start, *(round(b) for b in spaced.tolist())})
+    return tuple(sorted({span.start, *(round(b) for b in spaced.tolist())}))
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True, cache_hash=True):
     """All of a job that its staircase depends on, beside its program's speeds. `noise`: gradient noise, in samples;
     `together`: workers that one node holds.
     """
 
-    least: Size
-    start: Size
-    most: Size
+    ps: Span
+    workers: Span
     batch: Span
     sizes: RoleResources
     noise: float | None
     together: int
 
 
-def staircase(job: JobSeen, fitted: Fit, there: Resources, node: Resources) -> tuple[Config, ...]:
-    """The gang floor, and from there on the hull; empty where even the floor is larger than the cluster. `node`: the
-    largest one, empty.
+Case = tuple[Asked, Fit]
+Staircase = tuple[Config, ...]
+
+
+def staircases(jobs: Sequence[tuple[JobSeen, Fit]], there: Resources, node: Resources) -> list[Staircase]:
+    """Of each job the gang floor, and from there on the hull; empty where even the floor is larger than the cluster.
+
+    `node`: the largest one, empty.
     """
-    noise = job.progress.gradient_noise if job.progress else None
-    batch = job.request.batch
-    if job.progress is None:
-        batch = Span(start=batch.start, min=batch.start, max=batch.start)
-    asked = Asked(job.least, job.start, job.most, batch, job.sizes, noise, held_by(node, job.sizes.worker))
-    return _staircase(asked, fitted, there)
+    return _in_cluster(there)([(_asked(job, node), fitted) for job, fitted in jobs])
+
+
+def _asked(job: JobSeen, node: Resources) -> Asked:
+    asked, noise = job.request, job.progress.gradient_noise if job.progress else None
+    start = asked.batch.start
+    batch = asked.batch if job.progress else Span(start=start, min=start, max=start)
+    return Asked(asked.ps, asked.workers, batch, job.sizes, noise, held_by(node, job.sizes.worker))
 
 
 def held_by(node: Resources, wants: Resources) -> int:
@@ -95,28 +111,77 @@ def held_by(node: Resources, wants: Resources) -> int:
     return int(min((has / want for has, want in pairs if want > 0), default=1.0) + ROUNDING)
 
 
-@lru_cache(KEPT)
-def _staircase(asked: Asked, fitted: Fit, there: Resources) -> tuple[Config, ...]:
-    rows = _rows(asked, fitted)
-    takes = taken(rows, asked.sizes)
+@lru_cache(CLUSTERS_KEPT)
+def _in_cluster(there: Resources) -> KeptEach[Case, Staircase]:
+    return KeptEach(partial(_all_built, there=there), lambda case: case, KEPT)
+
+
+def _all_built(cases: Sequence[Case], there: Resources) -> list[Staircase]:
+    axes = [_axes(asked, fitted) for asked, fitted in cases]
+    found: dict[int, Staircase] = {}
+    for lot in _lots([tuple(map(len, axis)) for axis in axes]):
+        grid = Grid(*map(filled, zip(*(axes[n] for n in lot), strict=True)))
+        found.update(zip(lot, _built([cases[n] for n in lot], grid, there), strict=True))
+    return [found[n] for n in range(len(cases))]
+
+
+def _axes(asked: Asked, fitted: Fit) -> tuple[tuple[int, ...], ...]:
+    """Every number of ps, of workers, and every batch to think of."""
+    ps_seen, workers_seen = _most_seen(fitted)
+    ps, workers = counts(asked.ps, ps_seen), counts(asked.workers, workers_seen)
+    by_node = asked.ps.max == 0 and asked.together > 1
+    return ps, even(workers, asked.together) if by_node else workers, batches(asked.batch)
+
+
+_most_seen: Kept[Fit, list[int]] = Kept(
+    lambda fitted: [int(most) for most in fitted.observed.rows[:, :2].max(axis=0, initial=0.0)], KEPT
+)
+
+
+def _lots(shapes: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
+    """Which jobs are looked at in one pass: alike ones, for shorter axes are filled up."""
+    lot: list[int] = []
+    widest: tuple[int, ...] = (0, 0, 0)
+    for n in sorted(range(len(shapes)), key=shapes.__getitem__):
+        wider = tuple(map(max, widest, shapes[n]))
+        if lot and (len(lot) + 1) * math.prod(wider) > SIDE_BY_SIDE:
+            yield lot
+            lot, wider = [], shapes[n]
+        lot.append(n)
+        widest = wider
+    yield lot
+
+
+def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> Iterator[Staircase]:
+    """Arrays are [jobs, sizes]; the first sizes are the gang floor's, with each batch."""
+    sizes, asked = grid.sizes(), [asked for asked, _ in cases]
+    takes = taken(sizes, asked)
     cost = _share(takes, there)
-    worths = _worth(asked, rows)
-    speed, apart = (np.exp(fitted.predict(_spread(rows, fitted, n))[0]) * worths for n in (asked.together, 0))
-    able = (cost <= 1.0 + 1e-9) & (cost > 0.0) & np.isfinite(speed) & (speed > 0.0)
-    floors = np.flatnonzero(able & (rows[:, 0] == asked.least.ps) & (rows[:, 1] == asked.least.workers))
-    if not len(floors):
-        return ()
-    floor = int(floors[speed[floors].argmax()])
-    above = np.flatnonzero(able & (cost > cost[floor]) & (speed > speed[floor]))
-    steps = [floor, *above[hull(cost[above], speed[above], (float(cost[floor]), float(speed[floor])))].tolist()]
-    could = (rows[:, 0] == 0) & (rows[:, 1] > 1) & (rows[:, 1] <= asked.together)
-    return tuple(
-        _config(rows[n], takes[n], float(cost[n]), float(speed[n]), float(apart[n]) if could[n] else None)
-        for n in steps
-    )
+    speed, apart = _speeds(cases, grid)
+    speed[(cost > 1.0 + 1e-9) | (cost <= 0.0) | ~np.isfinite(speed)] = 0.0
+    jobs, floors = np.arange(len(cases)), speed[:, : grid.batches.shape[1]].argmax(axis=1)
+    base = np.stack([cost[jobs, floors], speed[jobs, floors]], axis=1)
+    steps = hulls(cost, np.where(cost > base[:, :1], speed, 0.0), base)
+    floored = zip((base[:, 1] > 0.0).tolist(), floors.tolist(), steps, strict=True)
+    chosen = [[floor, *above] if able else [] for able, floor, above in floored]
+    at = np.repeat(jobs, [*map(len, chosen)]), np.array([n for some in chosen for n in some], dtype=int)
+    columns = (*sizes[at].T.astype(int), *takes[at].T, cost[at], speed[at], apart[at])
+    configs = map(Config, *(column.tolist() for column in columns))
+    return (tuple(islice(configs, len(some))) for some in chosen)
 
 
-def beside(steps: tuple[Config, ...], now: Config) -> tuple[Config, ...]:
+def _speeds(cases: Sequence[Case], grid: Grid) -> tuple[Array, NDArray[np.object_]]:
+    """As near to each other as workers can stand; and apart, of devices side by side that one node could hold."""
+    asked, fits, sizes = [one for one, _ in cases], [fitted for _, fitted in cases], grid.sizes()
+    worths, together = _worth(grid, asked), [one.together for one in asked]
+    apart = np.full(sizes.shape[:2], None)
+    could = (sizes[..., 0] == 0) & (sizes[..., 1] > 1) & (sizes[..., 1] <= np.array(together)[:, None])
+    if could.any():
+        apart[could] = (np.exp(log_speeds(fits, grid, [0] * len(fits))) * worths)[could].tolist()
+    return np.exp(log_speeds(fits, grid, together)) * worths, apart
+
+
+def beside(steps: Staircase, now: Config) -> Staircase:
     """With what the job has among them, so that who keeps it need not shrink to the next lower step. Not where a
     smaller size would be as fast, or where it is a step already.
     """
@@ -127,38 +192,12 @@ def beside(steps: tuple[Config, ...], now: Config) -> tuple[Config, ...]:
     return (*lower, now, *(step for step in steps[len(lower) :] if step.speed > now.speed))
 
 
-def _config(row: Array, takes: Array, cost: float, speed: float, apart: float | None) -> Config:
-    ps, workers, batch = (int(n) for n in row)
-    cpu, memory, gpu = takes.tolist()
-    return Config(Size(ps, workers), batch, Resources(cpu=cpu, memory_gib=memory, gpu=int(gpu)), cost, speed, apart)
-
-
-def _rows(asked: Asked, fitted: Fit) -> Array:
-    """Every ps, workers, batch to think of; shape (sizes, 3)."""
-    seen = fitted.observed.rows
-    ps_seen, workers_seen = seen[:, :2].max(axis=0) if len(seen) else (0, 0)
-    ps = counts(asked.least.ps, asked.most.ps, max(asked.start.ps, int(ps_seen)))
-    workers = counts(asked.least.workers, asked.most.workers, max(asked.start.workers, int(workers_seen)))
-    workers = even(workers, asked.together) if asked.most.ps == 0 and asked.together > 1 else workers
-    grid = np.meshgrid(ps, workers, batches(asked.batch), indexing="ij")
-    return np.stack([side.ravel() for side in grid], axis=1).astype(float)
-
-
-def _spread(rows: Array, fitted: Fit, together: int) -> Points:
-    """With the cores that are usual; devices side by side leave their node where they are too many for one."""
-    _, ps_cpu, worker_cpu, usual = fitted.usual
-    remote = np.where(rows[:, 0] > 0, usual, rows[:, 1] > together)
-    cores = np.tile((ps_cpu, worker_cpu), (len(rows), 1))
-    return Points(np.column_stack([rows, cores, remote]), fitted.observed.device)
-
-
-def taken(rows: Array, sizes: RoleResources) -> Array:
-    """Cores, GiB, devices of whole jobs; shape (sizes, 3)."""
-    chief, ps, worker = (np.array(msgspec.structs.astuple(getattr(sizes, role))) for role in ROLES)
-    return np.asarray(chief + rows[:, :1] * ps + rows[:, 1:2] * worker)
-
-
-ROLES = ("chief", "ps", "worker")
+def taken(sizes: Array, asked: Sequence[Asked]) -> Array:
+    """Cores, GiB, devices of whole jobs [jobs, sizes, 3]."""
+    roles = [(one.sizes.chief, one.sizes.ps, one.sizes.worker) for one in asked]
+    each = np.array([[(role.cpu, role.memory_gib, role.gpu) for role in of_job] for of_job in roles])
+    chief, ps, worker = (each[:, None, n] for n in range(3))
+    return np.asarray(chief + sizes[..., :1] * ps + sizes[..., 1:2] * worker)
 
 
 def _share(takes: Array, there: Resources) -> Array:
@@ -166,16 +205,22 @@ def _share(takes: Array, there: Resources) -> Array:
     total = np.array(msgspec.structs.astuple(there), dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(takes > 0, takes / total, 0.0)
-    return np.asarray(shares.max(axis=1))
+    return np.asarray(shares.max(axis=-1))
 
 
-def _worth(asked: Asked, rows: Array) -> Array:
-    """What a sample of each batch teaches."""
-    return np.array([worth(batch, float(asked.batch.start), asked.noise) for batch in rows[:, 2].tolist()])
+def _worth(grid: Grid, asked: Sequence[Asked]) -> Array | float:
+    """What a sample of each batch teaches [jobs, sizes]."""
+    if all(one.noise is None for one in asked):
+        return 1.0
+    by_batch = [
+        [worth(batch, float(one.batch.start), one.noise) for batch in batches]
+        for one, batches in zip(asked, grid.batches.tolist(), strict=True)
+    ]
+    return np.tile(np.array(by_batch), (1, grid.ps.shape[1] * grid.workers.shape[1]))
 
 
 def whole(parts: Sequence[Resources]) -> Resources:
     """All of them together."""
-    cpu = math.fsum(part.cpu for part in parts)
-    memory = math.fsum(part.memory_gib for part in parts)
-    return Resources(cpu=cpu, memory_gib=memory, gpu=sum(part.gpu for part in parts))
+    cpu = math.fsum([part.cpu for part in parts])
+    memory = math.fsum([part.memory_gib for part in parts])
+    return Resources(cpu=cpu, memory_gib=memory, gpu=sum([part.gpu for part in parts]))

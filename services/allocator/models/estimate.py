@@ -22,7 +22,8 @@ from typing import Literal
 
 import msgspec
 
-from services.allocator.models.speed import SHARES, Fit, Form, Prior
+from services.allocator.models.fitting import Prior
+from services.allocator.models.speed import SHARES, Fit, Form
 from services.allocator.placing.placement import Size
 from shared.messages import ModelProfile
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from services.allocator.job import Observed
-from services.allocator.kept import KeptTogether
+from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.estimate import prior_of, told
 
 if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
-from services.allocator.models.speed import Fit, Form, closest
+from services.allocator.models.fitting import Prior, closest
+from services.allocator.models.speed import Fit, Form
 from shared.messages import ModelProfile
 
 KEPT = 4096
@@ -28,10 +30,31 @@ POINTS_MOST = 48
 Program = tuple[str, float, float, int]
 
 
-def program(job: JobSeen) -> Program:
-    """Jobs with the same are expected to be equally fast at a size and batch."""
+def _program(job: JobSeen) -> Program:
     sizes = job.sizes
     return (job.request.program.digest, sizes.ps.cpu, sizes.worker.cpu, sizes.worker.gpu)
+
+
+program: Kept[JobSeen, Program] = Kept(_program)
+"""Jobs with the same are expected to be equally fast at a size and batch."""
+
+
+class Shown(msgspec.Struct, frozen=True, cache_hash=True):
+    """What tells of a program's speeds. `batch`: its first one; `device`: the largest that a worker holds at once;
+    `served`: whether it has ps.
+    """
+
+    seen: tuple[Observed, ...]
+    profile: ModelProfile | None
+    batch: int
+    device: float
+    served: bool
+
+
+def modelled(jobs: Sequence[JobSeen]) -> list[tuple[JobSeen, Fit]]:
+    """Each job, and its program's model."""
+    fits = models(jobs)
+    return [(job, fits[program(job)]) for job in jobs]
 
 
 def models(jobs: Iterable[JobSeen]) -> dict[Program, Fit]:
@@ -39,19 +62,19 @@ def models(jobs: Iterable[JobSeen]) -> dict[Program, Fit]:
     together: dict[Program, list[JobSeen]] = {}
     for job in jobs:
         together.setdefault(program(job), []).append(job)
-    return {name: _kept(name, alike) for name, alike in together.items()}
+    return dict(zip(together, _fitted([_shown(name, alike) for name, alike in together.items()]), strict=True))
 
 
-def _model(jobs: Sequence[JobSeen]) -> Fit:
+def _all_shown(jobs: Sequence[JobSeen]) -> Shown:
     one = jobs[0]
     past = [one.kin.observed] if one.kin else []
     profile = next((job.progress.profile for job in jobs if job.progress and job.progress.profile), None)
     seen = pooled([*past, *(job.observed for job in jobs)])
     device = one.request.device_batch_max or math.inf
-    return _fitted(seen, profile, one.request.batch.start, device, one.most.ps > 0)
+    return Shown(seen, profile, one.request.batch.start, device, one.most.ps > 0)
 
 
-_kept: KeptTogether[Program, JobSeen, Fit] = KeptTogether(_model)
+_shown: KeptTogether[Program, JobSeen, Shown] = KeptTogether(_all_shown)
 
 
 def pooled(seen: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:
@@ -73,9 +96,15 @@ def _mean(points: Sequence[Observed]) -> Observed:
     return Observed(last.ps, last.workers, last.batch, mean, last.ps_cpu, last.worker_cpu, last.nodes)
 
 
-@lru_cache(KEPT)
-def _fitted(seen: tuple[Observed, ...], profile: ModelProfile | None, batch: int, device: float, served: bool) -> Fit:
+def _priors(shown: Shown) -> list[Prior]:
     """Whose a batch is, each worker's or everybody's, speeds tell."""
-    known = told(profile) if profile else None
-    forms: tuple[Form, ...] = ("asynchronous", "synchronous") if served else ("synchronous",)
-    return closest(seen, [prior_of(known, batch, form, device=device) for form in forms])
+    known = told(shown.profile) if shown.profile else None
+    forms: tuple[Form, ...] = ("asynchronous", "synchronous") if shown.served else ("synchronous",)
+    return [prior_of(known, shown.batch, form, device=shown.device) for form in forms]
+
+
+def _closest(shown: Sequence[Shown]) -> list[Fit]:
+    return closest([(one.seen, _priors(one)) for one in shown])
+
+
+_fitted: KeptEach[Shown, Fit] = KeptEach(_closest, lambda shown: shown, KEPT)

@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 
 from services.allocator.job import Observed
-from services.allocator.models.speed import Array, Fit, Prior, fit
+from services.allocator.models.fitting import Prior, fit
+from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.placement import Size
 
 

@@ -28,8 +28,10 @@ from collections.abc import Sequence
 
 from services.allocator.job import Observed
 from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
+from services.allocator.models.evidence import believable
+from services.allocator.models.fitting import closest
 from services.allocator.models.search import Probe, best_of, certain, next_probe
-from services.allocator.models.speed import NOISE, Fit, Form, believable, closest
+from services.allocator.models.speed import NOISE, Fit, Form
 from services.allocator.placing.offers import offered
 from services.allocator.placing.placement import Node, Room, Size, place, place_most
 from services.allocator.policies.contract import JobSeen, Want, at_start
@@ -111,7 +113,7 @@ def _fitted(job: JobSeen, seen: Sequence[Observed]) -> Fit:
     profile = job.progress.profile if job.progress else None
     known = told(profile) if profile else None
     forms: tuple[Form, ...] = ("asynchronous", "synchronous") if job.most.ps else ("synchronous",)
-    return closest(seen, [prior_of(known, job.batch, form) for form in forms])
+    return closest([(seen, [prior_of(known, job.batch, form) for form in forms])])[0]
 
 
 def _just_tried(job: JobSeen, size: Size) -> bool:

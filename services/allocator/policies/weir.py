@@ -20,7 +20,7 @@ namespace's quota is a second room from which its jobs' steps are taken, so that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from statistics import median
 
@@ -28,14 +28,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.allocator.kept import Kept, KeptTogether
+from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.market.auction import NONE, Stairs, granted
 from services.allocator.market.hull import Config
 from services.allocator.market.patience import Stays, everybody, to_come_s, urgent
 from services.allocator.market.pricing import prices
-from services.allocator.market.staircase import beside, staircase, whole
+from services.allocator.market.staircase import CLUSTERS_KEPT, Staircase, beside, staircases, whole
 from services.allocator.models.learning import worth
-from services.allocator.models.programs import KEPT, models, program
+from services.allocator.models.programs import KEPT, modelled
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.quota import Quota
@@ -64,7 +64,7 @@ class Stand(Struct, frozen=True):
     """
 
     job: JobSeen
-    steps: tuple[Config, ...]
+    steps: Staircase
     best: float
     speed: float
     cost: float
@@ -80,10 +80,8 @@ class Stand(Struct, frozen=True):
 
 
 def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
-    there, fits, epochs = everything(cluster, jobs), models(jobs), epochs_known(jobs)
-    around = (rounded(there), largest(cluster))
-    alike = {name: _stands(fitted, *around, epochs.get(name[0])) for name, fitted in fits.items()}
-    stands = [alike[program(job)](job) for job in jobs]
+    there = everything(cluster, jobs)
+    stands = _stands(rounded(there), largest(cluster))((), jobs)
     free = [s for s in stands if s.steps and not s.job.busy]
     none = [_nowhere(s) for s in stands if not s.steps and s.job.size is None]
     if not free:
@@ -116,7 +114,7 @@ def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
     closed = {node.name for node in cluster if not node.open}
     free = [node.free for node in cluster if node.open]
     if not closed:
-        return whole([*free, *map(held, jobs)])
+        return whole([*free, _all_held((), jobs)])
     return whole([*free, *(task.resources for job in jobs for task in job.tasks if task.node not in closed)])
 
 
@@ -136,7 +134,11 @@ def _two(amount: float) -> float:
 
 
 def _vector(of: Resources) -> Array:
-    return np.array((of.cpu, of.memory_gib, float(of.gpu)))
+    return np.array(_amounts(of))
+
+
+def _amounts(of: Resources) -> tuple[float, float, float]:
+    return of.cpu, of.memory_gib, float(of.gpu)
 
 
 # ---------------------------------------------------------------- one job
@@ -146,16 +148,35 @@ held: Kept[JobSeen, Resources] = Kept(lambda job: whole([task.resources for task
 """By all its tasks."""
 
 
-@lru_cache(KEPT)
-def _stands(fitted: Fit, there: Resources, node: Resources, epoch: float | None) -> Kept[JobSeen, Stand]:
-    return Kept(partial(stand, fitted=fitted, there=there, node=node, epoch=epoch), KEPT)
+_all_held: KeptTogether[tuple[()], JobSeen, Resources] = KeptTogether(
+    lambda jobs: whole([held(job) for job in jobs if job.tasks])
+)
 
 
-def stand(job: JobSeen, fitted: Fit, there: Resources, node: Resources, epoch: float | None) -> Stand:
-    """`node`: the largest one, empty; `epoch`: how many examples its program's epochs have, where somebody told."""
-    steps, now = staircase(job, fitted, there, node), _now(job, fitted, there)
+@lru_cache(CLUSTERS_KEPT)
+def _stands(there: Resources, node: Resources) -> KeptTogether[tuple[()], JobSeen, list[Stand]]:
+    """`node`: the largest one, empty."""
+    new = KeptEach(partial(_new_stands, there=there, node=node), lambda case: (*by_ids(case), case[2]), KEPT)
+
+    def of_all(jobs: Sequence[JobSeen]) -> list[Stand]:
+        epochs = epochs_known(jobs)
+        return new([(job, fitted, epochs.get(job.request.program.digest)) for job, fitted in modelled(jobs)])
+
+    return KeptTogether(of_all)
+
+
+def _new_stands(
+    jobs: Sequence[tuple[JobSeen, Fit, float | None]], there: Resources, node: Resources
+) -> Iterator[Stand]:
+    steps = staircases([(job, fitted) for job, fitted, _ in jobs], there, node)
+    return (stand(*case, there, stairs) for case, stairs in zip(jobs, steps, strict=True))
+
+
+def stand(job: JobSeen, fitted: Fit, epoch: float | None, there: Resources, steps: Staircase) -> Stand:
+    """`epoch`: how many examples its program's epochs have, where somebody told."""
+    now = _now(job, fitted, there)
     steps = beside(steps, now) if now else steps
-    best = max((step.speed / step.cost for step in steps), default=0.0)
+    best = _best(steps)
     left = samples_left(job, epoch)
     left_s = left / best if left and best else None
     if now is None:
@@ -164,6 +185,9 @@ def stand(job: JobSeen, fitted: Fit, there: Resources, node: Resources, epoch: f
         s for n, s in enumerate(steps) if n == 0 or s.cost <= now.cost * (1 + 1e-9) or _gains(job, now, s, left)
     )
     return Stand(job, steps, best, now.speed, now.cost, left_s)
+
+
+_best: Kept[Staircase, float] = Kept(lambda steps: max((step.speed / step.cost for step in steps), default=0.0))
 
 
 def _gains(job: JobSeen, now: Config, then: Config, left: float | None) -> bool:
@@ -177,9 +201,9 @@ def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
     """What it has, if it has workers."""
     if job.size is None or job.size.workers < 1:
         return None
-    shares = [has / all_ for has, all_ in zip(_vector(held(job)), _vector(there), strict=True) if all_ > 0]
+    shares = [has / all_ for has, all_ in zip(_amounts(held(job)), _amounts(there), strict=True) if all_ > 0]
     speed = _speed(job, job.size, fitted)
-    return Config(job.size, job.batch, held(job), float(max(shares, default=0.0)), speed)
+    return Config(job.size.ps, job.size.workers, job.batch, *_amounts(held(job)), max(shares, default=0.0), speed)
 
 
 def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:

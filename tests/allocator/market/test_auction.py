@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.allocator.market.auction import NONE, Stairs, granted
-from services.allocator.market.hull import Config, hull
-from services.allocator.placing.placement import Size
-from shared.messages import Resources
+from services.allocator.market.hull import Config, hulls
 
 POINTS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 100)), min_size=1, max_size=12)
 
 
 def stairs(*points: tuple[float, float]) -> list[Config]:
     """(cost, speed) of each step; the cost is in cores, too."""
-    return [Config(Size(1, n + 1), 32, Resources(cpu=cost), cost, speed) for n, (cost, speed) in enumerate(points)]
+    return [Config(1, n + 1, 32, cost, 0.0, 0.0, cost, speed) for n, (cost, speed) in enumerate(points)]
 
 
 def room(cpu: float) -> np.ndarray:
@@ -32,21 +30,22 @@ def sold(jobs: list[list[Config]], worth: list[float], cpu: float, first: tuple[
 
 @given(st.lists(POINTS, min_size=1, max_size=3), st.lists(st.integers(1, 9), min_size=3, max_size=3))
 def test_what_is_granted_is_within_one_step_of_the_best_there_is(jobs, worth):
-    hulls = []
+    concave = []
     for points in jobs:
         cost, speed = np.array(points, dtype=float).T
-        hulls.append(stairs(*((float(cost[n]), float(speed[n])) for n in hull(cost, speed))))
+        (steps,) = hulls(cost[None], speed[None], np.zeros((1, 2)))
+        concave.append(stairs(*((float(cost[n]), float(speed[n])) for n in steps)))
     got = [
         steps[at] if at != NONE else None
-        for steps, at in zip(hulls, sold(hulls, worth[: len(jobs)], 40.0), strict=True)
+        for steps, at in zip(concave, sold(concave, worth[: len(jobs)], 40.0), strict=True)
     ]
     assert sum(c.cost for c in got if c) <= 40.0 + 1e-6
     best = max(
         sum(w * c.speed for w, c in zip(worth, chosen, strict=False) if c)
-        for chosen in product(*([None, *steps] for steps in hulls))
+        for chosen in product(*([None, *steps] for steps in concave))
         if sum(c.cost for c in chosen if c) <= 40.0
     )
-    largest = max((w * c.speed for w, steps in zip(worth, hulls, strict=False) for c in steps), default=0.0)
+    largest = max((w * c.speed for w, steps in zip(worth, concave, strict=False) for c in steps), default=0.0)
     assert sum(w * c.speed for w, c in zip(worth, got, strict=False) if c) >= best - largest - 1e-6
 
 
@@ -64,7 +63,7 @@ def test_who_is_first_has_its_floor_whatever_others_offer():
 
 
 def test_no_resource_is_given_twice():
-    wide = [Config(Size(0, 1), 1, Resources(cpu=1.0, memory_gib=8.0, gpu=1), 0.5, 10.0)]
+    wide = [Config(0, 1, 1, 1.0, 8.0, 1.0, 0.5, 10.0)]
     side_by_side = Stairs([wide, wide])
     for there in ([9.0, 9.0, 9.0], [9.0, 99.0, 1.0], [1.0, 99.0, 9.0]):
         assert sorted(granted(side_by_side, side_by_side.slopes, np.array(there)).tolist()) == [NONE, 0]

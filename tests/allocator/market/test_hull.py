@@ -8,14 +8,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.market.hull import ALIKE, hull
+from services.allocator.market.hull import ALIKE, hulls
 
 Point = tuple[float, float]
 
 
 def on_hull(points: list[Point]) -> list[Point]:
-    cost, speed = np.array(points, dtype=float).reshape(-1, 2).T
-    return [points[n] for n in hull(cost, speed)]
+    cost, speed = np.array(points, dtype=float).reshape(1, -1, 2).transpose(2, 0, 1)
+    return [points[n] for n in hulls(cost, speed, np.zeros((1, 2)))[0]]
 
 
 POINTS = st.lists(st.tuples(st.integers(1, 30), st.integers(0, 100)), max_size=12)

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from services.allocator.job import Observed
 from services.allocator.models.estimate import Profile, Rates, fitted_kind, parts, prior_of, told
-from services.allocator.models.speed import SHARES, fit
+from services.allocator.models.fitting import fit
+from services.allocator.models.speed import SHARES
 from services.allocator.placing.placement import Size
 from shared.messages import ModelProfile
 

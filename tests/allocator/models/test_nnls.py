@@ -47,6 +47,17 @@ def test_what_was_planted_is_found_again_whatever_its_units(seed, planted):
     assert nnls(a * units, a @ x) * units == pytest.approx(x, abs=1e-6 * max(1.0, x.max()))
 
 
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 5), st.integers(6, 9), st.integers(1, 6))
+def test_many_are_solved_as_each_is_alone_and_a_guess_changes_nothing(seed, problems, rows, columns):
+    chance = np.random.default_rng(seed)
+    a, b = chance.normal(size=(problems, rows, columns)), chance.normal(size=(problems, rows))
+    guess = np.maximum(chance.normal(size=(problems, columns)), 0.0)
+    alone = np.array([nnls(one, goal) for one, goal in zip(a, b, strict=True)])
+    assert nnls(a, b) == pytest.approx(alone, abs=1e-9)
+    assert nnls(a, b, guess) == pytest.approx(alone, abs=1e-9)
+
+
 def test_numbers_whose_squares_are_none_can_be_solved_for():
     a, b = np.array([[1e200, 0.0], [0.0, 1e-200]]), np.array([2e180, 3e180])
     assert nnls(a[:, :1], b).tolist() == pytest.approx([2e-20])

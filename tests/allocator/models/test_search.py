@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.allocator.job import Observed
+from services.allocator.models.fitting import Prior, fit
 from services.allocator.models.search import best_of, certain, expected_gain, next_probe, searched
-from services.allocator.models.speed import Prior, fit
 from services.allocator.placing.placement import Size
 
 BATCH = 64

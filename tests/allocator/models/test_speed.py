@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.allocator.job import Observed
-from services.allocator.models.speed import TERMS, Fit, Form, Measured, Points, Prior, closest, fit
+from services.allocator.models.evidence import Measured
+from services.allocator.models.fitting import Prior, closest, fit
+from services.allocator.models.speed import TERMS, Fit, Form, Points
 
 BATCH = 64
 PRIORS: tuple[Prior, ...] = (Prior(form="synchronous"), Prior(form="asynchronous"))
@@ -107,14 +109,14 @@ def test_a_prior_that_knows_the_model_predicts_better_from_one_observation():
 
 def test_workers_that_slow_training_down_tell_that_the_batch_is_everybodys():
     seen = observed(TRANSFER, [(1, 1), (1, 4), (1, 8)])
-    assert closest(seen, PRIORS).form == closest(seen, PRIORS[::-1]).form == "synchronous"
+    assert [one.form for one in closest([(seen, PRIORS), (seen, PRIORS[::-1])])] == ["synchronous"] * 2
 
 
 @pytest.mark.parametrize("form", ["synchronous", "asynchronous"])
 @pytest.mark.parametrize("shares", [COMPUTE, TRANSFER])
 def test_where_both_forms_explain_the_speeds_it_matters_little_which_is_taken(shares, form):
     seen = observed(shares, SPREAD_OUT, form)
-    assert np.median(errors(closest(seen, PRIORS), shares, form)) < 0.06
+    assert np.median(errors(*closest([(seen, PRIORS)]), shares, form)) < 0.06
 
 
 # ---------------------------------------------------------------- how far to trust it

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.job import Observed, Reading
-from services.allocator.models.speed import Prior, fit
+from services.allocator.models.fitting import Prior, fit
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.dike import PROBES, by_kind, dike

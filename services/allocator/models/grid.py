@@ -1,0 +1,91 @@
+"""How fast jobs would be at every combination of some numbers of ps, of workers and of batches: many jobs in one pass.
+
+The same numbers as each job's `Fit.mean`, but quicker. How alike a size is to an observation k falls into a factor for
+each number of ps (p), of workers (w), and for each batch with the usual cores (b); N is near, S is the same. So what
+the formula leaves over is, with what each observation pulls,
+
+    sum_k  pull_k (SMOOTH^2 Np Nw Nb + QUIRK^2 (Sp + Sw) Nb + ROUGH^2 Sp Sw Sb)
+
+a product of two matrices, of which each has only the numbers along one axis, not every size, for its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from services.allocator.models.speed import QUIRK, REACH, ROUGH, SAME, SMOOTH, Array, Fit, Points, logs
+
+
+class Grid(NamedTuple):
+    """One a job: numbers of ps [jobs, n], of workers [jobs, m], batches [jobs, b]."""
+
+    ps: Array
+    workers: Array
+    batches: Array
+
+    def sizes(self) -> Array:
+        """Every combination: ps, workers, batch [jobs, n m b, 3]; the batch changes first, then the workers."""
+        shape = (len(self.ps), *(axis.shape[1] for axis in self))
+        found = np.empty((*shape, 3))
+        found[..., 0] = self.ps[:, :, None, None]
+        found[..., 1] = self.workers[:, None, :, None]
+        found[..., 2] = self.batches[:, None, None, :]
+        return found.reshape(len(self.ps), -1, 3)
+
+
+def filled(rows: Sequence[tuple[int, ...]]) -> Array:
+    """Side by side; a shorter row is filled up with its last number, for the same size twice changes nothing."""
+    most = max(map(len, rows))
+    return np.array([row + row[-1:] * (most - len(row)) for row in rows], dtype=np.float64)
+
+
+def log_speeds(fits: Sequence[Fit], grid: Grid, together: Sequence[int]) -> Array:
+    """Of a model a job, with its usual cores and traffic, at `grid.sizes()` [jobs, sizes].
+
+    `together`: how many of a job's workers one node holds; more of them leave it, where there are no ps.
+    """
+    sizes, usual = grid.sizes(), np.array([fitted.usual[1:] for fitted in fits])
+    rows = np.empty((*sizes.shape[:2], 6))
+    rows[..., :3], rows[..., 3:5] = sizes, usual[:, None, :2]
+    rows[..., 5] = np.where(sizes[..., 0] > 0, usual[:, 2:], sizes[..., 1] > np.array(together)[:, None])
+    points = Points(rows, np.array([fitted.observed.device for fitted in fits]))
+    columns = points.columns(np.array([fitted.form for fitted in fits]))
+    formula = (columns @ np.array([fitted.coefficients for fitted in fits])[..., None])[..., 0]
+    return np.asarray(np.log(rows[..., 2] / formula) - _left_over(fits, grid, usual[:, :2]))
+
+
+def _left_over(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
+    """Of log T [jobs, sizes]. `cores`: a ps, a worker [jobs, 2]."""
+    pull, seen = _observed(fits)
+    ps, workers, batch = ((logs(axis)[..., None] - seen[..., n]) ** 2 for n, axis in enumerate(grid))
+    rest = (logs(cores)[:, None, None] - seen[..., 3:5]) ** 2
+    beside, here = pull * _near(batch + rest.sum(axis=-1)), pull * _same(np.maximum(batch, rest.max(axis=-1)))
+    by_ps = _joined(SMOOTH**2 * _near(ps), QUIRK**2 * _same(ps), np.full_like(ps, QUIRK**2), ROUGH**2 * _same(ps))
+    by_workers = _joined(_near(workers), np.ones_like(workers), _same(workers), _same(workers))
+    by_both = by_workers[:, :, None] * _joined(beside, beside, beside, here)[:, None]
+    flat = by_both.reshape(len(fits), -1, by_both.shape[-1])
+    return np.asarray((by_ps @ np.swapaxes(flat, 1, 2)).reshape(len(fits), -1))
+
+
+def _observed(fits: Sequence[Fit]) -> tuple[Array, Array]:
+    """What each observation pulls [jobs, 1, observations], and logarithms of where it was; a missing one pulls not."""
+    most = max(1, *(len(fitted.pull) for fitted in fits))
+    pull, seen = np.zeros((len(fits), 1, most)), np.ones((len(fits), 1, most, 6))
+    for n, fitted in enumerate(fits):
+        pull[n, 0, : len(fitted.pull)], seen[n, 0, : len(fitted.pull)] = fitted.pull, fitted.observed.rows
+    return pull, logs(seen)
+
+
+def _near(apart: Array) -> Array:
+    return np.asarray(np.exp(-0.5 * apart / REACH**2))
+
+
+def _same(apart: Array) -> Array:
+    return (apart < SAME).astype(np.float64)
+
+
+def _joined(*parts: Array) -> Array:
+    return np.concatenate(parts, axis=2)

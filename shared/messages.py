@@ -31,7 +31,7 @@ Seconds = Annotated[float, Meta(ge=0)]
 Cores = Annotated[float, Meta(ge=0)]
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A piece of a message."""
 
 

@@ -8,12 +8,13 @@ ended, is reserved no longer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping
+from functools import lru_cache, partial
 
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.kept import Kept
+from services.allocator.kept import MOST, Kept
 from services.allocator.placing.placement import Node, less
 from services.allocator.placing.quota import Quota, together
 from services.allocator.state import State
@@ -26,10 +27,10 @@ Pods = frozenset[tuple[str, str, Resources]]
 
 def free_nodes(state: State) -> list[Node]:
     """Every node with what is neither used nor promised."""
-    listed = _all_listed(state)
     nodes = {name: _node(seen) for name, seen in state.nodes.items()}
-    for job in state.jobs.values():
-        for task in unlisted(job, listed):
+    unlisted = _unlisted(_all_listed(state))
+    for job in [job for job in state.jobs.values() if job.decided]:
+        for task in unlisted(job):
             if task.node in nodes:
                 has = _has(state.nodes[task.node]).get((job.request.namespace, job.pod(task)), Resources())
                 nodes[task.node] = _give(nodes[task.node], job.key, task.resources, has)
@@ -42,14 +43,15 @@ def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
     """
     if not quotas:
         return {}
-    jobs, listed = [job for job in state.jobs.values() if job.request.namespace in quotas], _all_listed(state)
+    unlisted = _unlisted(_all_listed(state))
+    jobs = [job for job in state.jobs.values() if job.request.namespace in quotas]
     used: dict[str, list[Resources]] = {namespace: [] for namespace in quotas}
     ended = {(job.request.namespace, pod) for job in jobs for pod in job.exits}
     for pod, has in (each for seen in state.nodes.values() for each in _has(seen).items()):
         if pod[0] in used and pod not in ended:
             used[pod[0]].append(has)
     for job in jobs:
-        for task in unlisted(job, listed):
+        for task in unlisted(job):
             own = _has(state.nodes[task.node]) if task.node in state.nodes else {}
             has = own.get((job.request.namespace, job.pod(task)), Resources())
             used[job.request.namespace].append(less(task.resources, has))
@@ -57,10 +59,10 @@ def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
 
 
 def _all_listed(state: State) -> Pods:
-    return frozenset[tuple[str, str, Resources]]().union(*map(_listed, state.nodes.values()))
+    return _together(frozenset(map(_listed, state.nodes.values())))
 
 
-def unlisted(job: Job, listed: Set[tuple[str, str, Resources]]) -> Iterator[TaskPlan]:
+def _of_job(job: Job, listed: Pods) -> tuple[TaskPlan, ...]:
     """Tasks that are wanted, that have not ended, and whose pod no node lists yet as it was decided.
 
     A task that two generations want has the larger of what they give it: a pod shrinks only once the later one runs.
@@ -70,7 +72,7 @@ def unlisted(job: Job, listed: Set[tuple[str, str, Resources]]) -> Iterator[Task
     for task in (task for decision in decided for task in decision.tasks):
         before = wanted.get(task.serial)
         wanted[task.serial] = replace(task, resources=_most(before.resources, task.resources)) if before else task
-    yield from (task for task in wanted.values() if job.exit_of(task) is None)
+    return tuple(task for task in wanted.values() if job.exit_of(task) is None)
 
 
 def _plain_node(seen: CapacityChanged) -> Node:
@@ -84,7 +86,7 @@ def _plain_node(seen: CapacityChanged) -> Node:
 
 
 def _own_pods(seen: CapacityChanged) -> Pods:
-    return frozenset([(own.namespace, own.pod, own.resources) for own in seen.own])
+    return _same(frozenset([(own.namespace, own.pod, own.resources) for own in seen.own]))
 
 
 def _own_resources(seen: CapacityChanged) -> dict[tuple[str, str], Resources]:
@@ -96,6 +98,18 @@ def _decided_pods(decision: AllocationDecided) -> Pods:
     return frozenset([(namespace, f"{job}-{task.role}-{task.serial}", task.resources) for task in decision.tasks])
 
 
+@lru_cache(MOST)
+def _same(pods: Pods) -> Pods:
+    """The very same for equal ones: mostly a node's picture changes, and our pods on it do not."""
+    return pods
+
+
+@lru_cache(2)
+def _together(listed: frozenset[Pods]) -> Pods:
+    return Pods().union(*listed)
+
+
+_unlisted: Kept[Pods, Kept[Job, tuple[TaskPlan, ...]]] = Kept(lambda listed: Kept(partial(_of_job, listed=listed)), 2)
 _node, _listed, _has, _pods = Kept(_plain_node), Kept(_own_pods), Kept(_own_resources), Kept(_decided_pods)
 
 

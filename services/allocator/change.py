@@ -9,9 +9,11 @@ without a pause, so without a price, task by task as there is room; they have to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import starmap
 
 from services.allocator.allowance import allowed, short, short_at_start, short_of_floor
 from services.allocator.job import Job
+from services.allocator.kept import KeptEach, by_ids
 from services.allocator.payback import Payback, payback
 from services.allocator.placing.misfit import misfit
 from services.allocator.placing.placement import ROLES, Room, Size, gathered, place, place_most, spread
@@ -33,6 +35,20 @@ def in_flight(job: Job) -> Verdict | None:
     """None where no decision is in flight."""
     flies = job.flies
     return Verdict(why=f"generation {flies.generation} is in flight: {flies.reason}") if flies else None
+
+
+def _settled(job: Job, want: Want) -> Verdict | None:
+    """Where nothing is to be done, whatever room and time there is."""
+    runs = job.runs
+    if want.size == NOTHING:
+        return Verdict(why=want.reason)
+    if runs is None or want.sizes is not None or want.apart is not None:
+        return None
+    return Verdict(why=want.reason) if (size_of(runs), runs.batch) == (want.size, want.batch) else None
+
+
+settled: KeptEach[tuple[Job, Want], Verdict | None] = KeptEach(lambda pairs: starmap(_settled, pairs), by_ids)
+"""Of jobs for which nothing was abandoned, and whose namespaces have no quota."""
 
 
 def changed(
@@ -73,10 +89,12 @@ def _stays(
     job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
 ) -> Verdict:
     """Neither tasks nor batch change; what the tasks have may."""
-    sizes = wanted_sizes(job, want.sizes, rules)
     if want.apart is not None and spread(runs.tasks) > 1:
         return _moved(job, runs, want, room, now, rules, cause)
-    if want.sizes is None or alike(runs.tasks, sizes):
+    if want.sizes is None:
+        return Verdict(why=want.reason)
+    sizes = wanted_sizes(job, want.sizes, rules)
+    if alike(runs.tasks, sizes):
         return Verdict(why=want.reason)
     if barred := _barred(job, runs):
         return Verdict(why=f"keeps its cores {barred}: {want.reason}")

@@ -7,7 +7,8 @@ generation is in flight, except to replace a task that was lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -15,6 +16,7 @@ from services.allocator import change, repair
 from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
 from services.allocator.job import Job
+from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin, by_program, kin_of
 from services.allocator.placing.placement import Node, Room
 from services.allocator.policies import POLICIES, JobSeen, Want
@@ -24,6 +26,10 @@ from services.allocator.state import State
 from services.allocator.timing import Wish
 from services.allocator.verdict import Verdict
 from shared.messages import AllocationDecided, JobFinished
+
+STATES = 8
+"""So many of the last ones are remembered."""
+Jobs = Mapping[str, Job]
 
 
 class Decisions(msgspec.Struct, frozen=True):
@@ -38,19 +44,22 @@ class Decisions(msgspec.Struct, frozen=True):
 def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | None = None) -> Decisions:
     wishes = wishes or {}
     verdicts: dict[str, Verdict] = {}
-    jobs = dict(sorted(state.jobs.items(), key=lambda item: (-item[1].request.priority, item[1].uid)))
+    jobs, stirred = _in_order(state.jobs), _stirred(state.jobs)
     # 1. What is over, is over.
-    for key, job in jobs.items():
+    for key, job in stirred.items():
         _say(verdicts, key, ending(job, now, rules))
     # 2. What was lost comes back first, in what is free.
     room = Room(free_nodes(state), purses(state, rules.quotas))
-    for key, job in _open(jobs, verdicts):
+    for key, job in _open(stirred, verdicts):
         _say(verdicts, key, repair.repaired(job, room, now, rules))
     # 3. What is in flight is waited for.
-    for key, job in _open(jobs, verdicts):
+    for key, job in _open(stirred, verdicts):
         _say(verdicts, key, change.in_flight(job))
-    # 4. Each policy says what its jobs should have.
-    wants = _wanted(jobs.values(), by_program(state.closed), room, now, rules)
+    # 4. Each policy says what its jobs should have, and many have it.
+    wants = _wanted(jobs, by_program(state.closed), room, now, rules)
+    calm = [(key, job) for key, job in _open(jobs, verdicts) if key in wants and _is_calm(job, rules)]
+    for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
+        _say(verdicts, key, verdict)
     # 5. Jobs that wait start, then those that run change, as far as there is room, gain and time.
     for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
         want, wish = wants.get(key), wishes.get(key)
@@ -59,26 +68,56 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     return _together(verdicts)
 
 
+def _by_rank(jobs: Jobs) -> Jobs:
+    return dict(sorted(jobs.items(), key=lambda item: (-item[1].request.priority, item[1].uid)))
+
+
+_in_order: Kept[Jobs, Jobs] = Kept(_by_rank, STATES)
+_stirred: Kept[Jobs, Jobs] = Kept(
+    lambda jobs: {key: job for key, job in _in_order(jobs).items() if _has_stirred(job)}, STATES
+)
+"""Those of which there is more to say than what their policy wants."""
+
+
+def _has_stirred(job: Job) -> bool:
+    failed = job.failed_generations or job.killed_generations
+    return bool(job.cancelled or job.exits or job.abandonments or failed or job.coming is not None)
+
+
+def _is_calm(job: Job, rules: Rules) -> bool:
+    """Nothing was abandoned, and no quota has a say."""
+    return not job.abandonments and job.request.namespace not in rules.quotas
+
+
 def _say(verdicts: dict[str, Verdict], key: str, verdict: Verdict | None) -> None:
     if verdict is not None:
         verdicts[key] = verdict
 
 
-def _open(jobs: Mapping[str, Job], verdicts: Mapping[str, Verdict]) -> list[tuple[str, Job]]:
+def _open(jobs: Jobs, verdicts: Mapping[str, Verdict]) -> list[tuple[str, Job]]:
     """Those of which nothing has been said in this pass."""
     return [(key, job) for key, job in jobs.items() if key not in verdicts]
 
 
-def _wanted(jobs: Iterable[Job], kin: Mapping[str, Kin], room: Room, now: float, rules: Rules) -> dict[str, Want]:
+def _wanted(jobs: Jobs, kin: Mapping[str, Kin], room: Room, now: float, rules: Rules) -> dict[str, Want]:
     """Every job's want, by its own policy or the cluster's."""
-    by_policy: dict[str, list[JobSeen]] = {}
-    for job in jobs:
-        name = job.request.policy or rules.policy
-        by_policy.setdefault(name if name in POLICIES else rules.policy, []).append(
-            seen(job, rules, kin_of(kin, job.request))
-        )
     cluster: list[Node] = list(room.nodes.values())
+    by_policy = _by_policy(rules)(kin)(jobs)
     return {w.job: w for name, mine in by_policy.items() for w in POLICIES[name](cluster, mine, now)}
+
+
+def _divided(jobs: Jobs, kin: Mapping[str, Kin], rules: Rules) -> dict[str, list[JobSeen]]:
+    found: dict[str, list[JobSeen]] = {}
+    for job in jobs.values():
+        name = job.request.policy or rules.policy
+        mine = found.setdefault(name if name in POLICIES else rules.policy, [])
+        mine.append(seen(job, rules, kin_of(kin, job.request)))
+    return found
+
+
+_by_policy: Kept[Rules, Kept[Mapping[str, Kin], Kept[Jobs, dict[str, list[JobSeen]]]]] = Kept(
+    lambda rules: Kept(lambda kin: Kept(partial(_divided, kin=kin, rules=rules), STATES), STATES), STATES
+)
 
 
 def _together(verdicts: Mapping[str, Verdict]) -> Decisions:

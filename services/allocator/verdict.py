@@ -12,7 +12,7 @@ from services.allocator.timing import Wish
 from shared.messages import AllocationDecided, Alternative, JobFinished, TaskPlan
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Something to say, or a reason to say nothing (and when to look again)."""
 
     why: str

@@ -39,7 +39,7 @@ FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
 """Who chooses first: a lone chief must not draw the workers to where there is room for one of them."""
 
 
-class Node(msgspec.Struct, frozen=True):
+class Node(msgspec.Struct, frozen=True, gc=False):
     """What a policy sees of a node. `open`: new tasks may go there; `hosts`: keys of the jobs with tasks on it.
 
     `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have it.
@@ -53,7 +53,7 @@ class Node(msgspec.Struct, frozen=True):
     returning: Resources = Resources()
 
 
-class Size(msgspec.Struct, frozen=True):
+class Size(msgspec.Struct, frozen=True, gc=False):
     """How many ps and workers; the chief is one, always."""
 
     ps: int

@@ -21,6 +21,8 @@ from shared.messages import Resources, Role, RoleResources, TaskPlan
 def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleResources:
     """Those that a policy wants; where it says nothing, what the tasks have now."""
     asked = task_sizes(job, rules)
+    if sizes is None and job.wanted is None:
+        return asked
     if sizes is None:
         return RoleResources(**{role: _held(job, role, getattr(asked, role), rules) for role in ROLES})
     return RoleResources(**{role: _chosen(job, role, getattr(sizes, role), getattr(asked, role)) for role in ROLES})

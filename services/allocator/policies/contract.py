@@ -18,7 +18,7 @@ from services.allocator.placing.quota import Quota
 from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
 
 
-class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
+class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job. `size` is absent while nothing of it was decided; `busy`: a decision is in flight, wait for it."""
 
     key: str
@@ -55,7 +55,7 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True):
         return Size(self.request.ps.max, self.request.workers.max)
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True):
+class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's size, why, and what else was considered. `sizes`: of its tasks; absent, they stay as they are.
 
     `faster`: how many times as fast as now it will learn there; absent, that is told by what was observed. `apart`:

@@ -60,7 +60,8 @@ class Stand(Struct, frozen=True):
     """A job, its staircase, and what it has.
 
     `best`: examples a second for the whole cluster's cost, at the best use; `left_s`: remaining seconds at that (None:
-    nobody knows); `shortest_s`: at the top of its staircase; `alone_s`: at its least.
+    nobody knows); `scarce`: the resource (of cores, GiB, devices) of which its least takes the largest share;
+    `shortest_s`: at the top of its staircase; `alone_s`: at its least.
     """
 
     job: JobSeen
@@ -69,6 +70,7 @@ class Stand(Struct, frozen=True):
     speed: float
     cost: float
     left_s: float | None
+    scarce: int
 
     @property
     def shortest_s(self) -> float:
@@ -88,9 +90,8 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
         return none
     room = _vector(there) - sum((_vector(held(s.job)) for s in stands if s.job.busy or not s.steps), np.zeros(3))
     field = _field((), free)
-    ended, rooms = _ended(free), np.concatenate([room, *_purses(stands)])
-    last = field.last(ended, now)
-    given = granted(field.stairs, field.offers(last, now), rooms, field.first(last, ended, now))
+    last, rooms = field.last(now), np.concatenate([room, *_purses(stands)])
+    given = granted(field.stairs, field.offers(last, now), rooms, field.first(last, now))
     return [*none, *map(_wanted, free, given.tolist())]
 
 
@@ -179,12 +180,17 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, there: Resources, step
     best = _best(steps)
     left = samples_left(job, epoch)
     left_s = left / best if left and best else None
+    scarce = _scarce(steps[0].takes, there) if steps else 0
     if now is None:
-        return Stand(job, steps, best, 0.0, 0.0, left_s)
+        return Stand(job, steps, best, 0.0, 0.0, left_s, scarce)
     steps = tuple(
         s for n, s in enumerate(steps) if n == 0 or s.cost <= now.cost * (1 + 1e-9) or _gains(job, now, s, left)
     )
-    return Stand(job, steps, best, now.speed, now.cost, left_s)
+    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce)
+
+
+def _scarce(takes: Resources, there: Resources) -> int:
+    return int(np.argmax(_vector(takes) / np.maximum(_vector(there), 1e-9)))
 
 
 _best: Kept[Staircase, float] = Kept(lambda steps: max((step.speed / step.cost for step in steps), default=0.0))
@@ -240,21 +246,40 @@ def _ended(stands: Sequence[Stand]) -> list[tuple[float, float]]:
 # ---------------------------------------------------------------- all jobs
 
 
+class Queue:
+    """The jobs that are short of the same resource, and so in each other's way. `members`: places in the field."""
+
+    def __init__(self, members: Sequence[int], stands: Sequence[Stand]) -> None:
+        self.members, mine = np.array(members), [stands[n] for n in members]
+        known = [s.left_s for s in mine if s.left_s is not None]
+        middle = median(known) if known else 1.0
+        left = np.array([middle if s.left_s is None else s.left_s for s in mine])
+        done = np.array([s.job.progress.samples / s.best if s.job.progress else 0.0 for s in mine])
+        waits = np.array([s.job.size is None for s in mine])
+        alone = np.array([s.alone_s for s in mine])
+        self.stays = Stays(np.array([s.job.submitted_s for s in mine]), left, done, alone, waits)
+        self.shortest_s, self.ended = np.array([s.shortest_s for s in mine]), _ended(mine)
+        self.prices = prices(left.tolist(), elasticity(mine), [2.0**s.job.request.priority for s in mine])
+
+    def urgent(self, now: float) -> list[int]:
+        """Those that must not be overtaken any more."""
+        return [int(self.members[n]) for n in urgent(self.stays, self.ended, now)]
+
+    def last(self, now: float) -> list[int]:
+        """Those for which all would wait in the end."""
+        to_come = to_come_s(*everybody(self.stays, self.ended), now)
+        return [int(self.members[n]) for n in critical(self.stays.left_s, self.shortest_s, to_come)]
+
+
 class Field:
     """All jobs that may change, side by side."""
 
     def __init__(self, stands: Sequence[Stand]) -> None:
-        jobs = [s.job for s in stands]
-        known = [s.left_s for s in stands if s.left_s is not None]
-        middle = median(known) if known else 1.0
-        left = np.array([middle if s.left_s is None else s.left_s for s in stands])
-        done = np.array([s.job.progress.samples / s.best if s.job.progress else 0.0 for s in stands])
+        jobs, worth = [s.job for s in stands], np.ones(len(stands))
+        self.queues = [Queue(members, stands) for members in _by_scarcity(stands)]
+        for queue in self.queues:
+            worth[queue.members] = queue.prices
         self.runs = [n for n, job in enumerate(jobs) if job.size is not None]
-        waits = np.array([job.size is None for job in jobs])
-        alone = np.array([s.alone_s for s in stands])
-        self.stays = Stays(np.array([job.submitted_s for job in jobs]), left, done, alone, waits)
-        self.shortest_s = np.array([s.shortest_s for s in stands])
-        worth = np.array(prices(left.tolist(), elasticity(stands), [2.0**job.request.priority for job in jobs]))
         spaces = list(limited(jobs))
         purses = [spaces.index(job.request.namespace) if job.quota else -1 for job in jobs]
         self.stairs = Stairs([s.steps for s in stands], purses)
@@ -271,13 +296,20 @@ class Field:
         worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
         return np.asarray(worth)
 
-    def last(self, ended: Sequence[tuple[float, float]], now: float) -> list[int]:
-        """Those for which all would wait in the end."""
-        return critical(self.stays.left_s, self.shortest_s, to_come_s(*everybody(self.stays, ended), now))
+    def last(self, now: float) -> list[int]:
+        return [n for queue in self.queues for n in queue.last(now)]
 
-    def first(self, last: Sequence[int], ended: Sequence[tuple[float, float]], now: float) -> list[int]:
+    def first(self, last: Sequence[int], now: float) -> list[int]:
         """Whose gang floors come before any other step, in their order."""
-        return [*dict.fromkeys([*self.runs, *urgent(self.stays, ended, now), *last])]
+        late = [n for queue in self.queues for n in queue.urgent(now)]
+        return [*dict.fromkeys([*self.runs, *late, *last])]
+
+
+def _by_scarcity(stands: Sequence[Stand]) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for n, s in enumerate(stands):
+        found.setdefault(s.scarce, []).append(n)
+    return list(found.values())
 
 
 _field: KeptTogether[tuple[()], Stand, Field] = KeptTogether(Field)

@@ -53,29 +53,32 @@ _rows: Kept[Sequence[Config], Array] = Kept(lambda stairs: np.array([*map(_row, 
 """[steps, (cost, speed, cores, GiB, devices)]"""
 
 
-def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = ()) -> Ints:
+def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = (), spare: Array | None = None) -> Ints:
     """The last step that each job gets, or `NONE`. `offers`: [jobs, steps], -inf where none is made; `room`: [3],
     and so much again for each purse.
 
-    Those in `first` get their first steps before anybody else does, in that order.
+    Those in `first` get their first steps before anybody else does, in that order. `spare`: [jobs, steps, 3], what a
+    step has to leave.
     """
+    leave = np.zeros_like(stairs.takes)
+    leave[:, :, :3] = 0.0 if spare is None else spare
     offers = np.minimum.accumulate(offers, axis=1)
     offers[list(first), :1] = np.finfo(float).max / np.arange(1.0, len(first) + 1)[:, None]
     jobs, steps = np.nonzero(stairs.there & (offers > -np.inf))
     order = np.lexsort((steps, jobs, -offers[jobs, steps]))
     jobs, steps = jobs[order], steps[order]
-    takes, left = stairs.takes[jobs, steps], np.array(room, dtype=float)
+    takes, leaves, left = stairs.takes[jobs, steps], leave[jobs, steps], np.array(room, dtype=float)
     found = np.full(len(offers), NONE)
     while len(jobs):
         # 1. Whose next step cannot fit any more, has had its last.
-        fit = _in_turn(np.all(takes <= left + ROUNDING, axis=1), jobs, len(offers))
-        jobs, steps, takes = jobs[fit], steps[fit], takes[fit]
+        fit = _in_turn(np.all(takes + leaves <= left + ROUNDING, axis=1), jobs, len(offers))
+        jobs, steps, takes, leaves = jobs[fit], steps[fit], takes[fit], leaves[fit]
         # 2. As many of the others, in their order, as fit together.
-        together = np.all(np.cumsum(takes, axis=0) <= left + ROUNDING, axis=1)
+        together = np.all(np.cumsum(takes, axis=0) + leaves <= left + ROUNDING, axis=1)
         count = len(together) if together.all() else int(together.argmin())
         np.maximum.at(found, jobs[:count], steps[:count])
         left = left - takes[:count].sum(axis=0)
-        jobs, steps, takes = jobs[count:], steps[count:], takes[count:]
+        jobs, steps, takes, leaves = jobs[count:], steps[count:], takes[count:], leaves[count:]
     return found
 
 

@@ -154,10 +154,10 @@ def _lots(shapes: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
 
 def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> Iterator[Staircase]:
     """Arrays are [jobs, sizes]; the first sizes are the gang floor's, with each batch."""
-    sizes, asked = grid.sizes(), [asked for asked, _ in cases]
+    sizes, asked = whole_passes(grid.sizes(), cases), [asked for asked, _ in cases]
     takes = taken(sizes, asked)
     cost = _share(takes, there)
-    speed, apart = _speeds(cases, grid)
+    speed, apart = _speeds(cases, grid, sizes)
     speed[(cost > 1.0 + 1e-9) | (cost <= 0.0) | ~np.isfinite(speed)] = 0.0
     jobs, floors = np.arange(len(cases)), speed[:, : grid.batches.shape[1]].argmax(axis=1)
     base = np.stack([cost[jobs, floors], speed[jobs, floors]], axis=1)
@@ -170,15 +170,30 @@ def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> Iterator[Stai
     return (tuple(islice(configs, len(some))) for some in chosen)
 
 
-def _speeds(cases: Sequence[Case], grid: Grid) -> tuple[Array, NDArray[np.object_]]:
+def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
+    """With batches of devices side by side that are whole passes: one that is not full takes as long as one that is.
+
+    `sizes`: ps, workers, batch [jobs, sizes, 3].
+    """
+    device = np.array([fitted.observed.device for _, fitted in cases])[:, None]
+    most = np.broadcast_to(np.array([asked.batch.max for asked, _ in cases])[:, None], sizes.shape[:2])
+    at_once, batch = sizes[..., 1] * device, sizes[..., 2]
+    several = (sizes[..., 0] == 0) & (batch > at_once)
+    nearest = at_once[several] * np.round(batch[several] / at_once[several])
+    below = at_once[several] * np.floor(most[several] / at_once[several])
+    sizes[several, 2] = np.where(nearest <= most[several], nearest, below)
+    return sizes
+
+
+def _speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array, NDArray[np.object_]]:
     """As near to each other as workers can stand; and apart, of devices side by side that one node could hold."""
-    asked, fits, sizes = [one for one, _ in cases], [fitted for _, fitted in cases], grid.sizes()
-    worths, together = _worth(grid, asked), [one.together for one in asked]
+    asked, fits = [one for one, _ in cases], [fitted for _, fitted in cases]
+    worths, together = _worth(sizes, asked), [one.together for one in asked]
     apart = np.full(sizes.shape[:2], None)
     could = (sizes[..., 0] == 0) & (sizes[..., 1] > 1) & (sizes[..., 1] <= np.array(together)[:, None])
     if could.any():
-        apart[could] = (np.exp(log_speeds(fits, grid, [0] * len(fits))) * worths)[could].tolist()
-    return np.exp(log_speeds(fits, grid, together)) * worths, apart
+        apart[could] = (np.exp(log_speeds(fits, grid, sizes, [0] * len(fits))) * worths)[could].tolist()
+    return np.exp(log_speeds(fits, grid, sizes, together)) * worths, apart
 
 
 def beside(steps: Staircase, now: Config) -> Staircase:
@@ -208,15 +223,15 @@ def _share(takes: Array, there: Resources) -> Array:
     return np.asarray(shares.max(axis=-1))
 
 
-def _worth(grid: Grid, asked: Sequence[Asked]) -> Array | float:
+def _worth(sizes: Array, asked: Sequence[Asked]) -> Array | float:
     """What a sample of each batch teaches [jobs, sizes]."""
     if all(one.noise is None for one in asked):
         return 1.0
-    by_batch = [
-        [worth(batch, float(one.batch.start), one.noise) for batch in batches]
-        for one, batches in zip(asked, grid.batches.tolist(), strict=True)
-    ]
-    return np.tile(np.array(by_batch), (1, grid.ps.shape[1] * grid.workers.shape[1]))
+    found = np.ones(sizes.shape[:2])
+    for row, batch, one in zip(found, sizes[..., 2], asked, strict=True):
+        different, at = np.unique(batch, return_inverse=True)
+        row[:] = np.array([worth(n, float(one.batch.start), one.noise) for n in different.tolist()])[at]
+    return found
 
 
 def whole(parts: Sequence[Resources]) -> Resources:

@@ -42,12 +42,14 @@ def filled(rows: Sequence[tuple[int, ...]]) -> Array:
     return np.array([row + row[-1:] * (most - len(row)) for row in rows], dtype=np.float64)
 
 
-def log_speeds(fits: Sequence[Fit], grid: Grid, together: Sequence[int]) -> Array:
-    """Of a model a job, with its usual cores and traffic, at `grid.sizes()` [jobs, sizes].
+def log_speeds(fits: Sequence[Fit], grid: Grid, sizes: Array, together: Sequence[int]) -> Array:
+    """Of a model a job, with its usual cores and traffic, at `sizes` [jobs, sizes].
 
-    `together`: how many of a job's workers one node holds; more of them leave it, where there are no ps.
+    `sizes`: those of the grid, [jobs, sizes, 3], with batches that may be near the grid's (what the formula leaves over
+    is taken on it); `together`: how many of a job's workers one node holds; more of them leave
+    it, where there are no ps.
     """
-    sizes, usual = grid.sizes(), np.array([fitted.usual[1:] for fitted in fits])
+    usual = np.array([fitted.usual[1:] for fitted in fits])
     rows = np.empty((*sizes.shape[:2], 6))
     rows[..., :3], rows[..., 3:5] = sizes, usual[:, None, :2]
     rows[..., 5] = np.where(sizes[..., 0] > 0, usual[:, 2:], sizes[..., 1] > np.array(together)[:, None])

@@ -44,7 +44,7 @@ Usual = tuple[float, float, float, float]
 """Batch, cores a ps, cores a worker, share of traffic that leaves its node."""
 
 TERMS = ("compute", "fixed", "update", "link", "workers", "ps", "look-up", "apart")
-SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055, 0.15)
+SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055, 0.05)
 """Of a step of one ps and one worker on the first batch, by `TERMS`, where nothing is known of the model; the last is
 beside it, as one worker is never apart."""
 LOCAL = 0.2

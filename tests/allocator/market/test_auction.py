@@ -62,6 +62,14 @@ def test_who_is_first_has_its_floor_whatever_others_offer():
     assert sold([stairs((2, 1)), stairs((2, 100))], [1.0, 1.0], 2.0, first=(0,)) == [0, NONE]
 
 
+def test_a_step_that_has_to_leave_something_leaves_it_and_others_may_take_it():
+    side_by_side = Stairs([stairs((1, 10), (3, 20)), stairs((1, 1))])
+    spare = np.zeros_like(side_by_side.takes)
+    spare[0, 1, 0] = 1.0
+    got = [granted(side_by_side, side_by_side.slopes, room(cpu), (), spare).tolist() for cpu in (3.0, 4.0, 5.0)]
+    assert got == [[0, 0], [1, 0], [1, 0]]
+
+
 def test_no_resource_is_given_twice():
     wide = [Config(0, 1, 1, 1.0, 8.0, 1.0, 0.5, 10.0)]
     side_by_side = Stairs([wide, wide])

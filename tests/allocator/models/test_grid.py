@@ -44,7 +44,7 @@ def alone(fitted: Fit, sizes: list[tuple[int, ...]]) -> np.ndarray:
 def test_a_speed_on_a_grid_is_the_models_at_that_size(jobs):
     fits, *axes = zip(*jobs, strict=True)
     grid = Grid(*map(filled, axes))
-    for n, found in enumerate(log_speeds(fits, grid, [TOGETHER] * len(fits))):
+    for n, found in enumerate(log_speeds(fits, grid, grid.sizes(), [TOGETHER] * len(fits))):
         sizes = [tuple(map(int, size)) for size in product(*(axis[n].tolist() for axis in grid))]
         assert grid.sizes()[n].tolist() == [list(size) for size in sizes]
         assert found == pytest.approx(alone(fits[n], sizes), abs=1e-9)

@@ -315,3 +315,32 @@ def test_a_quota_binds_and_is_as_the_document_says_it_now() -> None:
 def test_every_reason_against_quotas_is_told() -> None:
     wrong = json.loads(document(0, [node()])) | {"quotas": {"default": {"cpu": "x"}, "A b": {}}}
     assert len(refused(desk(), json.dumps(wrong).encode())) == 2
+
+
+# ---------------------------------------------------------------- devices side by side
+
+
+APART = [
+    {"workers": 1, "batch": 64, "nodes": 1, "samples_per_second": 100.0},
+    {"workers": 2, "batch": 64, "nodes": 1, "samples_per_second": 195.0},
+    {"workers": 2, "batch": 64, "nodes": 2, "samples_per_second": 60.0},
+]
+"""Two devices are twice as fast as one on one node, and slower than one on two."""
+PAIR = {**DEVICES, "policy": "weir", "batch": 64, "workers": {"start": 1, "min": 1, "max": 2}}
+LONG = {"samples": 0, "total_samples": 1e6}
+
+
+def test_devices_that_stand_apart_move_together_when_one_node_has_room_for_them() -> None:
+    at, nodes = desk(), [{"name": name, "gpu": 2} for name in ("g1", "g2")]
+    apart = job(request=PAIR, current={"workers": ["g1", "g2"], "since_s": -9e3}, observed=APART, progress=LONG)
+    (moved,) = ask(at, 0, nodes, apart)
+    assert moved.workers in (("g1", "g1"), ("g2", "g2")) and moved.reason.startswith("all on one node")
+
+
+def test_a_job_waits_for_a_device_beside_its_own_where_one_elsewhere_does_not_pay() -> None:
+    at, nodes = desk(), [{"name": name, "gpu": 1} for name in ("g1", "g2")]
+    one = job(request=PAIR, current={"workers": ["g1"], "since_s": -9e3}, observed=APART, progress=LONG)
+    (still,) = ask(at, 0, [*nodes, {"name": "g3", "gpu": 2, "free": {"gpu": 0}}], one)
+    assert still.workers == ("g1",) and still.reason == "waits for room for 2 workers on one node"
+    (grown,) = ask(at, 60, [*nodes, {"name": "g3", "gpu": 2}], one)
+    assert grown.workers == ("g3", "g3")

@@ -119,6 +119,14 @@ def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
     assert workers(weir([node(0.5)], [wide, new], 0.0)) == {"one": 1, "new": 1}
 
 
+def test_who_grows_leaves_a_little_of_a_large_cluster_for_who_comes():
+    """There is room for 64 workers, of which two are a 32nd; of three there are none to spare."""
+    much = replace(running("one", 10**7), request=replace(waiting("one").request, workers=span(1, 1, 64)))
+    seen = tuple(Observed(1, n, 32, 100.0 * n) for n in (1, 32, 62, 64))
+    assert 50 < workers(weir([node(31.5)], [replace(much, observed=seen)], 0.0))["one"] <= 62
+    assert workers(weir([node(1.0)], [running("one", 10_000)], 0.0)) == {"one": 3}
+
+
 def test_a_job_in_flight_is_left_as_it_is():
     assert weir([node(2.0)], [replace(running("one", 10_000), busy=True)], 0.0) == []
 

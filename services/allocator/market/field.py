@@ -1,0 +1,138 @@
+"""All jobs that may change, side by side: what each step of theirs is worth, and whose first steps come first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from services.allocator.market.auction import Stairs
+from services.allocator.market.patience import Stays, everybody, to_come_s, urgent
+from services.allocator.market.pricing import prices
+from services.allocator.market.stand import Stand, ended
+from services.allocator.models.speed import Array
+from services.allocator.placing.quota import Quota
+
+if TYPE_CHECKING:  # the policies import this module
+    from services.allocator.policies.contract import JobSeen
+
+PAUSED, PAUSED_TO_GROW = 0.1, 0.5
+"""A job has just paused while that was more than this share of its time since; to grow, than this of what it gains."""
+HELD, FRESH = 1.3, 3.0
+"""A step that a job holds is worth so many times what it would be to somebody else; so many, if it has just paused."""
+NEARLY, TRIFLE = 0.9, 0.1
+"""Everybody waits in the end for who takes at least so much of the time that all work together takes, while others have
+at least so much of its own."""
+
+
+class Queue:
+    """The jobs that are short of the same resource, and so in each other's way. `members`: places in the field."""
+
+    def __init__(self, members: Sequence[int], stands: Sequence[Stand]) -> None:
+        self.members, mine = np.array(members), [stands[n] for n in members]
+        known = [s.left_s for s in mine if s.left_s is not None]
+        middle = median(known) if known else 1.0
+        left = np.array([middle if s.left_s is None else s.left_s for s in mine])
+        done = np.array([s.job.progress.samples / s.best if s.job.progress else 0.0 for s in mine])
+        waits = np.array([s.job.size is None for s in mine])
+        alone = np.array([s.alone_s for s in mine])
+        self.stays = Stays(np.array([s.job.submitted_s for s in mine]), left, done, alone, waits)
+        self.shortest_s, self.ended = np.array([s.shortest_s for s in mine]), ended(mine)
+        self.prices = prices(left.tolist(), elasticity(mine), [2.0**s.job.request.priority for s in mine])
+
+    def urgent(self, now: float) -> list[int]:
+        """Those that must not be overtaken any more."""
+        return [int(self.members[n]) for n in urgent(self.stays, self.ended, now)]
+
+    def to_come_s(self, now: float) -> float:
+        """Work that will yet be asked for."""
+        return to_come_s(*everybody(self.stays, self.ended), now)
+
+    def last(self, now: float) -> list[int]:
+        """Those for which all would wait in the end."""
+        return [int(self.members[n]) for n in critical(self.stays.left_s, self.shortest_s, self.to_come_s(now))]
+
+
+class Field:
+    """All jobs that may change, side by side."""
+
+    def __init__(self, stands: Sequence[Stand]) -> None:
+        jobs, worth = [s.job for s in stands], np.ones(len(stands))
+        self.queues = [Queue(members, stands) for members in _by_scarcity(stands)]
+        for queue in self.queues:
+            worth[queue.members] = queue.prices
+        self.runs = [n for n, job in enumerate(jobs) if job.size is not None]
+        spaces = list(limited(jobs))
+        purses = [spaces.index(job.request.namespace) if job.quota else -1 for job in jobs]
+        self.stairs = Stairs([s.steps for s in stands], purses)
+        self.holds = self.stairs.costs <= np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
+        self.spare = np.array([s.spare for s in stands])
+        self.values = self.stairs.slopes * (worth / np.array([s.best for s in stands]))[:, None]
+        self.fresh_s = np.array([_after_pause_s(job, PAUSED) for job in jobs])
+        self.settles_s = np.array([_after_pause_s(s.job, PAUSED_TO_GROW * _gain(s)) for s in stands])
+
+    def offers(self, now: float) -> Array:
+        """What each step is worth; who has just paused makes none beyond what it has."""
+        settling, fresh = (now < self.settles_s)[:, None], (now < self.fresh_s)[:, None]
+        worth = self.values * np.where(self.holds, np.where(fresh, FRESH, HELD), 1.0)
+        worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
+        return np.asarray(worth)
+
+    def leaves(self, now: float) -> Array:
+        """What each step has to leave, [jobs, steps, (cores, GiB, devices)]: growth, something, while jobs come."""
+        grows = ~self.holds & (np.arange(self.holds.shape[1]) > 0)
+        comes = np.zeros(len(self.holds), dtype=bool)
+        for queue in self.queues:
+            comes[queue.members] = queue.to_come_s(now) > 0
+        return np.where((grows & comes[:, None])[:, :, None], self.spare[:, None, :], 0.0)
+
+    def first(self, now: float) -> list[int]:
+        """Whose gang floors come before any other step, in their order."""
+        late = [n for queue in self.queues for n in queue.urgent(now)]
+        last = [n for queue in self.queues for n in queue.last(now)]
+        return [*dict.fromkeys([*self.runs, *late, *last])]
+
+
+def _by_scarcity(stands: Sequence[Stand]) -> list[list[int]]:
+    found: dict[int, list[int]] = {}
+    for n, s in enumerate(stands):
+        found.setdefault(s.scarce, []).append(n)
+    return list(found.values())
+
+
+def _after_pause_s(job: JobSeen, share: float) -> float:
+    """When its last pause will have been no more than a share of its time since; the first one is free."""
+    if job.size is None or job.pause_s is None:
+        return -math.inf
+    return job.since_s + job.pause_s / max(share, 1e-6)
+
+
+def _gain(s: Stand) -> float:
+    """Of its time, what it would save at the top of its staircase."""
+    return 1.0 - min(1.0, s.speed / s.steps[-1].speed)
+
+
+def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
+    """Those for which everybody would wait in the end: they take as long as all work together, however large."""
+    end_s = max(float(left_s.sum()) + to_come_s, float(shortest_s.max()))
+    others_s = left_s.sum() - left_s
+    found = (shortest_s >= NEARLY * end_s) & (others_s >= TRIFLE * shortest_s)
+    return [int(n) for n in np.flatnonzero(found)]
+
+
+def elasticity(stands: Sequence[Stand]) -> float:
+    """p of a speed-up k^p, from the first to the last step of each staircase; the median over jobs."""
+    found = [
+        math.log(s.steps[-1].speed / s.steps[0].speed) / math.log(s.steps[-1].cost / s.steps[0].cost)
+        for s in stands
+        if len(s.steps) > 1
+    ]
+    return median(found) if found else 0.5
+
+
+def limited(jobs: Sequence[JobSeen]) -> dict[str, Quota]:
+    """The quota of each of these jobs' namespaces that has one."""
+    return {job.request.namespace: job.quota for job in jobs if job.quota is not None}

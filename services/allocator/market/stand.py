@@ -1,0 +1,179 @@
+"""One job, its staircase, and what it has.
+
+What depends on one job alone is kept until that job, its program's model or the cluster changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+
+from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
+from services.allocator.market.hull import Config
+from services.allocator.market.staircase import CLUSTERS_KEPT, Staircase, beside, held_by, staircases, whole
+from services.allocator.models.evidence import SPEEDS
+from services.allocator.models.learning import worth
+from services.allocator.models.programs import KEPT, modelled
+from services.allocator.models.speed import Array, Fit
+from services.allocator.placing.placement import Size
+from shared.messages import Resources
+
+if TYPE_CHECKING:  # the policies import this module
+    from services.allocator.policies.contract import JobSeen
+
+SPARE = 1 / 32
+"""Who grows leaves so much of the cluster, in whole workers, for who comes next: a short job that comes need not make a
+large one pause, nor let it pause again when it has gone. Nothing, when nobody comes any more."""
+KEEP = 0.15
+"""A job that would gain less than this keeps what it has."""
+PAUSE_S = 5.0
+"""What one is taken to cost until the job's own was measured."""
+
+
+class Stand(Struct, frozen=True):
+    """A job, its staircase, and what it has.
+
+    `best`: examples a second for the whole cluster's cost, at the best use; `left_s`: remaining seconds at that (None:
+    nobody knows); `scarce`: the resource (of cores, GiB, devices) of which its least takes the largest share;
+    `spare`: what it leaves when it grows (cores, GiB, devices); `shortest_s`: at the top of its staircase; `alone_s`:
+    at its least.
+    """
+
+    job: JobSeen
+    steps: Staircase
+    best: float
+    speed: float
+    cost: float
+    left_s: float | None
+    scarce: int
+    spare: tuple[float, ...]
+
+    @property
+    def shortest_s(self) -> float:
+        return (self.left_s or 0.0) * self.best / self.steps[-1].speed
+
+    @property
+    def alone_s(self) -> float:
+        return (self.left_s or 0.0) * self.best / self.steps[0].speed
+
+
+def vector(of: Resources) -> Array:
+    return np.array(_amounts(of))
+
+
+def _amounts(of: Resources) -> tuple[float, float, float]:
+    return of.cpu, of.memory_gib, float(of.gpu)
+
+
+held: Kept[JobSeen, Resources] = Kept(lambda job: whole([task.resources for task in job.tasks]))
+"""By all its tasks."""
+
+
+all_held: KeptTogether[tuple[()], JobSeen, Resources] = KeptTogether(
+    lambda jobs: whole([held(job) for job in jobs if job.tasks])
+)
+
+
+@lru_cache(CLUSTERS_KEPT)
+def stands_in(there: Resources, node: Resources) -> KeptTogether[tuple[()], JobSeen, list[Stand]]:
+    """`node`: the largest one, empty."""
+    new = KeptEach(partial(_new_stands, there=there, node=node), lambda case: (*by_ids(case), case[2]), KEPT)
+
+    def of_all(jobs: Sequence[JobSeen]) -> list[Stand]:
+        epochs = epochs_known(jobs)
+        return new([(job, fitted, epochs.get(job.request.program.digest)) for job, fitted in modelled(jobs)])
+
+    return KeptTogether(of_all)
+
+
+def _new_stands(
+    jobs: Sequence[tuple[JobSeen, Fit, float | None]], there: Resources, node: Resources
+) -> Iterator[Stand]:
+    steps = staircases([(job, fitted) for job, fitted, _ in jobs], there, node)
+    return (stand(*case, there, stairs) for case, stairs in zip(jobs, steps, strict=True))
+
+
+def stand(job: JobSeen, fitted: Fit, epoch: float | None, there: Resources, steps: Staircase) -> Stand:
+    """`epoch`: how many examples its program's epochs have, where somebody told."""
+    now = _now(job, fitted, there)
+    steps = beside(steps, now) if now else steps
+    best = _best(steps)
+    left = samples_left(job, epoch)
+    left_s = left / best if left and best else None
+    scarce, spare = _scarce(steps[0], there) if steps else 0, _spare(job.sizes.worker, there)
+    if now is None:
+        return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare)
+    steps = tuple(
+        s for n, s in enumerate(steps) if n == 0 or s.cost <= now.cost * (1 + 1e-9) or _gains(job, now, s, left)
+    )
+    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare)
+
+
+def _scarce(least: Config, there: Resources) -> int:
+    shares = [takes / has if has > 0 else 0.0 for takes, has in zip(_takes(least), _amounts(there), strict=True)]
+    return shares.index(max(shares))
+
+
+def _takes(config: Config) -> tuple[float, float, float]:
+    return config.cpu, config.memory_gib, config.gpu
+
+
+@lru_cache(KEPT)
+def _spare(worker: Resources, there: Resources) -> tuple[float, ...]:
+    workers = math.floor(SPARE * held_by(there, worker))
+    return tuple(amount * workers for amount in _amounts(worker))
+
+
+_best: Kept[Staircase, float] = Kept(lambda steps: max((step.speed / step.cost for step in steps), default=0.0))
+
+
+def _gains(job: JobSeen, now: Config, then: Config, left: float | None) -> bool:
+    """Would it gain enough by a pause to be given more? Else room would wait for it in vain."""
+    if then.speed < (1.0 + KEEP) * now.speed:
+        return False
+    return left is None or left / now.speed - left / then.speed > (job.pause_s or PAUSE_S)
+
+
+def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
+    """What it has, if it has workers."""
+    if job.size is None or job.size.workers < 1:
+        return None
+    shares = [has / all_ for has, all_ in zip(_amounts(held(job)), _amounts(there), strict=True) if all_ > 0]
+    speed = _speed(job, job.size, fitted)
+    return Config(job.size.ps, job.size.workers, job.batch, *_amounts(held(job)), max(shares, default=0.0), speed)
+
+
+def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:
+    """As it was observed, before that by the model; each sample with what it teaches."""
+    has = (size.ps, size.workers, job.batch)
+    nodes = len({task.node for task in job.tasks if task.role == "worker"})
+    alike = [o for o in job.observed if (o.ps, o.workers, o.batch) == has and o.nodes in (None, nodes)]
+    seen = alike[-1].samples_per_second if alike else 0.0
+    noise = job.progress.gradient_noise if job.progress else None
+    taught = worth(job.batch, job.request.batch.start, noise)
+    return taught * (seen if SPEEDS[0] <= seen <= SPEEDS[1] else fitted.speed(*has))
+
+
+def samples_left(job: JobSeen, epoch: float | None) -> float | None:
+    """As reported; before that, as many epochs as were asked for."""
+    if job.progress is not None and job.progress.total_samples > 0:
+        return float(max(1, job.progress.total_samples - job.progress.samples))
+    return job.request.epochs * epoch if epoch else None
+
+
+def epochs_known(jobs: Sequence[JobSeen]) -> dict[str, float]:
+    """By the program's digest, of jobs that are over, and rather of those that run."""
+    over = {job.request.program.digest: job.kin.epoch_samples for job in jobs if job.kin and job.kin.epoch_samples}
+    told = ((job.request, job.progress.total_samples) for job in jobs if job.progress)
+    return over | {asked.program.digest: total / asked.epochs for asked, total in told if total > 0}
+
+
+def ended(stands: Sequence[Stand]) -> list[tuple[float, float]]:
+    """Of jobs that are over: when they were asked for, and their work in seconds of the whole cluster."""
+    kins = {s.job.request.program.digest: (s.job.kin, s.best) for s in stands if s.job.kin}
+    return [(asked_s, samples / best) for kin, best in kins.values() if kin for asked_s, samples in kin.ended]

@@ -15,8 +15,9 @@ from services.allocator.allowance import allowed, short, short_at_start, short_o
 from services.allocator.job import Job
 from services.allocator.kept import KeptEach, by_ids
 from services.allocator.payback import Payback, payback
+from services.allocator.placing.gathering import gathered, spread
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import ROLES, Room, Size, gathered, place, place_most, spread
+from services.allocator.placing.placement import ROLES, Room, Size, place, place_most
 from services.allocator.placing.resizing import alike, in_place, replaced, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules

@@ -9,7 +9,6 @@ as possible onto one node, of such nodes onto the one where they leave the least
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -26,12 +25,10 @@ __all__ = [
     "Room",
     "Size",
     "fits",
-    "gathered",
     "ladder",
     "less",
     "place",
     "place_most",
-    "spread",
 ]
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
@@ -200,26 +197,6 @@ def place(
             )
             serial += 1
     return tuple(stays[role][index] for role in ROLES for index in range(size.of(role)))
-
-
-def gathered(
-    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
-) -> tuple[TaskPlan, ...] | None:
-    """As `place`, on as few nodes as can be: who stands where few of the job do may have to move."""
-    homes = [node for node, _ in Counter(task.node for task in keep if task.role == "worker").most_common()]
-    best: tuple[TaskPlan, ...] | None = None
-    for stays in [keep, *([task for task in keep if task.node in homes[:n]] for n in range(len(homes)))]:
-        mark = room.mark()
-        tasks = place(room, job, stays, size, sizes, serial)
-        room.undo(mark)
-        if tasks is not None and (best is None or spread(tasks) < spread(best)):
-            best, kept = tasks, stays
-    return None if best is None else place(room, job, kept, size, sizes, serial)
-
-
-def spread(tasks: Iterable[TaskPlan]) -> int:
-    """On how many nodes workers stand."""
-    return len({task.node for task in tasks if task.role == "worker"})
 
 
 def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placing.placement import Node, Room, Size, gathered, ladder, place, place_most, spread
+from services.allocator.placing.placement import Node, Room, Size, ladder, place, place_most
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN
 
@@ -69,24 +69,6 @@ def test_more_tasks_go_beside_the_others_first():
     there = Room(replace(n, hosts=frozenset("a" if n.name == "n0" else "")) for n in room(1, 2, 9).nodes.values())
     tasks = place(there, "a", keep, Size(1, 4), EVEN, 9)
     assert tasks and [t.node for t in tasks if t.role == "worker"] == ["n0", "n0", "n1", "n1"]
-
-
-def test_devices_that_must_pause_anyway_are_gathered_on_fewer_nodes():
-    """Two of three stand on n0, where there is room for two more; a fourth fits nowhere else beside the third."""
-    keep = standing(("worker", 0, 1, "n0"), ("worker", 1, 2, "n0"), ("worker", 2, 3, "n1"))
-    beside = {"n0": frozenset("a"), "n1": frozenset("a")}
-    there = [replace(n, hosts=beside.get(n.name, n.hosts)) for n in room(2, 0, 1).nodes.values()]
-    alone = RoleResources(chief=Resources(), ps=EVEN.ps, worker=EVEN.worker)
-    tasks = gathered(Room(there), "a", keep, Size(0, 4), alone, 9)
-    assert tasks and {t.node for t in tasks if t.role == "worker"} == {"n0"}
-    stay = place(Room(there), "a", keep, Size(0, 4), alone, 9)
-    assert stay and spread(stay) == 2
-
-
-def test_who_does_not_gain_by_moving_stays():
-    keep = standing(("worker", 0, 1, "n0"), ("worker", 1, 2, "n0"))
-    tasks = gathered(room(1, 9), "a", keep, Size(0, 2), EVEN, 9)
-    assert tasks and [t.serial for t in tasks if t.role == "worker"] == [1, 2]
 
 
 def test_the_newest_go_first_and_a_gap_is_filled_by_the_highest_index():

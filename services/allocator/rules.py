@@ -7,7 +7,7 @@ from shared import config
 
 
 class Rules(config.Common, frozen=True, kw_only=True):
-    policy: str = "config-manager"
+    policy: str = "weir"
     """For jobs that name none."""
     window_s: float = 2.0
     """A change must stay wanted for so long (stabilisation)."""

@@ -29,7 +29,7 @@ from shared.messages import (
 from shared.subjects import decode, encode, subject_of
 
 UID = 1
-AT_ONCE = Rules(window_s=0, cooldown_s=0, max_delay_s=0, backoff_s=0, settle_s=0)
+AT_ONCE = Rules(policy="config-manager", window_s=0, cooldown_s=0, max_delay_s=0, backoff_s=0, settle_s=0)
 ONE_CORE = Resources(cpu=1, memory_gib=1)
 EVEN = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=ONE_CORE)
 

@@ -7,7 +7,7 @@ from services.allocator.proposal import outlook
 from services.allocator.rules import Rules
 from tests.allocator.builders import Story, accepted, node, own, request, resumed, span
 
-RULES = Rules()
+RULES = Rules(policy="config-manager")
 
 
 def test_it_would_start_at_once_where_there_is_room() -> None:

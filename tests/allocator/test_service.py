@@ -29,7 +29,9 @@ from shared.messages import (
 from tests.allocator.builders import node, own, request, resumed, size
 
 M = TypeVar("M", bound=Message)
-QUICK = Settings(window_s=0.05, cooldown_s=0, max_delay_s=1, backoff_s=0.05, view_s=0.05, snapshot_s=0.1)
+QUICK = Settings(
+    policy="config-manager", window_s=0.05, cooldown_s=0, max_delay_s=1, backoff_s=0.05, view_s=0.05, snapshot_s=0.1
+)
 
 
 @asynccontextmanager

@@ -37,16 +37,17 @@ OURS = "weir"
 KEYS = {"jct_mean_s": "mean", "jct_p95_s": "p95", "makespan_s": "makespan"}
 TRACES = (
     Trace(name="light", jobs=40, nodes=16, load=0.3),
+    Trace(name="light, large", jobs=100, nodes=256, load=0.4),
     Trace(name="light mixed", jobs=60, nodes=32, load=0.4, mixed=True),
-    Trace(name="heavy", jobs=200, nodes=16, load=1.5),
+    Trace(name="heavy", jobs=240, nodes=16, load=2.0),
     Trace(name="heavier", jobs=400, nodes=16, load=2.0),
-    Trace(name="heavy, large", jobs=400, nodes=64, load=1.5),
-    Trace(name="heavy mixed", jobs=200, nodes=16, load=1.5, mixed=True),
-    Trace(name="bursty", jobs=160, nodes=16, load=1.5, bursty=True),
-    Trace(name="bursty mixed", jobs=160, nodes=16, load=2.0, bursty=True, mixed=True),
-    Trace(name="heavy, restarts 1 s", jobs=200, nodes=16, load=1.5, restart_s=1.0),
-    Trace(name="heavy, restarts 250 s", jobs=200, nodes=16, load=1.5, restart_s=250.0),
-    Trace(name="heavy, noise 20 %", jobs=200, nodes=16, load=1.5, noise=0.2),
+    Trace(name="heavy, large", jobs=400, nodes=32, load=2.0),
+    Trace(name="heavy mixed", jobs=300, nodes=16, load=2.0, mixed=True),
+    Trace(name="bursty", jobs=240, nodes=16, load=2.0, bursty=True),
+    Trace(name="bursty mixed", jobs=300, nodes=16, load=2.0, bursty=True, mixed=True),
+    Trace(name="heavy, restarts 1 s", jobs=240, nodes=16, load=2.0, restart_s=1.0),
+    Trace(name="heavy, restarts 250 s", jobs=240, nodes=16, load=2.0, restart_s=250.0),
+    Trace(name="heavy, noise 20 %", jobs=240, nodes=16, load=2.0, noise=0.2),
 )
 
 

@@ -32,6 +32,7 @@ STARTS = ((1, 1), (1, 2), (2, 2), (2, 4))
 DEVICE_STARTS = (1, 2, 4)
 MOST = 16
 TASK_CPU = 4.0
+"""Of a ps or worker without devices, so that a node holds four."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,12 @@ from tests.cli.conftest import Prompt
 from tests.cli.test_submit import GOOD, PROGRAM, written
 
 
+@pytest.fixture(autouse=True)
+def by_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster's policy is the plainest one that grows jobs."""
+    monkeypatch.setenv("WEIR_ALLOCATOR_POLICY", "config-manager")
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(PROGRAM)

@@ -26,6 +26,12 @@ APART_S = 0.05
 """Between two messages of which the order of storing in two streams matters."""
 
 
+@pytest.fixture(autouse=True)
+def by_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cluster's policy is the plainest one that grows jobs."""
+    monkeypatch.setenv("WEIR_ALLOCATOR_POLICY", "config-manager")
+
+
 async def told(bus: Bus, *messages: Message) -> None:
     for message in messages:
         await bus.publish(message)

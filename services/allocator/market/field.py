@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the policies import this module
 
 PAUSED, PAUSED_TO_GROW = 0.1, 0.5
 """A job has just paused while that was more than this share of its time since; to grow, than this of what it gains."""
-HELD, FRESH = 1.3, 3.0
+HELD, FRESH = 1.1, 3.0
 """A step that a job holds is worth so many times what it would be to somebody else; so many, if it has just paused."""
 NEARLY, TRIFLE = 0.9, 0.1
 """Everybody waits in the end for who takes at least so much of the time that all work together takes, while others have

@@ -7,9 +7,9 @@ does not, and says how long is long: had it been the rule so far, job j, asked f
 
 after that, with w in seconds of the whole cluster at its best use, C by Lindley's recursion, and k the times that a
 job's least size takes longer (the median of those there are). `LENGTH` times the `SHARE` quantile of F, over all jobs
-there are and were, and over as many to come, is the limit: who would otherwise end later goes first, most urgent first.
-Exempt are those that cannot end in time any more, and the few largest of all (above the `SHARE` quantile of w): they
-would cost everybody else most.
+there are and were, and over half as many to come, is the limit: who would otherwise end later goes first, most urgent
+first. Exempt are those that cannot end in time any more, and the few largest of all (above the `SHARE` quantile of w):
+they would cost everybody else most.
 
 Ours; the rule is that of the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003) with first come, first
 served in place of equal shares.
@@ -25,10 +25,12 @@ from numpy.typing import NDArray
 
 from services.allocator.models.speed import Array
 
-LENGTH = 0.9
+LENGTH = 0.8
 SHARE = 0.95
 NEAR = 0.125
 """Who has less left than this share of the limit is urgent; who is later than twice so much is given up."""
+AGAIN = 0.5
+"""Of the jobs so far, what share is taken to come again, while jobs keep coming."""
 QUIET = 5.0
 """Jobs have ceased to come when nobody has for so many times the usual gap."""
 FEWEST = 20
@@ -70,10 +72,11 @@ def everybody(stays: Stays, ended: Sequence[tuple[float, float]]) -> tuple[Array
 
 
 def usual_s(stays: Stays, asked_s: Array, work_s: Array, now: float) -> float:
-    """The `SHARE` quantile of F, of the jobs so far and of as many to come."""
+    """The `SHARE` quantile of F, of the jobs so far and of those to come."""
     if to_come_s(asked_s, work_s, now) > 0:
-        asked_s = np.concatenate([asked_s, asked_s + (now - asked_s[0])])
-        work_s = np.concatenate([work_s, work_s])
+        again = asked_s <= asked_s[0] + AGAIN * (now - asked_s[0])
+        asked_s = np.concatenate([asked_s, asked_s[again] + (now - asked_s[0])])
+        work_s = np.concatenate([work_s, work_s[again]])
     times = float(np.median(stays.alone_s / stays.left_s))
     return float(np.quantile(through_s(asked_s, work_s) + (times - 1) * work_s, SHARE))
 

@@ -105,16 +105,24 @@ _known: Kept[Stand, dict[int, Want]] = Kept(lambda s: {})
 def _want(s: Stand, at: int) -> Want:
     config, above = s.steps[at], s.steps[at + 1 : at + 2]
     others = tuple(_other(step, "others gain more by the same room, times what their time is worth") for step in above)
-    if s.job.size and config.cost >= s.cost * (1 - 1e-9) and config.speed < (1 + KEEP) * s.speed:
+    same = (config.size, config.batch) == (s.job.size, s.job.batch)
+    if s.job.size and not same and config.cost >= s.cost * (1 - 1e-9) and config.speed < (1 + KEEP) * s.speed:
         reason = f"{_told(config.size)} would be faster by less than {KEEP:.0%}"
         return _said(s, s.job.size, s.job.batch, reason, others)
-    speed = f"{config.speed:,.0f} examples/s" if s.left_s is not None else "as far as can be told before it runs,"
-    reason = f"{speed} for {config.cost:.1%} of the cluster: worth more than others' use of it"
-    want = _said(s, config.size, config.batch, reason, others)
+    want = _said(s, config.size, config.batch, _kept(above) if same else _gained(s, config), others)
     if not s.speed:
         return want
     apart = config.apart / s.speed if config.apart is not None else None
     return replace(want, faster=config.speed / s.speed, apart=apart)
+
+
+def _gained(s: Stand, config: Config) -> str:
+    speed = f"{config.speed:,.0f} examples/s" if s.left_s is not None else "as far as can be told before it runs,"
+    return f"{speed} for {config.cost:.1%} of the cluster: worth more than others' use of it"
+
+
+def _kept(above: Sequence[Config]) -> str:
+    return f"keeps what it has: {'more is worth more to others' if above else 'no larger size would gain enough'}"
 
 
 def _waits(s: Stand) -> Want:

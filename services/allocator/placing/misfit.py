@@ -7,19 +7,26 @@ it wants and what there is. Without any node that takes tasks, size is not what 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from services.allocator.placing.placement import Room, fits
 from shared.messages import Resources, Role, RoleResources
 
+LAST = 256
+"""So many of the last answers are remembered."""
+
 
 def misfit(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
     """Why no room that comes free will help; empty where a task of each of these roles fits some node by itself."""
-    wanted = {role: getattr(sizes, role) for role in roles}
-    return "; ".join(
-        f"no node is large enough for a {role}: it wants {told(wants)}, and the largest has {told(has)}"
-        for role, wants in wanted.items()
-        if (has := _nearest(wants, room.shapes)) is not None and not fits(wants, has)
-    )
+    return "; ".join(filter(None, (_misfit(role, getattr(sizes, role), room.shapes) for role in dict.fromkeys(roles))))
+
+
+@lru_cache(LAST)
+def _misfit(role: Role, wants: Resources, shapes: tuple[Resources, ...]) -> str:
+    has = _nearest(wants, shapes)
+    if has is None or fits(wants, has):
+        return ""
+    return f"no node is large enough for a {role}: it wants {told(wants)}, and the largest has {told(has)}"
 
 
 def told(amount: Resources) -> str:

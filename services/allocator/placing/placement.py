@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import count
 
 import msgspec
 from msgspec.structs import replace
@@ -60,6 +61,10 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         return self.ps if role == "ps" else self.workers if role == "worker" else 1
 
 
+Question = tuple[int, Resources | None, Size, Size, RoleResources]
+"""At which moment, with how much left of the quota: the largest and the least size, and that of the tasks."""
+
+
 class Room:
     """Free capacity to try things on: what is taken here is taken nowhere else, and can be given back.
 
@@ -70,6 +75,9 @@ class Room:
         self.nodes = {node.name: node for node in nodes}
         self.purses = dict(purses or {})
         self._before: list[tuple[Node, str, Resources | None]] = []
+        self._ordinals, self._moments = count(1), [0]
+        self.refused: set[Question] = set()
+        """What nobody without tasks could have, at which moment."""
 
     @cached_property
     def _order(self) -> Order:
@@ -148,11 +156,20 @@ class Room:
         here, space = self.nodes[name], job.partition(".")[0]
         purse = self.purses.get(space)
         self._before.append((here, space, purse))
+        self._moments.append(next(self._ordinals))
         if purse is not None:
             self.purses[space] = less(purse, less(here.free, left))
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
         self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning))
         self._homes.setdefault(job, set()).add(name)
+
+    def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
+        """The same for all that have no task yet, while nothing is taken, or what was taken is given back. So is the
+        answer, where it is no. None for a job that has tasks.
+        """
+        if any(job in self.nodes[name].hosts for name in self._homes.get(job, ())):
+            return None
+        return self._moments[-1], self.purse(job), most, least, sizes
 
     def mark(self) -> int:
         """The room as it is now, to come back to."""
@@ -162,6 +179,7 @@ class Room:
         """Give back everything that was taken since."""
         while len(self._before) > mark:
             before, space, purse = self._before.pop()
+            self._moments.pop()
             self._swap(self.nodes[before.name], before)
             if purse is not None:
                 self.purses[space] = purse
@@ -214,6 +232,18 @@ def place_most(
     room: Room, job: str, keep: Sequence[TaskPlan], most: Size, least: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
     """As `place`, at the largest size between `most` and `least` that fits; None where not even `least` does."""
+    question = None if keep else room.question(job, most, least, sizes)
+    if question in room.refused:
+        return None
+    found = _place_most(room, job, keep, most, least, sizes, serial)
+    if found is None and question:
+        room.refused.add(question)
+    return found
+
+
+def _place_most(
+    room: Room, job: str, keep: Sequence[TaskPlan], most: Size, least: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
     found = place(room, job, keep, most, sizes, serial)
     if found is not None or most == least or not _has_room(room, job, keep, least, sizes, serial):
         return found

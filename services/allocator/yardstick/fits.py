@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
 
 import msgspec
 import numpy as np
@@ -27,14 +28,22 @@ Rate = Callable[[Size], float]
 """Examples a second at a size; 0: cannot be told."""
 Terms = Callable[[Size, int], tuple[list[float], float]]
 """The terms of a step at a size with a batch, and the examples in it."""
+MODELS = 256
+"""So many of the last ones are remembered."""
 
 
 def speed_model(points: Mapping[Size, float], batch: int) -> Rate:
     """The speed at any size; `points`: examples/s as measured."""
-    if not points:
+    return _model(tuple(points.items()), batch)
+
+
+@lru_cache(MODELS)
+def _model(measured: tuple[tuple[Size, float], ...], batch: int) -> Rate:
+    if not measured:
         return lambda size: 0.0
+    points = dict(measured)
     fitted = min((_fit(points, batch, terms) for terms in (_sync, _async)), key=lambda fit: fit[0])[1]
-    return lambda size: points.get(size) or fitted(size)
+    return cache(lambda size: points.get(size) or fitted(size))
 
 
 def _sync(size: Size, batch: int) -> tuple[list[float], float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from services.allocator.placing.placement import Size
@@ -21,6 +22,8 @@ PROBES = 8
 """Points wanted."""
 LARGEST = 10
 """p = w of the largest probe."""
+JOBS = 4096
+"""Of so many jobs the order is remembered."""
 
 Points = Mapping[Size, float]
 """Examples a second by size."""
@@ -54,11 +57,16 @@ def probes(job: JobSeen, known: Points) -> list[Size]:
     """The sizes still to be measured, in order; none once enough are known."""
     if len(known) >= PROBES:
         return []
-    sides = sorted(range(1, LARGEST + 1), key=lambda n: hashlib.sha256(f"{job.key}/{n}".encode()).digest())
-    sizes = dict.fromkeys(_within(job, side) for side in sides)
-    return [size for size in sizes if size not in known]
+    return [size for size in _in_order(job.key, job.least, job.most) if size not in known]
 
 
-def _within(job: JobSeen, side: int) -> Size:
-    ps = max(job.least.ps, min(job.most.ps, side))
-    return Size(ps, max(job.least.workers, min(job.most.workers, side)))
+@lru_cache(JOBS)
+def _in_order(key: str, least: Size, most: Size) -> tuple[Size, ...]:
+    """All probes of a job."""
+    sides = sorted(range(1, LARGEST + 1), key=lambda n: hashlib.sha256(f"{key}/{n}".encode()).digest())
+    return tuple(dict.fromkeys(_within(side, least, most) for side in sides))
+
+
+def _within(side: int, least: Size, most: Size) -> Size:
+    ps = max(least.ps, min(most.ps, side))
+    return Size(ps, max(least.workers, min(most.workers, side)))

@@ -19,12 +19,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.models.history import Plan
+from services.allocator.models.iteration import grid
 from services.allocator.placing.placement import Size
 
 Array = NDArray[np.float64]
@@ -34,6 +36,7 @@ COUNTS = 12  # numbers of ps, and of workers, that are tried
 CORES = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5, 2.0)  # of the present cores of a task
 CORES_STEP, CORES_LEAST = 0.05, 0.1
 LEAST_ELASTICITY = 0.35
+REACHES = 64  # so many of the last ones are remembered
 
 
 class Bid(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,15 +54,23 @@ class Bid(msgspec.Struct, frozen=True, kw_only=True):
     """Throughput and cost of the present plan."""
 
 
-def in_reach(now: Plan, least: Size, most: Size, node_cpu: float) -> Array:
-    """Plans [plans, 4] near `now` in each of the four numbers, within the job's bounds and a node's cores."""
+@lru_cache(REACHES)
+def in_reach(now: Plan, least: Size, most: Size, node_cpu: float, counts_only: bool = False) -> Array:
+    """Plans [plans, 4] near `now` in each of the four numbers, within the job's bounds and a node's cores.
+
+    `counts_only`: tasks keep the cores that they have, and `now` is among the plans, whatever the bounds.
+    """
+    cpu = (now.ps_cpu, now.worker_cpu)
     axes = (
         _counts(now.ps, least.ps, most.ps),
         _counts(now.workers, least.workers, most.workers),
-        _cores(now.ps_cpu, node_cpu),
-        _cores(now.worker_cpu, node_cpu),
+        *(np.array([cores]) if counts_only else _cores(cores, node_cpu) for cores in cpu),
     )
-    return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 4)
+    plans: Array = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 4)
+    if counts_only:
+        plans = np.unique(np.vstack([grid([now]), plans]), axis=0)
+    plans.setflags(write=False)
+    return plans
 
 
 def _counts(now: int, least: int, most: int) -> Array:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.job import measured
+from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.bidding import Array, Bid, front, in_reach
 from services.allocator.market.bounds import BOUNDLESS, Bounds
 from services.allocator.models.foresight import foreseen
@@ -45,13 +46,10 @@ def bid_of(
 ) -> Bid:
     """A running job's candidates, from the cheapest in reach; what it has is always among them."""
     now = plan_of(job)
-    plans = np.vstack([grid([now]), in_reach(now, job.least, job.most, node_cpu)])
-    if counts_only:
-        plans[:, 2:] = plans[0, 2:]
-        plans = np.vstack([plans[:1], np.unique(plans, axis=0)])
+    plans = np.vstack([grid([now]), in_reach(now, job.least, job.most, node_cpu, counts_only)])
     plans = plans[_allowed(plans, memory(job, plans), bounds)]
-    similar = usable([timed for past in most_similar(job.request, history) for timed in past.timed])
-    psi = throughput(plans, job.batch, fitted(timed_of(job), similar=similar, shares=_shares(job)))
+    model = fitted(timed_of(job), similar=_similar(job.key, (job.request, history)), shares=_shares(job))
+    psi = throughput(plans, job.batch, model)
     speed, weight = _charged(job, plans, psi)
     cpu, gib = cores(plans), memory(job, plans)
     cost = PRICE_CPU * cpu + PRICE_GIB * gib
@@ -116,9 +114,16 @@ def cores(plans: Array) -> Array:
 # ---------------------------------------------------------------- what is seen of a job
 
 
-def plan_of(job: JobSeen) -> Plan:
+def _plan_of(job: JobSeen) -> Plan:
     size = job.size or job.start
     return Plan(size.ps, size.workers, held(job, "ps").cpu, held(job, "worker").cpu)
+
+
+_plan: Kept[JobSeen, Plan] = Kept(_plan_of)
+
+
+def plan_of(job: JobSeen) -> Plan:
+    return _plan(job)
 
 
 def held(job: JobSeen, role: Role) -> Resources:
@@ -140,6 +145,15 @@ def timed_of(job: JobSeen) -> list[Timed]:
             for o in job.tried or job.observed
         ]
     )
+
+
+def _timed_by(asked: Sequence[Any]) -> list[Timed]:
+    request, history = asked
+    return usable([timed for past in most_similar(request, history) for timed in past.timed])
+
+
+_similar: KeptTogether[str, Any, list[Timed]] = KeptTogether(_timed_by)
+"""What was timed of the finished jobs that a request is most similar to."""
 
 
 def _shares(job: JobSeen) -> tuple[float, ...] | None:

@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from services.allocator.kept import KeptTogether
 from services.allocator.market.bidding import Array, Bid, greedy
 from services.allocator.market.bounds import bounds
 from services.allocator.market.candidates import (
@@ -96,13 +98,16 @@ def _largest(cluster: Sequence[Node]) -> Resources:
 
 
 def _first(job: JobSeen, largest: Resources, fixed: bool) -> Want:
-    guess = warm_start(job.request, _past(job))
+    guess = _guess(job.key, (job.request, _past(job)))
     if guess is None:
         return at_start(job, "the first size: no finished job is a guide")
     ps = min(max(guess.plan.ps, job.least.ps), job.most.ps)
     workers = min(max(guess.plan.workers, job.least.workers), job.most.workers)
     want = replace(at_start(job, f"as {guess.jobs} similar jobs ended"), ps=ps, workers=workers)
     return want if fixed or ps < 1 else replace(want, sizes=_first_sizes(job, guess, ps, largest))
+
+
+_guess: KeptTogether[str, Any, Guess | None] = KeptTogether(lambda asked: warm_start(*asked))
 
 
 def _first_sizes(job: JobSeen, guess: Guess, ps: int, largest: Resources) -> RoleResources:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from statistics import fmean
 
 from msgspec.structs import replace
@@ -155,7 +156,8 @@ def _due(job: JobSeen, now: float) -> bool:
 def used(job: JobSeen, size: Size) -> Use | None:
     """The mean of its last reports with the tasks that it has; None where they tell of no use of its ps."""
     had = (size.ps, size.workers, held(job, "ps").cpu, held(job, "worker").cpu)
-    alike = [r for r in job.recent if (r.ps, r.workers, r.ps_had, r.worker_had) == had and _tells(r)][-SAMPLES:]
+    newest = (r for r in reversed(job.recent) if (r.ps, r.workers, r.ps_had, r.worker_had) == had and _tells(r))
+    alike = [*islice(newest, SAMPLES)][::-1]
     if not alike or min(had) <= 0:
         return None
     ps_cpu, worker_cpu = (fmean(getattr(r, f"{role}_cpu") for r in alike) for role in ("ps", "worker"))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from services.allocator.placing.placement import ROLES, Node, Size
+from services.allocator.placing.placement import ROLES, Node
 
 if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
@@ -35,14 +35,16 @@ class Pool(NamedTuple):
 
 def cores(job: JobSeen, workers: int) -> int:
     """Thousandths, of the whole job."""
-    size = Size(ps_beside(job, workers), workers)
-    return sum(size.of(role) * _milli(getattr(job.sizes, role).cpu) for role in ROLES)
+    sizes = job.sizes
+    with_ps = ps_beside(job, workers) * _milli(sizes.ps.cpu)
+    return _milli(sizes.chief.cpu) + with_ps + workers * _milli(sizes.worker.cpu)
 
 
 def ps_beside(job: JobSeen, workers: int) -> int:
     """As many ps a worker as at the start, within the job's bounds."""
-    wanted = -(-workers * job.start.ps // job.start.workers)
-    return max(job.least.ps, min(job.most.ps, wanted))
+    ps = job.request.ps
+    wanted = -(-workers * ps.start // job.request.workers.start)
+    return max(ps.min, min(ps.max, wanted))
 
 
 def device_pool(cluster: Iterable[Node], jobs: Sequence[JobSeen]) -> Pool:

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from services.allocator.job import Observed
+from services.allocator.kept import Kept
 from services.allocator.models.scalability import Floats, Ints, Limits, Speed, Table, Timing, fitted, scale_table
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.pool import Pool, core_pool, cores, device_pool, ps_beside
@@ -39,6 +40,7 @@ KEEP = 0.05
 """The sum of scales must rise by so much where nobody waits."""
 EQUAL = 1e-9
 """Sums that differ by less are equal."""
+JOBS_KEPT, UNITS_KEPT = 4096, 16
 
 
 class Options(NamedTuple):
@@ -144,7 +146,8 @@ def _held(job: JobSeen) -> int:
 def _shared(jobs: Sequence[JobSeen], pool: Pool) -> list[Want]:
     """Divide a pool among its jobs."""
     seen = [_seen(job) for job in jobs]
-    able = [(s, _options(s, pool)) for s in seen if _workers(s)]
+    options_of = _options(pool.unit, pool.devices)
+    able = [(s, options_of(s)) for s in seen if _workers(s)]
     kept = able[: trimmed([options for _, options in able], pool.units)]
     held = [pool.cost(s.job, s.job.size.workers) if s.job.size else 0 for s, _ in kept]
     chosen = optimise([options for _, options in kept], pool.units, held)
@@ -178,7 +181,7 @@ def _stayed(seen: Seen, workers: int) -> Want:
 # ---------------------------------------------------------------- a job's table
 
 
-def _seen(job: JobSeen) -> Seen:
+def _looked_at(job: JobSeen) -> Seen:
     limits = limits_of(job)
     timing = _timing(job.observed, limits)
     return Seen(job, _table(timing, limits), _scale_now(job, timing, limits))
@@ -216,14 +219,24 @@ def _table(timing: Timing, limits: Limits) -> Table:
     return scale_table(timing.rate, limits)
 
 
-def _workers(seen: Seen) -> list[int]:
+def _choices(seen: Seen) -> list[int]:
     """What the job may be given. A job in flight has one choice: what was decided for it."""
     if seen.job.busy and seen.job.size:
         return [seen.job.size.workers]
     return [int(at) + 1 for at in np.flatnonzero(np.isfinite(seen.table.scales))]
 
 
-def _options(seen: Seen, pool: Pool) -> Options:
-    workers = _workers(seen)
-    scales = [seen.now] if seen.job.busy else [float(seen.table.scales[k - 1]) for k in workers]
-    return Options(np.array([pool.cost(seen.job, k) for k in workers]), np.array(scales))
+def _priced(seen: Seen, unit: int, devices: bool) -> Options:
+    workers, job = _workers(seen), seen.job
+    scales = [seen.now] if job.busy else [float(seen.table.scales[k - 1]) for k in workers]
+    pool = Pool(0, unit, devices)
+    return Options(np.array([pool.cost(job, k) for k in workers]), np.array(scales))
+
+
+@lru_cache(maxsize=UNITS_KEPT)
+def _options(unit: int, devices: bool) -> Kept[Seen, Options]:
+    """By what a unit of the pool is: how many there are changes no price."""
+    return Kept(partial(_priced, unit=unit, devices=devices), JOBS_KEPT)
+
+
+_seen, _workers = Kept(_looked_at, JOBS_KEPT), Kept(_choices, JOBS_KEPT)

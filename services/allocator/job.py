@@ -8,7 +8,7 @@ them, because it may still come to run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from services.allocator import exits
 from services.allocator.exits import Exit
+from services.allocator.kept import Kept
 from shared.messages import (
     NOT_ENOUGH_MEMORY,
     AllocationDecided,
@@ -254,22 +255,38 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
 
 
 def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
+    stood, on_ps, on_workers = _stood(runs), measured(message, "ps"), measured(message, "worker")
     return Reading(
         at_s=stored_s,
         samples=message.samples,
         loss=message.loss,
         samples_per_second=message.samples_per_second,
-        ps=counted(runs, "ps"),
-        workers=counted(runs, "worker"),
+        ps=stood.ps,
+        workers=stood.workers,
         batch=runs.batch,
-        ps_cpu=_used(message, "ps"),
-        worker_cpu=_used(message, "worker"),
-        ps_gib=_largest(message, "ps"),
-        worker_gib=_largest(message, "worker"),
-        ps_had=_had(runs, "ps"),
-        worker_had=_had(runs, "worker"),
-        nodes=_apart(runs),
+        ps_cpu=_used(on_ps),
+        worker_cpu=_used(on_workers),
+        ps_gib=_largest(on_ps),
+        worker_gib=_largest(on_workers),
+        ps_had=stood.ps_had,
+        worker_had=stood.worker_had,
+        nodes=stood.nodes,
     )
+
+
+class Stood(msgspec.Struct, frozen=True):
+    """Of a decision, what readings tell."""
+
+    ps: int
+    workers: int
+    ps_had: float | None
+    worker_had: float | None
+    nodes: int | None
+
+
+_stood: Kept[AllocationDecided, Stood] = Kept(
+    lambda runs: Stood(_ps(runs), counted(runs, "worker"), _had(runs, "ps"), _had(runs, "worker"), _apart(runs))
+)
 
 
 def _apart(runs: AllocationDecided) -> int | None:
@@ -277,13 +294,12 @@ def _apart(runs: AllocationDecided) -> int | None:
     return len({task.node for task in runs.tasks if task.role == "worker"}) if not _ps(runs) else None
 
 
-def _used(message: ProgressReported, role: str) -> float | None:
-    used = measured(message, role)
-    return sum(use.cpu for use in used) if used else None
+def _used(uses: Sequence[TaskUsage]) -> float | None:
+    return sum(use.cpu for use in uses) if uses else None
 
 
-def _largest(message: ProgressReported, role: str) -> float | None:
-    return max((use.memory_gib for use in measured(message, role)), default=None)
+def _largest(uses: Sequence[TaskUsage]) -> float | None:
+    return max((use.memory_gib for use in uses), default=None)
 
 
 def measured(message: ProgressReported, role: str) -> list[TaskUsage]:

@@ -66,10 +66,12 @@ def growth(samples: Sequence[Sample], now: float, interval_s: float, largest: fl
     past = [s for s in samples if s.at_s <= now]
     here = [s for s in past if s.at_s > now - interval_s]
     before = [s for s in past if now - 2 * interval_s < s.at_s <= now - interval_s]
+    new, old = _mean(_losses(here)), _mean(_losses(before))
+    if new is None or old is None:
+        return 0.0
     scale = max([abs(largest), *(abs(loss) for loss in _losses(past))])
     cpu = _mean([s.cpu_share for s in here if s.cpu_share is not None and math.isfinite(s.cpu_share)])
-    new, old = _mean(_losses(here)), _mean(_losses(before))
-    if new is None or old is None or not cpu or cpu < 0 or not scale:
+    if not cpu or cpu < 0 or not scale:
         return 0.0
     return abs(new / scale - old / scale) / interval_s / cpu
 

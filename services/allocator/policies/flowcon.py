@@ -17,11 +17,12 @@ allocator is woken by facts, and between two boundaries the answer does not chan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
 
 from msgspec.structs import replace
 
+from services.allocator.job import Reading
 from services.allocator.models.growth import Container, Rules, Sample, growth, pass_
 from services.allocator.placing.placement import Node, Room, place_most
 from services.allocator.placing.sharing import filled
@@ -32,6 +33,7 @@ LIVE = Rules(alpha=0.001, interval_s=10.0)
 """A job keeps 64 readings, a second apart: six intervals of 10 s are in sight. Alpha is ours, too: below the published
 ones, and chosen on the first noise seeds of `make bench-flowcon`'s schedule of three jobs, which tells of others."""
 READINGS = 2  # at least so many an interval: where jobs report less often, intervals are longer
+IN_SIGHT = 5  # intervals: three passes look back on two each, the rest makes sure
 STEP_CPU = 0.01  # cores: task sizes are multiples of it
 WORTH = 0.05  # of what a task has; if nobody's changes by more, nobody's does
 COMPUTING: tuple[Role, ...] = ("ps", "worker")
@@ -48,7 +50,8 @@ def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     judged = pass_(stood, cores, rules)
     stirred = all(c.completing for c in stood) or any(c.growth > 0 for c in stood)
     free = [j for j, c in zip(running, judged, strict=True) if waiting or (stirred and not c.watching)]
-    movers = {j.key: j for j in free if _known(j, cluster)}
+    there = {node.name for node in cluster}
+    movers = {j.key: j for j in free if _known(j, there)}
     # 3. The cores that they share, less what the waiting need, filled in proportion to the limits.
     firsts = {j.key: _first(j, _equal(cluster, jobs), rules.floor_cpu) for j in waiting}
     pots = _pots(cluster, list(movers.values()), waiting, firsts, rules.floor_cpu)
@@ -81,18 +84,23 @@ def boundary(running: Sequence[JobSeen], now: float, interval_s: float) -> float
 
 def _container(job: JobSeen, at: float, cores: float, rules: Rules) -> Container:
     """The job as it stood before this pass, and its growth now."""
-    largest = max((abs(point.loss) for point in job.curve if math.isfinite(point.loss)), default=0.0)
-    samples, passes = _samples(job, cores), [at - back * rules.interval_s for back in range(3)]
+    passes, sight_s = [at - back * rules.interval_s for back in range(3)], at - IN_SIGHT * rules.interval_s
+    before = (r.loss for r in job.recent if r.loss is not None and r.at_s <= sight_s)
+    seen = [*(point.loss for point in job.curve), *before]
+    largest = max((abs(loss) for loss in seen if math.isfinite(loss)), default=0.0)
+    samples = _samples(job, [r for r in job.recent if r.at_s > sight_s], cores)
     grew = [growth(samples, t, rules.interval_s, largest) for t in passes if t >= job.since_s] or [0.0]
     lows = next((i for i, g in enumerate(grew[1:]) if g >= rules.alpha), len(grew) - 1)
     return Container(name=job.key, limit=_held(job), growth=grew[0], watching=lows == 1, completing=lows >= 2)
 
 
-def _samples(job: JobSeen, cores: float) -> list[Sample]:
-    """The job's readings; where no use was measured, what it may use stands in."""
+def _samples(job: JobSeen, recent: Sequence[Reading], cores: float) -> list[Sample]:
+    """The job's readings; where no use was measured, what it may use stands in. None tell anything without a loss."""
+    if all(reading.loss is None for reading in recent):
+        return []
     held = _held(job)
-    used = [(r.ps_cpu or 0.0) + (r.worker_cpu or 0.0) or held for r in job.recent]
-    return [Sample(r.at_s, r.loss, cpu / cores) for r, cpu in zip(job.recent, used, strict=True)]
+    used = [(r.ps_cpu or 0.0) + (r.worker_cpu or 0.0) or held for r in recent]
+    return [Sample(r.at_s, r.loss, cpu / cores) for r, cpu in zip(recent, used, strict=True)]
 
 
 def _computing(job: JobSeen) -> list[TaskPlan]:
@@ -105,23 +113,24 @@ def _held(job: JobSeen) -> float:
 
 def _asked(job: JobSeen, role: Role) -> float:
     """Cores that one task was requested with."""
-    return {"chief": job.sizes.chief, "ps": job.sizes.ps, "worker": job.sizes.worker}[role].cpu
+    return float(getattr(job.sizes, role).cpu)
 
 
 def _total(job: JobSeen) -> float:
     return math.fsum(_asked(job, task.role) for task in _computing(job))
 
 
-def _known(job: JobSeen, cluster: Sequence[Node]) -> bool:
+def _known(job: JobSeen, there: Set[str]) -> bool:
     """Is every node of the job's known, and any core asked for?"""
-    return _total(job) > 0 and {t.node for t in _computing(job)} <= {node.name for node in cluster}
+    return _total(job) > 0 and all(task.node in there for task in _computing(job))
 
 
 def _demand(job: JobSeen) -> dict[str, float]:
     """The share of the job's requested cores that lies on each node; sums to 1."""
     demand: dict[str, float] = {}
+    total = _total(job)
     for task in _computing(job):
-        demand[task.node] = demand.get(task.node, 0.0) + _asked(job, task.role) / _total(job)
+        demand[task.node] = demand.get(task.node, 0.0) + _asked(job, task.role) / total
     return demand
 
 
@@ -161,7 +170,8 @@ def _pots(
 
 def _sizes(job: JobSeen, cores: float, floor: float) -> RoleResources:
     """The job's cores divided over its tasks as requested, on top of each one's floor."""
-    ps, worker = (_stepped(floor + cores * _asked(job, role) / _total(job)) for role in COMPUTING)
+    total = _total(job)
+    ps, worker = (_stepped(floor + cores * _asked(job, role) / total) for role in COMPUTING)
     return _with_cores(job, ps, worker)
 
 

@@ -53,7 +53,7 @@ def next_probe(fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size], batch:
     if not new:
         return None
     mean, spread = predicted(fitted, new, batch)
-    best = predicted(fitted, tried, batch)[0].max() if tried else mean.max()
+    best = means(fitted, tried, batch).max() if tried else mean.max()
     gains = expected_gain(mean, spread, float(best))
     top = int(gains.argmax())
     return Probe(new[top], float(gains[top]))
@@ -65,14 +65,19 @@ def certain(fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size], batch: in
     if not new or not tried:
         return None
     mean, spread = predicted(fitted, new, batch)
-    sure = mean - spread - predicted(fitted, tried, batch)[0].max()
+    sure = mean - spread - means(fitted, tried, batch).max()
     top = int(sure.argmax())
     return Probe(new[top], float(np.expm1(sure[top]))) if sure[top] > 0.0 else None
 
 
 def best_of(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     """The size with the highest mean; of equal ones the first."""
-    return sizes[int(predicted(fitted, sizes, batch)[0].argmax())]
+    return sizes[int(means(fitted, sizes, batch).argmax())]
+
+
+def means(fitted: Fit, sizes: Sequence[Size], batch: int) -> Array:
+    """Of log speed [sizes]."""
+    return fitted.mean(fitted.points([(s.ps, s.workers) for s in sizes], batch))
 
 
 def predicted(fitted: Fit, sizes: Sequence[Size], batch: int) -> tuple[Array, Array]:

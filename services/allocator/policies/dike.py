@@ -27,9 +27,10 @@ import math
 from collections.abc import Sequence
 
 from services.allocator.job import Observed
+from services.allocator.kept import KeptEach
 from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
 from services.allocator.models.evidence import believable
-from services.allocator.models.fitting import closest
+from services.allocator.models.fitting import Prior, closest
 from services.allocator.models.search import Probe, best_of, certain, next_probe
 from services.allocator.models.speed import NOISE, Fit, Form
 from services.allocator.placing.offers import offered
@@ -37,6 +38,8 @@ from services.allocator.placing.placement import Node, Room, Size, place, place_
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from shared.messages import Alternative
 
+JOBS_KEPT = 1024
+"""Models of so many are remembered."""
 PROBES = 8
 """Sizes that a job tries; its first counts."""
 PAUSE_S = 5.0
@@ -58,6 +61,7 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
         if job.size is None:
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
             wants.append(at_start(job, "the first probe is the size that was asked for"))
+    fitted([job for job in jobs if not job.busy and job.size in _tried(job)])  # side by side: `sized` finds it known
     for job in jobs:
         if job.size is not None and not job.busy:
             want = sized(job, job.size, offered(list(room.nodes.values()), job))
@@ -68,19 +72,18 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
 
 def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
     """What a running job should have, of the sizes that there is room for."""
-    seen = [o for o in job.observed if o.batch == job.batch and believable(o)]
-    tried = [Size(o.ps, o.workers) for o in seen]
+    tried = _tried(job)
     if size not in tried:
         return _want(job, size, "waits for its speed at this size")
-    fitted, sizes = _fitted(job, seen), list(dict.fromkeys([size, *offer]))
-    probe = _probe(job, fitted, sizes, tried)
-    best = best_of(fitted, [s for s in tried if s in sizes], job.batch)
-    if probe is not None and _saved_s(job, fitted, best, probe.gain) > THERE_AND_BACK * _pause_s(job):
+    fit, sizes = fitted([job])[0], list(dict.fromkeys([size, *offer]))
+    probe = _probe(job, fit, sizes, tried)
+    best = best_of(fit, [s for s in tried if s in sizes], job.batch)
+    if probe is not None and _saved_s(job, fit, best, probe.gain) > THERE_AND_BACK * _pause_s(job):
         return _want(
             job, probe.size, f"probe {len(tried) + 1}: expected to be {probe.gain:.0%} faster", 1.0 + probe.gain, best
         )
-    gain = fitted.speed(best.ps, best.workers, job.batch) / fitted.speed(size.ps, size.workers, job.batch) - 1.0
-    if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fitted, size, gain) > _pause_s(job):
+    gain = 0.0 if best == size else _speed(job, fit, best) / _speed(job, fit, size) - 1.0
+    if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fit, size, gain) > _pause_s(job):
         return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", 1.0 + gain, size)
     return _want(job, size, f"the best of {len(tried)} sizes that were tried; no other is worth a probe")
 
@@ -97,35 +100,53 @@ def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size 
     return None
 
 
-def _probe(job: JobSeen, fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size]) -> Probe | None:
+def _probe(job: JobSeen, fit: Fit, sizes: Sequence[Size], tried: Sequence[Size]) -> Probe | None:
     """The second by the model's kind, where its profile is known; others by expected gain; then only certain ones."""
     if len(tried) >= PROBES:
-        return certain(fitted, sizes, tried, job.batch)
+        return certain(fit, sizes, tried, job.batch)
     if len(tried) == 1 and job.progress and job.progress.profile:
-        named = by_kind(fitted_kind(fitted, tried[0], job.batch), fitted, sizes, job.batch)
+        named = by_kind(fitted_kind(fit, tried[0], job.batch), fit, sizes, job.batch)
         if named is not None and named not in tried:
-            return next_probe(fitted, [named], tried, job.batch)
-    return next_probe(fitted, sizes, tried, job.batch)
+            return next_probe(fit, [named], tried, job.batch)
+    return next_probe(fit, sizes, tried, job.batch)
 
 
-def _fitted(job: JobSeen, seen: Sequence[Observed]) -> Fit:
+def _tried(job: JobSeen) -> list[Size]:
+    return [Size(o.ps, o.workers) for o in _believed(job)]
+
+
+def _believed(job: JobSeen) -> list[Observed]:
+    return [o for o in job.observed if o.batch == job.batch and believable(o)]
+
+
+def _priors(job: JobSeen) -> list[Prior]:
     """Whose a batch is, each worker's or everybody's, speeds tell; until they do each worker's, as Weir trains."""
     profile = job.progress.profile if job.progress else None
     known = told(profile) if profile else None
     forms: tuple[Form, ...] = ("asynchronous", "synchronous") if job.most.ps else ("synchronous",)
-    return closest([(seen, [prior_of(known, job.batch, form) for form in forms])])[0]
+    return [prior_of(known, job.batch, form) for form in forms]
+
+
+fitted: KeptEach[JobSeen, Fit] = KeptEach(
+    lambda jobs: closest([(_believed(job), _priors(job)) for job in jobs]), id, JOBS_KEPT
+)
+"""Each one's model."""
+
+
+def _speed(job: JobSeen, fit: Fit, size: Size) -> float:
+    return fit.speed(size.ps, size.workers, job.batch)
 
 
 def _just_tried(job: JobSeen, size: Size) -> bool:
     return sum((seen.ps, seen.workers) == (size.ps, size.workers) for seen in job.recent) <= NEW
 
 
-def _saved_s(job: JobSeen, fitted: Fit, size: Size, gain: float) -> float:
+def _saved_s(job: JobSeen, fit: Fit, size: Size, gain: float) -> float:
     """Of the seconds until the job's end at a size, by a gain in speed; no end, where nobody knows of one."""
     if job.progress is None or job.progress.total_samples <= 0:
         return math.inf if gain > 0 else 0.0
     left = max(0, job.progress.total_samples - job.progress.samples)
-    return left / fitted.speed(size.ps, size.workers, job.batch) * gain / (1 + gain)
+    return left / _speed(job, fit, size) * gain / (1 + gain)
 
 
 def _pause_s(job: JobSeen) -> float:

@@ -16,8 +16,12 @@ def filled(
 ) -> dict[str, float]:
     """Cores for each job. `pots`: cores a node; `demands[job][node]`: the share of the job's cores that lies there."""
     left, level, growing = dict(pots), dict.fromkeys(demands, 0.0), sorted(demands)
+    pulls: dict[str, dict[str, float]] = {node: {} for node in pots}
+    for job, shares in demands.items():
+        for node in shares.keys() & pulls.keys():
+            pulls[node][job] = weights[job] * shares[node]
     while growing:
-        pull = {node: math.fsum(weights[j] * demands[j].get(node, 0.0) for j in growing) for node in left}
+        pull = {node: math.fsum(of.values()) for node, of in pulls.items()}
         steps = {node: left[node] / p for node, p in pull.items() if p > 0}
         if not steps:
             break
@@ -25,5 +29,8 @@ def filled(
         for job in growing:
             level[job] += steps[full] * weights[job]
         left = {node: max(0.0, left[node] - steps[full] * pull[node]) for node in left}
-        growing = [job for job in growing if not demands[job].get(full)]
+        for job in [job for job in growing if demands[job].get(full)]:
+            growing.remove(job)
+            for node in demands[job].keys() & pulls.keys():
+                del pulls[node][job]
     return level

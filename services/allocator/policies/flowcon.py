@@ -19,10 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
+from typing import Any
 
 from msgspec.structs import replace
 
 from services.allocator.job import Reading
+from services.allocator.kept import Kept, KeptTogether
 from services.allocator.models.growth import Container, Rules, Sample, growth, pass_
 from services.allocator.placing.placement import Node, Room, place_most
 from services.allocator.placing.sharing import filled
@@ -53,7 +55,8 @@ def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     there = {node.name for node in cluster}
     movers = {j.key: j for j in free if _known(j, there)}
     # 3. The cores that they share, less what the waiting need, filled in proportion to the limits.
-    firsts = {j.key: _first(j, _equal(cluster, jobs), rules.floor_cpu) for j in waiting}
+    equal = _equal(cluster, jobs) if waiting else 0.0
+    firsts = {j.key: _first(j, equal, rules.floor_cpu) for j in waiting}
     pots = _pots(cluster, list(movers.values()), waiting, firsts, rules.floor_cpu)
     demands = {key: _demand(job) for key, job in movers.items()}
     level = filled(pots, demands, {c.name: c.limit for c in judged})
@@ -108,7 +111,13 @@ def _computing(job: JobSeen) -> list[TaskPlan]:
 
 
 def _held(job: JobSeen) -> float:
-    return math.fsum(task.resources.cpu for task in _computing(job))
+    return _cores(job.tasks)
+
+
+_cores: Kept[Sequence[TaskPlan], float] = Kept(
+    lambda tasks: math.fsum(task.resources.cpu for task in tasks if task.role != "chief")
+)
+"""Of tasks that compute."""
 
 
 def _asked(job: JobSeen, role: Role) -> float:
@@ -116,22 +125,30 @@ def _asked(job: JobSeen, role: Role) -> float:
     return float(getattr(job.sizes, role).cpu)
 
 
+def _shared_out(things: Sequence[Any]) -> tuple[float, dict[str, float]]:
+    """How many cores were asked for the tasks, and which share of them lies on each node; sums to 1."""
+    tasks, sizes = things
+    asked = [(task.node, getattr(sizes, task.role).cpu) for task in tasks if task.role != "chief"]
+    total, shares = math.fsum(cpu for _, cpu in asked), dict[str, float]()
+    for node, cpu in asked if total > 0 else ():
+        shares[node] = shares.get(node, 0.0) + cpu / total
+    return total, shares
+
+
+_shares: KeptTogether[str, Any, tuple[float, dict[str, float]]] = KeptTogether(_shared_out)
+
+
 def _total(job: JobSeen) -> float:
-    return math.fsum(_asked(job, task.role) for task in _computing(job))
+    return _shares(job.key, (job.tasks, job.sizes))[0]
+
+
+def _demand(job: JobSeen) -> dict[str, float]:
+    return _shares(job.key, (job.tasks, job.sizes))[1]
 
 
 def _known(job: JobSeen, there: Set[str]) -> bool:
     """Is every node of the job's known, and any core asked for?"""
-    return _total(job) > 0 and all(task.node in there for task in _computing(job))
-
-
-def _demand(job: JobSeen) -> dict[str, float]:
-    """The share of the job's requested cores that lies on each node; sums to 1."""
-    demand: dict[str, float] = {}
-    total = _total(job)
-    for task in _computing(job):
-        demand[task.node] = demand.get(task.node, 0.0) + _asked(job, task.role) / total
-    return demand
+    return _total(job) > 0 and _demand(job).keys() <= there
 
 
 def _equal(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> float:

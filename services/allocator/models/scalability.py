@@ -22,6 +22,7 @@ own updates, so a batch is one device's and B = b k.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ DRAWN = 0.1
 """A term that differs from the prior by a whole step at the reference batch counts like a speed missed by so much."""
 OVERHEAD, RING, HOP = 0.1, 0.1, 0.01
 """The prior's step_s, ring_s and hop_s, as shares of the time for a device's largest batch. Guessed, ours."""
+TERMS = 4
 BATCHES = 8
 """Device batches tried for each k: evenly spaced, both ends among them."""
 
@@ -115,10 +117,39 @@ def prior(reference: int) -> Timing:
 
 def fitted(seen: Sequence[Speed], reference: int) -> Timing:
     """The timing nearest to the speeds seen, by relative error; speeds that are no numbers above 0 are passed over."""
-    usable = [s for s in seen if np.isfinite(s.rate) and s.rate > 0 and s.each > 0 and s.devices > 0]
+    return fitted_each([(seen, reference)])[0]
+
+
+def fitted_each(cases: Sequence[tuple[Sequence[Speed], int]]) -> list[Timing]:
+    """Of many jobs, in one pass. Who has fewer speeds than others has rows of zeros instead, which change nothing."""
+    systems = [_system(_usable(seen), reference) for seen, reference in cases]
+    most = max((len(system.goals) for system in systems), default=0)
+    rows, goals = np.zeros((len(systems), most, TERMS)), np.zeros((len(systems), most))
+    for n, system in enumerate(systems):
+        rows[n, : len(system.goals)], goals[n, : len(system.goals)] = system.rows, system.goals
+    found = nnls(rows, goals)
+    return [
+        Timing(*(x * system.units).tolist()) if len(system.goals) > TERMS else prior(reference)
+        for x, system, (_, reference) in zip(found, systems, cases, strict=True)
+    ]
+
+
+def _usable(seen: Sequence[Speed]) -> list[Speed]:
+    return [s for s in seen if math.isfinite(s.rate) and s.rate > 0 and s.each > 0 and s.devices > 0]
+
+
+class System(NamedTuple):
+    """Of linear equations: those of the speeds, then those of the prior."""
+
+    rows: Floats
+    goals: Floats
+    units: Floats
+
+
+def _system(usable: Sequence[Speed], reference: int) -> System:
     guess = np.array(msgspec.structs.astuple(prior(reference)))
     if not usable:
-        return Timing(*guess.tolist())
+        return System(np.eye(TERMS), np.zeros(TERMS), guess)
     each, k, rate = (np.array(column, dtype=np.float64) for column in zip(*usable, strict=True))
     terms = np.stack([np.ones_like(k), each, (k - 1) / k, k - 1], axis=1)
     took_s = each * k / rate
@@ -126,4 +157,4 @@ def fitted(seen: Sequence[Speed], reference: int) -> Timing:
     units = (guess @ [1.0, reference, 0.0, 0.0]) / [1.0, reference, 1.0, 1.0]
     rows = np.vstack([terms * units / took_s[:, None], DRAWN * np.eye(len(units))])
     goals = np.concatenate([np.ones(len(usable)), DRAWN * guess / units])
-    return Timing(*(nnls(rows, goals) * units).tolist())
+    return System(rows, goals, units)

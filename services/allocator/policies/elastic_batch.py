@@ -29,9 +29,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.allocator.job import Observed
-from services.allocator.kept import Kept
-from services.allocator.models.scalability import Floats, Ints, Limits, Speed, Table, Timing, fitted, scale_table
+from services.allocator.kept import Kept, KeptEach
+from services.allocator.models.scalability import Floats, Ints, Limits, Speed, Table, Timing, fitted_each, scale_table
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.pool import Pool, core_pool, cores, device_pool, ps_beside
 from services.allocator.policies.contract import JobSeen, Want
@@ -145,6 +144,7 @@ def _held(job: JobSeen) -> int:
 
 def _shared(jobs: Sequence[JobSeen], pool: Pool) -> list[Want]:
     """Divide a pool among its jobs."""
+    _timings(jobs)  # side by side: `_seen` finds each one's known
     seen = [_seen(job) for job in jobs]
     options_of = _options(pool.unit, pool.devices)
     able = [(s, options_of(s)) for s in seen if _workers(s)]
@@ -182,8 +182,7 @@ def _stayed(seen: Seen, workers: int) -> Want:
 
 
 def _looked_at(job: JobSeen) -> Seen:
-    limits = limits_of(job)
-    timing = _timing(job.observed, limits)
+    limits, timing = limits_of(job), _timings([job])[0]
     return Seen(job, _table(timing, limits), _scale_now(job, timing, limits))
 
 
@@ -206,12 +205,16 @@ def limits_of(job: JobSeen) -> Limits:
     )
 
 
-@lru_cache(maxsize=4096)
-def _timing(observed: tuple[Observed, ...], limits: Limits) -> Timing:
+def _speeds(job: JobSeen) -> tuple[list[Speed], int]:
+    """What was seen of a job, and the reference batch."""
+    limits = limits_of(job)
     speeds = [
-        Speed(o.batch / o.workers if limits.split else o.batch, o.workers, o.samples_per_second) for o in observed
+        Speed(o.batch / o.workers if limits.split else o.batch, o.workers, o.samples_per_second) for o in job.observed
     ]
-    return fitted(speeds, limits.reference)
+    return speeds, limits.reference
+
+
+_timings: KeptEach[JobSeen, Timing] = KeptEach(lambda jobs: fitted_each([*map(_speeds, jobs)]), id, JOBS_KEPT)
 
 
 @lru_cache(maxsize=4096)

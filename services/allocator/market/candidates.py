@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.job import measured
-from services.allocator.kept import Kept, KeptTogether
+from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.market.bidding import Array, Bid, front, in_reach
 from services.allocator.market.bounds import BOUNDLESS, Bounds
 from services.allocator.models.foresight import foreseen
 from services.allocator.models.history import Past, Plan, Timed, most_similar
-from services.allocator.models.iteration import fitted, grid, shares_of, throughput, usable
+from services.allocator.models.iteration import Case, Model, fitted_each, grid, shares_of, throughput, usable
 from services.allocator.placing.placement import ROUNDING
 from shared.messages import JobRequested, Resources, Role
 
@@ -34,6 +35,7 @@ AHEAD_S = 240.0  # memory is foreseen so far
 PAUSE_DEFAULT_S = 30.0
 LEAST_USE = 0.85  # of a plan's cores must be used, by what is known
 NEARLY = 0.9  # of the best use in reach will do where there is none so good
+JOBS_KEPT = 1024  # of so many it is remembered what was seen
 HOT = 1.1  # a ps has so many times the cores that the busiest one uses
 
 
@@ -48,8 +50,7 @@ def bid_of(
     now = plan_of(job)
     plans = np.vstack([grid([now]), in_reach(now, job.least, job.most, node_cpu, counts_only)])
     plans = plans[_allowed(plans, memory(job, plans), bounds)]
-    model = fitted(timed_of(job), similar=_similar(job.key, (job.request, history)), shares=_shares(job))
-    psi = throughput(plans, job.batch, model)
+    psi = throughput(plans, job.batch, models([(job, history)])[0])
     speed, weight = _charged(job, plans, psi)
     cpu, gib = cores(plans), memory(job, plans)
     cost = PRICE_CPU * cpu + PRICE_GIB * gib
@@ -119,7 +120,7 @@ def _plan_of(job: JobSeen) -> Plan:
     return Plan(size.ps, size.workers, held(job, "ps").cpu, held(job, "worker").cpu)
 
 
-_plan: Kept[JobSeen, Plan] = Kept(_plan_of)
+_plan: Kept[JobSeen, Plan] = Kept(_plan_of, JOBS_KEPT)
 
 
 def plan_of(job: JobSeen) -> Plan:
@@ -134,6 +135,10 @@ def held(job: JobSeen, role: Role) -> Resources:
 
 def timed_of(job: JobSeen) -> list[Timed]:
     """Speeds seen as iteration times; where the cores of then are not known, those of now stand in."""
+    return _timed(job)
+
+
+def _timed_of(job: JobSeen) -> list[Timed]:
     now = plan_of(job)
     return usable(
         [
@@ -154,6 +159,17 @@ def _timed_by(asked: Sequence[Any]) -> list[Timed]:
 
 _similar: KeptTogether[str, Any, list[Timed]] = KeptTogether(_timed_by)
 """What was timed of the finished jobs that a request is most similar to."""
+
+
+def _case(job: JobSeen, history: Sequence[Past]) -> Case:
+    return Case(timed_of(job), _similar(job.key, (job.request, history)), _shares(job))
+
+
+_timed: Kept[JobSeen, list[Timed]] = Kept(_timed_of, JOBS_KEPT)
+models: KeptEach[tuple[JobSeen, Sequence[Past]], Model] = KeptEach(
+    lambda pairs: fitted_each([*starmap(_case, pairs)]), by_ids, JOBS_KEPT
+)
+"""Of jobs, beside what those that are over have shown."""
 
 
 def _shares(job: JobSeen) -> tuple[float, ...] | None:

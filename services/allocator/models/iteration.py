@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.models.history import Plan, Timed
-from services.allocator.models.nnls import nnls
+from services.allocator.models.nnls import nnls_each
 
 Array = NDArray[np.float64]
 
@@ -83,22 +84,61 @@ def fitted(
     shares: Sequence[float] | None = None,
 ) -> Model:
     """From one observation or more. `shares`: how the last of them seems to divide among the terms."""
-    seen = [*similar, *timed]
+    return fitted_each([Case(timed, similar, shares)], shape)[0]
+
+
+class Case(NamedTuple):
+    """What `fitted` is told of one job."""
+
+    timed: Sequence[Timed]
+    similar: Sequence[Timed] = ()
+    shares: Sequence[float] | None = None
+
+
+def fitted_each(cases: Sequence[Case], shape: Shape = PLAIN) -> list[Model]:
+    """Of many jobs: first without bounds, side by side; then each with those that were tried."""
+    tables = [_table(case, shape) for case in cases]
+    free = np.full(4, math.inf)
+    firsts = nnls_each([_system(table, _rows(table, free)) for table in tables])
+    return [_bounded_if_clear(table, free, first) for table, first in zip(tables, firsts, strict=True)]
+
+
+class Table(NamedTuple):
+    """A case as arrays [observations, ...]."""
+
+    plans: Array
+    batch: Array
+    step_s: Array
+    weights: Array
+    shares: Sequence[float] | None
+    shape: Shape
+
+
+def _table(case: Case, shape: Shape) -> Table:
+    seen = [*case.similar, *case.timed]
     plans, batch = grid([t.plan for t in seen]), np.array([float(t.batch) for t in seen])
-    step_s = np.array([t.step_s for t in seen])
-    weights = np.array([HISTORY_WEIGHT] * len(similar) + [1.0] * len(timed))
+    weights = np.array([HISTORY_WEIGHT] * len(case.similar) + [1.0] * len(case.timed))
+    return Table(plans, batch, np.array([t.step_s for t in seen]), weights, case.shares, shape)
 
-    def solved(bounds: Array) -> tuple[float, Model]:
-        rows = columns(np.minimum(plans, bounds), batch, shape) / step_s[:, None]
-        coefficients = _solved(rows, weights, shares)
-        return float(np.square((rows @ coefficients - 1) * weights).sum()), Model(coefficients, bounds)
 
-    error, model = solved(np.full(4, math.inf))
+def _rows(table: Table, bounds: Array) -> Array:
+    return columns(np.minimum(table.plans, bounds), table.batch, table.shape) / table.step_s[:, None]
+
+
+def _error(table: Table, bounds: Array, coefficients: Array) -> float:
+    return float(np.square((_rows(table, bounds) @ coefficients - 1) * table.weights).sum())
+
+
+def _bounded_if_clear(table: Table, free: Array, first: Array) -> Model:
+    model, error, allowance = Model(first, free), _error(table, free, first), noise(table.weights)
     for column in (WORKER_CPU, PS_CPU):
-        tried = [solved(bounds) for bounds in _bounded(model.bounds, column, plans)]
-        least, bounded = min(tried, key=lambda fit: fit[0], default=(math.inf, model))
-        if least + noise(weights) < CLEARLY * (error + noise(weights)):
-            error, model = least, bounded
+        tried = _bounded(model.bounds, column, table.plans)
+        fits = nnls_each([_system(table, _rows(table, bounds)) for bounds in tried])
+        models = [Model(coefficients, bounds) for coefficients, bounds in zip(fits, tried, strict=True)]
+        errors = [_error(table, one.bounds, one.coefficients) for one in models]
+        least = min(errors, default=math.inf)
+        if least + allowance < CLEARLY * (error + allowance):
+            error, model = least, models[errors.index(least)]
     return model
 
 
@@ -108,17 +148,18 @@ def noise(weights: Array) -> float:
 
 def _bounded(bounds: Array, column: int, plans: Array) -> list[Array]:
     """Bounds with another one: each number of cores that was tried, but the largest."""
-    tried = np.unique(plans[:, column])[:-1]
+    tried = np.array(sorted(set(plans[:, column].tolist()))[:-1])
     some = tried[np.unique(np.linspace(0, len(tried) - 1, BOUNDS_TRIED).astype(int))] if len(tried) else tried
     return [np.where(np.arange(4) == column, cores, bounds) for cores in some]
 
 
-def _solved(rows: Array, weights: Array, shares: Sequence[float] | None) -> Array:
-    matrix, target = rows * weights[:, None], weights
-    if shares is not None:
+def _system(table: Table, rows: Array) -> tuple[Array, Array]:
+    """Matrix and goals of the least squares."""
+    matrix, target = rows * table.weights[:, None], table.weights
+    if table.shares is not None:
         matrix = np.vstack([matrix, np.diag(rows[-1]) * USE_WEIGHT])
-        target = np.concatenate([target, np.array(shares) * USE_WEIGHT])
-    return nnls(matrix, target)
+        target = np.concatenate([target, np.array(table.shares) * USE_WEIGHT])
+    return matrix, target
 
 
 def shares_of(busy_workers: float, busy_ps: float) -> tuple[float, float, float, float, float]:

@@ -11,6 +11,7 @@ that has ended stays as it is.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,17 @@ def nnls(a: Array, b: Array, guess: Array | None = None) -> Array:
     target = (turned @ (b / height)[..., None]).reshape(problems, columns)
     start = np.zeros_like(target) if guess is None else (guess / (height / length)).reshape(problems, columns)
     return np.asarray(_solved(gram, target, start).reshape(length.shape) * (height / length))
+
+
+def nnls_each(systems: Sequence[tuple[Array, Array]]) -> Array:
+    """x [systems, columns], for an A and a b each. Who has fewer rows than others has zeros below: they change nothing."""
+    if not systems:
+        return np.zeros((0, 0))
+    most, columns = max(len(b) for _, b in systems), systems[0][0].shape[1]
+    rows, goals = np.zeros((len(systems), most, columns)), np.zeros((len(systems), most))
+    for n, (a, b) in enumerate(systems):
+        rows[n, : len(b)], goals[n, : len(b)] = a, b
+    return nnls(rows, goals)
 
 
 def _solved(gram: Array, target: Array, start: Array) -> Array:

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from services.allocator.models.nnls import nnls
+from services.allocator.models.nnls import nnls_each
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -121,13 +121,9 @@ def fitted(seen: Sequence[Speed], reference: int) -> Timing:
 
 
 def fitted_each(cases: Sequence[tuple[Sequence[Speed], int]]) -> list[Timing]:
-    """Of many jobs, in one pass. Who has fewer speeds than others has rows of zeros instead, which change nothing."""
+    """Of many jobs, in one pass."""
     systems = [_system(_usable(seen), reference) for seen, reference in cases]
-    most = max((len(system.goals) for system in systems), default=0)
-    rows, goals = np.zeros((len(systems), most, TERMS)), np.zeros((len(systems), most))
-    for n, system in enumerate(systems):
-        rows[n, : len(system.goals)], goals[n, : len(system.goals)] = system.rows, system.goals
-    found = nnls(rows, goals)
+    found = nnls_each([(system.rows, system.goals) for system in systems])
     return [
         Timing(*(x * system.units).tolist()) if len(system.goals) > TERMS else prior(reference)
         for x, system, (_, reference) in zip(found, systems, cases, strict=True)

@@ -34,6 +34,7 @@ from services.allocator.market.candidates import (
     generations,
     held,
     memory_due,
+    models,
     plan_of,
     timed_of,
 )
@@ -68,11 +69,9 @@ def dlrover(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, ways: 
     largest = _largest(cluster)
     firsts = [_first(job, largest, _fixed(job, ways)) for job in waiting]
     limits = bounds(cluster, jobs, ways.move)
-    bids = {
-        job.key: bid_of(job, _past(job), largest.cpu, _fixed(job, ways), limits[job.key])
-        for job in running
-        if _ready(job, now)
-    }
+    ready = [job for job in running if _ready(job, now)]
+    models([(job, _past(job)) for job in ready])  # side by side: `bid_of` finds each one's known
+    bids = {job.key: bid_of(job, _past(job), largest.cpu, _fixed(job, ways), limits[job.key]) for job in ready}
     chosen = greedy(bids, *_biddable(cluster, running, bids, firsts, waiting))
     wants = [_want(job, bids.get(job.key), chosen.get(job.key, 0), largest, now) for job in running]
     return firsts + [_kept(want) if _fixed(job, ways) else want for job, want in zip(running, wants, strict=True)]

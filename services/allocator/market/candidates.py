@@ -187,9 +187,11 @@ def memory_due(job: JobSeen, plan: Plan, role: Role, speed: float) -> float | No
     All ps together grow with the examples seen, however many there are: what was measured on one plan tells of all. A
     hand-over that is made before the break has two generations in a task.
     """
-    used = [(r.samples, r.ps_gib and r.ps_gib * r.ps if role == "ps" else r.worker_gib) for r in job.recent]
+    if role == "ps":
+        points = [(float(r.samples), r.ps_gib * r.ps) for r in job.recent if r.ps_gib]
+    else:
+        points = [(float(r.samples), r.worker_gib) for r in job.recent if r.worker_gib]
     remaining = job.progress.total_samples - job.progress.samples if job.progress else 0
-    points = [(float(samples), gib) for samples, gib in used if gib is not None]
     need = foreseen(points, min(speed * AHEAD_S, remaining))
     if need is None:
         return None

@@ -44,7 +44,7 @@ def nnls(a: Array, b: Array, guess: Array | None = None) -> Array:
 
 
 def nnls_each(systems: Sequence[tuple[Array, Array]]) -> Array:
-    """x [systems, columns], for an A and a b each. Who has fewer rows than others has zeros below: they change nothing."""
+    """x [systems, columns], for an A and a b each. Who has fewer rows has zeros below, which change nothing."""
     if not systems:
         return np.zeros((0, 0))
     most, columns = max(len(b) for _, b in systems), systems[0][0].shape[1]

@@ -87,20 +87,25 @@ def boundary(running: Sequence[JobSeen], now: float, interval_s: float) -> float
 
 def _container(job: JobSeen, at: float, cores: float, rules: Rules) -> Container:
     """The job as it stood before this pass, and its growth now."""
-    passes, sight_s = [at - back * rules.interval_s for back in range(3)], at - IN_SIGHT * rules.interval_s
-    before = (r.loss for r in job.recent if r.loss is not None and r.at_s <= sight_s)
-    seen = [*(point.loss for point in job.curve), *before]
-    largest = max((abs(loss) for loss in seen if math.isfinite(loss)), default=0.0)
-    samples = _samples(job, [r for r in job.recent if r.at_s > sight_s], cores)
-    grew = [growth(samples, t, rules.interval_s, largest) for t in passes if t >= job.since_s] or [0.0]
+    passes = [t for t in (at - back * rules.interval_s for back in range(3)) if t >= job.since_s]
+    grew = _grew(job, passes, at - IN_SIGHT * rules.interval_s, cores, rules) or [0.0]
     lows = next((i for i, g in enumerate(grew[1:]) if g >= rules.alpha), len(grew) - 1)
     return Container(name=job.key, limit=_held(job), growth=grew[0], watching=lows == 1, completing=lows >= 2)
 
 
+def _grew(job: JobSeen, passes: Sequence[float], sight_s: float, cores: float, rules: Rules) -> list[float]:
+    """Growth at each pass; 0 of a job that never told a loss."""
+    if not job.curve and all(reading.loss is None for reading in job.recent):
+        return [0.0] * len(passes)
+    before = (r.loss for r in job.recent if r.loss is not None and r.at_s <= sight_s)
+    seen = [*(point.loss for point in job.curve), *before]
+    largest = max((abs(loss) for loss in seen if math.isfinite(loss)), default=0.0)
+    samples = _samples(job, [r for r in job.recent if r.at_s > sight_s], cores)
+    return [growth(samples, t, rules.interval_s, largest) for t in passes]
+
+
 def _samples(job: JobSeen, recent: Sequence[Reading], cores: float) -> list[Sample]:
-    """The job's readings; where no use was measured, what it may use stands in. None tell anything without a loss."""
-    if all(reading.loss is None for reading in recent):
-        return []
+    """The job's readings; where no use was measured, what it may use stands in."""
     held = _held(job)
     used = [(r.ps_cpu or 0.0) + (r.worker_cpu or 0.0) or held for r in recent]
     return [Sample(r.at_s, r.loss, cpu / cores) for r, cpu in zip(recent, used, strict=True)]

@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 EVERY = 8
 """Numbers of tasks up to this are all offered; above it each is `RATIO` times the one before, and the largest."""
 RATIO = 1.25
+NOTHING = (0.0, 0.0, 0.0)
 
 
 def offered(cluster: Sequence[Node], job: JobSeen) -> list[Size]:
@@ -54,15 +55,20 @@ def steps(least: int, most: int) -> list[int]:
 
 def _free(cluster: Sequence[Node], job: JobSeen) -> Array:
     """Cores, GiB and devices [nodes, 3]; on a node that is closed only what the job holds there."""
-    free = {node.name: _row(node.free) if node.open else np.zeros(3) for node in cluster}
+    free = {node.name: _amounts(node.free) if node.open else NOTHING for node in cluster}
     for task in job.tasks:
         if task.role != "chief" and task.node in free:
-            free[task.node] = free[task.node] + _row(task.resources)
+            here, more = free[task.node], _amounts(task.resources)
+            free[task.node] = (here[0] + more[0], here[1] + more[1], here[2] + more[2])
     return np.array(list(free.values()), dtype=float).reshape(-1, 3)
 
 
+def _amounts(resources: Resources) -> tuple[float, float, float]:
+    return (resources.cpu, resources.memory_gib, float(resources.gpu))
+
+
 def _row(resources: Resources) -> Array:
-    return np.array([resources.cpu, resources.memory_gib, resources.gpu], dtype=float)
+    return np.array(_amounts(resources), dtype=float)
 
 
 def _put(free: Array, wants: Resources) -> bool:

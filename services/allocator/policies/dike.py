@@ -24,10 +24,12 @@ sizes stay as requested.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
 
 from services.allocator.job import Observed
-from services.allocator.kept import KeptEach
+from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
 from services.allocator.models.evidence import believable
 from services.allocator.models.fitting import Prior, closest
@@ -64,8 +66,9 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
     fitted([job for job in jobs if not job.busy and job.size in _tried(job)])  # side by side: `sized` finds it known
     for job in jobs:
         if job.size is not None and not job.busy:
-            want = sized(job, job.size, offered(list(room.nodes.values()), job))
-            place(room, job.key, job.tasks, want.size, job.sizes, serial=0)
+            want = _sized(job)(_offers(job.key, (job, *room.nodes.values())))
+            if want.size != job.size:
+                place(room, job.key, job.tasks, want.size, job.sizes, serial=0)
             wants.append(want)
     return wants
 
@@ -86,6 +89,15 @@ def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
     if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fit, size, gain) > _pause_s(job):
         return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", 1.0 + gain, size)
     return _want(job, size, f"the best of {len(tried)} sizes that were tried; no other is worth a probe")
+
+
+def _by_offer(job: JobSeen) -> Callable[[tuple[Size, ...]], Want]:
+    return cache(partial(sized, job, job.size or job.start))
+
+
+_sized: Kept[JobSeen, Callable[[tuple[Size, ...]], Want]] = Kept(_by_offer, JOBS_KEPT)
+_offers: KeptTogether[str, Any, tuple[Size, ...]] = KeptTogether(lambda things: tuple(offered(things[1:], things[0])))
+"""Of a job and the nodes: the same, as long as they are."""
 
 
 def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:

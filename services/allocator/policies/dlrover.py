@@ -19,16 +19,18 @@ made by hand. History is what the fold keeps of jobs that succeeded (`models/pas
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.kept import KeptTogether
+from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.bidding import Array, Bid, greedy
-from services.allocator.market.bounds import bounds
+from services.allocator.market.bounds import Bounds, bounds
 from services.allocator.market.candidates import (
+    JOBS_KEPT,
     bid_of,
     cores,
     generations,
@@ -71,10 +73,16 @@ def dlrover(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, ways: 
     limits = bounds(cluster, jobs, ways.move)
     ready = [job for job in running if _ready(job, now)]
     models([(job, _past(job)) for job in ready])  # side by side: `bid_of` finds each one's known
-    bids = {job.key: bid_of(job, _past(job), largest.cpu, _fixed(job, ways), limits[job.key]) for job in ready}
+    bids = {job.key: _bid(job)(largest.cpu, _fixed(job, ways), limits[job.key]) for job in ready}
     chosen = greedy(bids, *_biddable(cluster, running, bids, firsts, waiting))
     wants = [_want(job, bids.get(job.key), chosen.get(job.key, 0), largest, now) for job in running]
     return firsts + [_kept(want) if _fixed(job, ways) else want for job, want in zip(running, wants, strict=True)]
+
+
+_bid: Kept[JobSeen, Callable[[float, bool, Bounds], Bid]] = Kept(
+    lambda job: cache(partial(bid_of, job, _past(job))), JOBS_KEPT
+)
+"""By the cores of the largest node, whether numbers alone are chosen, and what the job may hold."""
 
 
 def _fixed(job: JobSeen, ways: Ways) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.models.nnls import Array, nnls
+from services.allocator.models.nnls import Array, nnls, nnls_each
 
 
 def error(a: Array, b: Array, x: Array) -> float:
@@ -77,3 +77,13 @@ def test_where_every_column_makes_it_worse_all_stay_zero():
 def test_without_rows_or_columns_there_is_nothing_to_solve():
     assert nnls(np.zeros((0, 3)), np.zeros(0)).tolist() == [0.0, 0.0, 0.0]
     assert nnls(np.zeros((2, 0)), np.ones(2)).tolist() == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(1, 6))
+def test_problems_of_different_heights_side_by_side_are_solved_as_each_alone(seed, heights, columns):
+    chance = np.random.default_rng(seed)
+    systems = [(chance.normal(size=(rows, columns)), chance.normal(size=rows)) for rows in heights]
+    for (a, b), x in zip(systems, nnls_each(systems), strict=True):
+        assert (x >= 0).all()
+        assert error(a, b, x) == pytest.approx(error(a, b, nnls(a, b)), abs=1e-7)

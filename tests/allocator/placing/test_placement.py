@@ -54,6 +54,32 @@ def test_the_most_that_fits_is_within_its_bounds_and_one_step_more_does_not_fit(
     assert at == 0 or place(room(*cpus), "a", (), steps[at - 1], EVEN, 0) is None
 
 
+@settings(max_examples=60, deadline=None)
+@given(CPUS, st.lists(SIZES, min_size=1, max_size=6))
+def test_those_who_wait_are_placed_in_a_room_that_refused_others_as_in_one_that_never_did(cpus, sizes):
+    used = room(*cpus)
+    before = []
+    for n, most in enumerate(sizes):
+        fresh = room(*cpus)
+        for job, tasks in before:
+            place(fresh, job, (), Size(*[sum(t.role == role for t in tasks) for role in ("ps", "worker")]), EVEN, 0)
+        mark = used.mark()
+        tried = place_most(used, "tried", (), most, Size(1, 1), EVEN, 0)
+        used.undo(mark)
+        found = place_most(used, f"job-{n}", (), most, Size(1, 1), EVEN, 0)
+        assert found == tried == place_most(fresh, f"job-{n}", (), most, Size(1, 1), EVEN, 0)
+        before += [(f"job-{n}", found)] if found else []
+
+
+def test_what_was_refused_fits_once_what_was_taken_is_given_back():
+    free = room(4)
+    mark = free.mark()
+    assert place(free, "a", (), Size(1, 2), EVEN, 0)
+    assert place_most(free, "b", (), Size(1, 1), Size(1, 1), EVEN, 0) is None
+    free.undo(mark)
+    assert place_most(free, "b", (), Size(1, 1), Size(1, 1), EVEN, 0)
+
+
 def test_a_job_goes_to_the_smallest_node_that_holds_all_of_it():
     tasks = place(room(9, 4, 3), "a", (), Size(1, 2), EVEN, 0)
     assert tasks and [t.node for t in tasks] == ["n1"] * 4

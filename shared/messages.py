@@ -420,13 +420,17 @@ class Phases(Part, frozen=True, kw_only=True):
 
 
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):
-    """The generation trains. `pause_s`: last update of the one before to first of this, on the ps' clocks."""
+    """The generation trains. `pause_s`: last update of the one before to first of this, on the ps' clocks.
+
+    `learning_rate`: with which it trains; None where the program has a schedule of its own.
+    """
 
     step: NotNegative
     samples: NotNegative
     previous: NotNegative | None = None
     pause_s: Seconds | None = None
     phases: Phases = Phases()
+    learning_rate: float | None = None
 
     def ordinal(self) -> str:
         return str(self.step)

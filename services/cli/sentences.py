@@ -130,11 +130,12 @@ def _saved(m: CheckpointSaved) -> str:
 
 
 def _resumed(m: TrainingResumed) -> str:
+    rate = "" if m.learning_rate is None else f", learning rate {m.learning_rate:.4g}"
     if m.pause_s is None:
-        return f"generation {m.generation} trains, from step {m.step}"
+        return f"generation {m.generation} trains, from step {m.step}{rate}"
     p = m.phases
     phases = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
-    return f"generation {m.generation} trains on from step {m.step} after a pause of {m.pause_s:.2f} s ({phases})"
+    return f"generation {m.generation} trains on from step {m.step} after a pause of {m.pause_s:.2f} s ({phases}){rate}"
 
 
 def _progress(m: ProgressReported) -> str:

@@ -86,7 +86,7 @@ class Chief:
     def begin(self, order: Begin) -> None:
         started = time.monotonic()
         last_s = self._restore(order.path)
-        self._settle_rate()
+        settled = self._settle_rate()
         restored = time.monotonic()
         self._go(int(self.built.meter.step))
         self._await_first()
@@ -99,6 +99,7 @@ class Chief:
                 pause_s=max(first_s - last_s, 0.0) if last_s else None,
                 restore_s=restored - started,
                 first_step_s=time.monotonic() - restored,
+                learning_rate=settled,
             )
         )
 
@@ -110,13 +111,15 @@ class Chief:
         self.built.meter.first_s.assign(0.0)
         return float(self.built.meter.last_s)
 
-    def _settle_rate(self) -> None:
-        """Set the rate of this generation; a schedule of the program's own is left alone."""
+    def _settle_rate(self) -> float | None:
+        """Set and return the rate of this generation; a schedule of the program's own is left alone (None)."""
         request, optimizer = self.assignment.request, self.built.optimizer
         share = rate.of_batch(request.learning_rate, self.assignment.batch, request.batch.start)
         share *= rate.of_workers(request.rate_with_workers, self.workers, request.workers.start)
-        if isinstance(optimizer.learning_rate, keras.Variable):
-            optimizer.learning_rate = self.rate * share
+        if not isinstance(optimizer.learning_rate, keras.Variable):
+            return None
+        optimizer.learning_rate = self.rate * share
+        return float(optimizer.learning_rate)
 
     def _go(self, steps: int) -> None:
         self.reported = self.saved = time.monotonic()

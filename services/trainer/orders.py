@@ -80,13 +80,17 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
 
 
 class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
-    """The first update is applied. `pause_s` by the ps' clocks; None where nothing ran before."""
+    """The first update is applied. `pause_s` by the ps' clocks; None where nothing ran before.
+
+    `learning_rate`: of this generation; None where the program has a schedule of its own.
+    """
 
     step: int
     samples: int
     pause_s: float | None
     restore_s: float
     first_step_s: float
+    learning_rate: float | None = None
 
 
 class Progress(Line, frozen=True, kw_only=True, tag="progress"):

@@ -27,7 +27,7 @@ from shared.messages import (
 logger = structlog.get_logger()
 JOB = ("job", "namespace", "uid")
 TASK = (*JOB, "pod", "pod_uid", "role", "serial")
-LOGGED = ("step", "pause_s", "final", "outcome")
+LOGGED = ("step", "pause_s", "learning_rate", "final", "outcome")
 M = TypeVar("M", bound=JobMessage)
 
 
@@ -92,6 +92,7 @@ class Voice:
                 restore_s=word.restore_s,
                 first_step_s=word.first_step_s,
             ),
+            learning_rate=word.learning_rate,
         )
 
     async def progress(self, generation: int, word: Progress, usage: tuple[TaskUsage, ...]) -> None:

@@ -54,6 +54,8 @@ def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:
 
     assert "a pause of 0.50 s (drain 0.00, save" in sentence(resumed)
     assert sentence(msgspec.structs.replace(resumed, pause_s=None)) == "generation 2 trains, from step 11"
+    told = sentence(msgspec.structs.replace(resumed, pause_s=None, learning_rate=0.2828427))
+    assert told == "generation 2 trains, from step 11, learning rate 0.2828"
 
 
 def test_only_a_chief_has_something_to_prepare_that_takes_time() -> None:

@@ -91,7 +91,9 @@ def one_of_each() -> list[Message]:
         abandoned(),
         TaskUpdated(**TASK, resources=Resources(cpu=2.0), revision=6),
         CheckpointSaved(**JOB, step=10, samples=320, path="/c/gen-2/ckpt-10", seconds=0.5, drain_s=0.25, final=True),
-        TrainingResumed(**JOB, step=11, samples=352, previous=1, pause_s=0.5, phases=Phases(drain_s=0.25)),
+        TrainingResumed(
+            **JOB, step=11, samples=352, previous=1, pause_s=0.5, phases=Phases(drain_s=0.25), learning_rate=0.1
+        ),
         ProgressReported(
             **JOB,
             step=20,

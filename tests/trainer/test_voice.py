@@ -12,7 +12,7 @@ from shared.bus import Bus
 from shared.messages import CheckpointSaved, GenerationPrepared, JobFinished, Message, TrainingResumed
 from tests.trainer.builders import JOB, spec
 
-WORD = Resumed(step=11, samples=352, pause_s=0.9, restore_s=0.2, first_step_s=0.1)
+WORD = Resumed(step=11, samples=352, pause_s=0.9, restore_s=0.2, first_step_s=0.1, learning_rate=0.05)
 FAR = Progress(step=90, epoch=1, samples=2880, total_samples=9000, samples_per_second=5.0, loss=None)
 
 
@@ -33,6 +33,7 @@ async def test_a_pause_is_told_in_its_phases_the_first_two_by_the_generation_tha
 
     assert (fact.phases.drain_s, fact.phases.save_s) == (0.2, 0.4)
     assert (fact.phases.restore_s, fact.phases.first_step_s) == (0.2, 0.1)
+    assert fact.learning_rate == 0.05
     assert await said(bus, TrainingResumed) == fact
 
 

@@ -61,7 +61,10 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pairs of devices and batch a job may have. `device_batch_max`: what one device's memory holds."""
+    """Which pairs of devices and batch a job may have. `device_batch_max`: what one device's memory holds.
+
+    `first`: with ps, the only batch of a device as long as no speed tells what another would gain.
+    """
 
     batch_min: int
     batch_max: int
@@ -69,6 +72,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     devices_max: int
     devices_min: int = 1
     split: bool = True
+    first: int | None = None
 
     @property
     def reference(self) -> int:
@@ -107,6 +111,9 @@ def _device_batches(limits: Limits, k: Ints) -> tuple[Ints, Ints]:
     """The smallest and the largest batch of one device, by k."""
     if limits.split:
         return -(-limits.batch_min // k), np.minimum(limits.batch_max // k, limits.device_batch_max)
+    if limits.first is not None:
+        only = np.full_like(k, min(limits.first, limits.reference))
+        return only, only
     return np.full_like(k, limits.batch_min), np.full_like(k, limits.reference)
 
 

@@ -17,7 +17,8 @@ It also makes the trim by feasibility what it is: the longest prefix with L_j <=
 Our reconstruction: a job that no pair suits is passed over; among equal sums a job keeps what it has. As a policy a
 device is a worker; ps follow in the ratio of the start; jobs whose workers want GPUs share these, the others the cores
 (in the largest unit that divides every task), with ps and chief in the price; `priority` comes before arrival; nothing
-changes while nobody waits and the sum would rise by less than `KEEP`. A request cannot be dropped, so it waits.
+changes while nobody waits and the sum would rise by less than `KEEP`. A request cannot be dropped, so it waits. Beside
+ps, where a batch is one worker's whatever their number, it starts as asked and changes once a speed was seen.
 """
 
 from __future__ import annotations
@@ -194,14 +195,15 @@ def _scale_now(job: JobSeen, timing: Timing, limits: Limits) -> float:
 
 
 def limits_of(job: JobSeen) -> Limits:
-    request = job.request
+    request, served = job.request, job.start.ps > 0
     return Limits(
         batch_min=request.batch.min,
         batch_max=request.batch.max,
         device_batch_max=request.device_batch_max or request.batch.max,
         devices_max=job.most.workers,
         devices_min=job.least.workers,
-        split=job.start.ps == 0,
+        split=not served,
+        first=request.batch.start if served and not job.observed else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from services.allocator.models.scalability import Limits, Speed, Timing, fitted, prior, scale_table
 
@@ -43,6 +44,12 @@ def test_one_device_with_its_largest_batch_is_the_measure_of_all():
 def test_with_ps_a_batch_is_one_workers_own():
     table = scale_table(TRUE.rate, Limits(batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False))
     assert table.batches.tolist() == [48, 48, 48, 48]
+
+
+def test_with_ps_the_first_batch_is_the_only_one_while_nothing_was_seen():
+    first = Limits(batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False, first=32)
+    assert scale_table(TRUE.rate, first).batches.tolist() == [32, 32, 32, 32]
+    assert scale_table(TRUE.rate, replace(first, first=64)).batches.tolist() == [48, 48, 48, 48]
 
 
 def test_a_gang_floor_leaves_fewer_devices_out():

@@ -168,6 +168,15 @@ def test_ps_follow_the_workers_in_the_ratio_of_the_start_and_are_paid_for():
     assert wanted(elastic_batch(nodes(cpu=13), [served()], 0.0)) == {"a": (2, 4, 32)}
 
 
+def test_beside_ps_a_batch_starts_as_asked_and_changes_once_a_speed_tells_what_that_gains():
+    asked = served(batch=Span(start=32, min=16, max=64))
+    assert wanted(elastic_batch(nodes(cpu=13.5), [asked], 0.0)) == {"a": (3, 5, 32)}
+    unheard = running(asked, workers=5, batch=32)
+    assert wanted(elastic_batch(nodes(), [unheard], 0.0))["a"][2] == 32
+    (want,) = elastic_batch(nodes(cpu=0), [replace(unheard, observed=(Observed(3, 5, 32, 1000.0),))], 0.0)
+    assert (want.workers, want.batch) == (5, 64) and want.faster is not None and want.faster > 1.05
+
+
 def test_little_gain_is_no_reason_to_stop_anybody():
     slow = tuple(Observed(0, k, 32 * k, 100.0 * (1 + 0.003 * k)) for k in (1, 4, 8, 12, 15))
     old = running(ringed(), workers=15, batch=480, observed=slow)
@@ -216,7 +225,7 @@ def test_the_allocator_gives_what_the_programme_found_and_takes_it_back_when_ano
     }
     story = Story().hear(node(cpu=8), accepted(request("first", **flexible)))
     decision = story.decided()
-    assert (size(decision), decision.batch) == ((1, 6), 64)
+    assert (size(decision), decision.batch) == ((1, 6), 32)
     story.hear(resumed(1, job="first"), accepted(request("second", **flexible), uid=2))
     decision = story.decided()
     assert (decision.job, size(decision)) == ("first", (1, 2))

@@ -133,13 +133,13 @@ def _resized(
 ) -> Verdict:
     size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules, want.faster)
     if _grows(size, want) and not gain.pays:
-        return Verdict(why=f"{want.ps} ps and {want.workers} workers do not pay: {gain.told()}")
+        return Verdict(why=f"{_told(runs, want)} do not pay: {gain.told()}")
     held = wished(wish, want.size, want.batch, now, cause, want.sizes)
     if _unheard(job, now):
         return Verdict(why="waits for its speed at the size that it has", wish=held)
     due = due_s(held, job.resumed_s, rules)
     if now < due:
-        told = f"will have {want.ps} ps and {want.workers} workers, if still so: {want.reason}"
+        told = f"will have {_told(runs, want)}, if still so: {want.reason}"
         return Verdict(why=told, wake_s=due, wish=held)
     side_by_side = gathered if want.ps == 0 else place
     anew, sizes = side_by_side if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
@@ -190,6 +190,11 @@ def _unheard(job: Job, now: float) -> bool:
 
 def _grows(size: Size, want: Want) -> bool:
     return want.ps >= size.ps and want.workers >= size.workers
+
+
+def _told(runs: AllocationDecided, want: Want) -> str:
+    size = f"{want.ps} ps and {want.workers} workers"
+    return size if want.batch == runs.batch else f"{size} with batch {want.batch}"
 
 
 def _lost_size(want: Want, why: str) -> Alternative:

@@ -19,7 +19,7 @@ from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.elastic_batch import EQUAL, Options, Pick, autoscale, elastic_batch, optimise, trimmed
 from shared.messages import Resources, RoleResources, Span, TaskPlan
-from tests.allocator.builders import Story, accepted, node, request, resumed, size, span
+from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, progress, request, resumed, size, span
 
 NONE = -math.inf
 SCALES = st.one_of(st.just(NONE), st.floats(-2.0, 9.0), st.integers(0, 3).map(float))
@@ -229,3 +229,15 @@ def test_the_allocator_gives_what_the_programme_found_and_takes_it_back_when_ano
     story.hear(resumed(1, job="first"), accepted(request("second", **flexible), uid=2))
     decision = story.decided()
     assert (decision.job, size(decision)) == ("first", (1, 2))
+
+
+def test_a_change_of_nothing_but_the_batch_is_a_generation_of_the_same_tasks():
+    asked = request(policy="elastic-batch", batch=span(32, most=64), ps=span(1), workers=span(1))
+    story = Story(replace(AT_ONCE, window_s=2.0, max_delay_s=30.0)).hear(node(cpu=3), accepted(asked))
+    first = story.decided()
+    assert (size(first), first.batch) == ((1, 1), 32)
+    story.hear(node(cpu=3, free=0, own=own("mnist", *first.tasks)), resumed(1))
+    assert story.hear(progress(1, done=100, total=100_000, speed=10)).decide() == ()
+    assert story.why().startswith("will have 1 ps and 1 workers with batch 64, if still so")
+    changed = story.decided(after_s=3.0)
+    assert (changed.tasks, changed.batch, changed.generation) == (first.tasks, 64, 2)

@@ -1,4 +1,4 @@
-"""Policies on real training, batch and learning rate included: `make bench-live` (about 10 minutes).
+"""Policies on real training, batch and learning rate included: `make bench-live` (about 11 minutes).
 
 Two nodes of a core; a stranger has one of them until `LEAVE_S` after the start. One job for each policy, each on a
 stack of its own whose own policy is `static`: the first job names none, the others name theirs. All may grow in ps, in
@@ -7,8 +7,9 @@ trainer told (`TrainingResumed.learning_rate`); the rule beside it is worked out
 
     rate = 0.1 sqrt(batch / 32) bound(workers) / bound(1)                            (`services/trainer/rate.py`)
 
-`dike` and `dlrover` never choose a batch, as in their papers; the trainer measures no gradient noise, so that to `weir`
-an example teaches the same in every batch of the range that the person gave.
+`dike` and `dlrover` choose no batch. `dlrover` watches a generation for a minute and takes its first pause for half of
+one, so that it leaves much shorter jobs than this as they are. The trainer measures no gradient noise: to `weir`, as to
+`elastic-batch`, an example teaches the same in every batch of the range that the person gave.
 """
 
 from __future__ import annotations

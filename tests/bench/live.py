@@ -1,4 +1,4 @@
-"""Policies on real training, batch and learning rate included: `make bench-live` (about 11 minutes).
+"""Policies on real training, batch and learning rate included: `make bench-live` (about 12 minutes).
 
 Two nodes of a core; a stranger has one of them until `LEAVE_S` after the start. One job for each policy, each on a
 stack of its own whose own policy is `static`: the first job names none, the others name theirs. All may grow in ps, in
@@ -45,7 +45,7 @@ from tests.flow.stage import Scene
 CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1, memory_gib: 8}\n"
 TAKEN = "node-2"
 POLICIES = tuple(os.environ.get("BENCH_POLICIES", "dike,dlrover,elastic-batch,weir").split(","))
-EPOCHS = int(os.environ.get("BENCH_EPOCHS", "100"))
+EPOCHS = int(os.environ.get("BENCH_EPOCHS", "90"))
 LEAVE_S = 40.0
 PATIENCE_S = 600.0
 RATE, START = 0.1, 32

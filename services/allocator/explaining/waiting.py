@@ -99,23 +99,31 @@ def _own(state: State, key: str) -> tuple[Trains, ...]:
 def _in_time(
     state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, Wish]
 ) -> tuple[float, AllocationDecided] | None:
-    return _awake(state, key, now, rules, wishes) or _later(state, key, now, rules)
+    """By the allocator's timers; or once the policy itself, whose own times have none, wants more."""
+    found = _awake(state, key, now, rules, wishes)
+    if found is not None:
+        return found
+    look_s = _wants_more_s(state, key, now, rules)
+    return None if look_s is None else _awake(state, key, now, rules, wishes, look_s)
 
 
 def _awake(
-    state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, Wish]
+    state: State, key: str, now: float, rules: Rules, wishes: Mapping[str, Wish], look_s: float = 0.0
 ) -> tuple[float, AllocationDecided] | None:
-    """As the allocator wakes: each time that it asked for, until it gives the job more."""
+    """As the allocator wakes, each time that it asked for, and at `look_s`, until it gives the job more. What others
+    are given meanwhile, they have; but it does not come true.
+    """
     job = state.jobs[key]
     for _ in range(WAKES):
         found = decide(state, now, rules, wishes)
         given, wishes = given_more(found, job), found.wishes
         if given is not None:
             return now, given
+        later = [at_s for at_s in (found.wake_s, look_s) if at_s is not None and at_s > now]
         if found.actions:
             state = said(state, found.actions, now)
-        elif found.wake_s is not None and found.wake_s > now:
-            now = found.wake_s
+        elif later:
+            now = min(later)
         else:
             return None
         if key not in state.jobs:
@@ -123,16 +131,15 @@ def _awake(
     return None
 
 
-def _later(state: State, key: str, now: float, rules: Rules) -> tuple[float, AllocationDecided] | None:
-    """Where no timer of the allocator's, but the policy itself counts: to the second, and the window on top."""
+def _wants_more_s(state: State, key: str, now: float, rules: Rules) -> float | None:
+    """To the second, when no timer of the allocator's counts. Whether it is given it then is another matter."""
     job, at_once = state.jobs[key], without_timers(rules)
 
-    def given(seconds: int) -> AllocationDecided | None:
-        return given_more(decide(state, now + seconds, at_once), job)
+    def wants_more(seconds: int) -> bool:
+        return given_more(decide(state, now + seconds, at_once), job) is not None
 
-    seconds = least(LONGEST_S, lambda s: given(s) is not None)
-    found = None if seconds is None else given(seconds)
-    return (now + (seconds or 0) + rules.window_s, found) if found else None
+    seconds = least(LONGEST_S, wants_more)
+    return None if seconds is None else now + seconds
 
 
 # ---------------------------------------------------------------- a report that has not come

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from services.allocator.decide import decide
-from services.allocator.explaining.aftermath import amount, given_more, held, outcome, said
+from services.allocator.explaining.aftermath import amount, given_more, held, outcome, said, trained
 from services.allocator.explaining.change import Reports, Settles, Trains, Waits, changed
 from services.allocator.explaining.explain import explained
 from services.allocator.explaining.explanation import Explanation, Means
 from services.allocator.explaining.history import Moment
-from services.allocator.explaining.waiting import grounds
+from services.allocator.explaining.waiting import grounds, heard
 from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
+from services.allocator.state import State
 from tests.allocator.builders import AT_ONCE
 from tests.allocator.fuzz.world import World
 
 STEPS, EXAMPLES = 24, 12
+LOOKS = 64
 BY_ITSELF = (Waits, Settles, Trains, Reports)
 SHAPE, STORY = (st.binary(min_size=size, max_size=size) for size in (12, 2 * STEPS))
+
+ROOM_TAKEN_FIRST = (
+    bytes([0, 0, 0, 0, 0, 9, 88, 0, 0, 0, 0, 0]),
+    bytes([*[0] * 20, 4, 0, 1, 0, 0, 0, 0, 0, 28, 0, 231, 208, *[0] * 14, 1, 0]),
+)
+"""Of three jobs one has lost its chief, which is replaced where another one would grow, before that is due."""
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.tuples(st.booleans(), SHAPE, STORY))
+@example((False, *ROOM_TAKEN_FIRST))
 def test_what_would_help_helps(policy: str, drawn: tuple[bool, bytes, bytes]) -> None:
     at_once, shape, story = drawn
     world = World(msgspec.structs.replace(AT_ONCE if at_once else Rules(), policy=policy), shape)
@@ -42,23 +51,39 @@ def test_what_would_help_helps(policy: str, drawn: tuple[bool, bytes, bytes]) ->
 
 def helps(there: Moment, key: str, rules: Rules, means: Means) -> bool:
     """By deciding once more, with what is said to be otherwise."""
-    job, by_hand = there.state.jobs[key], [c for c in means.changes if not isinstance(c, BY_ITSELF)]
+    job, now, by_hand = there.state.jobs[key], there.at_s, [c for c in means.changes if not isinstance(c, BY_ITSELF)]
     assert (means.gives.gpu, means.gives.cpu) >= amount(held(job))[:2]
     flies = job.coming is not None and not isinstance(means.changes[0], Waits)  # a lost task is replaced at once
     assert not flies or Trains(job=key, generation=job.coming or 0) in means.changes
     if by_hand:
-        states = [changed(state, key, by_hand) for _, state in grounds(there.state, key, there.at_s, rules)]
-        return any(outcome(state, key, there.at_s, rules).given for state in states)
-    only = means.changes[0] if len(means.changes) == 1 else None
-    return grows_at(there, key, rules, only.until_s) if isinstance(only, Waits) else True
+        states = [changed(state, key, by_hand) for _, state in grounds(there.state, key, now, rules)]
+        return any(outcome(state, key, now, rules).given for state in states)
+    state, until_s = come_true(there, key, means), next((c.until_s for c in means.changes if isinstance(c, Waits)), now)
+    if any(isinstance(change, Settles) for change in means.changes):
+        return outcome(state, key, now, rules).given is not None
+    return grows_by(msgspec.structs.replace(there, state=state), key, rules, until_s)
 
 
-def grows_at(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
-    """As the allocator looks: now, when the wish has to begin at the latest, and then."""
-    state, wishes, job = there.state, there.wishes, there.state.jobs[key]
-    for now in (there.at_s, max(there.at_s, until_s - rules.window_s), until_s):
+def come_true(there: Moment, key: str, means: Means) -> State:
+    """What comes by itself, but time."""
+    settles = any(isinstance(change, Settles) for change in means.changes)
+    flights = [change.job for change in means.changes if isinstance(change, Trains)]
+    state = trained(there.state, there.at_s, None if settles else flights) if settles or flights else there.state
+    return heard(state, key, there.at_s, *(change for change in means.changes if isinstance(change, Reports)))
+
+
+def grows_by(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
+    """As the allocator looks: now, when it wakes, when the wish has to begin at the latest, and then; and again
+    whenever it has said something.
+    """
+    state, wishes, now, job = there.state, there.wishes, there.at_s, there.state.jobs[key]
+    for _ in range(LOOKS):
         found = decide(state, now, rules, wishes)
         if given_more(found, job):
             return True
         state, wishes = said(state, found.actions, now), found.wishes
+        later = [s for s in (found.wake_s, until_s - rules.window_s, until_s) if s is not None and now < s <= until_s]
+        if not found.actions and not later:
+            return False
+        now = now if found.actions else min(later)
     return False

@@ -6,11 +6,13 @@ from msgspec.structs import replace
 
 from services.allocator.explaining.change import Reports, Settles, Trains, Waits
 from services.allocator.rules import Rules
+from shared.messages import AllocationDecided
 from tests.allocator.builders import (
     AT_ONCE,
     Story,
     abandoned,
     accepted,
+    exited,
     node,
     own,
     progress,
@@ -48,6 +50,25 @@ def test_a_wish_that_was_held_for_a_while_is_held_for_the_rest_only():
     heard_s = story.now
     story.hear(progress(1, done=1, total=10**6, speed=10), after_s=3.0).decide()
     assert until_s(story) == heard_s + 5.0
+
+
+def test_room_that_another_job_takes_before_it_is_time_is_not_waited_for():
+    """A chief that ended well is replaced, as its job is not over after all, before the wish has been held for long."""
+    story = running(Story(replace(PATIENT, cooldown_s=0.0, finish_s=10.0)))
+    chief, *others = _second_of_four(story).tasks
+    story.hear(replace(exited(chief, 0, "Completed"), job="second", uid=2, pod="second-chief-0"))
+    story.hear(node("n2", cpu=4, free=2, own=own("second", *others)), after_s=9.0).decide()
+    assert story.why() == "will have 2 ps and 2 workers, if still so: free resources exist"
+    assert ["waits"] not in kinds(why(story))
+    assert story.decided(after_s=1.0).job == "second"
+    assert story.decide(after_s=1.0) == () and story.why() == "no node has room for another worker"
+
+
+def _second_of_four(story: Story) -> AllocationDecided:
+    """Another job trains on three of a node's four cores."""
+    first = story.hear(node("n2", cpu=4), accepted(request("second", ps=span(1), workers=span(1)), uid=2)).decided()
+    story.hear(node("n2", cpu=4, free=1, own=own("second", *first.tasks)), resumed(1, job="second", uid=2))
+    return first
 
 
 def test_after_an_abandoned_generation_it_is_the_pause_that_is_waited_for():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from msgspec.structs import replace
 
 from services.allocator.job import Observed
@@ -62,6 +65,14 @@ def test_a_job_that_may_not_grow_yet_keeps_a_size_between_two_steps():
     seen = (*had.observed, Observed(1, 3, 32, 200.0), Observed(1, 4, 32, 390.0))
     three = replace(had, size=Size(1, 3), tasks=(*had.tasks, *more), observed=seen)
     assert workers(weir([node(4.0)], [three], 0.0)) == {"one": 3}
+
+
+@pytest.mark.parametrize("said", [1e300, math.inf, math.nan, 1e-300])
+def test_a_speed_that_cannot_be_true_counts_as_the_one_that_the_model_expects(said):
+    had = running("one", 10_000)
+    unheard, odd = (replace(had, observed=(*told, had.observed[1])) for told in ((), (Observed(1, 1, 32, said),)))
+    other = running("other", 20_000)
+    assert workers(weir([node(2.0)], [odd, other], 0.0)) == workers(weir([node(2.0)], [unheard, other], 0.0))
 
 
 def test_a_batch_that_teaches_little_is_left_however_many_examples_a_second_it_does():

@@ -21,7 +21,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="what"):
 
 
 class Waits(Change, frozen=True, kw_only=True, tag="waits"):
-    """Nothing, but that it is a certain time (seconds since 1970)."""
+    """Nothing, but that it is a certain time (seconds since 1970).
+
+    The allocator looks when its timers say so. A policy's own times have no timer: there somebody's report, or any
+    other fact, has to make it look. Where one comes earlier, the policy may have changed its mind meanwhile.
+    """
 
     until_s: float
 

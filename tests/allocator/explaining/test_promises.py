@@ -13,7 +13,7 @@ from services.allocator.explaining.change import Reports, Settles, Trains, Waits
 from services.allocator.explaining.explain import explained
 from services.allocator.explaining.explanation import Explanation, Means
 from services.allocator.explaining.history import Moment
-from services.allocator.explaining.waiting import grounds, heard
+from services.allocator.explaining.waiting import LONGEST_S, grounds, heard
 from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.state import State
@@ -73,16 +73,24 @@ def come_true(there: Moment, key: str, means: Means) -> State:
 
 
 def grows_by(there: Moment, key: str, rules: Rules, until_s: float) -> bool:
-    """As the allocator looks: now, when it wakes, when the wish has to begin at the latest, and then; and again
-    whenever it has said something.
+    """By the allocator's timers; or, as a policy's own time has none, if something makes it look once more: when the
+    wish has to begin at the latest, or at any other second. More is not promised: a policy may change its mind, and
+    back, between two looks, and then it counts when somebody has looked.
     """
+    seconds = min(LONGEST_S, max(0, int(until_s - there.at_s)))
+    looks = (until_s, until_s - rules.window_s, *(there.at_s + n for n in range(seconds + 1)))
+    return any(grows(there, key, rules, look_s, until_s) for look_s in looks)
+
+
+def grows(there: Moment, key: str, rules: Rules, look_s: float, until_s: float) -> bool:
+    """As the allocator looks: now, when it wakes, at these times, and again whenever it has said something."""
     state, wishes, now, job = there.state, there.wishes, there.at_s, there.state.jobs[key]
     for _ in range(LOOKS):
         found = decide(state, now, rules, wishes)
         if given_more(found, job):
             return True
         state, wishes = said(state, found.actions, now), found.wishes
-        later = [s for s in (found.wake_s, until_s - rules.window_s, until_s) if s is not None and now < s <= until_s]
+        later = [s for s in (found.wake_s, look_s, until_s) if s is not None and now < s <= until_s]
         if not found.actions and not later:
             return False
         now = now if found.actions else min(later)

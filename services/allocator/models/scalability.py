@@ -112,8 +112,8 @@ def _device_batches(limits: Limits, k: Ints) -> tuple[Ints, Ints]:
     if limits.split:
         return -(-limits.batch_min // k), np.minimum(limits.batch_max // k, limits.device_batch_max)
     if limits.first is not None:
-        only = np.full_like(k, min(limits.first, limits.reference))
-        return only, only
+        only = max(limits.batch_min, min(limits.first, limits.reference))
+        return np.full_like(k, only), np.full_like(k, min(only, limits.reference))
     return np.full_like(k, limits.batch_min), np.full_like(k, limits.reference)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.placing.placement import Room, Size, fits, ladder
+from services.allocator.placing.amounts import fits
+from services.allocator.placing.placement import Room, Size, ladder
 from services.allocator.placing.quota import gang, growth, shortage, too_small
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.policies import Want

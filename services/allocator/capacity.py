@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.kept import MOST, Kept
-from services.allocator.placing.placement import Node, less
-from services.allocator.placing.quota import Quota, together
+from services.allocator.placing.amounts import larger, less, plus, together
+from services.allocator.placing.placement import Node
+from services.allocator.placing.quota import Quota
 from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskPlan
 
@@ -71,7 +72,7 @@ def _of_job(job: Job, listed: Pods) -> tuple[TaskPlan, ...]:
     decided = [decision for decision in (job.runs, job.flies) if decision and not _pods(decision) <= listed]
     for task in (task for decision in decided for task in decision.tasks):
         before = wanted.get(task.serial)
-        wanted[task.serial] = replace(task, resources=_most(before.resources, task.resources)) if before else task
+        wanted[task.serial] = replace(task, resources=larger(before.resources, task.resources)) if before else task
     return tuple(task for task in wanted.values() if job.exit_of(task) is None)
 
 
@@ -114,15 +115,5 @@ _node, _listed, _has, _pods = Kept(_plain_node), Kept(_own_pods), Kept(_own_reso
 
 
 def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:
-    free, back = less(node.free, less(wants, has)), _plus(node.returning, less(has, wants))
+    free, back = less(node.free, less(wants, has)), plus(node.returning, less(has, wants))
     return Node(node.name, free, node.allocatable, node.open, node.hosts | {job}, back)
-
-
-def _most(one: Resources, other: Resources) -> Resources:
-    return Resources(
-        cpu=max(one.cpu, other.cpu), memory_gib=max(one.memory_gib, other.memory_gib), gpu=max(one.gpu, other.gpu)
-    )
-
-
-def _plus(one: Resources, other: Resources) -> Resources:
-    return Resources(cpu=one.cpu + other.cpu, memory_gib=one.memory_gib + other.memory_gib, gpu=one.gpu + other.gpu)

@@ -15,9 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
-from services.allocator.explaining.change import plus
 from services.allocator.job import OF_JOB, Job
-from services.allocator.placing.placement import less
+from services.allocator.placing.amounts import less, plus, together
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
 from shared.messages import (
@@ -139,15 +138,12 @@ def _listing(node: CapacityChanged, own: Iterable[OwnPod]) -> CapacityChanged:
     pods = tuple(own)
     if pods == node.own:
         return node
-    free = less(plus(node.free, whole(node.own)), whole(pods))
+    free = less(plus(node.free, all_have(node.own)), all_have(pods))
     return replace(node, own=pods, free=rounded(free))
 
 
-def whole(pods: Iterable[OwnPod]) -> Resources:
-    total = Resources()
-    for pod in pods:
-        total = plus(total, pod.resources)
-    return total
+def all_have(pods: Iterable[OwnPod]) -> Resources:
+    return together(pod.resources for pod in pods)
 
 
 def rounded(amount: Resources) -> Resources:

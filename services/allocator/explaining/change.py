@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from services.allocator.placing.amounts import plus
 from services.allocator.state import State
 from shared.messages import CapacityChanged, JobRequested, Resources, Span
 
@@ -139,10 +140,6 @@ def _widened(state: State, key: str, change: Widens) -> State:
 
 def _with_node(state: State, node: CapacityChanged) -> State:
     return replace(state, nodes=state.nodes | {node.node: node})
-
-
-def plus(one: Resources, other: Resources) -> Resources:
-    return Resources(cpu=one.cpu + other.cpu, memory_gib=one.memory_gib + other.memory_gib, gpu=one.gpu + other.gpu)
 
 
 DONE: dict[type[Change], Callable[[State, str, Any], State]] = {

@@ -13,11 +13,11 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from services.allocator.capacity import free_nodes
-from services.allocator.explaining.aftermath import DIGITS, whole
+from services.allocator.explaining.aftermath import DIGITS, all_have
 from services.allocator.explaining.bisection import least
-from services.allocator.explaining.change import Adds, AnyChange, Frees, plus
+from services.allocator.explaining.change import Adds, AnyChange, Frees
 from services.allocator.job import Job
-from services.allocator.placing.placement import less
+from services.allocator.placing.amounts import less, times, together
 from services.allocator.state import State
 from shared.messages import CapacityChanged, Resources, RoleResources
 
@@ -67,7 +67,7 @@ def open_nodes(state: State) -> set[str]:
 
 def strangers(node: CapacityChanged) -> Resources:
     """What pods that are not ours have on a node."""
-    return less(less(node.allocatable, node.free), whole(node.own))
+    return less(less(node.allocatable, node.free), all_have(node.own))
 
 
 def _on(node: str) -> Room:
@@ -104,11 +104,7 @@ def _count(bench: Asked, like: CapacityChanged) -> Adds | None:
 def largest(job: Job) -> Resources:
     """What all of the job takes at its largest, on one node."""
     sizes, request = job.request.resources or RoleResources(), job.request
-    total = sizes.chief
-    for each, count in ((sizes.ps, request.ps.max), (sizes.worker, request.workers.max)):
-        more = Resources(cpu=each.cpu * count, memory_gib=each.memory_gib * count, gpu=each.gpu * count)
-        total = plus(total, more)
-    return total
+    return together([sizes.chief, times(sizes.ps, request.ps.max), times(sizes.worker, request.workers.max)])
 
 
 def _tight(bench: Asked, enough: Resources, change: Room) -> Resources:

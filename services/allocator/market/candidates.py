@@ -23,7 +23,7 @@ from services.allocator.market.bounds import BOUNDLESS, Bounds
 from services.allocator.models.foresight import foreseen
 from services.allocator.models.history import Past, Plan, Timed, most_similar
 from services.allocator.models.iteration import Case, Model, fitted_each, grid, shares_of, throughput, usable
-from services.allocator.placing.placement import ROUNDING
+from services.allocator.placing.amounts import ROUNDING
 from shared.messages import JobRequested, Resources, Role
 
 if TYPE_CHECKING:  # the policies import this module

@@ -22,17 +22,17 @@ from services.allocator.kept import Kept, KeptEach
 from services.allocator.market.hull import Config, hulls
 from services.allocator.models.grid import Grid, filled, log_speeds
 from services.allocator.models.learning import worth
+from services.allocator.models.speed import Array, Fit
+from services.allocator.placing.amounts import ROUNDING
+from shared.messages import Resources, RoleResources, Span
 
 if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
-from services.allocator.models.speed import Array, Fit
-from shared.messages import Resources, RoleResources, Span
 
 KEPT = 4096
 CLUSTERS_KEPT = 16
 FINE = 8
 """Counts up to this are all tried, larger ones in steps of a ninth."""
-ROUNDING = 1e-9
 ALIKE = 1e-6
 """Costs that differ by less, relatively, are the same."""
 BATCHES = 9
@@ -232,10 +232,3 @@ def _worth(sizes: Array, asked: Sequence[Asked]) -> Array | float:
         different, at = np.unique(batch, return_inverse=True)
         row[:] = np.array([worth(n, float(one.batch.start), one.noise) for n in different.tolist()])[at]
     return found
-
-
-def whole(parts: Sequence[Resources]) -> Resources:
-    """All of them together."""
-    cpu = math.fsum([part.cpu for part in parts])
-    memory = math.fsum([part.memory_gib for part in parts])
-    return Resources(cpu=cpu, memory_gib=memory, gpu=sum([part.gpu for part in parts]))

@@ -15,11 +15,12 @@ from msgspec import Struct
 
 from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.market.hull import Config
-from services.allocator.market.staircase import CLUSTERS_KEPT, Staircase, beside, held_by, staircases, whole
+from services.allocator.market.staircase import CLUSTERS_KEPT, Staircase, beside, held_by, staircases
 from services.allocator.models.evidence import SPEEDS
 from services.allocator.models.learning import worth
 from services.allocator.models.programs import KEPT, modelled
 from services.allocator.models.speed import Array, Fit
+from services.allocator.placing.amounts import amounts, together
 from services.allocator.placing.placement import Size
 from shared.messages import Resources
 
@@ -63,19 +64,15 @@ class Stand(Struct, frozen=True):
 
 
 def vector(of: Resources) -> Array:
-    return np.array(_amounts(of))
+    return np.array(amounts(of))
 
 
-def _amounts(of: Resources) -> tuple[float, float, float]:
-    return of.cpu, of.memory_gib, float(of.gpu)
-
-
-held: Kept[JobSeen, Resources] = Kept(lambda job: whole([task.resources for task in job.tasks]))
+held: Kept[JobSeen, Resources] = Kept(lambda job: together([task.resources for task in job.tasks]))
 """By all its tasks."""
 
 
 all_held: KeptTogether[tuple[()], JobSeen, Resources] = KeptTogether(
-    lambda jobs: whole([held(job) for job in jobs if job.tasks])
+    lambda jobs: together([held(job) for job in jobs if job.tasks])
 )
 
 
@@ -115,7 +112,7 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, there: Resources, step
 
 
 def _scarce(least: Config, there: Resources) -> int:
-    shares = [takes / has if has > 0 else 0.0 for takes, has in zip(_takes(least), _amounts(there), strict=True)]
+    shares = [takes / has if has > 0 else 0.0 for takes, has in zip(_takes(least), amounts(there), strict=True)]
     return shares.index(max(shares))
 
 
@@ -126,7 +123,7 @@ def _takes(config: Config) -> tuple[float, float, float]:
 @lru_cache(KEPT)
 def _spare(worker: Resources, there: Resources) -> tuple[float, ...]:
     workers = math.floor(SPARE * held_by(there, worker))
-    return tuple(amount * workers for amount in _amounts(worker))
+    return tuple(amount * workers for amount in amounts(worker))
 
 
 _best: Kept[Staircase, float] = Kept(lambda steps: max((step.speed / step.cost for step in steps), default=0.0))
@@ -143,9 +140,9 @@ def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
     """What it has, if it has workers."""
     if job.size is None or job.size.workers < 1:
         return None
-    shares = [has / all_ for has, all_ in zip(_amounts(held(job)), _amounts(there), strict=True) if all_ > 0]
+    shares = [has / all_ for has, all_ in zip(amounts(held(job)), amounts(there), strict=True) if all_ > 0]
     speed = _speed(job, job.size, fitted)
-    return Config(job.size.ps, job.size.workers, job.batch, *_amounts(held(job)), max(shares, default=0.0), speed)
+    return Config(job.size.ps, job.size.workers, job.batch, *amounts(held(job)), max(shares, default=0.0), speed)
 
 
 def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:

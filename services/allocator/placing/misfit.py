@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from services.allocator.placing.placement import Room, fits
+from services.allocator.placing.amounts import fits
+from services.allocator.placing.placement import Room
 from shared.messages import Resources, Role, RoleResources
 
 LAST = 256

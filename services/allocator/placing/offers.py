@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.placing.placement import ROUNDING, Node, Size
+from services.allocator.placing.amounts import ROUNDING, amounts
+from services.allocator.placing.placement import Node, Size
 from shared.messages import Resources
 
 if TYPE_CHECKING:  # the policies import this module
@@ -55,20 +56,16 @@ def steps(least: int, most: int) -> list[int]:
 
 def _free(cluster: Sequence[Node], job: JobSeen) -> Array:
     """Cores, GiB and devices [nodes, 3]; on a node that is closed only what the job holds there."""
-    free = {node.name: _amounts(node.free) if node.open else NOTHING for node in cluster}
+    free = {node.name: amounts(node.free) if node.open else NOTHING for node in cluster}
     for task in job.tasks:
         if task.role != "chief" and task.node in free:
-            here, more = free[task.node], _amounts(task.resources)
+            here, more = free[task.node], amounts(task.resources)
             free[task.node] = (here[0] + more[0], here[1] + more[1], here[2] + more[2])
     return np.array(list(free.values()), dtype=float).reshape(-1, 3)
 
 
-def _amounts(resources: Resources) -> tuple[float, float, float]:
-    return (resources.cpu, resources.memory_gib, float(resources.gpu))
-
-
 def _row(resources: Resources) -> Array:
-    return np.array(_amounts(resources), dtype=float)
+    return np.array(amounts(resources), dtype=float)
 
 
 def _put(free: Array, wants: Resources) -> bool:

@@ -8,49 +8,13 @@ that fits, from the wanted cpu on, is the best. What falls short of memory alone
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from services.allocator.placing.amounts import ROUNDING
 from shared.messages import Resources
 
-ROUNDING = 1e-9
-NO_MORE = Resources(cpu=0.0, memory_gib=0.0, gpu=0)
 Place = tuple[float, float, str]
 """Cores, GiB, name."""
-
-
-def fits(wants: Resources, free: Resources) -> bool:
-    return wants.cpu <= free.cpu + ROUNDING and wants.memory_gib <= free.memory_gib + ROUNDING and wants.gpu <= free.gpu
-
-
-def less(free: Resources, gone: Resources) -> Resources:
-    return Resources(
-        cpu=max(0.0, free.cpu - gone.cpu),
-        memory_gib=max(0.0, free.memory_gib - gone.memory_gib),
-        gpu=max(0, free.gpu - gone.gpu),
-    )
-
-
-def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]:
-    """How many such tasks fit, up to `most`, and what they leave: `less`, one after the other."""
-    times, cpu, memory, gpu = 0, free.cpu, free.memory_gib, free.gpu
-    want_cpu, want_memory, want_gpu = wants.cpu, wants.memory_gib, wants.gpu
-    while times < most and want_cpu <= cpu + ROUNDING and want_memory <= memory + ROUNDING and want_gpu <= gpu:
-        cpu, memory, gpu = max(0.0, cpu - want_cpu), max(0.0, memory - want_memory), gpu - want_gpu
-        times += 1
-    return times, Resources(cpu=cpu, memory_gib=memory, gpu=gpu)
-
-
-def times(wants: Resources, count: int) -> Resources:
-    """What so many such tasks want."""
-    return Resources(cpu=wants.cpu * count, memory_gib=wants.memory_gib * count, gpu=wants.gpu * count)
-
-
-def together(parts: Sequence[Resources]) -> Resources:
-    return Resources(
-        cpu=sum(part.cpu for part in parts),
-        memory_gib=sum(part.memory_gib for part in parts),
-        gpu=sum(part.gpu for part in parts),
-    )
 
 
 def rank(free: Resources, name: str) -> tuple[int, float, float, str]:

@@ -16,21 +16,9 @@ from itertools import count
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.placing.order import NO_MORE, ROUNDING, Order, fits, less, rank, taken, times, together
+from services.allocator.placing.amounts import NO_MORE, fits, less, taken, times, together
+from services.allocator.placing.order import Order, rank
 from shared.messages import Resources, Role, RoleResources, TaskPlan
-
-__all__ = [
-    "ROLES",
-    "ROUNDING",
-    "Node",
-    "Room",
-    "Size",
-    "fits",
-    "ladder",
-    "less",
-    "place",
-    "place_most",
-]
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
 FILLED: tuple[Role, ...] = ("worker", "ps", "chief")

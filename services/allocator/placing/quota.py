@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from services.allocator.placing.placement import ROLES, Room, Size, fits, less
+from services.allocator.placing.amounts import fits, less, times, together
+from services.allocator.placing.placement import ROLES, Room, Size
 from shared.messages import Cores, Namespace, NotNegative, Resources, Role, RoleResources, TaskPlan
 
 BOUNDLESS = 1 << 53  # devices, where no number of them is too large
@@ -39,7 +40,7 @@ Quotas = dict[Namespace, Quota]
 
 def gang(sizes: RoleResources, size: Size) -> Resources:
     """All tasks of a job together."""
-    return _whole([(getattr(sizes, role), size.of(role)) for role in ROLES])
+    return together(times(getattr(sizes, role), size.of(role)) for role in ROLES)
 
 
 def growth(tasks: Sequence[TaskPlan], size: Size, sizes: RoleResources, *, stretched: bool) -> Resources:
@@ -47,27 +48,14 @@ def growth(tasks: Sequence[TaskPlan], size: Size, sizes: RoleResources, *, stret
 
     `sizes`: of its new tasks, and of those that stand, if they are to be `stretched`.
     """
-    more = [(getattr(sizes, role), max(0, size.of(role) - len(_of(tasks, role)))) for role in ROLES]
+    more = [times(getattr(sizes, role), max(0, size.of(role) - len(_of(tasks, role)))) for role in ROLES]
     stay = [task for role in ROLES for task in _of(tasks, role)[: size.of(role)]] if stretched else []
-    return _whole([*more, *((less(getattr(sizes, task.role), task.resources), 1) for task in stay)])
+    return together([*more, *(less(getattr(sizes, task.role), task.resources) for task in stay)])
 
 
 def _of(tasks: Sequence[TaskPlan], role: Role) -> list[TaskPlan]:
     """The oldest first: these stay."""
     return sorted((task for task in tasks if task.role == role), key=lambda task: task.serial)
-
-
-def _whole(parts: Sequence[tuple[Resources, int]]) -> Resources:
-    """Of each so many."""
-    return together([Resources(cpu=r.cpu * n, memory_gib=r.memory_gib * n, gpu=r.gpu * n) for r, n in parts])
-
-
-def together(parts: Sequence[Resources]) -> Resources:
-    return Resources(
-        cpu=math.fsum(part.cpu for part in parts),
-        memory_gib=math.fsum(part.memory_gib for part in parts),
-        gpu=sum(part.gpu for part in parts),
-    )
 
 
 def shortage(room: Room, job: str, wants: Resources) -> str:

@@ -30,7 +30,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from services.allocator.placing.placement import Node, Size, fits, less
+from services.allocator.placing.amounts import fits, less
+from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.yardstick.candidate import Candidate, Kind, total
 from services.allocator.yardstick.fits import Quiet, converged_epoch, speed_model

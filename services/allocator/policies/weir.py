@@ -30,9 +30,9 @@ from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.auction import NONE, granted
 from services.allocator.market.field import Field, limited
 from services.allocator.market.hull import Config
-from services.allocator.market.staircase import whole
 from services.allocator.market.stand import KEEP, Stand, all_held, held, stands_in, vector
 from services.allocator.models.speed import Array
+from services.allocator.placing.amounts import together
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from shared.messages import Alternative, Resources
@@ -69,8 +69,8 @@ def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
     closed = {node.name for node in cluster if not node.open}
     free = [node.free for node in cluster if node.open]
     if not closed:
-        return whole([*free, all_held((), jobs)])
-    return whole([*free, *(task.resources for job in jobs for task in job.tasks if task.node not in closed)])
+        return together([*free, all_held((), jobs)])
+    return together([*free, *(task.resources for job in jobs for task in job.tasks if task.node not in closed)])
 
 
 def largest(cluster: Sequence[Node]) -> Resources:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from services.allocator.placing.placement import ROUNDING
+from services.allocator.placing.amounts import ROUNDING
 from shared.messages import CapacityChanged, OwnPod, Resources
 
 

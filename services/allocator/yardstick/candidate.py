@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from services.allocator.placing.amounts import times, together
 from services.allocator.placing.placement import Size
 from services.allocator.yardstick.fits import Rate
 from shared.messages import Resources
@@ -36,9 +36,4 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 def total(parts: Iterable[tuple[Resources, int]]) -> Resources:
     """Each so many times."""
-    listed = list(parts)
-    return Resources(
-        cpu=math.fsum(one.cpu * times for one, times in listed),
-        memory_gib=math.fsum(one.memory_gib * times for one, times in listed),
-        gpu=sum(one.gpu * times for one, times in listed),
-    )
+    return together(times(one, count) for one, count in parts)

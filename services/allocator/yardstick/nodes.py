@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
 
-from services.allocator.placing.placement import Size, fits, less
+from services.allocator.placing.amounts import fits, less
+from services.allocator.placing.placement import Size
 from services.allocator.yardstick.candidate import Candidate, Kind
 from shared.messages import Resources
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 
 from services.allocator.job import Job
-from services.allocator.placing.placement import less
+from services.allocator.placing.amounts import less
 from services.allocator.seen import size_of
 from services.allocator.state import State
 from shared import subjects

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from services.allocator.market.bidding import LEAST_ELASTICITY, REACH, Bid, front, greedy, in_reach
 from services.allocator.models.history import Plan
-from services.allocator.placing.placement import ROUNDING, Size
+from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placing.placement import Size
 
 LEAST, MOST = Size(1, 1), Size(15, 60)
 

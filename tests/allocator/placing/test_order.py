@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placing.order import NO_MORE, Order, fits, less, rank, taken, times, together
+from services.allocator.placing.amounts import NO_MORE, fits, less, taken, times, together
+from services.allocator.placing.order import Order, rank
 from services.allocator.placing.placement import Node, Room, Size, place
 from shared.messages import Resources, RoleResources
 

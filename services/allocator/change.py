@@ -28,8 +28,6 @@ from shared.messages import AllocationDecided, Alternative, TaskPlan
 
 NOTHING = Size(0, 0)
 """Wanted for a job that should wait."""
-SILENT_S = 3600.0
-"""Somebody who was changed and has not said since how fast it is can be changed again after so long."""
 
 
 def in_flight(job: Job) -> Verdict | None:
@@ -77,7 +75,7 @@ def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: 
     floor = short_at_start(job, least, sizes, room, rules)
     tasks = place_most(room, job.key, (), want.size, least, sizes, job.serials)
     if tasks is None:
-        room_for = f"waits for room for a chief, {least.ps} ps and {least.workers} workers"
+        room_for = f"waits for room for a chief, {least.told()}"
         needed = [role for role in ROLES if least.of(role)]
         return Verdict(why=misfit(room, needed, sizes) or floor or room_for)
     full = len(tasks) == 1 + want.ps + want.workers
@@ -114,7 +112,7 @@ def _stays(
 def _moved(job: Job, runs: AllocationDecided, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
     """Its devices stand on several nodes though one could hold them all."""
     gain, mark = payback(seen(job, rules), want.size, want.batch, rules, want.faster), room.mark()
-    if not gain.pays or _unheard(job, now) or now < job.resumed_s + rules.cooldown_s:
+    if not gain.pays or _unheard(job, now, rules) or now < job.resumed_s + rules.cooldown_s:
         return Verdict(why=want.reason)
     tasks = gathered(room, job.key, runs.tasks, want.size, wanted_sizes(job, None, rules), job.serials)
     if tasks is None or spread(tasks) > 1:
@@ -135,7 +133,7 @@ def _resized(
     if _grows(size, want) and not gain.pays:
         return Verdict(why=f"{_told(runs, want)} do not pay: {gain.told()}")
     held = wished(wish, want.size, want.batch, now, cause, want.sizes)
-    if _unheard(job, now):
+    if _unheard(job, now, rules):
         return Verdict(why="waits for its speed at the size that it has", wish=held)
     due = due_s(held, job.resumed_s, rules)
     if now < due:
@@ -145,7 +143,7 @@ def _resized(
     anew, sizes = side_by_side if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
     mark, tasks = room.mark(), anew(room, job.key, runs.tasks, want.size, sizes, job.serials)
     if tasks is None:
-        waits = f"waits for room for {want.ps} ps and {want.workers} workers"
+        waits = f"waits for room for {want.size.told()}"
         return Verdict(why=short(job, runs, want, room, rules) or waits, wish=held)
     if want.apart is not None and spread(tasks) > 1 and _grows(size, want):
         gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart)
@@ -182,10 +180,10 @@ def _granted(
     return Verdict(why=reason, action=action)
 
 
-def _unheard(job: Job, now: float) -> bool:
+def _unheard(job: Job, now: float, rules: Rules) -> bool:
     """Has it changed since it last said how fast it is? Another change would answer no new fact, and might go back."""
     silent = job.progress is not None and job.progress.generation != job.running
-    return silent and now - job.resumed_s < SILENT_S
+    return silent and now - job.resumed_s < rules.silent_s
 
 
 def _grows(size: Size, want: Want) -> bool:
@@ -193,7 +191,7 @@ def _grows(size: Size, want: Want) -> bool:
 
 
 def _told(runs: AllocationDecided, want: Want) -> str:
-    size = f"{want.ps} ps and {want.workers} workers"
+    size = want.size.told()
     return size if want.batch == runs.batch else f"{size} with batch {want.batch}"
 
 

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 import msgspec
 
 from services.allocator.job import Observed
-from services.allocator.models.learning import worth
 from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
@@ -48,8 +47,7 @@ def payback(job: JobSeen, new: Size, batch: int, rules: Rules, faster: float | N
 def _taught(job: JobSeen, size: Size, batch: int) -> float | None:
     """Samples a second, each counted with its worth."""
     found = speed(job.observed, size, batch)
-    noise = job.progress.gradient_noise if job.progress else None
-    return found and found * worth(batch, job.request.batch.start, noise)
+    return found and found * job.worth(batch)
 
 
 def speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:

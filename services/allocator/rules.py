@@ -5,6 +5,9 @@ from __future__ import annotations
 from services.allocator.placing.quota import Quotas
 from shared import config
 
+PAUSE_S = 5.0
+"""What a resize is taken to cost until a job's own was measured."""
+
 
 class Rules(config.Common, frozen=True, kw_only=True):
     policy: str = "weir"
@@ -28,8 +31,9 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """A chief that ended well is replaced, if the job is not over so long after."""
     settle_s: float = 1.0
     """A job that lost a task shrinks only after so long: the lost pod's own room may be seen free a little later."""
-    pause_default_s: float = 5.0
-    """What a resize is taken to cost until this job's own was measured."""
+    silent_s: float = 3600.0
+    """A job that was changed, and has not said since how fast it is, may be changed again after so long."""
+    pause_default_s: float = PAUSE_S
     payback_factor: float = 1.0
     """A resize must save more than so many times its pause."""
     oom_memory_factor: float = 1.5

@@ -40,16 +40,17 @@ class Queue:
         waits = np.array([s.job.size is None for s in mine])
         alone = np.array([s.alone_s for s in mine])
         self.stays = Stays(np.array([s.job.submitted_s for s in mine]), left, done, alone, waits)
-        self.shortest_s, self.ended = np.array([s.shortest_s for s in mine]), ended(mine)
+        self.shortest_s = np.array([s.shortest_s for s in mine])
+        self.asked_s, self.work_s = everybody(self.stays, ended(mine))
         self.prices = prices(left.tolist(), elasticity(mine), [2.0**s.job.request.priority for s in mine])
 
     def urgent(self, now: float) -> list[int]:
         """Those that must not be overtaken any more."""
-        return [int(self.members[n]) for n in urgent(self.stays, self.ended, now)]
+        return [int(self.members[n]) for n in urgent(self.stays, self.asked_s, self.work_s, now)]
 
     def to_come_s(self, now: float) -> float:
         """Work that will yet be asked for."""
-        return to_come_s(*everybody(self.stays, self.ended), now)
+        return to_come_s(self.asked_s, self.work_s, now)
 
     def last(self, now: float) -> list[int]:
         """Those for which all would wait in the end."""

@@ -49,11 +49,10 @@ class Stays(NamedTuple):
     waits: NDArray[np.bool_]
 
 
-def urgent(stays: Stays, ended: Sequence[tuple[float, float]], now: float) -> list[int]:
-    """Those that wait and must not be overtaken any more, most urgent first. `ended`: (asked_s, its work) of others."""
+def urgent(stays: Stays, asked_s: Array, work_s: Array, now: float) -> list[int]:
+    """Those that wait and must not be overtaken any more, most urgent first. `asked_s`, `work_s`: of `everybody`."""
     if not stays.waits.any():
         return []
-    asked_s, work_s = everybody(stays, ended)
     limit = LENGTH * usual_s(stays, asked_s, work_s, now)
     large = float(np.quantile(work_s, SHARE)) if len(work_s) >= FEWEST else np.inf
     slack = stays.asked_s + limit - stays.alone_s - now
@@ -64,7 +63,7 @@ def urgent(stays: Stays, ended: Sequence[tuple[float, float]], now: float) -> li
 
 
 def everybody(stays: Stays, ended: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
-    """When each job was asked for that there is or was, and its whole work, by time."""
+    """When each job was asked for that there is or was, and its whole work, by time. `ended`: that of others."""
     asked_s = np.concatenate([stays.asked_s, [at for at, _ in ended]])
     work_s = np.concatenate([stays.left_s + stays.done_s, [work for _, work in ended]])
     order = np.argsort(asked_s, kind="stable")

@@ -99,10 +99,9 @@ def staircases(jobs: Sequence[tuple[JobSeen, Fit]], there: Resources, node: Reso
 
 
 def _asked(job: JobSeen, node: Resources) -> Asked:
-    asked, noise = job.request, job.progress.gradient_noise if job.progress else None
-    start = asked.batch.start
+    asked, start = job.request, job.request.batch.start
     batch = asked.batch if job.progress else Span(start=start, min=start, max=start)
-    return Asked(asked.ps, asked.workers, batch, job.sizes, noise, held_by(node, job.sizes.worker))
+    return Asked(asked.ps, asked.workers, batch, job.sizes, job.noise, held_by(node, job.sizes.worker))
 
 
 def held_by(node: Resources, wants: Resources) -> int:

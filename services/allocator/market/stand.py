@@ -17,7 +17,6 @@ from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.market.hull import Config
 from services.allocator.market.staircase import CLUSTERS_KEPT, Staircase, beside, held_by, staircases
 from services.allocator.models.evidence import SPEEDS
-from services.allocator.models.learning import worth
 from services.allocator.models.programs import KEPT, modelled
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.amounts import amounts, together
@@ -32,8 +31,6 @@ SPARE = 1 / 32
 large one pause, nor let it pause again when it has gone. Nothing, when nobody comes any more."""
 KEEP = 0.15
 """A job that would gain less than this keeps what it has."""
-PAUSE_S = 5.0
-"""What one is taken to cost until the job's own was measured."""
 
 
 class Stand(Struct, frozen=True):
@@ -133,7 +130,7 @@ def _gains(job: JobSeen, now: Config, then: Config, left: float | None) -> bool:
     """Would it gain enough by a pause to be given more? Else room would wait for it in vain."""
     if then.speed < (1.0 + KEEP) * now.speed:
         return False
-    return left is None or left / now.speed - left / then.speed > (job.pause_s or PAUSE_S)
+    return left is None or left / now.speed - left / then.speed > job.pauses_s
 
 
 def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
@@ -151,9 +148,7 @@ def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:
     nodes = len({task.node for task in job.tasks if task.role == "worker"})
     alike = [o for o in job.observed if (o.ps, o.workers, o.batch) == has and o.nodes in (None, nodes)]
     seen = alike[-1].samples_per_second if alike else 0.0
-    noise = job.progress.gradient_noise if job.progress else None
-    taught = worth(job.batch, job.request.batch.start, noise)
-    return taught * (seen if SPEEDS[0] <= seen <= SPEEDS[1] else fitted.speed(*has))
+    return job.worth(job.batch) * (seen if SPEEDS[0] <= seen <= SPEEDS[1] else fitted.speed(*has))
 
 
 def samples_left(job: JobSeen, epoch: float | None) -> float | None:

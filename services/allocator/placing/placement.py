@@ -48,6 +48,9 @@ class Size(msgspec.Struct, frozen=True, gc=False):
     def of(self, role: Role) -> int:
         return self.ps if role == "ps" else self.workers if role == "worker" else 1
 
+    def told(self) -> str:
+        return f"{self.ps} ps and {self.workers} workers"
+
 
 Question = tuple[int, Resources | None, Size, Size, RoleResources]
 """At which moment, with how much left of the quota: the largest and the least size, and that of the tasks."""

@@ -13,8 +13,10 @@ import msgspec
 
 from services.allocator.job import Learned, Observed, Reading
 from services.allocator.models.kin import Kin
+from services.allocator.models.learning import worth
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.quota import Quota
+from services.allocator.rules import PAUSE_S
 from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
 
 
@@ -41,6 +43,20 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of its namespace: what all jobs in it may hold together."""
     kin: Kin | None = None
     """What jobs of its program that are over have shown."""
+
+    @property
+    def noise(self) -> float | None:
+        """The gradient noise scale, in samples."""
+        return self.progress.gradient_noise if self.progress else None
+
+    def worth(self, batch: int) -> float:
+        """What a sample of such a batch teaches, relative to one of the first batch."""
+        return worth(batch, self.request.batch.start, self.noise)
+
+    @property
+    def pauses_s(self) -> float:
+        """What a change is taken to cost it: its own pauses as measured, `PAUSE_S` before."""
+        return PAUSE_S if self.pause_s is None else self.pause_s
 
     @property
     def start(self) -> Size:

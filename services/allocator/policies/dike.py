@@ -44,8 +44,6 @@ JOBS_KEPT = 1024
 """Models of so many are remembered."""
 PROBES = 8
 """Sizes that a job tries; its first counts."""
-PAUSE_S = 5.0
-"""What a change is taken to cost until the job's own was measured."""
 THERE_AND_BACK = 2.0
 """Pauses that a probe costs."""
 LOST = "slower, by what is known"
@@ -81,12 +79,12 @@ def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
     fit, sizes = fitted([job])[0], list(dict.fromkeys([size, *offer]))
     probe = _probe(job, fit, sizes, tried)
     best = best_of(fit, [s for s in tried if s in sizes], job.batch)
-    if probe is not None and _saved_s(job, fit, best, probe.gain) > THERE_AND_BACK * _pause_s(job):
+    if probe is not None and _saved_s(job, fit, best, probe.gain) > THERE_AND_BACK * job.pauses_s:
         return _want(
             job, probe.size, f"probe {len(tried) + 1}: expected to be {probe.gain:.0%} faster", 1.0 + probe.gain, best
         )
     gain = 0.0 if best == size else _speed(job, fit, best) / _speed(job, fit, size) - 1.0
-    if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fit, size, gain) > _pause_s(job):
+    if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fit, size, gain) > job.pauses_s:
         return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", 1.0 + gain, size)
     return _want(job, size, f"the best of {len(tried)} sizes that were tried; no other is worth a probe")
 
@@ -159,10 +157,6 @@ def _saved_s(job: JobSeen, fit: Fit, size: Size, gain: float) -> float:
         return math.inf if gain > 0 else 0.0
     left = max(0, job.progress.total_samples - job.progress.samples)
     return left / _speed(job, fit, size) * gain / (1 + gain)
-
-
-def _pause_s(job: JobSeen) -> float:
-    return PAUSE_S if job.pause_s is None else job.pause_s
 
 
 def _want(job: JobSeen, size: Size, reason: str, faster: float | None = None, kept: Size | None = None) -> Want:

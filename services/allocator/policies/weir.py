@@ -107,7 +107,7 @@ def _want(s: Stand, at: int) -> Want:
     others = tuple(_other(step, "others gain more by the same room, times what their time is worth") for step in above)
     same = (config.size, config.batch) == (s.job.size, s.job.batch)
     if s.job.size and not same and config.cost >= s.cost * (1 - 1e-9) and config.speed < (1 + KEEP) * s.speed:
-        reason = f"{_told(config.size)} would be faster by less than {KEEP:.0%}"
+        reason = f"{config.size.told()} would be faster by less than {KEEP:.0%}"
         return _said(s, s.job.size, s.job.batch, reason, others)
     want = _said(s, config.size, config.batch, _kept(above) if same else _gained(s, config), others)
     if not s.speed:
@@ -139,10 +139,6 @@ def _nowhere(s: Stand) -> Want:
 
 def _said(s: Stand, size: Size, batch: int, reason: str, others: tuple[Alternative, ...] = ()) -> Want:
     return Want(job=s.job.key, ps=size.ps, workers=size.workers, batch=batch, reason=reason, alternatives=others)
-
-
-def _told(size: Size) -> str:
-    return f"{size.ps} ps and {size.workers} workers"
 
 
 def _other(config: Config, why: str) -> Alternative:

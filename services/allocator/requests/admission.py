@@ -51,7 +51,7 @@ def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:
     least = Size(request.ps.min, request.workers.min)
     wants = gang(request.resources or RoleResources(), least)
     if why := too_small(rules.quotas.get(request.namespace), request.namespace, wants):
-        yield f"{why} (a chief, {least.ps} ps and {least.workers} workers)"
+        yield f"{why} (a chief, {least.told()})"
 
 
 def completed(request: JobRequested, rules: Rules) -> JobRequested:

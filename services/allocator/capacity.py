@@ -8,32 +8,32 @@ ended, is reserved no longer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.kept import MOST, Kept
+from services.allocator.kept import Kept, KeptTogether
 from services.allocator.placing.amounts import larger, less, plus, together
 from services.allocator.placing.placement import Node
 from services.allocator.placing.quota import Quota
 from services.allocator.state import State
-from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskPlan
+from shared.messages import AllocationDecided, CapacityChanged, OwnPod, Resources, TaskPlan
 
 HARD = ("NoSchedule", "NoExecute")
-Pods = frozenset[tuple[str, str, Resources]]
-"""(namespace, name, what it has)"""
+Pods = dict[tuple[str, str], Resources]
+"""What each has, by namespace and name."""
 
 
 def free_nodes(state: State) -> list[Node]:
     """Every node with what is neither used nor promised."""
     nodes = {name: _node(seen) for name, seen in state.nodes.items()}
-    unlisted = _unlisted(_all_listed(state))
+    unlisted = _unlisted(_listed(state))
     for job in [job for job in state.jobs.values() if job.decided]:
         for task in unlisted(job):
             if task.node in nodes:
-                has = _has(state.nodes[task.node]).get((job.request.namespace, job.pod(task)), Resources())
+                has = _own(state.nodes[task.node].own).get((job.request.namespace, job.pod(task)), Resources())
                 nodes[task.node] = _give(nodes[task.node], job.key, task.resources, has)
     return list(nodes.values())
 
@@ -44,23 +44,25 @@ def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
     """
     if not quotas:
         return {}
-    unlisted = _unlisted(_all_listed(state))
+    listed = _listed(state)
+    unlisted = _unlisted(listed)
     jobs = [job for job in state.jobs.values() if job.request.namespace in quotas]
     used: dict[str, list[Resources]] = {namespace: [] for namespace in quotas}
     ended = {(job.request.namespace, pod) for job in jobs for pod in job.exits}
-    for pod, has in (each for seen in state.nodes.values() for each in _has(seen).items()):
+    for pod, has in listed.items():
         if pod[0] in used and pod not in ended:
             used[pod[0]].append(has)
     for job in jobs:
         for task in unlisted(job):
-            own = _has(state.nodes[task.node]) if task.node in state.nodes else {}
+            own = _own(state.nodes[task.node].own) if task.node in state.nodes else {}
             has = own.get((job.request.namespace, job.pod(task)), Resources())
             used[job.request.namespace].append(less(task.resources, has))
     return {space: less(quota.most(), together(used[space])) for space, quota in quotas.items()}
 
 
-def _all_listed(state: State) -> Pods:
-    return _together(frozenset(map(_listed, state.nodes.values())))
+def _listed(state: State) -> Pods:
+    """The very same as long as no node's pods change."""
+    return _together((), [seen.own for seen in state.nodes.values()])
 
 
 def _of_job(job: Job, listed: Pods) -> tuple[TaskPlan, ...]:
@@ -69,11 +71,16 @@ def _of_job(job: Job, listed: Pods) -> tuple[TaskPlan, ...]:
     A task that two generations want has the larger of what they give it: a pod shrinks only once the later one runs.
     """
     wanted: dict[int, TaskPlan] = {}
-    decided = [decision for decision in (job.runs, job.flies) if decision and not _pods(decision) <= listed]
+    decided = [decision for decision in (job.runs, job.flies) if decision and not _all_stand(decision, listed)]
     for task in (task for decision in decided for task in decision.tasks):
         before = wanted.get(task.serial)
         wanted[task.serial] = replace(task, resources=larger(before.resources, task.resources)) if before else task
     return tuple(task for task in wanted.values() if job.exit_of(task) is None)
+
+
+def _all_stand(decision: AllocationDecided, listed: Pods) -> bool:
+    """Is every pod of a decision listed with just what was decided?"""
+    return all(listed.get(pod) == has for pod, has in _decided(decision))
 
 
 def _plain_node(seen: CapacityChanged) -> Node:
@@ -86,32 +93,22 @@ def _plain_node(seen: CapacityChanged) -> Node:
     )
 
 
-def _own_pods(seen: CapacityChanged) -> Pods:
-    return _same(frozenset([(own.namespace, own.pod, own.resources) for own in seen.own]))
-
-
-def _own_resources(seen: CapacityChanged) -> dict[tuple[str, str], Resources]:
-    return {(own.namespace, own.pod): own.resources for own in seen.own}
-
-
-def _decided_pods(decision: AllocationDecided) -> Pods:
+def _decided_pods(decision: AllocationDecided) -> list[tuple[tuple[str, str], Resources]]:
     namespace, job = decision.namespace, decision.job
-    return frozenset([(namespace, f"{job}-{task.role}-{task.serial}", task.resources) for task in decision.tasks])
+    return [((namespace, f"{job}-{task.role}-{task.serial}"), task.resources) for task in decision.tasks]
 
 
-@lru_cache(MOST)
-def _same(pods: Pods) -> Pods:
-    """The very same for equal ones: mostly a node's picture changes, and our pods on it do not."""
-    return pods
+def _own_pods(own: tuple[OwnPod, ...]) -> Pods:
+    return {(pod.namespace, pod.pod): pod.resources for pod in own}
 
 
-@lru_cache(2)
-def _together(listed: frozenset[Pods]) -> Pods:
-    return Pods().union(*listed)
+def _all_pods(nodes: Sequence[tuple[OwnPod, ...]]) -> Pods:
+    return {(pod.namespace, pod.pod): pod.resources for own in nodes for pod in own}
 
 
 _unlisted: Kept[Pods, Kept[Job, tuple[TaskPlan, ...]]] = Kept(lambda listed: Kept(partial(_of_job, listed=listed)), 2)
-_node, _listed, _has, _pods = Kept(_plain_node), Kept(_own_pods), Kept(_own_resources), Kept(_decided_pods)
+_node, _own, _decided = Kept(_plain_node), Kept(_own_pods), Kept(_decided_pods)
+_together: KeptTogether[tuple[()], tuple[OwnPod, ...], Pods] = KeptTogether(_all_pods)
 
 
 def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:

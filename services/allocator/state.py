@@ -127,8 +127,13 @@ def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: flo
 
 
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
-    others = {n: c for n, c in state.nodes.items() if n != message.node}
-    return replace(state, nodes=others if message.gone else others | {message.node: message})
+    """A node's pods are the very same ones, as long as they are equal: what is known of them is kept by that."""
+    if message.gone:
+        return replace(state, nodes={n: c for n, c in state.nodes.items() if n != message.node})
+    before = state.nodes.get(message.node)
+    if before is not None and before.own == message.own:
+        message = replace(message, own=before.own)
+    return replace(state, nodes=state.nodes | {message.node: message})
 
 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:

@@ -16,7 +16,7 @@ from itertools import count
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.placing.amounts import NO_MORE, fits, less, taken, times, together
+from services.allocator.placing.amounts import NO_MORE, fits, less, plus, taken, times
 from services.allocator.placing.order import Order, rank
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
@@ -90,7 +90,7 @@ class Room:
 
     def purse(self, job: str) -> Resources | None:
         """None: without a limit."""
-        return self.purses.get(job.partition(".")[0]) if self.purses else None
+        return self.purses.get(_space(job)) if self.purses else None
 
     def choose(self, job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE) -> str | None:
         """The best node for the first of so many more tasks: beside the job's others, else where all of them and the
@@ -100,7 +100,7 @@ class Room:
         beside = [rank(n.free, n.name) for n in homes if n.open and job in n.hosts and fits(wants, n.free)]
         if beside:
             return min(beside)[-1]
-        if rest != NO_MORE and (name := self._order.first(together((times(wants, count), rest)))):
+        if rest is not NO_MORE and (name := self._order.first(plus(times(wants, count), rest))):
             return name
         return self._for_most(wants, count)
 
@@ -144,12 +144,11 @@ class Room:
         return True
 
     def _give(self, job: str, name: str, left: Resources) -> None:
-        here, space = self.nodes[name], job.partition(".")[0]
-        purse = self.purses.get(space)
-        self._before.append((here, space, purse))
+        here, purse = self.nodes[name], self.purse(job)
+        self._before.append((here, job, purse))
         self._moments.append(next(self._ordinals))
         if purse is not None:
-            self.purses[space] = less(purse, less(here.free, left))
+            self.purses[_space(job)] = less(purse, less(here.free, left))
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
         self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning))
         self._homes.setdefault(job, set()).add(name)
@@ -169,16 +168,20 @@ class Room:
     def undo(self, mark: int) -> None:
         """Give back everything that was taken since."""
         while len(self._before) > mark:
-            before, space, purse = self._before.pop()
+            before, job, purse = self._before.pop()
             self._moments.pop()
             self._swap(self.nodes[before.name], before)
             if purse is not None:
-                self.purses[space] = purse
+                self.purses[_space(job)] = purse
 
     def _swap(self, here: Node, other: Node) -> None:
         if here.open:
             self._order.move(here.name, here.free, other.free)
         self.nodes[here.name] = other
+
+
+def _space(job: str) -> str:
+    return job.partition(".")[0]
 
 
 def place(
@@ -191,21 +194,29 @@ def place(
     """
     mark = room.mark()
     stays = {role: _stay([task for task in keep if task.role == role], size.of(role)) for role in ROLES}
-    missing = {role: [index for index in range(size.of(role)) if index not in stays[role]] for role in ROLES}
+    missing = {role: _gaps(stays[role], size.of(role)) for role in ROLES}
+    chief = times(sizes.chief, len(missing["chief"]))
+    rest = {"worker": plus(times(sizes.ps, len(missing["ps"])), chief), "ps": chief, "chief": NO_MORE}
     nodes = {}
-    for n, role in enumerate(FILLED):
-        rest = together([times(getattr(sizes, other), len(missing[other])) for other in FILLED[n + 1 :]])
-        nodes[role] = room.fill(job, getattr(sizes, role), len(missing[role]), rest)
-    if any(len(nodes[role]) < len(missing[role]) for role in ROLES):
-        room.undo(mark)
-        return None
+    for role in FILLED:
+        nodes[role] = room.fill(job, getattr(sizes, role), len(missing[role]), rest[role])
+        if len(nodes[role]) < len(missing[role]):
+            room.undo(mark)
+            return None
+    tasks, serials = [], count(serial)
     for role in ROLES:
-        for index, node in zip(missing[role], nodes[role], strict=True):
-            stays[role][index] = TaskPlan(
-                role=role, index=index, serial=serial, node=node, resources=getattr(sizes, role)
-            )
-            serial += 1
-    return tuple(stays[role][index] for role in ROLES for index in range(size.of(role)))
+        each = getattr(sizes, role)
+        new = [
+            TaskPlan(role=role, index=index, serial=next(serials), node=node, resources=each)
+            for index, node in zip(missing[role], nodes[role], strict=True)
+        ]
+        tasks += sorted([*stays[role].values(), *new], key=lambda task: task.index) if stays[role] else new
+    return tuple(tasks)
+
+
+def _gaps(stays: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
+    """The indices below `count` that nobody has."""
+    return [index for index in range(count) if index not in stays] if stays else range(count)
 
 
 def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:
@@ -214,7 +225,7 @@ def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:
         return {}
     oldest = sorted(tasks, key=lambda t: t.serial)[:count]
     fixed = {t.index: t for t in oldest if t.index < count}
-    gaps = [i for i in range(count) if i not in fixed]
+    gaps = _gaps(fixed, count)
     movers = sorted((t for t in oldest if t.index >= count), key=lambda t: t.index)
     return fixed | {i: replace(t, index=i) for i, t in zip(gaps, movers, strict=False)}
 

@@ -86,7 +86,7 @@ class Volume(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host_path: str | None = None
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact", omit_defaults=True):
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact", omit_defaults=True, gc=False):
     """What every message has: a subject, and an id that is the same each time the same is said."""
 
     def key(self) -> str:

@@ -22,7 +22,7 @@ SIGNALS = range(128, 256)
 TERMINATED = 128 + 15  # asked to end: somebody wanted it so
 
 
-class Exit(msgspec.Struct, frozen=True):
+class Exit(msgspec.Struct, frozen=True, gc=False):
     """How one pod ended."""
 
     role: str

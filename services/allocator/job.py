@@ -39,7 +39,7 @@ MOST_USED = 1e6
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
-class Observed(msgspec.Struct, frozen=True):
+class Observed(msgspec.Struct, frozen=True, gc=False):
     """How fast the job was at one size."""
 
     ps: int
@@ -53,7 +53,7 @@ class Observed(msgspec.Struct, frozen=True):
     """On how many it stood, devices side by side without ps; with ps, or where nobody knows, None."""
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One report of a running job: when, how far, how well, how fast, at which size, on how many cores."""
 
     at_s: float
@@ -76,21 +76,21 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """As in `Observed`."""
 
 
-class Learned(msgspec.Struct, frozen=True):
+class Learned(msgspec.Struct, frozen=True, gc=False):
     """A point of the loss curve."""
 
     samples: int
     loss: float
 
 
-class Early(msgspec.Struct, frozen=True):
+class Early(msgspec.Struct, frozen=True, gc=False):
     """A generation has resumed whose decision was not heard yet: facts and orders come in separate streams."""
 
     resumed: TrainingResumed
     stored_s: float
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One accepted job. `observed` is one a size, `tried` one a size and cores a task (the last ones); `recent` are its
     last reports; `curve` spans its whole life, thinned by half when full.
     """
@@ -274,7 +274,7 @@ def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float
     )
 
 
-class Stood(msgspec.Struct, frozen=True):
+class Stood(msgspec.Struct, frozen=True, gc=False):
     """Of a decision, what readings tell."""
 
     ps: int

@@ -9,6 +9,7 @@ greedy of fractional knapsacks; Dantzig, Operations Research 5(2), 1957).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,10 +46,7 @@ def _from_purses(takes: Array, purses: Sequence[int]) -> Array:
     return np.concatenate([takes, *(np.where(of == n, takes, 0.0) for n in range(max(purses, default=-1) + 1))], axis=2)
 
 
-def _row(config: Config) -> tuple[float, ...]:
-    return config.cost, config.speed, config.cpu, config.memory_gib, config.gpu
-
-
+_row = attrgetter("cost", "speed", "cpu", "memory_gib", "gpu")
 _rows: Kept[Sequence[Config], Array] = Kept(lambda stairs: np.array([*map(_row, stairs)]).reshape(-1, 5))
 """[steps, (cost, speed, cores, GiB, devices)]"""
 

@@ -9,9 +9,11 @@ All jobs' staircases are built side by side.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -174,10 +176,13 @@ def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
 
     `sizes`: ps, workers, batch [jobs, sizes, 3].
     """
+    alone = sizes[..., 0] == 0
+    if not alone.any():
+        return sizes
     device = np.array([fitted.observed.device for _, fitted in cases])[:, None]
     most = np.broadcast_to(np.array([asked.batch.max for asked, _ in cases])[:, None], sizes.shape[:2])
     at_once, batch = sizes[..., 1] * device, sizes[..., 2]
-    several = (sizes[..., 0] == 0) & (batch > at_once)
+    several = alone & (batch > at_once)
     nearest = at_once[several] * np.round(batch[several] / at_once[several])
     below = at_once[several] * np.floor(most[several] / at_once[several])
     sizes[several, 2] = np.where(nearest <= most[several], nearest, below)
@@ -199,11 +204,14 @@ def beside(steps: Staircase, now: Config) -> Staircase:
     """With what the job has among them, so that who keeps it need not shrink to the next lower step. Not where a
     smaller size would be as fast, or where it is a step already.
     """
-    lower = [step for step in steps if step.cost < now.cost * (1 - ALIKE)]
-    same = [step for step in steps if abs(step.cost - now.cost) <= ALIKE * now.cost]
-    if same or not lower or lower[-1].speed >= now.speed:
+    lower = bisect_left(steps, now.cost * (1 - ALIKE), key=_cost)
+    same = lower < bisect_right(steps, now.cost * (1 + ALIKE), key=_cost)
+    if same or not lower or steps[lower - 1].speed >= now.speed:
         return steps
-    return (*lower, now, *(step for step in steps[len(lower) :] if step.speed > now.speed))
+    return (*steps[:lower], now, *(step for step in steps[lower:] if step.speed > now.speed))
+
+
+_cost = attrgetter("cost")
 
 
 def taken(sizes: Array, asked: Sequence[Asked]) -> Array:

@@ -102,9 +102,8 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, there: Resources, step
     scarce, spare = _scarce(steps[0], there) if steps else 0, _spare(job.sizes.worker, there)
     if now is None:
         return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare)
-    steps = tuple(
-        s for n, s in enumerate(steps) if n == 0 or s.cost <= now.cost * (1 + 1e-9) or _gains(job, now, s, left)
-    )
+    least, most = _pays_from(job, now, left), now.cost * (1 + 1e-9)
+    steps = tuple([s for n, s in enumerate(steps) if n == 0 or s.cost <= most or s.speed >= least])
     return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare)
 
 
@@ -126,11 +125,13 @@ def _spare(worker: Resources, there: Resources) -> tuple[float, ...]:
 _best: Kept[Staircase, float] = Kept(lambda steps: max((step.speed / step.cost for step in steps), default=0.0))
 
 
-def _gains(job: JobSeen, now: Config, then: Config, left: float | None) -> bool:
-    """Would it gain enough by a pause to be given more? Else room would wait for it in vain."""
-    if then.speed < (1.0 + KEEP) * now.speed:
-        return False
-    return left is None or left / now.speed - left / then.speed > job.pauses_s
+def _pays_from(job: JobSeen, now: Config, left: float | None) -> float:
+    """The speed from which on a job gains enough by a pause to be given more. Else room would wait for it in vain."""
+    enough = (1.0 + KEEP) * now.speed
+    if left is None or not now.speed:
+        return enough
+    trained_s = left / now.speed - job.pauses_s
+    return max(enough, left / trained_s) if trained_s > 0 else math.inf
 
 
 def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:

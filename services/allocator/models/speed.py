@@ -78,7 +78,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
 
     def columns(self, form: Form | Forms) -> Array:
         """What each coefficient is multiplied with to give seconds for `batch` samples [..., sizes, terms]."""
-        p, w, batch, ps_cpu, worker_cpu, remote = np.moveaxis(self.rows, -1, 0)
+        p, w, batch, ps_cpu, worker_cpu, remote = np.ascontiguousarray(np.moveaxis(self.rows, -1, 0))
         synchronous = (np.asarray(form) == "synchronous")[..., None]
         served, at_least_one = (p > 0).astype(float), np.maximum(p, 1.0)
         per_ps = w / at_least_one

@@ -63,25 +63,25 @@ def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = (
     offers = np.minimum.accumulate(offers, axis=1)
     offers[list(first), :1] = np.finfo(float).max / np.arange(1.0, len(first) + 1)[:, None]
     jobs, steps = np.nonzero(stairs.there & (offers > -np.inf))
-    order = np.lexsort((steps, jobs, -offers[jobs, steps]))
+    order = np.argsort(-offers[jobs, steps], kind="stable")
     jobs, steps = jobs[order], steps[order]
-    takes, leaves, left = stairs.takes[jobs, steps], leave[jobs, steps], np.array(room, dtype=float)
-    found = np.full(len(offers), NONE)
+    takes, leaves = (np.ascontiguousarray(each[jobs, steps].T) for each in (stairs.takes, leave))
+    left, found = np.array(room, dtype=float)[:, None], np.full(len(offers), NONE)
     while len(jobs):
         # 1. Whose next step cannot fit any more, has had its last.
-        fit = _in_turn(np.all(takes + leaves <= left + ROUNDING, axis=1), jobs, len(offers))
-        jobs, steps, takes, leaves = jobs[fit], steps[fit], takes[fit], leaves[fit]
-        # 2. As many of the others, in their order, as fit together.
-        together = np.all(np.cumsum(takes, axis=0) + leaves <= left + ROUNDING, axis=1)
+        fit = _in_turn(np.all(takes + leaves <= left + ROUNDING, axis=0), jobs, len(offers))
+        jobs, steps, takes, leaves = jobs[fit], steps[fit], takes[:, fit], leaves[:, fit]
+        # 2. As many of the others, in their order, as fit together; the last of a job is its highest.
+        together = np.all(np.cumsum(takes, axis=1) + leaves <= left + ROUNDING, axis=0)
         count = len(together) if together.all() else int(together.argmin())
-        np.maximum.at(found, jobs[:count], steps[:count])
-        left = left - takes[:count].sum(axis=0)
-        jobs, steps, takes, leaves = jobs[count:], steps[count:], takes[count:], leaves[count:]
+        found[jobs[:count]] = steps[:count]
+        left = left - takes[:, :count].sum(axis=1, keepdims=True)
+        jobs, steps, takes, leaves = jobs[count:], steps[count:], takes[:, count:], leaves[:, count:]
     return found
 
 
 def _in_turn(fit: NDArray[np.bool_], jobs: Ints, count: int) -> NDArray[np.bool_]:
     """Those before the first of the same job that does not fit."""
-    until = np.full(count, len(jobs))
-    np.minimum.at(until, jobs[~fit], np.flatnonzero(~fit))
+    until, late = np.full(count, len(jobs)), np.flatnonzero(~fit)[::-1]
+    until[jobs[late]] = late  # of several of a job the last that is written is its first
     return np.asarray(np.arange(len(jobs)) < until[jobs])

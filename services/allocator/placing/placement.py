@@ -9,6 +9,7 @@ as possible onto one node, of such nodes onto the one where they leave the least
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import count
@@ -80,12 +81,12 @@ class Room:
         return tuple(dict.fromkeys(node.allocatable for node in self.nodes.values() if node.open))
 
     @cached_property
-    def _homes(self) -> dict[str, set[str]]:
+    def _homes(self) -> defaultdict[str, set[str]]:
         """The nodes on which each job has tasks, and some on which it has no more."""
-        homes: dict[str, set[str]] = {}
+        homes: defaultdict[str, set[str]] = defaultdict(set)
         for node in self.nodes.values():
             for job in node.hosts:
-                homes.setdefault(job, set()).add(node.name)
+                homes[job].add(node.name)
         return homes
 
     def purse(self, job: str) -> Resources | None:
@@ -151,7 +152,7 @@ class Room:
             self.purses[_space(job)] = less(purse, less(here.free, left))
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
         self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning))
-        self._homes.setdefault(job, set()).add(name)
+        self._homes[job].add(name)
 
     def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
         """The same for all that have no task yet, while nothing is taken, or what was taken is given back. So is the

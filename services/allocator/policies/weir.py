@@ -22,6 +22,7 @@ taken, so that what it may not use goes to others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 from msgspec.structs import replace
@@ -76,7 +77,7 @@ def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
 def largest(cluster: Sequence[Node]) -> Resources:
     """The node with most devices, then most cores, empty."""
     shapes = (node.allocatable for node in cluster if node.open)
-    return max(shapes, key=lambda has: (has.gpu, has.cpu, has.memory_gib), default=Resources())
+    return max(shapes, key=attrgetter("gpu", "cpu", "memory_gib"), default=Resources())
 
 
 def rounded(there: Resources) -> Resources:

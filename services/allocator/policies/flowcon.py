@@ -17,14 +17,15 @@ allocator is woken by facts, and between two boundaries the answer does not chan
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from itertools import pairwise
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from services.allocator.job import Reading
-from services.allocator.kept import Kept, KeptTogether
+from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.growth import Container, Rules, Sample, growth, pass_
 from services.allocator.placing.placement import Node, Room, place_most
 from services.allocator.placing.sharing import filled
@@ -38,7 +39,9 @@ READINGS = 2  # at least so many an interval: where jobs report less often, inte
 IN_SIGHT = 5  # intervals: three passes look back on two each, the rest makes sure
 STEP_CPU = 0.01  # cores: task sizes are multiples of it
 WORTH = 0.05  # of what a task has; if nobody's changes by more, nobody's does
+DIVISIONS_KEPT = 8
 COMPUTING: tuple[Role, ...] = ("ps", "worker")
+LOSS = attrgetter("loss")
 
 
 def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = LIVE) -> list[Want]:
@@ -46,24 +49,53 @@ def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     # 1. Who learns how fast, at the last boundary.
     cores = math.fsum(node.allocatable.cpu for node in cluster) or 1.0
     rules = replace(rules, interval_s=interval_s(running, rules.interval_s))
-    at = boundary(running, now, rules.interval_s)
-    stood = [_container(j, at, cores, rules) for j in running]
+    passes = passed(running, now, rules.interval_s)
+    stood = [_container(j, passes, cores, rules) for j in running]
     # 2. Who changes: not the watched, nor anybody where nobody grew and nothing is released; all, where somebody waits.
     judged = pass_(stood, cores, rules)
     stirred = all(c.completing for c in stood) or any(c.growth > 0 for c in stood)
-    free = [j for j, c in zip(running, judged, strict=True) if waiting or (stirred and not c.watching)]
-    there = {node.name for node in cluster}
-    movers = {j.key: j for j in free if _known(j, there)}
+    free = [(j, c.limit) for j, c in zip(running, judged, strict=True) if waiting or (stirred and not c.watching)]
     # 3. The cores that they share, less what the waiting need, filled in proportion to the limits.
     equal = _equal(cluster, jobs) if waiting else 0.0
-    firsts = {j.key: _first(j, equal, rules.floor_cpu) for j in waiting}
-    pots = _pots(cluster, list(movers.values()), waiting, firsts, rules.floor_cpu)
-    demands = {key: _demand(job) for key, job in movers.items()}
-    level = filled(pots, demands, {c.name: c.limit for c in judged})
-    sizes = _worth(movers, {key: _sizes(job, level[key], rules.floor_cpu) for key, job in movers.items()})
+    (firsts, sizes), *_ = _divided([Shares(cluster, waiting, equal, free, rules.floor_cpu)])
     return [replace(at_start(j, "an equal share of the cores at first"), sizes=firsts[j.key]) for j in waiting] + [
         _want(j, c, sizes.get(j.key), cores) for j, c in zip(running, judged, strict=True)
     ]
+
+
+class Shares(NamedTuple):
+    """What the cores are divided by. `equal`: what each of the `waiting` may start with; `free`: who may change, and
+    each one's limit.
+    """
+
+    cluster: Sequence[Node]
+    waiting: Sequence[JobSeen]
+    equal: float
+    free: Sequence[tuple[JobSeen, float]]
+    floor: float
+
+
+Sizes = dict[str, RoleResources]
+
+
+def _divide(shares: Shares) -> tuple[Sizes, Sizes]:
+    """What tasks have: of those that wait, and of those that change."""
+    there = {node.name for node in shares.cluster}
+    movers = {j.key: j for j, _ in shares.free if _known(j, there)}
+    firsts = {j.key: _first(j, shares.equal, shares.floor) for j in shares.waiting}
+    pots = _pots(shares.cluster, list(movers.values()), shares.waiting, firsts, shares.floor)
+    demands = {key: _demand(job) for key, job in movers.items()}
+    level = filled(pots, demands, {j.key: limit for j, limit in shares.free})
+    return firsts, _worth(movers, {key: _sizes(job, level[key], shares.floor) for key, job in movers.items()})
+
+
+def _same(shares: Shares) -> Hashable:
+    """Of those that run nothing counts but their tasks, and what was asked for these: not what they report."""
+    there, waiting = tuple(map(id, shares.cluster)), tuple(map(id, shares.waiting))
+    return there, waiting, shares.equal, tuple([(id(j.tasks), id(j.sizes), limit) for j, limit in shares.free])
+
+
+_divided: KeptEach[Shares, tuple[Sizes, Sizes]] = KeptEach(lambda asked: map(_divide, asked), _same, DIVISIONS_KEPT)
 
 
 # ---------------------------------------------------------------- when
@@ -82,20 +114,26 @@ def boundary(running: Sequence[JobSeen], now: float, interval_s: float) -> float
     return start + math.floor((now - start) / interval_s) * interval_s
 
 
+def passed(running: Sequence[JobSeen], now: float, interval_s: float) -> list[float]:
+    """The last passes, the newest first, and the moment from which on readings are in sight."""
+    at = boundary(running, now, interval_s)
+    return [at - back * interval_s for back in (0, 1, 2, IN_SIGHT)]
+
+
 # ---------------------------------------------------------------- who learns how fast
 
 
-def _container(job: JobSeen, at: float, cores: float, rules: Rules) -> Container:
+def _container(job: JobSeen, passes: Sequence[float], cores: float, rules: Rules) -> Container:
     """The job as it stood before this pass, and its growth now."""
-    passes = [t for t in (at - back * rules.interval_s for back in range(3)) if t >= job.since_s]
-    grew = _grew(job, passes, at - IN_SIGHT * rules.interval_s, cores, rules) or [0.0]
+    *times, sight_s = passes
+    grew = _grew(job, [t for t in times if t >= job.since_s], sight_s, cores, rules) or [0.0]
     lows = next((i for i, g in enumerate(grew[1:]) if g >= rules.alpha), len(grew) - 1)
     return Container(name=job.key, limit=_held(job), growth=grew[0], watching=lows == 1, completing=lows >= 2)
 
 
 def _grew(job: JobSeen, passes: Sequence[float], sight_s: float, cores: float, rules: Rules) -> list[float]:
     """Growth at each pass; 0 of a job that never told a loss."""
-    if not job.curve and all(reading.loss is None for reading in job.recent):
+    if not job.curve and set(map(LOSS, job.recent)) <= {None}:
         return [0.0] * len(passes)
     before = (r.loss for r in job.recent if r.loss is not None and r.at_s <= sight_s)
     seen = [*(point.loss for point in job.curve), *before]

@@ -34,6 +34,7 @@ PAUSES_KEPT = 5
 RECENT_KEPT = 64
 CURVE_KEPT = 64
 TRIED_KEPT = 32
+USAGES_KEPT = 1024
 MOST_USED = 1e6
 """Cores or GiB of one task; more was not measured rightly."""
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
@@ -255,7 +256,7 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
 
 
 def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
-    stood, on_ps, on_workers = _stood(runs), measured(message, "ps"), measured(message, "worker")
+    stood, (on_ps, on_workers) = _stood(runs), _used(message.usage)
     return Reading(
         at_s=stored_s,
         samples=message.samples,
@@ -264,10 +265,10 @@ def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float
         ps=stood.ps,
         workers=stood.workers,
         batch=runs.batch,
-        ps_cpu=_used(on_ps),
-        worker_cpu=_used(on_workers),
-        ps_gib=_largest(on_ps),
-        worker_gib=_largest(on_workers),
+        ps_cpu=on_ps.cpu,
+        worker_cpu=on_workers.cpu,
+        ps_gib=on_ps.gib,
+        worker_gib=on_workers.gib,
         ps_had=stood.ps_had,
         worker_had=stood.worker_had,
         nodes=stood.nodes,
@@ -294,17 +295,30 @@ def _apart(runs: AllocationDecided) -> int | None:
     return len({task.node for task in runs.tasks if task.role == "worker"}) if not _ps(runs) else None
 
 
-def _used(uses: Sequence[TaskUsage]) -> float | None:
-    return sum(use.cpu for use in uses) if uses else None
+class Used(msgspec.Struct, frozen=True):
+    """Cores of all tasks of a role together, GiB of the one that used most; None: not measured."""
+
+    cpu: float | None
+    gib: float | None
 
 
-def _largest(uses: Sequence[TaskUsage]) -> float | None:
-    return max((use.memory_gib for use in uses), default=None)
+def _used_by(uses: Sequence[TaskUsage]) -> Used:
+    return Used(sum(use.cpu for use in uses) if uses else None, max((use.memory_gib for use in uses), default=None))
+
+
+_used: Kept[Sequence[TaskUsage], tuple[Used, Used]] = Kept(
+    lambda usage: (_used_by(_measured(usage, "ps")), _used_by(_measured(usage, "worker"))), USAGES_KEPT
+)
+"""By ps and by workers. A simulated job says the same again and again."""
 
 
 def measured(message: ProgressReported, role: str) -> list[TaskUsage]:
     """What each task of a role used, if all of it can be; a task is called `<role>-<serial>`."""
-    used = [usage for usage in message.usage if usage.task.partition("-")[0] == role]
+    return _measured(message.usage, role)
+
+
+def _measured(usage: Sequence[TaskUsage], role: str) -> list[TaskUsage]:
+    used = [one for one in usage if one.task.partition("-")[0] == role]
     return used if all(0 <= amount <= MOST_USED for use in used for amount in (use.cpu, use.memory_gib)) else []
 
 
@@ -313,15 +327,18 @@ def _had(runs: AllocationDecided, role: str) -> float | None:
 
 
 def _observed(known: tuple[Observed, ...], reading: Reading, by_cores: bool = False) -> tuple[Observed, ...]:
-    """A running mean of each size's speed; `by_cores`: of each size with each number of cores a task."""
+    """A running mean of each size's speed; `by_cores`: of each size with each number of cores a task. The newest is
+    the last, and mostly the one that is told of again.
+    """
     size, speed = (reading.ps, reading.workers, reading.batch, reading.nodes), reading.samples_per_second
     if speed <= 0:
         return known
     had = (reading.ps_had, reading.worker_had)
-    alike = [o for o in known if (o.ps, o.workers, o.batch, o.nodes) == size]
+    alike = (o for o in reversed(known) if (o.ps, o.workers, o.batch, o.nodes) == size)
     before = next((o for o in alike if not by_cores or (o.ps_cpu, o.worker_cpu) == had), None)
     mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT if before else speed
-    return (*(o for o in known if o is not before), Observed(*size[:3], mean, *had, reading.nodes))
+    others = known[:-1] if before and before is known[-1] else [o for o in known if o is not before]
+    return (*others, Observed(*size[:3], mean, *had, reading.nodes))
 
 
 def _curve(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:

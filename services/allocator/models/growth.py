@@ -40,7 +40,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Cores that nobody falls below."""
 
 
-class Sample(msgspec.Struct, frozen=True):
+class Sample(msgspec.Struct, frozen=True, gc=False):
     """What was read of a container at one moment: a loss, a CPU share (0..1 of the machine), or both."""
 
     at_s: float
@@ -48,7 +48,7 @@ class Sample(msgspec.Struct, frozen=True):
     cpu_share: float | None = None
 
 
-class Container(msgspec.Struct, frozen=True, kw_only=True):
+class Container(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`limit` in cores, `growth` in 1/s. Neither watching nor completing: on the new list."""
 
     name: str

@@ -24,7 +24,7 @@ EARLY = 0.25  # of its examples
 SAME_DIGEST, SAME_NAME, SAME_NAMESPACE = 4.0, 2.0, 1.0
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, gc=False):
     """How many ps and workers, and cores for each of them (w, p, lambda_p, lambda_w in the paper)."""
 
     ps: int
@@ -33,7 +33,7 @@ class Plan(msgspec.Struct, frozen=True):
     worker_cpu: float
 
 
-class Timed(msgspec.Struct, frozen=True):
+class Timed(msgspec.Struct, frozen=True, gc=False):
     """A plan that ran: one worker's examples an update, and seconds an iteration."""
 
     plan: Plan

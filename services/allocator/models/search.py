@@ -72,7 +72,7 @@ def certain(fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size], batch: in
 
 def best_of(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     """The size with the highest mean; of equal ones the first."""
-    return sizes[int(means(fitted, sizes, batch).argmax())]
+    return sizes[int(means(fitted, sizes, batch).argmax())] if len(sizes) > 1 else sizes[0]
 
 
 def means(fitted: Fit, sizes: Sequence[Size], batch: int) -> Array:
@@ -104,4 +104,5 @@ def searched(
 
 
 def _untried(sizes: Sequence[Size], tried: Sequence[Size]) -> list[Size]:
-    return [size for size in sizes if size not in set(tried)]
+    known = set(tried)
+    return [size for size in sizes if size not in known]

@@ -78,7 +78,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
 
     def columns(self, form: Form | Forms) -> Array:
         """What each coefficient is multiplied with to give seconds for `batch` samples [..., sizes, terms]."""
-        p, w, batch, ps_cpu, worker_cpu, remote = np.ascontiguousarray(np.moveaxis(self.rows, -1, 0))
+        p, w, batch, ps_cpu, worker_cpu, remote = (np.ascontiguousarray(self.rows[..., n]) for n in range(6))
         synchronous = (np.asarray(form) == "synchronous")[..., None]
         served, at_least_one = (p > 0).astype(float), np.maximum(p, 1.0)
         per_ps = w / at_least_one
@@ -88,7 +88,10 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         held = np.asarray(self.device)[..., None]
         passes, apart = np.ceil(each / held - ROUNDING).clip(1.0), (1 - served) * (w > 1) * remote
         terms = (each / worker_cpu, passes, update, carried, w - 1 + served, p, lookup, apart)
-        return np.asarray(np.stack(terms, axis=-1) / np.where(synchronous, 1.0, w)[..., None])
+        columns = np.empty((*p.shape, len(terms)))
+        for n, term in enumerate(terms):
+            columns[..., n] = term
+        return np.asarray(columns / np.where(synchronous, 1.0, w)[..., None])
 
     def alike(self, others: Points) -> Array:
         """Covariance of what the formula leaves over of log T [..., sizes, others]."""
@@ -143,16 +146,19 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 
     def mean(self, points: Points) -> Array:
         """Of log speed [sizes]."""
-        formula = points.columns(self.form) @ self.coefficients
-        return np.asarray(np.log(points.rows[:, 2]) - np.log(formula) - points.alike(self.observed) @ self.pull)
+        return self._mean(points, points.columns(self.form), points.alike(self.observed))
+
+    def _mean(self, points: Points, columns: Array, alike: Array) -> Array:
+        return np.asarray(np.log(points.rows[:, 2]) - np.log(columns @ self.coefficients) - alike @ self.pull)
 
     def predict(self, points: Points) -> tuple[Array, Array]:
         """The mean of log speed, and its standard deviation [sizes]."""
-        mine = leaning(points.columns(self.form), self.coefficients, self.doubts)
+        columns, alike = points.columns(self.form), points.alike(self.observed)
+        mine = leaning(columns, self.coefficients, self.doubts)
         theirs = leaning(self.observed.columns(self.form), self.coefficients, self.doubts)
-        known = np.linalg.solve(self.factor, (points.alike(self.observed) + mine @ theirs.T).T)
+        known = np.linalg.solve(self.factor, (alike + mine @ theirs.T).T)
         variance = LEFT_OVER + (mine**2).sum(axis=1) - (known**2).sum(axis=0)
-        return self.mean(points), np.sqrt(np.maximum(variance, 1e-12))
+        return self._mean(points, columns, alike), np.sqrt(np.maximum(variance, 1e-12))
 
 
 def leaning(columns: Array, coefficients: Array, doubts: Array) -> Array:

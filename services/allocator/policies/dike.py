@@ -24,12 +24,11 @@ sizes stay as requested.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any
 
 from services.allocator.job import Observed
-from services.allocator.kept import Kept, KeptEach, KeptTogether
+from services.allocator.kept import Kept, KeptEach
 from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
 from services.allocator.models.evidence import believable
 from services.allocator.models.fitting import Prior, closest
@@ -61,13 +60,17 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
         if job.size is None:
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
             wants.append(at_start(job, "the first probe is the size that was asked for"))
-    fitted([job for job in jobs if not job.busy and job.size in _tried(job)])  # side by side: `sized` finds it known
-    for job in jobs:
-        if job.size is not None and not job.busy:
-            want = _sized(job)(_offers(job.key, (job, *room.nodes.values())))
-            if want.size != job.size:
-                place(room, job.key, job.tasks, want.size, job.sizes, serial=0)
-            wants.append(want)
+    running = [job for job in jobs if job.size is not None and not job.busy]
+    nodes = tuple(room.nodes.values())
+    offers = _offers([(job, nodes) for job in running])
+    choosing = [job for job, offer in zip(running, offers, strict=True) if {*offer} - {job.size}]
+    fitted([job for job in choosing if job.size in _tried(job)])  # side by side: `sized` finds it known
+    for job in running:
+        want = _sized(job)(*_offers([(job, nodes)]))
+        if want.size != job.size:
+            place(room, job.key, job.tasks, want.size, job.sizes, serial=0)
+            nodes = tuple(room.nodes.values())
+        wants.append(want)
     return wants
 
 
@@ -76,7 +79,10 @@ def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
     tried = _tried(job)
     if size not in tried:
         return _want(job, size, "waits for its speed at this size")
-    fit, sizes = fitted([job])[0], list(dict.fromkeys([size, *offer]))
+    sizes = list(dict.fromkeys([size, *offer]))
+    if sizes == [size]:
+        return _kept(job, size, tried)
+    fit = fitted([job])[0]
     probe = _probe(job, fit, sizes, tried)
     best = best_of(fit, [s for s in tried if s in sizes], job.batch)
     if probe is not None and _saved_s(job, fit, best, probe.gain) > THERE_AND_BACK * job.pauses_s:
@@ -86,6 +92,10 @@ def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
     gain = 0.0 if best == size else _speed(job, fit, best) / _speed(job, fit, size) - 1.0
     if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fit, size, gain) > job.pauses_s:
         return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", 1.0 + gain, size)
+    return _kept(job, size, tried)
+
+
+def _kept(job: JobSeen, size: Size, tried: Sequence[Size]) -> Want:
     return _want(job, size, f"the best of {len(tried)} sizes that were tried; no other is worth a probe")
 
 
@@ -94,8 +104,22 @@ def _by_offer(job: JobSeen) -> Callable[[tuple[Size, ...]], Want]:
 
 
 _sized: Kept[JobSeen, Callable[[tuple[Size, ...]], Want]] = Kept(_by_offer, JOBS_KEPT)
-_offers: KeptTogether[str, Any, tuple[Size, ...]] = KeptTogether(lambda things: tuple(offered(things[1:], things[0])))
-"""Of a job and the nodes: the same, as long as they are."""
+
+Asked = tuple[JobSeen, tuple[Node, ...]]
+
+
+def _same(asked: Asked) -> Hashable:
+    """An offer is the same whatever the job reports."""
+    job, nodes = asked
+    return id(job.request), id(job.tasks), id(job.sizes), *map(id, nodes)
+
+
+def _offered(asked: Sequence[Asked]) -> Iterator[tuple[Size, ...]]:
+    return (tuple(offered(nodes, job)) for job, nodes in asked)
+
+
+_offers: KeptEach[Asked, tuple[Size, ...]] = KeptEach(_offered, _same, JOBS_KEPT)
+"""Of a job and the nodes."""
 
 
 def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:

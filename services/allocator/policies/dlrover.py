@@ -69,14 +69,16 @@ def dlrover(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, ways: 
     waiting = [job for job in jobs if job.size is None]
     running = [job for job in jobs if job.size is not None and job.size.ps > 0 and job.tasks and not job.busy]
     largest = _largest(cluster)
-    firsts = [_first(job, largest, _fixed(job, ways)) for job in waiting]
+    firsts = [_firsts(job)(largest, _fixed(job, ways)) for job in waiting]
     limits = bounds(cluster, jobs, ways.move)
     ready = [job for job in running if _ready(job, now)]
     models([(job, _past(job)) for job in ready])  # side by side: `bid_of` finds each one's known
     bids = {job.key: _bid(job)(largest.cpu, _fixed(job, ways), limits[job.key]) for job in ready}
     chosen = greedy(bids, *_biddable(cluster, running, bids, firsts, waiting))
-    wants = [_want(job, bids.get(job.key), chosen.get(job.key, 0), largest, now) for job in running]
-    return firsts + [_kept(want) if _fixed(job, ways) else want for job, want in zip(running, wants, strict=True)]
+    return firsts + [
+        _want(job, bids.get(job.key), chosen.get(job.key, 0), now, None if _fixed(job, ways) else largest)
+        for job in running
+    ]
 
 
 _bid: Kept[JobSeen, Callable[[float, bool, Bounds], Bid]] = Kept(
@@ -87,10 +89,6 @@ _bid: Kept[JobSeen, Callable[[float, bool, Bounds], Bid]] = Kept(
 
 def _fixed(job: JobSeen, ways: Ways) -> bool:
     return not (ways.size_all or left_open(job.request))
-
-
-def _kept(want: Want) -> Want:
-    return replace(want, sizes=None)
 
 
 def _past(job: JobSeen) -> tuple[Past, ...]:
@@ -114,6 +112,7 @@ def _first(job: JobSeen, largest: Resources, fixed: bool) -> Want:
     return want if fixed or ps < 1 else replace(want, sizes=_first_sizes(job, guess, ps, largest))
 
 
+_firsts: Kept[JobSeen, Callable[[Resources, bool], Want]] = Kept(lambda job: cache(partial(_first, job)), JOBS_KEPT)
 _guess: KeptTogether[str, Any, Guess | None] = KeptTogether(lambda asked: warm_start(*asked))
 
 
@@ -168,20 +167,11 @@ def _biddable(
 # ---------------------------------------------------------------- the answer
 
 
-def _want(job: JobSeen, bid: Bid | None, at: int, largest: Resources, now: float) -> Want:
+def _want(job: JobSeen, bid: Bid | None, at: int, now: float, largest: Resources | None) -> Want:
+    """`largest`: of a task; None where numbers alone are chosen."""
     before = plan_of(job)
     plan, reason, others = (before, "watched for a while first", ()) if bid is None else _judged(job, bid, at)
-    ps, worker = held(job, "ps"), held(job, "worker")
-    may_shrink = now - job.since_s >= SHRINK_AFTER_S or plan.ps != before.ps
-    speed = max(job.recent[-1].samples_per_second if job.recent else 0.0, float(bid.speed[at]) if bid else 0.0)
-    ps_need, worker_need = memory_due(job, plan, "ps", speed), memory_due(job, plan, "worker", speed)
-    spread = ps.memory_gib * before.ps / plan.ps
-    sizes = replace(
-        job.sizes,
-        ps=_sized(ps, plan.ps_cpu, limit_due(spread, ps_need, may_shrink), largest),
-        worker=_sized(worker, plan.worker_cpu, limit_due(worker.memory_gib, worker_need, may_shrink), largest),
-    )
-    same = (sizes.ps, sizes.worker) == (ps, worker)
+    foreseen = float(bid.speed[at]) if bid else 0.0
     return Want(
         job=job.key,
         ps=plan.ps,
@@ -189,8 +179,25 @@ def _want(job: JobSeen, bid: Bid | None, at: int, largest: Resources, now: float
         batch=job.batch,
         reason=reason,
         alternatives=others,
-        sizes=None if same else sizes,
+        sizes=_resized(job, before, plan, foreseen, now, largest) if largest else None,
     )
+
+
+def _resized(
+    job: JobSeen, before: Plan, plan: Plan, foreseen: float, now: float, largest: Resources
+) -> RoleResources | None:
+    """Cores as planned, memory as it will be used at the speed that is `foreseen`; None where tasks have just that."""
+    ps, worker = held(job, "ps"), held(job, "worker")
+    may_shrink = now - job.since_s >= SHRINK_AFTER_S or plan.ps != before.ps
+    speed = max(job.recent[-1].samples_per_second if job.recent else 0.0, foreseen)
+    ps_need, worker_need = memory_due(job, plan, "ps", speed), memory_due(job, plan, "worker", speed)
+    spread = ps.memory_gib * before.ps / plan.ps
+    sizes = replace(
+        job.sizes,
+        ps=_sized(ps, plan.ps_cpu, limit_due(spread, ps_need, may_shrink), largest),
+        worker=_sized(worker, plan.worker_cpu, limit_due(worker.memory_gib, worker_need, may_shrink), largest),
+    )
+    return None if (sizes.ps, sizes.worker) == (ps, worker) else sizes
 
 
 def _judged(job: JobSeen, bid: Bid, at: int) -> tuple[Plan, str, tuple[Alternative, ...]]:

@@ -232,10 +232,21 @@ def _choices(seen: Seen) -> list[int]:
 
 
 def _priced(seen: Seen, unit: int, devices: bool) -> Options:
-    workers, job = _workers(seen), seen.job
-    scales = [seen.now] if job.busy else [float(seen.table.scales[k - 1]) for k in workers]
+    job, at = seen.job, np.array(_workers(seen)) - 1
+    if job.busy:
+        return Options(np.array([Pool(0, unit, devices).cost(job, k) for k in _workers(seen)]), np.array([seen.now]))
+    return Options(_costs(unit, devices)([job])[0][at], seen.table.scales[at])
+
+
+@lru_cache(maxsize=UNITS_KEPT)
+def _costs(unit: int, devices: bool) -> KeptEach[JobSeen, Ints]:
+    """What each number of workers costs a job, from one on: the same whatever it reports."""
     pool = Pool(0, unit, devices)
-    return Options(np.array([pool.cost(job, k) for k in workers]), np.array(scales))
+    return KeptEach(
+        lambda jobs: [np.array([pool.cost(job, k) for k in range(1, job.most.workers + 1)]) for job in jobs],
+        lambda job: (id(job.request), id(job.sizes)),
+        JOBS_KEPT,
+    )
 
 
 @lru_cache(maxsize=UNITS_KEPT)

@@ -26,15 +26,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from services.allocator.placing.amounts import fits, less
+from services.allocator.placing.amounts import fits, less, plus, times
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.yardstick.candidate import Candidate, Kind, total
-from services.allocator.yardstick.fits import Quiet, converged_epoch, speed_model
+from services.allocator.yardstick.fits import Quiet, Rate, converged_epoch, speed_model
 from services.allocator.yardstick.nodes import chosen
 from services.allocator.yardstick.probes import Points, batch_of, measured, pooled, probes, program
 from shared.messages import Resources
@@ -73,8 +73,9 @@ def floors(jobs: Sequence[Candidate], free: Resources) -> tuple[Sizes, Resources
     """The floor for each job for which it fits, in the order of arrival; and what is left."""
     sizes: Sizes = {}
     for job in jobs:
-        if fits(job.wants(job.least), free):
-            sizes[job.key], free = job.least, less(free, job.wants(job.least))
+        wants = job.wants(job.least)
+        if fits(wants, free):
+            sizes[job.key], free = job.least, less(free, wants)
     return sizes, free
 
 
@@ -128,7 +129,9 @@ def optimus(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     order = sorted(jobs, key=lambda j: (j.size is None, j.submitted_s))
     due = [job for job in order if _due(job, _known(job, known), now, rules)]
     nodes = _theirs(cluster, due)
-    candidates = [_candidate(job, _known(job, known), rules) for job in due]
+    programs = {program(job): job for job in due}
+    rates = {name: speed_model(known.get(name, {}), batch_of(job)) for name, job in programs.items()}
+    candidates = [_candidate(job, rates[program(job)], rules) for job in due]
     # 2. Floors, then probes, then gains.
     sizes, free = floors(candidates, total((there, 1) for there in nodes.values()))
     probing = {}
@@ -140,8 +143,7 @@ def optimus(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     # 3. As many as have a node.
     stand = chosen(candidates, sizes, nodes)
     granted = [job for job in due if _enough(job, *stand.get(job.key, ([], [])))]
-    rates = {candidate.key: candidate.rate for candidate in candidates}
-    return [_want(job, *stand[job.key], rates[job.key], probe=job.key in probing) for job in granted]
+    return [_want(job, *stand[job.key], rates[program(job)], probe=job.key in probing) for job in granted]
 
 
 def _due(job: JobSeen, known: Points, now: float, rules: Rules) -> bool:
@@ -162,15 +164,15 @@ def _known(job: JobSeen, known: Mapping[str, Points]) -> Points:
 def _theirs(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str, Resources]:
     nodes = {node.name: node.free for node in cluster if node.open}
     for task in (task for job in jobs for task in job.tasks if task.node in nodes):
-        nodes[task.node] = total([(nodes[task.node], 1), (task.resources, 1)])
+        nodes[task.node] = plus(nodes[task.node], task.resources)
     return nodes
 
 
-def _candidate(job: JobSeen, known: Points, rules: Rules) -> Candidate:
+def _candidate(job: JobSeen, rate: Rate, rules: Rules) -> Candidate:
     return Candidate(
         key=job.key,
         remaining=remaining(job, rules),
-        rate=speed_model(known, batch_of(job)),
+        rate=rate,
         ps=job.sizes.ps,
         worker=job.sizes.worker,
         chief=job.sizes.chief,
@@ -195,7 +197,7 @@ def remaining(job: JobSeen, rules: Rules) -> float:
 def _probed(job: Candidate, sides: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
     """The first probe that fits into what is free, else the floor; and what is left."""
     for size in sides:
-        more = total([(job.ps, size.ps - job.least.ps), (job.worker, size.workers - job.least.workers)])
+        more = plus(times(job.ps, size.ps - job.least.ps), times(job.worker, size.workers - job.least.workers))
         if fits(more, free):
             return size, less(free, more)
     return job.least, free
@@ -205,7 +207,7 @@ def _enough(job: JobSeen, ps: Sequence[str], workers: Sequence[str]) -> bool:
     return len(ps) >= job.least.ps and len(workers) >= job.least.workers
 
 
-def _want(job: JobSeen, ps: Sequence[str], workers: Sequence[str], rate: Callable[[Size], float], probe: bool) -> Want:
+def _want(job: JobSeen, ps: Sequence[str], workers: Sequence[str], rate: Rate, probe: bool) -> Want:
     """A probe is made whatever it gains."""
     reason = "a probe of the speed" if probe else "no other task saves more time for its dominant resource"
     size = Size(len(ps), len(workers))

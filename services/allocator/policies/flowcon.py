@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence, Set
 from itertools import pairwise
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -41,7 +40,6 @@ STEP_CPU = 0.01  # cores: task sizes are multiples of it
 WORTH = 0.05  # of what a task has; if nobody's changes by more, nobody's does
 DIVISIONS_KEPT = 8
 COMPUTING: tuple[Role, ...] = ("ps", "worker")
-LOSS = attrgetter("loss")
 
 
 def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = LIVE) -> list[Want]:
@@ -132,8 +130,8 @@ def _container(job: JobSeen, passes: Sequence[float], cores: float, rules: Rules
 
 
 def _grew(job: JobSeen, passes: Sequence[float], sight_s: float, cores: float, rules: Rules) -> list[float]:
-    """Growth at each pass; 0 of a job that never told a loss."""
-    if not job.curve and set(map(LOSS, job.recent)) <= {None}:
+    """Growth at each pass; 0 of a job that never told a loss, which would stand in its curve."""
+    if not job.curve:
         return [0.0] * len(passes)
     before = (r.loss for r in job.recent if r.loss is not None and r.at_s <= sight_s)
     seen = [*(point.loss for point in job.curve), *before]

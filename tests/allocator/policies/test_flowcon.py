@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.job import Reading
+from services.allocator.job import Learned, Reading
 from services.allocator.models.growth import Rules
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
@@ -47,6 +47,7 @@ def job(name: str, *losses: float | None, where: tuple[str, ...] = ("n1",), **fi
         "batch": 32,
         "tasks": tasks(*where),
         "recent": readings(*losses, since=fields.get("since_s", 0.0)),
+        "curve": tuple(Learned(i, loss) for i, loss in enumerate(losses) if loss is not None),
     }
     return JobSeen(key=f"default.{name}", **(usual | fields))
 

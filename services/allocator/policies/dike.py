@@ -61,10 +61,8 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
             wants.append(at_start(job, "the first probe is the size that was asked for"))
     running = [job for job in jobs if job.size is not None and not job.busy]
+    fitted([job for job in running if job.size in _tried(job)])  # side by side: `sized` finds it known
     nodes = tuple(room.nodes.values())
-    offers = _offers([(job, nodes) for job in running])
-    choosing = [job for job, offer in zip(running, offers, strict=True) if {*offer} - {job.size}]
-    fitted([job for job in choosing if job.size in _tried(job)])  # side by side: `sized` finds it known
     for job in running:
         want = _sized(job)(*_offers([(job, nodes)]))
         if want.size != job.size:

@@ -25,9 +25,9 @@ ROUNDING = 1e-9
 
 
 class Stairs:
-    """Staircases side by side. `slopes`, `costs`: [jobs, steps], past a staircase's end nothing; `takes`: [jobs, steps,
-    (cores, GiB, devices)] of each step more than the one before; with the same three again for each purse, a room
-    that only some jobs may take from (`purses`: each job's, -1: none).
+    """Staircases side by side. `slopes`, `costs`, `speeds`: [jobs, steps], past a staircase's end nothing; `takes`:
+    [jobs, steps, (cores, GiB, devices)] of each step more than the one before; with the same three again for each
+    purse, a room that only some jobs may take from (`purses`: each job's, -1: none).
     """
 
     def __init__(self, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()) -> None:
@@ -36,7 +36,8 @@ class Stairs:
         rows = np.zeros((len(there), there.shape[1] + 1, 5))
         rows[:, 1:][there] = np.concatenate([np.zeros((0, 5)), *map(_rows, staircases)])
         more = np.diff(rows, axis=1)
-        self.there, self.costs, self.takes = there, rows[:, 1:, 0], _from_purses(more[:, :, 2:], purses)
+        self.there, self.costs, self.speeds = there, rows[:, 1:, 0], rows[:, 1:, 1]
+        self.takes = _from_purses(more[:, :, 2:], purses)
         self.slopes = np.where(there, more[:, :, 1] / np.maximum(more[:, :, 0], 1e-12), 0.0)
 
 

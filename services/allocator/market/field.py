@@ -19,10 +19,10 @@ from services.allocator.placing.quota import Quota
 if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
 
-PAUSED, PAUSED_TO_GROW = 0.1, 0.5
-"""A job has just paused while that was more than this share of its time since; to grow, than this of what it gains."""
-HELD, FRESH = 1.1, 3.0
-"""A step that a job holds is worth so many times what it would be to somebody else; so many, if it has just paused."""
+PAUSED_TO_GROW = 2.0
+"""A job has just paused while that was more than so many times what it would gain since by its largest size."""
+PAUSES = 2.0
+"""Where a job's steps go to another, so many jobs pause."""
 NEARLY, TRIFLE = 0.9, 0.1
 """Everybody waits in the end for who takes at least so much of the time that all work together takes, while others have
 at least so much of its own."""
@@ -69,18 +69,40 @@ class Field:
         spaces = list(limited(jobs))
         purses = [spaces.index(job.request.namespace) if job.quota else -1 for job in jobs]
         self.stairs = Stairs([s.steps for s in stands], purses)
-        self.holds = self.stairs.costs <= np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
+        held = np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
+        self.holds = self.stairs.there & (self.stairs.costs <= held)
         self.spare = np.array([s.spare for s in stands])
-        self.values = self.stairs.slopes * (worth / np.array([s.best for s in stands]))[:, None]
-        self.fresh_s = np.array([_after_pause_s(job, PAUSED) for job in jobs])
+        self.worth = worth / np.array([s.best for s in stands])
+        self.values = self.stairs.slopes * self.worth[:, None]
+        self.speed = np.array([s.speed for s in stands])
+        self.pause_s = np.array([job.pauses_s if job.size is not None else 0.0 for job in jobs])
+        self.since_s = np.array([job.since_s for job in jobs])
         self.settles_s = np.array([_after_pause_s(s.job, PAUSED_TO_GROW * _gain(s)) for s in stands])
 
     def offers(self, now: float) -> Array:
         """What each step is worth; who has just paused makes none beyond what it has."""
-        settling, fresh = (now < self.settles_s)[:, None], (now < self.fresh_s)[:, None]
-        worth = self.values * np.where(self.holds, np.where(fresh, FRESH, HELD), 1.0)
+        settling = (now < self.settles_s)[:, None]
+        worth = np.maximum(self.values, self._held(now))
         worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
         return np.asarray(worth)
+
+    def _held(self, now: float) -> Array:
+        """What the steps that a job holds are worth to it together, for whoever loses one of them pauses, and whoever
+        gets it does, too: [jobs, steps], 0 for the others.
+
+        The pauses cost examples, speed x pause x `PAUSES`, as a rate over as long as the job has been as it is (so long
+        it will go on; see `patience.to_come_s`). With so much more speed for what it has, the staircase goes in one
+        line from where it is tangent, and all steps on that line have its slope.
+        """
+        stood_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
+        more = PAUSES * self.speed * self.pause_s / stood_s
+        speeds, costs = self.stairs.speeds, self.stairs.costs
+        rows, top = np.arange(len(costs)), np.maximum(self.holds.sum(axis=1) - 1, 0)
+        rise, run = (speeds[rows, top] + more)[:, None] - speeds, costs[rows, top][:, None] - costs
+        slopes = np.where(self.holds & (run > 0), rise / np.where(run > 0, run, 1.0), np.inf)
+        tangent, at = slopes.min(axis=1, keepdims=True), slopes.argmin(axis=1)
+        inside = self.holds & (np.arange(costs.shape[1]) > at[:, None]) & np.isfinite(tangent)
+        return np.asarray(np.where(inside, tangent, 0.0) * self.worth[:, None])
 
     def leaves(self, now: float) -> Array:
         """What each step has to leave, [jobs, steps, (cores, GiB, devices)]: growth, something, while jobs come."""

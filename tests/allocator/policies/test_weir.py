@@ -55,12 +55,20 @@ def test_the_shorter_of_two_gets_more():
 
 
 def test_a_job_that_has_just_paused_does_not_grow():
-    assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-1.0)], 0.0)) == {"one": 1}
+    assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-0.2)], 0.0)) == {"one": 1}
+
+
+@pytest.mark.parametrize(("stood_s", "keeps"), [(4.0, 2), (10_000.0, 1)])
+def test_what_a_job_has_goes_to_a_shorter_one_only_where_that_is_worth_both_their_pauses(stood_s, keeps):
+    """In full a cluster as it can be; the other is shorter by a tenth. What has stood for long will stand for long."""
+    had = running("long", 110_000, since_s=-stood_s)
+    two = replace(had, size=Size(1, 2), tasks=(*had.tasks, replace(had.tasks[1], index=1, serial=2)))
+    assert workers(weir([node(0.0)], [two, running("short", 100_000)], 0.0))["long"] == keeps
 
 
 def test_a_job_that_may_not_grow_yet_keeps_a_size_between_two_steps():
     """Three workers are no step, because four are much faster; the job has just paused."""
-    had = running("one", 100_000, since_s=-1.0)
+    had = running("one", 100_000, since_s=-0.2)
     more = [replace(had.tasks[1], index=n, serial=n + 1) for n in (1, 2)]
     seen = (*had.observed, Observed(1, 3, 32, 200.0), Observed(1, 4, 32, 390.0))
     three = replace(had, size=Size(1, 3), tasks=(*had.tasks, *more), observed=seen)

@@ -61,8 +61,9 @@ def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = (
     """
     leave = np.zeros_like(stairs.takes)
     leave[:, :, :3] = 0.0 if spare is None else spare
-    offers = np.minimum.accumulate(offers, axis=1)
+    offers = np.array(offers, dtype=float)
     offers[list(first), :1] = np.finfo(float).max / np.arange(1.0, len(first) + 1)[:, None]
+    offers = np.minimum.accumulate(offers, axis=1)
     jobs, steps = np.nonzero(stairs.there & (offers > -np.inf))
     order = np.argsort(-offers[jobs, steps], kind="stable")
     jobs, steps = jobs[order], steps[order]

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from services.launcher import labels
 from services.launcher.quantities import resources
 from services.launcher.shapes import (
-    Body,
     Condition,
     Container,
     ContainerStatus,
@@ -29,12 +28,12 @@ from services.launcher.shapes import (
     PodStatus,
     Requirements,
     ServiceObject,
-    Shape,
     Spec,
     State,
     Terminated,
     Waiting,
 )
+from shared.kube.shapes import Shape, Strange
 from shared.messages import Resources, Role
 
 Kind = Literal["pods", "services", "nodes"]
@@ -42,10 +41,6 @@ OVER = ("Succeeded", "Failed")
 BY_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
 KEPT = 4096  # characters of a reason or message: as many as Kubernetes keeps of a container's last words
 WHOLE = re.compile(r"[0-9]{1,18}")
-
-
-class Strange(ValueError):
-    """An object that cannot be read; the text says where."""
 
 
 class PodFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,19 +98,19 @@ S = TypeVar("S", bound=Shape)
 F = TypeVar("F")
 
 
-def pod_fact(body: Body) -> PodFact | None:
+def pod_fact(raw: bytes) -> PodFact | None:
     """None for a pod whose labels are not as ours; raises `Strange` for one that cannot be read."""
-    return _read(body, PodObject, _pod)
+    return _read(raw, PodObject, _pod)
 
 
-def service_fact(body: Body) -> ServiceFact | None:
+def service_fact(raw: bytes) -> ServiceFact | None:
     """As `pod_fact`."""
-    return _read(body, ServiceObject, _service)
+    return _read(raw, ServiceObject, _service)
 
 
-def node_fact(body: Body) -> NodeFact:
+def node_fact(raw: bytes) -> NodeFact:
     """Raises `Strange` for a node that cannot be read."""
-    return _read(body, NodeObject, _node)
+    return _read(raw, NodeObject, _node)
 
 
 def gone(pod: PodFact) -> PodFact:
@@ -127,10 +122,10 @@ def seconds(stamp: str | None) -> float:
     return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
-def _read(body: Body, shape: type[S], reader: Callable[[S], F]) -> F:
+def _read(raw: bytes, shape: type[S], reader: Callable[[S], F]) -> F:
     try:
-        return reader(msgspec.convert(body, shape))
-    except (msgspec.ValidationError, ValueError, OverflowError) as error:
+        return reader(msgspec.json.decode(raw, type=shape))
+    except (msgspec.DecodeError, ValueError, OverflowError, RecursionError) as error:
         raise Strange(str(error)) from error
 
 

@@ -1,7 +1,7 @@
 """Performing what was decided, a few at a time, and waiting before what failed is decided again. Edge.
 
 A failed action is not repeated here: after a while it is handed back, and the reconciler orders it anew if it is still
-wanted. The wait doubles with each failure in a row, so a server in trouble is left in peace.
+wanted. The wait grows with each failure in a row, so a server in trouble is left in peace.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import structlog
 
 from services.launcher import kube
 from services.launcher.actions import Action, CreatePod, CreateService, ResizePod
-from services.launcher.api import Api
 from services.launcher.settings import Settings
+from shared.kube.client import Api
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ class Hands:
 
     async def again_later(self, action: Action, why: str) -> None:
         count = self.failures[action.key()] = self.failures.get(action.key(), 0) + 1
-        wait_s = min(self.settings.kube_retry_s * 2 ** (count - 1), self.settings.kube_retry_max_s)
+        wait_s = self.api.wait_s(count)
         log.warning("TryingAgain", action=action.key(), in_s=wait_s, error=why)
         await asyncio.sleep(wait_s)
         self.on_outcome(action, None)

@@ -13,9 +13,9 @@ import msgspec
 
 from services.launcher import labels, pods
 from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod
-from services.launcher.api import TROUBLES, Api, ApiError
 from services.launcher.settings import Settings
 from services.launcher.shapes import ServiceObject
+from shared.kube.client import TROUBLES, Api, ApiError
 
 Body = dict[str, Any]
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, CONFLICT, TOO_LARGE, INVALID = 400, 403, 404, 409, 413, 422
@@ -88,7 +88,7 @@ async def _delete(api: Api, path: str, uid: str, grace_s: int | None = None) -> 
     try:
         await api.call("DELETE", path, {**options, "propagationPolicy": "Background", **grace})
     except ApiError as error:
-        if error.status not in (NOT_FOUND, CONFLICT):  # gone, or another one of that name
+        if error.status != NOT_FOUND:
             raise
 
 

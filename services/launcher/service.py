@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import structlog
 
 from services.launcher import exits, facts, memory, view
 from services.launcher.actions import Action, CreatePod, CreateService, Say
-from services.launcher.api import Api, Body, connect
 from services.launcher.facts import Kind
 from services.launcher.hands import Hands
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
-from services.launcher.watch import Watcher
+from services.launcher.watch import KINDS, watch
 from shared.bus import Bus, Heard
+from shared.kube.client import Api, connect
+from shared.kube.reader import Event, Listed, Missed
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,
@@ -58,26 +60,6 @@ HEARD: tuple[type[Message], ...] = (
     CheckpointSaved,
     TrainingResumed,
 )
-KINDS: tuple[Kind, ...] = ("nodes", "services", "pods")
-READERS: dict[Kind, Callable[[Body], Any]] = {
-    "nodes": facts.node_fact,
-    "services": facts.service_fact,
-    "pods": facts.pod_fact,
-}
-
-
-def read(kind: Kind, body: Body, gone: bool = False) -> Any:
-    """The fact; None for what is not ours, and for what cannot be read: that is logged and left out.
-
-    What is gone must be forgotten: where we cannot read what it was, only a new list tells (`Strange`).
-    """
-    try:
-        return READERS[kind](body)
-    except facts.Strange as error:
-        log.warning("StrangeObject", kind=kind, error=str(error))
-        if gone:
-            raise
-        return None
 
 
 class Launcher:
@@ -112,8 +94,13 @@ class Launcher:
         for heard in sorted(backlog, key=lambda heard: heard.stored_s):
             await self.on_fact(heard)
 
-    def on_list(self, kind: Kind, bodies: list[Body]) -> None:
-        found = [fact for body in bodies if (fact := read(kind, body))]
+    def on_event(self, kind: Kind, event: Event[Any]) -> None:
+        if isinstance(event, Listed):
+            self.on_list(kind, event.facts)
+        else:
+            self.on_change(event.fact, isinstance(event, Missed))
+
+    def on_list(self, kind: Kind, found: Iterable[Any]) -> None:
         if kind == "nodes":
             self.view = view.nodes_listed(self.view, found, self.clock())
         elif kind == "services":
@@ -125,8 +112,7 @@ class Launcher:
             self.listed.set()
         self.stir(*self.view.uids())
 
-    def on_change(self, kind: Kind, body: Body, gone: bool) -> None:
-        fact = read(kind, body, gone)
+    def on_change(self, fact: Any, gone: bool) -> None:
         if isinstance(fact, facts.NodeFact):
             self.on_node(fact, gone)
         elif isinstance(fact, facts.ServiceFact):
@@ -210,14 +196,15 @@ class Launcher:
 
 
 async def start(bus: Bus, settings: Settings) -> None:
-    api = await connect(settings)
+    api = await connect(settings, "weir-launcher", random.random)
     bus.on_close(api.close)
+    bus.spawn(api.report())
     launcher = Launcher(bus, api, settings)
     known = await memory.load(bus)
     launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
     await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)
     await launcher.caught_up()
     for kind in KINDS:
-        bus.spawn(Watcher(api, kind, settings, launcher.on_list, launcher.on_change).run())
+        bus.spawn(watch(api, kind, settings.kube_namespace, launcher.on_event))
     await launcher.listed.wait()
     bus.spawn(launcher.run())

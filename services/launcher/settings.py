@@ -6,21 +6,17 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from shared.config import Common
+from shared.kube.settings import Count, KubeSettings, Positive
 
 
-class Settings(Common, frozen=True, kw_only=True):
+class Settings(KubeSettings, frozen=True, kw_only=True):
     """`WEIR_LAUNCHER_<FIELD>`. Every timer is one of these."""
 
-    # The cluster: a URL (the local stand-in, a proxy), else a kubeconfig, else the pod's own service account.
-    kube_url: str = ""
-    kubeconfig: str = ""
+    # The cluster.
     kube_namespace: str = ""  # look at this namespace only; empty: at all
-    kube_parallel: int = 16  # requests under way at once
-    kube_timeout_s: float = 15.0  # one request
-    kube_retry_s: float = 0.5  # first wait after a failure; doubles up to kube_retry_max_s
-    kube_retry_max_s: float = 15.0
-    kube_watch_s: int = 240  # the server ends a watch after this long, and it is begun again
+    kube_rate: Positive = 50.0
+    kube_burst: Count = 25
+    kube_parallel: int = 16  # actions under way at once; fewer than kube_burst, so that looking waits for no doing
 
     # A trainer's pod.
     image: str = "weir-trainer:latest"  # where the request names none

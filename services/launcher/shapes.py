@@ -5,57 +5,10 @@ Law: null stands for absent, and what is of another type than Kubernetes gives i
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
+from shared.kube.shapes import Shape
 from shared.messages import Whole
 
-Body = dict[str, Any]
 Amounts = dict[str, str | int | float]
-
-
-class Shape(msgspec.Struct, frozen=True, rename="camel"):
-    """A piece of an API object."""
-
-
-# ---------------------------------------------------------------- around the objects
-
-
-class ListMeta(Shape, frozen=True):
-    resource_version: str | None = None
-    continue_: str | None = msgspec.field(name="continue", default=None)
-
-
-class Page(Shape, frozen=True):
-    """One page of a list."""
-
-    metadata: ListMeta
-    items: list[Body] | None = None
-
-
-class Event(Shape, frozen=True):
-    """One line of a watch."""
-
-    type: str
-    object: Body
-
-
-class Versioned(Shape, frozen=True):
-    """What every object has, and every bookmark."""
-
-    metadata: ListMeta
-
-
-class Status(Shape, frozen=True):
-    """The API's way to say no."""
-
-    code: int | None = None
-    reason: str | None = None
-    message: str | None = None
-
-
-# ---------------------------------------------------------------- the objects
 
 
 class Meta(Shape, frozen=True):

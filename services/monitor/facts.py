@@ -1,27 +1,25 @@
 """Small frozen facts out of the API's large objects.
 
 Law: only what is counted is kept. The `...Object` shapes name the few fields that are read; everything else is
-skipped by the decoder, so that five thousand pods stay a few megabytes. An object that is not as Kubernetes makes them
-is `Strange`: nothing of it is counted.
+skipped by the decoder, so that twenty thousand pods stay a few megabytes. An object that is not as Kubernetes makes
+them is `Strange`: nothing of it is counted.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
 from services.monitor.quantities import Amount, amount, total
+from shared.kube.shapes import Shape, Strange
 from shared.messages import Taint
 
 MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
 JOB_LABEL = "weir.dev/job"
+UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?\Z", max_length=253)]
 """A DNS subdomain, as every name of a node or pod is: a node's stands in a subject."""
-
-
-class Strange(ValueError):
-    """An object that cannot be read; the text says where."""
 
 
 class PodFact(msgspec.Struct, frozen=True):
@@ -47,16 +45,10 @@ class NodeFact(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
-Fact = TypeVar("Fact", PodFact, NodeFact)
-
 # ---------------------------------------------------------------- the API's shapes
 
 
-class Shape(msgspec.Struct, rename="camel"):
-    """A piece of an API object; null stands for absent."""
-
-
-class ObjectMeta(Shape):
+class ObjectMeta(Shape, frozen=True):
     name: Name
     namespace: str | None = None
     uid: str | None = None
@@ -65,34 +57,34 @@ class ObjectMeta(Shape):
     deletion_timestamp: str | None = None
 
 
-class Requirements(Shape):
+class Requirements(Shape, frozen=True):
     requests: dict[str, str | int | float] | None = None
 
 
-class Container(Shape):
+class Container(Shape, frozen=True):
     name: str = ""
     resources: Requirements | None = None
     restart_policy: str | None = None
 
 
-class ContainerStatus(Shape):
+class ContainerStatus(Shape, frozen=True):
     name: str = ""
     allocated_resources: dict[str, str | int | float] | None = None
 
 
-class PodSpec(Shape):
+class PodSpec(Shape, frozen=True):
     node_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     overhead: dict[str, str | int | float] | None = None
 
 
-class PodStatus(Shape):
+class PodStatus(Shape, frozen=True):
     phase: str | None = None
     container_statuses: list[ContainerStatus] | None = None
 
 
-class PodObject(Shape):
+class PodObject(Shape, frozen=True):
     metadata: ObjectMeta
     spec: PodSpec | None = None
     status: PodStatus | None = None
@@ -111,28 +103,28 @@ class PodObject(Shape):
         )
 
 
-class TaintObject(Shape):
+class TaintObject(Shape, frozen=True):
     key: str = ""
     value: str | None = None
     effect: str = ""
 
 
-class NodeSpec(Shape):
+class NodeSpec(Shape, frozen=True):
     unschedulable: bool | None = None
     taints: list[TaintObject] | None = None
 
 
-class Condition(Shape):
+class Condition(Shape, frozen=True):
     type: str = ""
     status: str = ""
 
 
-class NodeStatus(Shape):
+class NodeStatus(Shape, frozen=True):
     allocatable: dict[str, str | int | float] | None = None
     conditions: list[Condition] | None = None
 
 
-class NodeObject(Shape):
+class NodeObject(Shape, frozen=True):
     metadata: ObjectMeta
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
@@ -150,47 +142,20 @@ class NodeObject(Shape):
         )
 
 
-def read(raw: bytes, shape: type[PodObject] | type[NodeObject]) -> PodFact | NodeFact:
-    """The fact that an object is; raises `Strange` where it is none."""
+def pod_fact(raw: bytes) -> PodFact:
+    """Raises `Strange` for what cannot be read."""
     try:
-        return msgspec.json.decode(raw, type=shape).fact()
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        return msgspec.json.decode(raw, type=PodObject).fact()
+    except UNREADABLE as error:
         raise Strange(str(error)) from error
 
 
-# ---------------------------------------------------------------- around the objects
-
-
-class ListMeta(Shape):
-    resource_version: str | None = None
-    continue_: str | None = msgspec.field(name="continue", default=None)
-
-
-class Listing(Shape):
-    """One page of a list."""
-
-    metadata: ListMeta
-    items: list[msgspec.Raw] | None = None
-
-
-class Versioned(Shape):
-    """What every object has, and every bookmark."""
-
-    metadata: ListMeta
-
-
-class WatchEvent(Shape):
-    """One line of a watch."""
-
-    type: str
-    object: msgspec.Raw
-
-
-class Status(Shape):
-    """The API's way to say no."""
-
-    code: int = 0
-    message: str | None = None
+def node_fact(raw: bytes) -> NodeFact:
+    """As `pod_fact`."""
+    try:
+        return msgspec.json.decode(raw, type=NodeObject).fact()
+    except UNREADABLE as error:
+        raise Strange(str(error)) from error
 
 
 # ---------------------------------------------------------------- what a pod requests

@@ -7,35 +7,27 @@ is one fact and facts about a node leave in order. Nothing is said before nodes 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from typing import Any
 
-from services.monitor import kube
-from services.monitor.facts import NodeFact, PodFact
-from services.monitor.kube import Cluster, Event, Listed, Missed
+from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
 from services.monitor.picture import Picture
-from shared import config, subjects
+from shared import subjects
 from shared.bus import Bus
+from shared.kube.client import Api, connect
+from shared.kube.reader import Event, Listed, Missed, Reader
+from shared.kube.settings import KubeSettings
 from shared.messages import CapacityChanged
 
+NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+HOLDING = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+"""Pods that hold something: bound to a node, and not ended. No others are sent."""
 
-class Settings(config.Common, frozen=True, kw_only=True):
-    """Where the cluster is, and how patient to be with it."""
 
-    kube_url: str = ""
-    """Plain URL of the API (a stand-in, or a proxy); empty: `kubeconfig`."""
-    kubeconfig: str = ""
-    """A kubeconfig file; empty: the default file, else the pod's own account."""
-    retry_s: float = 1.0
-    """Wait after a refused or broken connection."""
-    watch_s: int = 300
-    """A watch is renewed after this time."""
-    silence_s: float = 30.0
-    """A page of a list, or a watch beyond its time, is given up after so long."""
-    page: int = 500
-    """Objects in one page of a list."""
-    recall_parallel: int = 100
-    """At start: facts that were said before, asked for at once."""
+class Settings(KubeSettings, frozen=True, kw_only=True):
+    """`WEIR_MONITOR_<FIELD>`."""
+
+    recall_parallel: int = 100  # at start: facts that were said before, asked for at once
 
 
 class Monitor:
@@ -66,17 +58,12 @@ class Monitor:
         self.marked |= names
         self.awake.set()
 
-    async def live(self, api: Any, timers: kube.Timers) -> None:
-        async with api:
-            cluster = Cluster(api, timers)
-            await asyncio.gather(self.watch_nodes(cluster), self.watch_pods(cluster), self.say_changes())
-
-    async def watch_nodes(self, cluster: Cluster) -> None:
-        async for event in cluster.nodes():
+    async def watch_nodes(self, api: Api) -> None:
+        async for event in Reader(api, NODES, node_fact).follow():
             self.on_node(event)
 
-    async def watch_pods(self, cluster: Cluster) -> None:
-        async for event in cluster.pods():
+    async def watch_pods(self, api: Api) -> None:
+        async for event in Reader(api, PODS, pod_fact, HOLDING).follow():
             self.on_pod(event)
 
     async def say_changes(self) -> None:
@@ -105,6 +92,8 @@ async def recall(bus: Bus, at_once: int) -> list[CapacityChanged]:
 
 
 async def start(bus: Bus, settings: Settings) -> None:
-    timers = kube.Timers(settings.retry_s, settings.watch_s, settings.silence_s, settings.page)
+    api = await connect(settings, "weir-monitor", random.random)
+    bus.on_close(api.close)
     monitor = Monitor(bus, Picture(await recall(bus, settings.recall_parallel)))
-    bus.spawn(monitor.live(await kube.connect(settings.kube_url, settings.kubeconfig), timers))
+    for work in (monitor.watch_nodes(api), monitor.watch_pods(api), monitor.say_changes(), api.report()):
+        bus.spawn(work)

@@ -12,9 +12,9 @@ ACTING = {"asyncio", "os", "time", "nats", "kubernetes", "tensorflow", "keras", 
 ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psutil", "aiohttp"}
 
 EDGES = {
-    "services.monitor": {"__main__", "service", "kube"},
+    "services.monitor": {"__main__", "service"},
     "services.allocator": {"__main__", "service", "memory"},
-    "services.launcher": {"__main__", "service", "memory", "api", "kube", "hands", "watch"},
+    "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "retention", "watchdog"),
@@ -25,6 +25,7 @@ EDGES = {
 
 PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler")
 PURE_SHARED = {"shared.messages", "shared.subjects", "shared.config"}
+PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}
 LIBRARIES = {"aiohttp", "hypothesis", "keras", "kubernetes", "matplotlib", "msgspec", "nats", "numpy", "psutil"}
 LIBRARIES |= {"pytest", "rich", "sklearn", "structlog", "tensorflow", "yaml", "services", "shared", "tests"}
 

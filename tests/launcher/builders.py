@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from shared.messages import AllocationDecided, JobRequested, Program, Resources, Role, Span, TaskPlan
 
 UID, JOB = 7, "net"
@@ -42,6 +46,11 @@ def decided(
         batch=32 if words else 0,
         reason="test",
     )
+
+
+def sent(body: Any) -> bytes:
+    """As the API server sends it."""
+    return msgspec.json.encode(body)
 
 
 def names(words: str) -> list[str]:

@@ -20,7 +20,7 @@ from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared import subjects
 from shared.messages import JobMessage, Resources
-from tests.launcher.builders import UID, decided, names, plan
+from tests.launcher.builders import UID, decided, names, plan, sent
 from tests.launcher.test_service import Stage, stage
 from tests.shared.strange import Poison, odd_messages, poison, readable, spoilt
 
@@ -73,7 +73,7 @@ def a_node() -> Body:
 def test_an_object_with_holes_is_a_fact_or_strange_and_nothing_else(pod: Any, service: Any, node: Any) -> None:
     for read, kind, body in (pod_fact, PodFact, pod), (service_fact, ServiceFact, service), (node_fact, NodeFact, node):
         try:
-            assert isinstance(read(body), kind | None)
+            assert isinstance(read(sent(body)), kind | None)
         except Strange as error:
             assert str(error)
 
@@ -81,7 +81,7 @@ def test_an_object_with_holes_is_a_fact_or_strange_and_nothing_else(pod: Any, se
 def test_what_anybody_may_write_into_a_pod_does_not_hide_it() -> None:
     body = a_pod()
     body["metadata"]["annotations"] = {"weir.dev/resources": "{", "weir.dev/generation": "first", "note": "\0" * 9}
-    fact = pod_fact(body)
+    fact = pod_fact(sent(body))
     assert fact and (fact.generation, fact.made_with) == (0, fact.resources)
 
 
@@ -90,7 +90,7 @@ def test_a_quantity_that_is_none_makes_a_pod_strange(amount: Any) -> None:
     body = a_pod()
     body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = amount
     with pytest.raises(Strange):
-        pod_fact(body)
+        pod_fact(sent(body))
 
 
 def test_a_quantity_beyond_all_measure_is_the_largest_that_kubernetes_knows() -> None:
@@ -100,7 +100,7 @@ def test_a_quantity_beyond_all_measure_is_the_largest_that_kubernetes_knows() ->
 def test_the_last_words_of_a_container_fit_into_a_message() -> None:
     body = a_pod()
     body["status"] = {"phase": "Failed", "message": "x" * 2_000_000}
-    fact = pod_fact(body)
+    fact = pod_fact(sent(body))
     assert fact and len(fact.message) == 4096
 
 
@@ -108,7 +108,7 @@ def facts_of(bodies: list[Body]) -> list[PodFact]:
     found = []
     for body in bodies:
         try:
-            found.append(pod_fact(body))
+            found.append(pod_fact(sent(body)))
         except Strange:
             continue
     return [fact for fact in found if fact]
@@ -211,8 +211,7 @@ async def test_strange_objects_in_a_watch_are_left_out(stage: Stage, verb: str) 
 
 async def test_answers_that_are_no_answers_are_waited_out(stage: Stage) -> None:
     await stage.begin()
-    for queue in stage.server.watches:
-        for line in ({}, {"type": "ERROR", "object": {"code": "x"}}, {"type": "ADDED", "object": None}, []):
-            queue.put_nowait(line)  # type: ignore[arg-type]
+    for line in ({}, {"type": "ERROR", "object": {"code": "x"}}, {"type": "ADDED", "object": None}, []):
+        stage.server.say(line)  # type: ignore[arg-type]
 
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 from services.launcher.facts import node_fact, pod_fact, seconds, service_fact
 from services.launcher.quantities import quantities, resources, same
 from shared.messages import Resources
+from tests.launcher.builders import sent
 
 TAGS = {"weir.dev/job": "net", "weir.dev/uid": "7", "weir.dev/role": "ps", "weir.dev/serial": "1"}
 
 
 def pod(status: dict[str, Any], **meta: Any) -> Any:
     about = {"name": "net-ps-1", "namespace": "default", "uid": "u", "labels": TAGS, **meta}
-    return pod_fact({"metadata": about, "spec": {"containers": [{"name": "tensorflow"}]}, "status": status})
+    spec = {"containers": [{"name": "tensorflow"}]}
+    return pod_fact(sent({"metadata": about, "spec": spec, "status": status}))
 
 
 def ended(reason: str, code: int) -> dict[str, Any]:
@@ -75,11 +77,11 @@ def test_what_is_not_labelled_as_ours_is_not_ours(tags: dict[str, str]) -> None:
 
 
 def test_services_and_nodes() -> None:
-    found = service_fact({"metadata": {"name": "net", "namespace": "default", "uid": "s", "labels": TAGS}})
+    found = service_fact(sent({"metadata": {"name": "net", "namespace": "default", "uid": "s", "labels": TAGS}}))
     assert found and found.job_uid == 7
-    assert service_fact({"metadata": {"name": "other", "namespace": "default", "uid": "s"}}) is None
+    assert service_fact(sent({"metadata": {"name": "other", "namespace": "default", "uid": "s"}})) is None
     ready = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-01T00:01:00Z"}
-    node = node_fact({"metadata": {"name": "n"}, "status": {"conditions": [ready]}})
+    node = node_fact(sent({"metadata": {"name": "n"}, "status": {"conditions": [ready]}}))
     assert (node.ready, node.since_s) == (False, 60.0)
 
 

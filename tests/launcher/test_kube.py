@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 
 import pytest
 
 from services.launcher import kube, pods
 from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod
-from services.launcher.api import Api, connect
 from services.launcher.settings import Settings
+from shared.kube.client import Api, connect
 from shared.messages import Resources
-from tests.launcher.api_server import ApiServer, api_server
 from tests.launcher.builders import decided, plan
+from tests.shared.kube.api_server import ApiServer, api_server
 
 POD = CreatePod(decision=decided(1, "w3"), task=plan("w3"), name="net-worker-3", owner_uid="s")
 SERVICE = CreateService(decision=decided(1, "w3"))
@@ -26,7 +27,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def api(server: ApiServer) -> AsyncIterator[Api]:
-    made = await connect(Settings(kube_url=server.url))
+    made = await connect(Settings(kube_url=server.url), "test", random.Random(1).random)
     yield made
     await made.close()
 
@@ -61,7 +62,8 @@ async def test_removing_what_is_gone_is_fine(server: ApiServer, api: Api) -> Non
 
 async def test_only_the_very_pod_is_removed(server: ApiServer, api: Api) -> None:
     await perform(POD, api)
-    await perform(DeletePod(namespace="default", name="net-worker-3", uid="an earlier one"), api)
+    with pytest.raises(kube.TryLater, match="Conflict"):
+        await perform(DeletePod(namespace="default", name="net-worker-3", uid="an earlier one"), api)
     assert server.names("pods") == ["net-worker-3"]
     uid = server.pod("net-worker-3")["metadata"]["uid"]
     await perform(DeletePod(namespace="default", name="net-worker-3", uid=uid, grace_s=3), api)
@@ -93,7 +95,7 @@ async def test_what_may_work_soon_is_tried_later(server: ApiServer, api: Api, co
 
 
 async def test_a_server_that_is_away_is_tried_later() -> None:
-    api = await connect(Settings(kube_url="http://127.0.0.1:9", kube_timeout_s=1.0))
+    api = await connect(Settings(kube_url="http://127.0.0.1:9", kube_timeout_s=1.0), "test", random.Random(1).random)
     with pytest.raises(kube.TryLater):
         await perform(POD, api)
     await api.close()

@@ -13,7 +13,7 @@ from services.launcher.settings import Settings
 from services.trainer.service import Settings as Trainer
 from shared import config
 from shared.messages import CheckpointRule, JobRequested, Resources, Volume
-from tests.launcher.builders import decided, request
+from tests.launcher.builders import decided, request, sent
 
 
 def made(
@@ -135,6 +135,6 @@ def test_volumes_are_mounted() -> None:
 def test_a_pod_is_read_back_as_it_was_made() -> None:
     body = made()
     body["metadata"]["uid"] = "u"
-    fact = pod_fact(body)
+    fact = pod_fact(sent(body))
     assert fact and (fact.job_uid, fact.role, fact.serial, fact.generation) == (7, "worker", 3, 4)
     assert fact.resources == fact.made_with == Resources(cpu=0.5, memory_gib=1.5)

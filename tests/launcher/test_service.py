@@ -27,8 +27,8 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
-from tests.launcher.api_server import ApiServer, api_server
 from tests.launcher.builders import JOB, UID, decided, names
+from tests.shared.kube.api_server import ApiServer, api_server
 
 SAID: tuple[type[Message], ...] = (
     ClusterSpecPublished,

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from services.monitor.facts import NodeFact, NodeObject, PodFact, PodObject
+from services.monitor import facts
+from services.monitor.facts import NodeFact, PodFact
 
 Raw = dict[str, Any]
 
@@ -42,8 +43,8 @@ def node(name: str = "n1", cpu: str = "8", memory: str = "16Gi", ready: str = "T
 
 
 def pod_fact(raw: Raw | None = None) -> PodFact:
-    return msgspec.json.decode(msgspec.json.encode(raw or pod()), type=PodObject).fact()
+    return facts.pod_fact(msgspec.json.encode(raw or pod()))
 
 
 def node_fact(raw: Raw | None = None) -> NodeFact:
-    return msgspec.json.decode(msgspec.json.encode(raw or node()), type=NodeObject).fact()
+    return facts.node_fact(msgspec.json.encode(raw or node()))

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.monitor.capacity import node_capacity
-from services.monitor.facts import NodeFact, NodeObject, PodFact, PodObject, Strange, read
+from services.monitor.facts import NodeFact, PodFact, Strange, node_fact, pod_fact
 from shared import subjects
 from shared.bus import Bus
-from tests.monitor.apiserver import ApiServer
-from tests.monitor.builders import Raw, container, node, node_fact, ours, pod
+from tests.monitor.builders import Raw, container, node, ours, pod
 from tests.monitor.test_service import api, count, monitor, told
+from tests.shared.kube.api_server import ApiServer
 from tests.shared.strange import DEEP, spoilt
 
 __all__ = ["api"]
@@ -28,9 +28,9 @@ POD["metadata"] |= {"labels": {"app.kubernetes.io/managed-by": "weir", "weir.dev
 POD["status"]["containerStatuses"] = [{"name": "main", "allocatedResources": {"cpu": "2"}}]
 
 
-def fact_of(body: Any, shape: Any) -> Any:
+def fact_of(body: Any, read: Any) -> Any:
     try:
-        return read(msgspec.json.encode(body), shape)
+        return read(msgspec.json.encode(body))
     except Strange as error:
         assert str(error)
         return None
@@ -39,8 +39,8 @@ def fact_of(body: Any, shape: Any) -> Any:
 @settings(max_examples=300)
 @given(raw_node=spoilt(NODE), raw_pods=st.lists(spoilt(POD), max_size=3))
 def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(raw_node: Any, raw_pods: Any) -> None:
-    place = fact_of(raw_node, NodeObject) or node_fact(node())
-    pods = [fact for raw in raw_pods if (fact := fact_of(raw, PodObject))]
+    place = fact_of(raw_node, node_fact) or fact_of(node(), node_fact)
+    pods = [fact for raw in raw_pods if (fact := fact_of(raw, pod_fact))]
 
     said = node_capacity(place, pods, "7", 1.0)
 
@@ -50,19 +50,19 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(raw
 
 @pytest.mark.parametrize("raw", [b"", b"null", b"[]", b"\xff", b'{"metadata":{"name":"n","name', DEEP])
 def test_what_is_no_object_is_strange(raw: bytes) -> None:
-    for shape in (NodeObject, PodObject):
+    for read in (node_fact, pod_fact):
         with pytest.raises(Strange):
-            read(raw, shape)
+            read(raw)
 
 
 @pytest.mark.parametrize("name", [None, "", "a b", "N1", "n1.", "*", ">", "n\n", "x" * 254])
 def test_a_node_whose_name_cannot_stand_in_a_subject_is_strange(name: Any) -> None:
-    assert fact_of({**NODE, "metadata": {"name": name, "uid": "u"}}, NodeObject) is None
+    assert fact_of({**NODE, "metadata": {"name": name, "uid": "u"}}, node_fact) is None
 
 
 def test_less_than_nothing_is_strange_and_more_than_everything_is_as_much_as_there_can_be() -> None:
-    assert fact_of(node(cpu="-1"), NodeObject) is None
-    assert fact_of(node(cpu="1e999"), NodeObject).allocatable.milli == ((1 << 63) - 1) * 1000
+    assert fact_of(node(cpu="-1"), node_fact) is None
+    assert fact_of(node(cpu="1e999"), node_fact).allocatable.milli == ((1 << 63) - 1) * 1000
 
 
 # ------------------------------------------------------------ the service
@@ -70,12 +70,15 @@ def test_less_than_nothing_is_strange_and_more_than_everything_is_as_much_as_the
 ODD: list[Raw] = [
     {"metadata": {"name": "odd", "uid": "uid-odd"}, "spec": 7},
     {"metadata": {"name": "Odd Name", "uid": "uid-name"}, "status": {"allocatable": {"cpu": "1"}}},
-    {"metadata": {"name": "odd", "uid": "uid-amount"}, "status": {"allocatable": {"cpu": "many"}}},
-    {"metadata": {"name": "odd", "uid": "uid-labels", "labels": {"a": 1}}},
+    {"metadata": {"name": "odd-amount", "uid": "uid-amount"}, "status": {"allocatable": {"cpu": "many"}}},
+    {"metadata": {"name": "odd-labels", "uid": "uid-labels", "labels": {"a": 1}}},
 ]
 ODD_PODS: list[Raw] = [
-    {"metadata": {"name": "odd", "uid": "uid-requests"}, "spec": {"nodeName": "n1", "containers": [container("much")]}},
-    {"metadata": {"name": "odd", "uid": "uid-null"}, "spec": {"nodeName": "n1", "containers": [None]}},
+    {
+        "metadata": {"name": "odd-requests", "uid": "uid-requests"},
+        "spec": {"nodeName": "n1", "containers": [container("much")]},
+    },
+    {"metadata": {"name": "odd-null", "uid": "uid-null"}, "spec": {"nodeName": "n1", "containers": [None]}},
 ]
 
 
@@ -96,14 +99,14 @@ async def test_strange_objects_in_a_watch_hide_no_others(nats_url: str, person: 
                 api.put(kind, deepcopy(body))
         api.put("pods", ours())
         await told(person, "n1", lambda c: c.free.cpu == 6)
-        assert api.lists == {"nodes": 1, "pods": 1}
+        assert api.lists["pods"] == 1
 
 
 async def test_a_pod_that_went_as_nobody_could_read_is_forgotten(nats_url: str, person: Bus, api: ApiServer) -> None:
     async with monitor(nats_url, api):
         await told(person, "n1", lambda c: c.free.cpu == 7)
-        api.objects["pods"]["uid-a"]["spec"] = 7
-        api.delete("pods", "uid-a")
+        api.pod("a")["spec"] = 7
+        api.remove("pods", "a")
         await told(person, "n1", lambda c: c.free.cpu == 8)
 
 
@@ -111,8 +114,7 @@ async def test_lines_that_are_no_events_are_waited_out(nats_url: str, person: Bu
     async with monitor(nats_url, api):
         await told(person, "n1", bool)
         for line in (b"{\n", b"[]\n", b'{"type":"ERROR","object":{"code":"x"}}\n', DEEP + b"\n"):
-            for queue in api.watchers["pods"]:
-                queue.put_nowait(line)
+            api.say(line, "pods")
         api.put("pods", ours())
         await told(person, "n1", lambda c: c.free.cpu == 6)
 

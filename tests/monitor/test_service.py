@@ -1,4 +1,4 @@
-"""The monitor between a small, rude API server and a real bus."""
+"""The monitor between a small API server and a real bus."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from shared import bus as wire
 from shared import subjects
 from shared.bus import Bus
 from shared.messages import CapacityChanged
-from tests.monitor.apiserver import ApiServer, api_server
 from tests.monitor.builders import node, ours, pod
+from tests.shared.kube.api_server import ApiServer, serving
+
+HERE = "http://127.0.0.1"
 
 
 @pytest.fixture
 async def api() -> AsyncIterator[ApiServer]:
-    async with api_server() as server:
+    async with serving(ApiServer()) as server:
         server.put("nodes", node("n1"))
         server.put("nodes", node("n2.example.com"))
         server.put("pods", pod("a"))
@@ -30,10 +32,10 @@ async def api() -> AsyncIterator[ApiServer]:
 @asynccontextmanager
 async def monitor(nats_url: str, api: ApiServer, **settings: object) -> AsyncIterator[Bus]:
     connection = await wire.connect(nats_url, "monitor")
-    chosen = Settings(kube_url=api.url, retry_s=0.05, **settings)  # type: ignore[arg-type]
+    chosen = Settings(kube_url=api.url, kube_retry_s=0.05, **settings)  # type: ignore[arg-type]
     await start(connection, chosen)
     failing = asyncio.ensure_future(connection.failed())
-    await settled(lambda: all(api.watchers.values()))
+    await settled(lambda: not api.url.startswith(HERE) or set(api.watches.values()) == {"nodes", "pods"})
     yield connection
     if failing.done():
         failing.result()
@@ -63,7 +65,7 @@ async def count(bus: Bus) -> int:
 async def test_the_whole_picture_is_told_at_start_and_then_only_what_changed(
     nats_url: str, person: Bus, api: ApiServer
 ):
-    async with monitor(nats_url, api, page=1):
+    async with monitor(nats_url, api, kube_page=1):
         assert (await told(person, "n1", bool)).free.cpu == 7
         assert (await told(person, "n2_example_com", bool)).node == "n2.example.com"
         assert await count(person) == 2
@@ -71,7 +73,7 @@ async def test_the_whole_picture_is_told_at_start_and_then_only_what_changed(
         told_own = await told(person, "n1", lambda c: c.free.cpu == 6)
         assert [o.pod for o in told_own.own] == ["mnist-worker-2"]
         api.put("nodes", node("n1"))
-        api.delete("nodes", "uid-n2.example.com")
+        api.remove("nodes", "n2.example.com")
         await told(person, "n2_example_com", lambda c: c.gone)
         assert await count(person) == 4
 
@@ -91,7 +93,7 @@ async def test_a_deleted_pods_room_is_told_at_once(nats_url: str, person: Bus, a
             api.put("pods", ours())
             await settled(lambda: heard[-1][1] == 6)
             began = time.monotonic()
-            api.delete("pods", "uid-mnist-worker-2")
+            api.remove("pods", "mnist-worker-2")
             await settled(lambda: heard[-1][1] == 7)
             took.append(heard[-1][0] - began)
         assert sorted(took)[2] < 0.05
@@ -103,21 +105,21 @@ async def test_what_was_missed_while_the_watch_was_broken_is_told(
 ):
     async with monitor(nats_url, api):
         await told(person, "n1", lambda c: c.free.cpu == 7)
-        api.forget("pods", "uid-a")
-        api.expired = trouble == "both"
-        api.expire() if trouble == "expire" else api.cut()
+        api.remove("pods", "a", silent=True)
+        if trouble == "both":
+            api.forget()
+        api.expire() if trouble == "expire" else api.hang_up()
         await told(person, "n1", lambda c: c.free.cpu == 8)
-        await settled(lambda: all(api.watchers.values()))
         api.put("pods", pod("b"))
         await told(person, "n1", lambda c: c.free.cpu == 7)
-        assert api.lists["pods"] >= 2
+        assert api.lists["pods"] == (1 if trouble == "cut" else 2)
 
 
 async def test_a_restart_tells_only_what_changed_while_nobody_looked(nats_url: str, person: Bus, api: ApiServer):
     async with monitor(nats_url, api):
         await told(person, "n2_example_com", bool)
     assert await count(person) == 2
-    api.forget("nodes", "uid-n2.example.com")
+    api.remove("nodes", "n2.example.com", silent=True)
     async with monitor(nats_url, api):
         await told(person, "n2_example_com", lambda c: c.gone)
         assert await count(person) == 3
@@ -125,7 +127,7 @@ async def test_a_restart_tells_only_what_changed_while_nobody_looked(nats_url: s
 
 async def test_an_api_that_is_away_is_waited_for(nats_url: str, person: Bus, api: ApiServer):
     away = ApiServer()
-    away.url, away.watchers = "http://127.0.0.1:9", {}
+    away.url = "http://localhost:9"
     async with monitor(nats_url, away) as connection:
         await asyncio.sleep(0.2)
         assert await count(person) == 0 and connection.client.is_connected

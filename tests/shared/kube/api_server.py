@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +13,17 @@ from aiohttp import web
 
 Body = dict[str, Any]
 Key = tuple[str, str, str]  # kind, namespace, name
+Queue = asyncio.Queue[Body | bytes | None]
+EXPIRED = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+PAGE = 2  # objects in a page, where one is asked for in pages
+
+
+class Ended(Exception):
+    """A watch, in peace."""
+
+
+class Cut(Exception):
+    """A watch, by force."""
 
 
 class ApiServer:
@@ -19,16 +31,20 @@ class ApiServer:
 
     def __init__(self) -> None:
         self.objects: dict[Key, Body] = {}
-        self.version, self.born, self.url = 100, 0, ""
+        self.version, self.floor, self.born, self.url = 100, 0, 0, ""
         self.history: list[tuple[int, str, Body]] = []
-        self.watches: dict[asyncio.Queue[Body | None], str] = {}
+        self.pages: dict[str, tuple[int, list[Body]]] = {}  # what is left of a list, by its token
+        self.watches: dict[Queue, str] = {}
         self.trouble: list[tuple[int, str]] = []
         self.calls: list[tuple[str, str, Body]] = []
+        self.agents = Counter[str]()
+        self.lists = Counter[str]()
         self.node_runs = True
 
     # ------------------------------------------------------------ as a cluster
 
-    def put(self, kind: str, body: Body, verb: str = "MODIFIED") -> Body:
+    def put(self, kind: str, body: Body, verb: str = "MODIFIED", silent: bool = False) -> Body:
+        """`silent`: those who watch are not told; who asks again is."""
         self.version += 1
         meta = body["metadata"]
         meta["resourceVersion"] = str(self.version)
@@ -39,10 +55,13 @@ class ApiServer:
             self.objects[key] = body
         event = {"type": verb, "object": json.loads(json.dumps(body))}
         self.history.append((self.version, kind, event))
-        for queue, wanted in self.watches.items():
-            if wanted == kind:
-                queue.put_nowait(event)
+        for queue in [] if silent else self.watchers(kind):
+            queue.put_nowait(event)
         return body
+
+    def remove(self, kind: str, name: str, silent: bool = False) -> None:
+        body = next(body for (k, _, n), body in self.objects.items() if (k, n) == (kind, name))
+        self.put(kind, body, "DELETED", silent)
 
     def node(self, name: str, ready: str = "True") -> None:
         condition = {"type": "Ready", "status": ready, "lastTransitionTime": "2020-01-01T00:00:00Z"}
@@ -58,14 +77,26 @@ class ApiServer:
     def names(self, kind: str) -> list[str]:
         return sorted(name for k, _, name in self.objects if k == kind)
 
+    def watchers(self, kind: str = "") -> list[Queue]:
+        return [queue for queue, wanted in self.watches.items() if kind in ("", wanted)]
+
+    # ------------------------------------------------------------ as a server in trouble
+
+    def say(self, line: Body | bytes, kind: str = "") -> None:
+        for queue in self.watchers(kind):
+            queue.put_nowait(line)
+
     def expire(self) -> None:
         """What every watch of an older version is told: 410, inside a 200 stream."""
-        gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-        for queue in self.watches:
-            queue.put_nowait({"type": "ERROR", "object": gone})
+        self.say({"type": "ERROR", "object": EXPIRED})
+
+    def forget(self) -> None:
+        """What happened is known no longer: who asks for it is told 410."""
+        self.floor = self.version
+        self.pages.clear()
 
     def hang_up(self) -> None:
-        for queue in self.watches:
+        for queue in self.watchers():
             queue.put_nowait(None)
 
     # ------------------------------------------------------------ as a server
@@ -74,6 +105,7 @@ class ApiServer:
     async def meet(self, request: web.Request, handler: Any) -> web.StreamResponse:
         watching = "watch" in request.query
         self.calls.append((request.method, request.path, await request.json() if request.can_read_body else {}))
+        self.agents[request.headers.get("User-Agent", "")] += 1
         if self.trouble and not watching:
             return refusal(*self.trouble.pop(0))
         answer: web.StreamResponse = await handler(request)
@@ -83,27 +115,59 @@ class ApiServer:
         kind = request.match_info["kind"]
         if "watch" in request.query:
             return await self.watch(request, kind)
-        items = [body for key, body in sorted(self.objects.items()) if key[0] == kind]
-        start, limit = int(request.query.get("continue") or 0), 2
-        more = str(start + limit) if start + limit < len(items) else ""
-        meta = {"resourceVersion": str(self.version), "continue": more}
-        return web.json_response({"metadata": meta, "items": items[start : start + limit]})
+        self.lists[kind] += 1
+        token = request.query.get("continue", "")
+        if token and token not in self.pages:
+            return web.json_response(EXPIRED, status=410)
+        version, items = self.pages[token] if token else (self.version, self.all(kind))
+        size = min(PAGE, int(request.query["limit"])) if "limit" in request.query else len(items)
+        more = self.keep(version, items[size:]) if items[size:] else ""
+        return web.json_response(
+            {"metadata": {"resourceVersion": str(version), "continue": more}, "items": items[:size]}
+        )
+
+    def all(self, kind: str) -> list[Body]:
+        """As they are now, whatever becomes of them before the last page is asked for."""
+        found: list[Body] = json.loads(
+            json.dumps([body for key, body in sorted(self.objects.items()) if key[0] == kind])
+        )
+        return found
+
+    def keep(self, version: int, items: list[Body]) -> str:
+        token = f"{version}-{len(items)}"
+        self.pages[token] = (version, items)
+        return token
 
     async def watch(self, request: web.Request, kind: str) -> web.StreamResponse:
-        stream, queue = web.StreamResponse(), asyncio.Queue[Body | None]()
+        stream, queue = web.StreamResponse(), Queue()
         since = int(request.query["resourceVersion"])
-        for event in [event for at, of, event in self.history if of == kind and at > since]:
+        for event in self.since(since, kind):
             queue.put_nowait(event)
         self.watches[queue] = kind
         await stream.prepare(request)
         try:
             while (event := await queue.get()) is not None:
-                await stream.write(json.dumps(event).encode() + b"\n")
+                await self.write(stream, event)
+            raise Cut
+        except Cut:
             if request.transport:
-                request.transport.close()
+                request.transport.abort()
+        except (Ended, ConnectionResetError):  # in peace, or by the other side
+            pass
         finally:
             self.watches.pop(queue, None)
         return stream
+
+    def since(self, version: int, kind: str) -> Iterator[Body]:
+        if version < self.floor:
+            yield {"type": "ERROR", "object": EXPIRED}
+        yield from (event for at, of, event in self.history if of == kind and at > max(version, self.floor))
+
+    async def write(self, stream: web.StreamResponse, event: Body | bytes) -> None:
+        line = event if isinstance(event, bytes) else json.dumps(event).encode() + b"\n"
+        half = len(line) // 2
+        await stream.write(line[:half])
+        await stream.write(line[half:])
 
     async def create(self, request: web.Request) -> web.Response:
         kind, namespace, body = request.match_info["kind"], request.match_info["namespace"], await request.json()
@@ -146,32 +210,41 @@ def key_of(request: web.Request) -> Key:
     return found["kind"], found["namespace"], found["name"]
 
 
-def refusal(code: int, reason: str) -> web.Response:
-    return web.json_response({"kind": "Status", "code": code, "reason": reason, "message": reason}, status=code)
+def refusal(code: int, reason: str, **headers: str) -> web.Response:
+    said = {"kind": "Status", "code": code, "reason": reason, "message": reason}
+    return web.json_response(said, status=code, headers=headers)
+
+
+def routes(server: ApiServer) -> list[web.RouteDef]:
+    one = "/api/v1/namespaces/{namespace}/{kind}/{name}"
+    return [
+        web.get("/api/v1/{kind}", server.list),
+        web.post("/api/v1/namespaces/{namespace}/{kind}", server.create),
+        web.get(one, server.read),
+        web.delete(one, server.delete),
+        web.patch("/api/v1/namespaces/{namespace}/pods/{name}/resize", server.resize),
+    ]
 
 
 @asynccontextmanager
-async def api_server() -> AsyncIterator[ApiServer]:
-    server = ApiServer()
+async def serving(server: ApiServer) -> AsyncIterator[ApiServer]:
     app = web.Application(middlewares=[server.meet])
-    one = "/api/v1/namespaces/{namespace}/{kind}/{name}"
-    app.add_routes(
-        [
-            web.get("/api/v1/{kind}", server.list),
-            web.post("/api/v1/namespaces/{namespace}/{kind}", server.create),
-            web.get(one, server.read),
-            web.delete(one, server.delete),
-            web.patch("/api/v1/namespaces/{namespace}/pods/{name}/resize", server.resize),
-        ]
-    )
+    app.add_routes(routes(server))
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    server.node("node-0")
     try:
         yield server
     finally:
         server.hang_up()
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def api_server() -> AsyncIterator[ApiServer]:
+    """With one node in it."""
+    async with serving(ApiServer()) as server:
+        server.node("node-0")
+        yield server

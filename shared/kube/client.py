@@ -1,0 +1,182 @@
+"""One HTTP request to a Kubernetes API server, with the official client's configuration and credentials. Edge.
+
+Bodies go in and out as plain dicts, pages and lines as bytes: no models, because an object is read into a small fact
+at once. Every request goes through the gate and is counted. A server's account tells it who asks; for its audit log we
+give our name besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import structlog
+from kubernetes.aio import client, config
+
+from shared.kube import counting, pacing
+from shared.kube.counting import NO_ANSWER, Requests
+from shared.kube.gate import Gate
+from shared.kube.settings import KubeSettings
+from shared.kube.shapes import Status
+
+log = structlog.get_logger()
+
+Body = dict[str, Any]
+Query = Mapping[str, str]
+AUTH = ["BearerToken"]
+JSON, MERGE = "application/json", "application/strategic-merge-patch+json"
+VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
+LONGEST_LINE = 1 << 25  # bytes; etcd keeps no object of 2 MiB
+WIRE = (aiohttp.ClientError, TimeoutError, OSError)
+TROUBLES = (*WIRE, ValueError, RecursionError, msgspec.DecodeError)
+"""The wire's, not the server's: no answer, or one that cannot be read."""
+
+
+class ApiError(Exception):
+    """The server's refusal: its HTTP status, reason and message."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status, self.reason, self.message = status, reason, message
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request. `verb` is Kubernetes' word for it."""
+
+    verb: str
+    method: str
+    path: str
+    query: Query
+    body: Body | None = None
+    content: str = JSON
+
+
+async def connect(settings: KubeSettings, name: str, chance: Callable[[], float]) -> Api:
+    """By URL, else by kubeconfig, else by the default kubeconfig, else as the pod that we are."""
+    chosen = client.Configuration()
+    chosen.connection_pool_maxsize = 0  # no limit: each watch keeps one, and the gate keeps the others few
+    if settings.kube_url:
+        chosen.host = settings.kube_url
+    elif settings.kubeconfig or Path(config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser().exists():
+        await config.load_kube_config(config_file=settings.kubeconfig or None, client_configuration=chosen)
+    else:
+        config.load_incluster_config(client_configuration=chosen)
+    api = client.ApiClient(chosen)
+    api.user_agent = name
+    return Api(api, settings, chance)
+
+
+class Api:
+    def __init__(self, api: Any, settings: KubeSettings, chance: Callable[[], float]) -> None:
+        self.api, self.settings, self.chance = api, settings, chance
+        self.gate = Gate(settings.kube_rate, settings.kube_burst, chance)
+        self.requests = Requests()
+
+    # ------------------------------------------------------------ asking
+
+    async def call(
+        self, method: str, path: str, body: Body | None = None, query: Query | None = None, patch: bool = False
+    ) -> Body:
+        """Raises `ApiError` for a refusal, one of `TROUBLES` where there is no proper answer."""
+        ask = Ask(VERBS[method], method, path, query or {}, body, MERGE if patch else JSON)
+        async with self._answered(ask, self.settings.kube_timeout_s) as response:
+            return msgspec.json.decode(await response.read(), type=Body)
+
+    async def page(self, path: str, query: Query) -> bytes:
+        """One page of a list; raises as `call`."""
+        async with self._answered(Ask("list", "GET", path, query), self.settings.kube_timeout_s) as response:
+            return await response.read()
+
+    async def lines(self, path: str, query: Query, seconds: int) -> AsyncGenerator[bytes]:
+        """A watch: whole lines, as soon as each is there, until the server ends it or it has lasted too long."""
+        longest_s = seconds + self.settings.kube_timeout_s
+        async with self._answered(Ask("watch", "GET", path, query), longest_s) as response:
+            async for line in whole_lines(response.content.iter_any()):
+                yield line
+
+    @asynccontextmanager
+    async def _answered(self, ask: Ask, longest_s: float) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer, once it begins; raises `ApiError` where it is a refusal."""
+        begun_s = asyncio.get_running_loop().time()
+        async with self.gate.turn():
+            self.requests = counting.waited(self.requests, asyncio.get_running_loop().time() - begun_s)
+            response = await self._counted(ask, longest_s)
+        async with response:
+            if response.status >= 400:
+                raise self._refused(response, await response.read())
+            yield response
+
+    async def _counted(self, ask: Ask, longest_s: float) -> aiohttp.ClientResponse:
+        status = NO_ANSWER
+        try:
+            response = await self._sent(ask, longest_s)
+            status = response.status
+            return response
+        finally:
+            self.requests = counting.counted(self.requests, ask.verb, status)
+
+    async def _sent(self, ask: Ask, longest_s: float) -> aiohttp.ClientResponse:
+        headers = {"Accept": JSON, "Content-Type": ask.content}
+        query = list(ask.query.items())
+        parts = await self.api.param_serialize(
+            ask.method, ask.path, query_params=query, header_params=headers, body=ask.body, auth_settings=AUTH
+        )
+        limit = aiohttp.ClientTimeout(total=longest_s, sock_connect=self.settings.kube_timeout_s)
+        response: aiohttp.ClientResponse = (await self.api.call_api(*parts, _request_timeout=limit)).response
+        return response
+
+    def _refused(self, response: aiohttp.ClientResponse, answer: bytes) -> ApiError:
+        """What the server wants of all of us, it is given: silence, as long as it says."""
+        headers = response.headers
+        if seconds := pacing.hold_s(response.status, headers.get("Retry-After")):
+            self.gate.hold(seconds)
+            level = headers.get("X-Kubernetes-PF-PriorityLevel-UID"), headers.get("X-Kubernetes-PF-FlowSchema-UID")
+            log.warning("HeldBack", status=response.status, retry_after_s=seconds, priority_level_and_flow=level)
+        return refusal(response.status, answer)
+
+    # ------------------------------------------------------------ living
+
+    def wait_s(self, troubles: int) -> float:
+        """How long to wait after so many troubles in a row."""
+        rules = self.settings
+        return pacing.wait_s(troubles, rules.kube_retry_s, rules.kube_retry_max_s, self.chance())
+
+    async def report(self) -> None:
+        """Log, now and then, what was asked since the last time."""
+        while True:
+            before = self.requests
+            await asyncio.sleep(self.settings.kube_report_s)
+            new = counting.between(before, self.requests)
+            if new.counts:
+                log.info("KubernetesRequests", **msgspec.to_builtins(new), total=self.requests.total())
+
+    async def close(self) -> None:
+        await self.api.close()
+
+
+def refusal(status: int, answer: bytes) -> ApiError:
+    """Of a Status object, or of whatever stands in its place."""
+    try:
+        said = msgspec.json.decode(answer, type=Status)
+    except (msgspec.DecodeError, RecursionError):
+        said = Status(message=answer[:200].decode("utf-8", "replace"))
+    return ApiError(status or said.code or 0, said.reason or "Unknown", said.message or "")
+
+
+async def whole_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A line that is cut off is none. Raises `ValueError` for one that is longer than any object can be."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            raise ValueError(f"a line of more than {LONGEST_LINE} bytes")
+        for line in lines:
+            if line:
+                yield line

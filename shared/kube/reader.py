@@ -1,0 +1,161 @@
+"""List, then watch, for ever: how what Kubernetes shows comes in. Edge.
+
+Promise. `follow` yields all there is as `Listed`, then each change as `Seen` or `Missed`, in the server's order. It
+goes on behind the last whole line that was read, or begins with a new `Listed`; never in between.
+
+    the watch ends in peace, or is cut; no connection; 429, 500, 502, 503   on from the last revision (or page)
+    410 Expired (a status, or an ERROR event inside a stream)               lists again; between two pages: in one piece
+    any other refusal, a line that is no event, many of these in a row      lists again
+
+An object that cannot be read is logged and left out, as if nothing had been said of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from shared.kube.client import TROUBLES, WIRE, Api, ApiError, refusal
+from shared.kube.shapes import Line, Page, Strange, Versioned
+
+log = structlog.get_logger()
+
+Fact = TypeVar("Fact")
+EXPIRED, FOR_NOW = 410, (429, 500, 502, 503)
+GOES_ON = 5  # troubles in a row; after more, what was read before is trusted no longer
+SHORT_S = 1.0  # a watch that ends sooner, and says nothing, is trouble
+
+
+@dataclass(frozen=True)
+class Listed(Generic[Fact]):
+    facts: tuple[Fact, ...]
+    revision: str
+
+
+@dataclass(frozen=True)
+class Seen(Generic[Fact]):
+    fact: Fact
+    revision: str
+
+
+@dataclass(frozen=True)
+class Missed(Generic[Fact]):
+    fact: Fact
+    revision: str
+
+
+Event = Listed[Fact] | Seen[Fact] | Missed[Fact]
+
+
+class Short(OSError):
+    """A watch ended as soon as it had begun."""
+
+
+class Reader(Generic[Fact]):
+    """Follows what lies at one path. `read` gives None for what is not ours, and raises `Strange`."""
+
+    def __init__(
+        self, api: Api, path: str, read: Callable[[bytes], Fact | None], query: Mapping[str, str] | None = None
+    ) -> None:
+        self.api, self.path, self.read, self.query = api, path, read, query or {}
+        self.revision: str | None = None  # what we have read, we have read up to here; None: not yet listed
+        self.found: list[Fact] = []  # of a list, the pages that we have ...
+        self.go_on, self.first = "", ""  # ... the next one's token, and the revision of the first
+        self.in_one_piece = False
+        self.troubles = 0  # in a row
+
+    async def follow(self) -> AsyncIterator[Event[Fact]]:
+        """1 list where nothing is known, 2 watch from there, 3 after trouble wait, and go on or begin again."""
+        while True:
+            try:
+                if self.revision is None:
+                    yield await self._list()
+                async for event in self._watch():
+                    yield event
+            except (ApiError, *TROUBLES) as error:
+                await self._recover(error)
+
+    # ------------------------------------------------------------ listing
+
+    async def _list(self) -> Listed[Fact]:
+        """Page by page, so that the objects of a large cluster are never in memory all at once."""
+        while True:
+            page = msgspec.json.decode(await self.api.page(self.path, self._page_query()), type=Page)
+            self.first = self.first if self.go_on else page.metadata.resource_version or ""
+            self.found += [fact for item in page.items or () if (fact := self._readable(item)) is not None]
+            self.go_on = page.metadata.continue_ or ""
+            if not self.go_on:
+                listed, self.revision = Listed(tuple(self.found), self.first), self.first
+                self.found, self.in_one_piece = [], False
+                return listed
+
+    def _page_query(self) -> dict[str, str]:
+        limit = {} if self.in_one_piece else {"limit": str(self.api.settings.kube_page)}
+        return {**self.query, **limit, **({"continue": self.go_on} if self.go_on else {})}
+
+    # ------------------------------------------------------------ watching
+
+    async def _watch(self) -> AsyncIterator[Event[Fact]]:
+        """Every change, until the server ends the watch. One line, or a while without, ends a row of troubles."""
+        loop = asyncio.get_running_loop()
+        begun_s, quiet = loop.time(), True
+        seconds = max(1, round(self.api.settings.kube_watch_s * (1 + self.api.chance()) / 2))
+        try:
+            async with aclosing(self.api.lines(self.path, self._watch_query(seconds), seconds)) as lines:
+                async for raw in lines:
+                    event = self._told(msgspec.json.decode(raw, type=Line))
+                    quiet, self.troubles = False, 0
+                    if event:
+                        yield event
+        finally:
+            lasted_s = loop.time() - begun_s
+            self.troubles = 0 if lasted_s > self.api.settings.kube_retry_max_s else self.troubles
+        if quiet and lasted_s < SHORT_S:
+            raise Short("a watch that ended at once")
+
+    def _watch_query(self, seconds: int) -> dict[str, str]:
+        begin = {"resourceVersion": self.revision or "", "timeoutSeconds": str(seconds)}
+        return {**self.query, **begin, "watch": "true", "allowWatchBookmarks": "true"}
+
+    def _told(self, line: Line) -> Event[Fact] | None:
+        """What a line says. What is gone must be forgotten: where we cannot read what it was, a new list tells."""
+        if line.type == "ERROR":
+            raise refusal(0, bytes(line.object))
+        fact = None if line.type == "BOOKMARK" else self._readable(line.object, gone=line.type == "DELETED")
+        seen = msgspec.json.decode(line.object, type=Versioned).metadata.resource_version or self.revision or ""
+        self.revision = seen
+        if fact is None:
+            return None
+        return Missed(fact, seen) if line.type == "DELETED" else Seen(fact, seen)
+
+    def _readable(self, raw: msgspec.Raw, gone: bool = False) -> Fact | None:
+        try:
+            return self.read(raw)
+        except Strange as error:
+            log.warning("StrangeObject", path=self.path, error=str(error), object=bytes(raw)[:300])
+            if gone:
+                raise
+            return None
+
+    # ------------------------------------------------------------ after trouble
+
+    async def _recover(self, error: Exception) -> None:
+        self.troubles += 1
+        expired = isinstance(error, ApiError) and error.status == EXPIRED
+        if self.troubles > GOES_ON or not passes(error):
+            self.in_one_piece |= expired and self.go_on != ""  # pages may be forgotten faster than we read them
+            self.revision, self.found, self.go_on = None, [], ""
+        log.warning("ReadingBroke", path=self.path, error=repr(error), again=self.revision is None, row=self.troubles)
+        wait_s = self.api.wait_s(self.troubles)
+        await asyncio.sleep(0.0 if expired and self.troubles == 1 else wait_s)
+
+
+def passes(error: Any) -> bool:
+    """May we go on where we were?"""
+    return error.status in FOR_NOW if isinstance(error, ApiError) else isinstance(error, WIRE)

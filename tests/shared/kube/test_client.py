@@ -1,0 +1,108 @@
+"""One request over real HTTP: what is sent, counted, refused and held back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from shared.kube import client
+from shared.kube.client import Api, ApiError, connect, whole_lines
+from shared.kube.settings import KubeSettings
+from tests.shared.kube.api_server import ApiServer, api_server, refusal, serving
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with api_server() as made:
+        yield made
+
+
+@pytest.fixture
+async def api(server: ApiServer) -> AsyncIterator[Api]:
+    made = await connect(KubeSettings(kube_url=server.url, kube_report_s=0.05), "weir-test", random.Random(1).random)
+    yield made
+    await made.close()
+
+
+async def test_a_request_says_who_asks_and_is_counted(server: ApiServer, api: Api) -> None:
+    assert (await api.call("GET", "/api/v1/nodes"))["items"][0]["metadata"]["name"] == "node-0"
+    with pytest.raises(ApiError, match="NotFound"):
+        await api.call("GET", "/api/v1/namespaces/default/pods/none")
+    await api.page("/api/v1/nodes", {"limit": "1"})
+    assert set(server.agents) == {"weir-test"}
+    assert api.requests.counts == {"get 200": 1, "get 404": 1, "list 200": 1}
+
+
+async def test_a_watch_gives_its_slot_back_when_it_has_begun(server: ApiServer, api: Api) -> None:
+    watching = asyncio.create_task(anext(api.lines("/api/v1/nodes", {"watch": "true", "resourceVersion": "0"}, 60)))
+    assert b"node-0" in await watching
+    assert api.requests.counts == {"watch 200": 1}
+
+
+async def test_where_nobody_answers_that_is_counted_too() -> None:
+    api = await connect(KubeSettings(kube_url="http://127.0.0.1:9"), "weir-test", random.Random(1).random)
+    with pytest.raises(client.WIRE):
+        await api.call("GET", "/api/v1/nodes")
+    assert api.requests.counts == {"get 0": 1}
+    await api.close()
+
+
+class Busy(ApiServer):
+    """Too busy for one request, and says for how long."""
+
+    arrived: list[float]
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        self.arrived.append(asyncio.get_running_loop().time())
+        if len(self.arrived) == 1:
+            return refusal(429, "TooManyRequests", **{"Retry-After": "1"})
+        return await super().list(request)
+
+
+async def test_who_is_told_to_come_back_later_does_so_with_everything_he_asks() -> None:
+    busy = Busy()
+    busy.arrived = []
+    async with serving(busy) as server:
+        api = await connect(KubeSettings(kube_url=server.url), "weir-test", random.Random(1).random)
+        with pytest.raises(ApiError) as refused:
+            await api.page("/api/v1/nodes", {})
+        assert refused.value.status == 429
+        await asyncio.gather(*(api.page(f"/api/v1/{kind}", {}) for kind in ("nodes", "pods")))
+        await api.close()
+    assert busy.arrived[1] - busy.arrived[0] >= 1.0 and len(busy.arrived) == 3
+
+
+async def test_what_was_asked_is_logged_now_and_then(api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    reporting = asyncio.create_task(api.report())
+    await asyncio.sleep(0.02)
+    await api.page("/api/v1/nodes", {})
+    await asyncio.sleep(0.2)
+    reporting.cancel()
+    said = [line for line in capsys.readouterr().out.splitlines() if "KubernetesRequests" in line]
+    assert len(said) == 1 and "list 200" in said[0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+async def test_lines_are_whole_however_they_come(size: int) -> None:
+    text = b'{"a":1}\n\n{"b":2}\n{"cut'
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for begin in range(0, len(text), size):
+            yield text[begin : begin + size]
+
+    assert [line async for line in whole_lines(chunks())] == [b'{"a":1}', b'{"b":2}']
+
+
+async def test_a_line_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LONGEST_LINE", 100)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 30
+
+    with pytest.raises(ValueError, match="100 bytes"):
+        _ = [line async for line in whole_lines(chunks())]

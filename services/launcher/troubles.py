@@ -75,10 +75,15 @@ def _behind(message: str) -> str:
     return f"\n{message}" if "\n" in message else f" {message}".rstrip()
 
 
+def _awaited(view: View, job: Job) -> set[str]:
+    """Pods that are ready before Kubernetes has shown them to us: a watch may be late, and they are not gone."""
+    return {job.ready[uid].pod for uid in view.awaited if uid in job.ready}
+
+
 def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> list[Trouble]:
     pod = view.standing(job.uid).get(name)
     if pod is None:
-        return [(NOW, f"{name} is gone")] if name in job.known_pods() else []
+        return [(NOW, f"{name} is gone")] if name in job.known_pods() and name not in _awaited(view, job) else []
     if pod.over:
         due = pod.ended_s + rules.overtake_s if number == job.newest else NOW
         return [(due, f"{name} ended: {pod.reason} (exit code {pod.exit_code}){_behind(pod.message.strip())}")]

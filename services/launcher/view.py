@@ -15,7 +15,7 @@ from services.launcher import actions
 from services.launcher.facts import NodeFact, PodFact, ServiceFact
 from services.launcher.folding import fold
 from services.launcher.jobs import Job
-from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, JobMessage
+from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, JobMessage, TaskReady
 
 FINISHED_KEPT = 10_000  # uids of finished jobs, the newest: a late decision must not bring one back
 
@@ -36,6 +36,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     nodes: dict[str, NodeFact] = {}
     refused: dict[tuple[int, int], str] = {}
     asked: frozenset[str] = frozenset()
+    awaited: frozenset[str] = frozenset()  # uids of pods that have spoken on the bus, and have yet to be shown to us
     awake_s: float = 0.0  # since when we watch: no step is late before its time has passed before our eyes
 
     def pods_of(self, uid: int) -> list[PodFact]:
@@ -65,12 +66,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 def told(view: View, message: JobMessage, at_s: float) -> View:
     """Remember a message."""
-    new = _told(view.told, message, at_s)
+    uid, new = message.uid, _told(view.told, message, at_s)
     if new is view.told:
         return view
-    gone = (message.uid, message.generation)
+    gone = (uid, message.generation)
     keep = {k: v for k, v in view.refused.items() if not (isinstance(message, GenerationAbandoned) and k == gone)}
-    return replace(view, told=new, refused=keep)
+    speaks = {message.pod_uid} if isinstance(message, TaskReady) else set()
+    return replace(view, told=new, refused=keep, awaited=view.awaited | (speaks - view.pods.get(uid, {}).keys()))
 
 
 def _told(said: Told, message: JobMessage, at_s: float) -> Told:
@@ -98,7 +100,8 @@ def pod_seen(view: View, pod: PodFact) -> View:
     if not (pod.gone and pod.phase == "Pending"):
         own[pod.uid] = pod
     done = {actions.creation(pod.name, pod.job_uid)} | ({f"delete pod {pod.uid}"} if pod.gone else set())
-    return replace(view, pods=_put(view.pods, pod.job_uid, own), asked=view.asked - done)
+    shown = {"asked": view.asked - done, "awaited": view.awaited - {pod.uid}}
+    return replace(view, pods=_put(view.pods, pod.job_uid, own), **shown)
 
 
 def pods_listed(view: View, listed: Iterable[PodFact]) -> View:
@@ -151,7 +154,8 @@ def nodes_listed(view: View, listed: Iterable[NodeFact], now: float) -> View:
 
 
 def awake(view: View, now: float) -> View:
-    return replace(view, awake_s=now)
+    """All has been listed: of what was said before, nothing is still to be shown."""
+    return replace(view, awake_s=now, awaited=frozenset())
 
 
 def asked(view: View, key: str) -> View:

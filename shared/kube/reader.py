@@ -66,7 +66,7 @@ class Reader(Generic[Fact]):
         self.api, self.path, self.read, self.query = api, path, read, query or {}
         self.revision: str | None = None  # what we have read, we have read up to here; None: not yet listed
         self.found: list[Fact] = []  # of a list, the pages that we have ...
-        self.go_on, self.first = "", ""  # ... the next one's token, and the revision of the first
+        self.go_on = ""  # ... and the next one's token
         self.in_one_piece = False
         self.troubles = 0  # in a row
 
@@ -87,13 +87,12 @@ class Reader(Generic[Fact]):
         """Page by page, so that the objects of a large cluster are never in memory all at once."""
         while True:
             page = msgspec.json.decode(await self.api.page(self.path, self._page_query()), type=Page)
-            self.first = self.first if self.go_on else page.metadata.resource_version or ""
             self.found += [fact for item in page.items or () if (fact := self._readable(item)) is not None]
             self.go_on = page.metadata.continue_ or ""
             if not self.go_on:
-                listed, self.revision = Listed(tuple(self.found), self.first), self.first
-                self.found, self.in_one_piece = [], False
-                return listed
+                self.revision = page.metadata.resource_version or ""  # the same on every page
+                facts, self.found, self.in_one_piece = tuple(self.found), [], False
+                return Listed(facts, self.revision)
 
     def _page_query(self) -> dict[str, str]:
         limit = {} if self.in_one_piece else {"limit": str(self.api.settings.kube_page)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.launcher.actions import CreatePod, CreateService, DeletePod
+from services.launcher.actions import CreatePod, CreateService, DeletePod, Say
 from services.launcher.facts import PodFact, ServiceFact
 from services.launcher.reconcile import reconcile
-from services.launcher.view import View, pod_seen, refused, service_seen
+from services.launcher.view import View, awake, pod_forgotten, pod_seen, refused, service_seen
 from shared.messages import (
     ClusterSpecPublished,
     GenerationAbandoned,
@@ -57,6 +57,19 @@ def test_a_task_that_another_pod_of_that_name_called_ready_is_not_ready(world: W
     world.hear(TaskReady(**stale, node="n", host="h", ports=(1, 2)))
     world.settle()
     assert world.all(ClusterSpecPublished) == []
+
+
+def test_a_pod_that_speaks_before_kubernetes_shows_it_is_not_gone_unless_all_was_listed_since() -> None:
+    world = World()
+    world.decide(decided(1, "c0"))
+    pod = world.pod("net-chief-0")
+    world.view = pod_forgotten(world.view, pod)
+    world.hear(TaskReady(**world.about(pod), node="n", host="h", ports=(1, 2)))
+    assert reconcile(world.view, world.now, world.rules) == []
+    late = reconcile(awake(world.view, world.now), world.now, world.rules)
+    assert [a.message.reason for a in late if isinstance(a, Say)] == ["net-chief-0 is gone"]
+    world.show(pod)
+    assert world.view.awaited == frozenset()
 
 
 def test_growing_keeps_every_pod(world: World) -> None:

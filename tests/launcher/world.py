@@ -71,7 +71,7 @@ class World:
         for at_s, message in self.log:
             fresh = views.told(fresh, message, at_s)
         fresh = views.services_listed(fresh, self.services.values())
-        self.view = views.pods_listed(fresh, self.pods.values())
+        self.view = views.awake(views.pods_listed(fresh, self.pods.values()), fresh.awake_s)
         self.show_nodes()
 
     def hear(self, message: JobMessage) -> None:

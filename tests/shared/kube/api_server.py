@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -34,6 +35,7 @@ class ApiServer:
         self.version, self.floor, self.born, self.url = 100, 0, 0, ""
         self.history: list[tuple[int, str, Body]] = []
         self.pages: dict[str, tuple[int, list[Body]]] = {}  # what is left of a list, by its token
+        self.numbers = itertools.count()
         self.watches: dict[Queue, str] = {}
         self.trouble: list[tuple[int, str]] = []
         self.calls: list[tuple[str, str, Body]] = []
@@ -134,7 +136,7 @@ class ApiServer:
         return found
 
     def keep(self, version: int, items: list[Body]) -> str:
-        token = f"{version}-{len(items)}"
+        token = f"{version}-{next(self.numbers)}"
         self.pages[token] = (version, items)
         return token
 

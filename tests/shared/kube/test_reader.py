@@ -170,6 +170,14 @@ async def test_an_object_that_cannot_be_read_is_left_out_but_never_missed(seen: 
     assert seen.told()[-1] == ["node-0"]
 
 
+@pytest.mark.parametrize("line", [b"{\n", b"[]\n", b'{"type":"ERROR","object":{"code":"x"}}\n'])
+async def test_where_a_line_cannot_be_read_it_may_have_said_anything(seen: Picture, line: bytes) -> None:
+    seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
+    seen.server.say(line)
+    await seen.watching(lists=2)
+    assert seen.told() == [["node-0"], ["a", "node-0"]]
+
+
 async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause(seen: Picture) -> None:
     for _ in range(50):
         seen.server.hang_up()

@@ -1,0 +1,80 @@
+"""The launcher behind an API server that has a bad day: all is made, once; what ended is told, once; all goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from shared.bus import Bus
+from shared.messages import GenerationAbandoned, JobFinished, TaskExited, TaskStarted
+from tests.launcher.builders import JOB, UID, decided, names
+from tests.launcher.test_service import SAID, Stage
+from tests.shared.kube.api_server import serving
+from tests.shared.kube.rude import PATIENCE_S, RudeServer
+
+QUICK = {"kube_timeout_s": PATIENCE_S, "kube_watch_s": 1, "kube_rate": 1e3, "kube_burst": 100}
+FIRST, SECOND = "c0 p1 w2 w3", "c0 p1 w3 w4 w5"
+ENDED = {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"reason": "Error", "exitCode": 3}}}]}
+
+
+async def trouble(server: RudeServer) -> None:
+    """Of the server as a whole, again and again."""
+    while True:
+        await asyncio.sleep(server.chance.random() * 0.3)
+        await server.chance.choice((restarts, expires, hangs_up))(server)
+
+
+async def restarts(server: RudeServer) -> None:
+    await server.restart(0.05)
+
+
+async def expires(server: RudeServer) -> None:
+    server.forget()
+    server.expire()
+
+
+async def hangs_up(server: RudeServer) -> None:
+    server.hang_up()
+
+
+@pytest.fixture(params=range(4))
+async def stage(nats_url: str, bus: Bus, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    async with serving(RudeServer(request.param)) as server:
+        server.node("node-0")
+        made = Stage(nats_url, bus, server)
+        await bus.follow(SAID, made.on_said, {})
+        troubling = asyncio.create_task(trouble(server))
+        await made.begin(**QUICK)
+        yield made
+        troubling.cancel()
+        await asyncio.gather(troubling, return_exceptions=True)
+        await made.kill()
+
+
+def made(server: RudeServer) -> list[str]:
+    """The pods that ever were, as often as they were made."""
+    events = (change for _, kind, change in server.history if kind == "pods" and change["type"] == "ADDED")
+    return sorted(change["object"]["metadata"]["name"] for change in events)
+
+
+async def test_through_a_bad_day_all_is_made_once_and_told_once_and_nothing_is_left(stage: Stage) -> None:
+    server = stage.server
+    assert isinstance(server, RudeServer)
+
+    await stage.train(decided(1, FIRST), FIRST, 1)
+    await stage.heard(TaskStarted, 4)
+    server.status("net-worker-2", **ENDED)
+    exited = await stage.heard(TaskExited)
+    await stage.train(decided(2, SECOND), SECOND, 2)
+    await stage.heard(TaskStarted, 6)
+    await stage.until(lambda: server.names("pods") == names(SECOND))
+    await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="succeeded"))
+    await stage.until(lambda: not server.names("pods") and not server.names("services"))
+
+    assert (exited.pod, exited.exit_code, stage.all(TaskExited)) == ("net-worker-2", 3, [exited])
+    assert (
+        made(server) == sorted(fact.pod for fact in stage.all(TaskStarted)) == sorted({*names(FIRST), *names(SECOND)})
+    )
+    assert stage.all(GenerationAbandoned) == [] and len(server.met) > 3

@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon fuzz clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon fuzz clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,9 @@ bench-overhead: $(READY) ## what Weir costs while nothing changes, against a pla
 
 bench-reaction: $(READY) ## from a pod's deletion to the decision, on 500 nodes with 5,000 pods
 	$(BIN)/python -m tests.bench.reaction
+
+bench-scale: $(READY) ## monitor and launcher on 2,000 nodes with 20,000 pods: picture, memory, changes, requests
+	$(BIN)/python -m tests.bench.scale
 
 bench-live: $(READY) ## policies on real training, batch and learning rate included: sizes, pauses, accuracy
 	$(BIN)/python -m tests.bench.live

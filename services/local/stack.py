@@ -117,7 +117,7 @@ class Stack:
             await self._start_nats()
             await self._start_cluster()
             for name in self.services:
-                await self._start(name, [sys.executable, "-m", f"services.{name}"], self._environment(name))
+                await self.start(name)
         except BaseException:
             await self.close()
             raise
@@ -132,6 +132,10 @@ class Stack:
         for name in ("monitor", "allocator", "launcher", "cluster", "nats"):
             if name in self.parts:
                 await self.parts.pop(name).stop()
+
+    async def start(self, name: str) -> None:
+        """One of the services."""
+        await self._start(name, [sys.executable, "-m", f"services.{name}"], self._environment(name))
 
     # ------------------------------------------------------------ parts
 

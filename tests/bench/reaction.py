@@ -48,9 +48,7 @@ async def main() -> dict[str, Any]:
         async with Stack(Path(folder), cluster, SETTINGS, services=services) as stack, trial(stack) as watched:
             async with aiohttp.ClientSession(stack.kube_url) as http:
                 await crowd.fill(http, NODES)
-                await watched.until(
-                    lambda: len(crowd.full(watched)) == NODES, PATIENCE_S, "the picture when all is full"
-                )
+                await watched.until(lambda: len(crowd.full(watched)) == NODES, PATIENCE_S, "a full picture")
                 await _ask(watched)
                 deleted = await crowd.delete(http, crowd.names(NODES), DELETIONS, A_SECOND)
             await watched.until(lambda: len(watched.of(AllocationDecided)) >= DELETIONS, PATIENCE_S, "every decision")

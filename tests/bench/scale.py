@@ -67,16 +67,17 @@ async def main() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, crowd.CLUSTER) as cluster:
         port = free_port()
         settings = {"WEIR_LAUNCHER_KUBE_URL": f"http://127.0.0.1:{port}"}
-        async with Stack(Path(folder), cluster, settings, services=()) as stack, trial(stack) as watched:
-            async with (
-                aiohttp.ClientSession(stack.kube_url, timeout=WHOLE) as http,
-                tollgate(stack.kube_url, port) as gate,
-            ):
-                await crowd.fill(http, NODES)
-                alone = {"stand_in_list_s": await listed_s(http)}
-                seen = await monitored(stack, watched, http)
-                made = await launched(stack, watched, http, gate)
-                return {"nodes": NODES, "pods": NODES * crowd.PODS_A_NODE, **alone, **seen, **made}
+        async with (
+            Stack(Path(folder), cluster, settings, services=()) as stack,
+            trial(stack) as watched,
+            aiohttp.ClientSession(stack.kube_url, timeout=WHOLE) as http,
+            tollgate(stack.kube_url, port) as gate,
+        ):
+            await crowd.fill(http, NODES)
+            alone = {"stand_in_list_s": await listed_s(http)}
+            seen = await monitored(stack, watched, http)
+            made = await launched(stack, watched, http, gate)
+            return {"nodes": NODES, "pods": NODES * crowd.PODS_A_NODE, **alone, **seen, **made}
 
 
 async def listed_s(http: aiohttp.ClientSession) -> float:
@@ -182,7 +183,7 @@ async def launched(stack: Stack, watched: Trial, http: aiohttp.ClientSession, ga
 def decided(nodes: list[str]) -> AllocationDecided:
     """One task a node: the chief, a tenth of them ps, and workers; half a core each, where one has become free."""
     roles: list[Role] = ["chief", *["ps"] * PS, *["worker"] * (TASKS - PS - 1)]  # type: ignore[list-item]
-    homes = crowd.freed(nodes, TASKS)
+    homes = crowd.freed(nodes, DELETIONS)[:TASKS]
     count = Span(start=1, min=1, max=TASKS)
     program = Program(name="none.py", digest="sha256-" + "0" * 64)
     request = JobRequested(job=JOB, program=program, epochs=1, batch=count, ps=count, workers=count)
@@ -203,12 +204,9 @@ def decided(nodes: list[str]) -> AllocationDecided:
 
 async def run_pod(http: aiohttp.ClientSession, pod: dict[str, Any]) -> None:
     """What its kubelet would say of a pod that has been bound to it."""
-    if (
-        pod["spec"].get("nodeName")
-        and pod["status"]["phase"] == "Pending"
-        and "deletionTimestamp" not in pod["metadata"]
-    ):
-        path = f"{crowd.PODS}/{pod['metadata']['name']}/status"
+    meta = pod["metadata"]
+    if pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending" and "deletionTimestamp" not in meta:
+        path = f"{crowd.PODS}/{meta['name']}/status"
         await crowd.said(http.patch(path, json={"status": {"phase": "Running"}}, headers=crowd.MERGE))
 
 

@@ -8,6 +8,7 @@ give our name besides.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ AUTH = ["BearerToken"]
 JSON, MERGE = "application/json", "application/strategic-merge-patch+json"
 VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}
 LONGEST_LINE = 1 << 25  # bytes; etcd keeps no object of 2 MiB
+PROBES = {
+    "TCP_KEEPIDLE": 15,  # s of silence before the first
+    "TCP_KEEPINTVL": 5,  # s between two
+    "TCP_KEEPCNT": 3,  # without an answer, and the connection is over: 30 s after its last word
+}
 WIRE = (aiohttp.ClientError, TimeoutError, OSError)
 TROUBLES = (*WIRE, ValueError, RecursionError, msgspec.DecodeError)
 """The wire's, not the server's: no answer, or one that cannot be read."""
@@ -98,6 +104,8 @@ class Api:
         """A watch: whole lines, as soon as each is there, until the server ends it or it has lasted too long."""
         longest_s = seconds + self.settings.kube_timeout_s
         async with self._answered(Ask("watch", "GET", path, query), longest_s) as response:
+            if response.connection and response.connection.transport:
+                probe(response.connection.transport.get_extra_info("socket"))
             async for line in whole_lines(response.content.iter_any()):
                 yield line
 
@@ -168,6 +176,15 @@ def refusal(status: int, answer: bytes) -> ApiError:
     except (msgspec.DecodeError, RecursionError):
         said = Status(message=answer[:200].decode("utf-8", "replace"))
     return ApiError(status or said.code or 0, said.reason or "Unknown", said.message or "")
+
+
+def probe(connection: socket.socket | None) -> None:
+    """Let the kernel ask a silent connection whether the other side is still there: one that is not, breaks."""
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option in PROBES.keys() & vars(socket).keys():  # not every system has each
+        connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), PROBES[option])
 
 
 async def whole_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from shared.kube import client
-from shared.kube.client import Api, ApiError, connect, whole_lines
+from shared.kube.client import Api, ApiError, connect, probe, whole_lines
 from shared.kube.settings import KubeSettings
 from tests.shared.kube.api_server import ApiServer, api_server, refusal, serving
 
@@ -38,9 +40,53 @@ async def test_a_request_says_who_asks_and_is_counted(server: ApiServer, api: Ap
 
 
 async def test_a_watch_gives_its_slot_back_when_it_has_begun(server: ApiServer, api: Api) -> None:
-    watching = asyncio.create_task(anext(api.lines("/api/v1/nodes", {"watch": "true", "resourceVersion": "0"}, 60)))
-    assert b"node-0" in await watching
-    assert api.requests.counts == {"watch 200": 1}
+    query = {"watch": "true", "resourceVersion": str(server.version)}
+    watching = asyncio.ensure_future(anext(api.lines("/api/v1/nodes", query, 60)))
+    async with asyncio.timeout(5):
+        while api.requests.counts != {"watch 200": 1}:  # though nothing has happened
+            await asyncio.sleep(0.005)
+    server.node("a")
+    assert b'"a"' in await watching
+
+
+async def test_a_silent_watch_is_asked_by_the_kernel_whether_anybody_is_there(
+    server: ApiServer, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def look(connection: socket.socket) -> None:
+        probe(connection)
+        asked.append(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE))
+
+    monkeypatch.setattr(client, "probe", look)
+    await anext(api.lines("/api/v1/nodes", {"watch": "true", "resourceVersion": "0"}, 60))
+    assert asked == [15]
+
+
+KUBECONFIG = """
+current-context: here
+contexts: [{name: here, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "%s"}}]
+users: [{name: u, user: {token: secret}}]
+"""
+
+
+class Doorkeeper(ApiServer):
+    """Lets in who has the token."""
+
+    async def list(self, request: web.Request) -> web.StreamResponse:
+        known = request.headers.get("Authorization") == "Bearer secret"
+        return await super().list(request) if known else refusal(401, "Unauthorized")
+
+
+async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(tmp_path: Path) -> None:
+    async with serving(Doorkeeper()) as server:
+        file = tmp_path / "kubeconfig"
+        file.write_text(KUBECONFIG % server.url)
+        api = await connect(KubeSettings(kubeconfig=str(file)), "weir-test", random.Random(1).random)
+        await api.page("/api/v1/nodes", {})
+        assert api.requests.counts == {"list 200": 1}
+        await api.close()
 
 
 async def test_where_nobody_answers_that_is_counted_too() -> None:

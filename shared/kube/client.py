@@ -115,7 +115,8 @@ class Api:
         begun_s = asyncio.get_running_loop().time()
         async with self.gate.turn():
             self.requests = counting.waited(self.requests, asyncio.get_running_loop().time() - begun_s)
-            response = await self._counted(ask, longest_s)
+            async with asyncio.timeout(self.settings.kube_timeout_s):  # also a watch must begin soon
+                response = await self._counted(ask, longest_s)
         async with response:
             if response.status >= 400:
                 raise self._refused(response, await response.read())
@@ -136,7 +137,7 @@ class Api:
         parts = await self.api.param_serialize(
             ask.method, ask.path, query_params=query, header_params=headers, body=ask.body, auth_settings=AUTH
         )
-        limit = aiohttp.ClientTimeout(total=longest_s, sock_connect=self.settings.kube_timeout_s)
+        limit = aiohttp.ClientTimeout(total=longest_s)
         response: aiohttp.ClientResponse = (await self.api.call_api(*parts, _request_timeout=limit)).response
         return response
 

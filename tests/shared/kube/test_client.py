@@ -97,6 +97,24 @@ async def test_where_nobody_answers_that_is_counted_too() -> None:
     await api.close()
 
 
+class Mute(ApiServer):
+    """Takes every watch, and never begins to answer."""
+
+    async def watch(self, request: web.Request, kind: str) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+
+async def test_a_watch_that_does_not_begin_is_given_up_long_before_its_time_is_over() -> None:
+    async with serving(Mute()) as server:
+        api = await connect(KubeSettings(kube_url=server.url, kube_timeout_s=0.1), "weir-test", random.Random(1).random)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await anext(api.lines("/api/v1/nodes", {"watch": "true"}, 300))
+        assert api.requests.counts == {"watch 0": 1}
+        await api.close()
+
+
 class Busy(ApiServer):
     """Too busy for one request, and says for how long."""
 

@@ -2,7 +2,7 @@
 
 The service is headless and owns the pods, so that deleting it removes the job. A pod is bound by affinity to the node
 that was chosen, so the scheduler has the last word; what it requests is its limit; and it never restarts: a lost task
-is decided anew.
+is decided anew. What it may do is in `confinement.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from services.launcher import labels
+from services.launcher import confinement, labels
 from services.launcher.actions import CreatePod
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
@@ -77,7 +77,7 @@ def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
 
 def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Settings) -> Body:
     request = decision.request
-    volumes = [*_volumes(request), *_checkpoint_volume(settings)]
+    volumes = [*_volumes(request), *_checkpoint_volume(settings), confinement.volume(settings)]
     return {
         "hostname": name,
         "subdomain": decision.job,
@@ -86,10 +86,10 @@ def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Sett
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "affinity": _on_node(task.node),
-        "securityContext": _pod_security(settings),
+        "securityContext": confinement.of_pod(settings),
         "containers": [_container(decision, task, settings)],
+        "volumes": volumes,
         **({"tolerations": [{"key": GPU, "operator": "Exists"}]} if task.resources.gpu else {}),
-        **({"volumes": volumes} if volumes else {}),
     }
 
 
@@ -105,10 +105,10 @@ def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) 
         "command": COMMAND,
         "env": [*_env(decision, task, settings), *_pod_env()],
         "resources": {"requests": amounts, "limits": amounts},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": confinement.CONTAINER,
         "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [*mounts, confinement.mount()],
         **({"ports": [{"name": PORT, "containerPort": port}]} if port else {}),
-        **({"volumeMounts": mounts} if mounts else {}),
     }
 
 
@@ -130,6 +130,7 @@ def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> lis
         "WEIR_TRAINER_STUCK_PATIENCE": f"{settings.stuck_patience:g}",
         "GRPC_FAIL_FAST": "use_caller",
         "TF_CPP_MIN_LOG_LEVEL": "2",
+        **confinement.home(settings),
     }
     return [{"name": name, "value": value} for name, value in values.items()]
 
@@ -149,10 +150,6 @@ def _on_node(node: str) -> Body:
     fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     required = {"nodeSelectorTerms": [{"matchFields": fields}]}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-def _pod_security(settings: Settings) -> Body:
-    return {"runAsNonRoot": True, "fsGroup": settings.fs_group, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def _volumes(request: JobRequested) -> list[Body]:

@@ -6,7 +6,10 @@ container declares. `$(NAME)` is replaced as Kubernetes does, `$$` is a dollar.
 
 There is no mount namespace, so a path in a pod is a path of this machine: a hostPath volume works where its
 mountPath equals its path, and an emptyDir is a folder that goes with the pod, found under the data folder and
-not at its mountPath.
+not at its mountPath. TMPDIR, which goes with the pod too, stands for an emptyDir at /tmp; its size has no limit.
+
+Nor has a pod a user of its own: a security context is recorded and not enforced. What a container may only read in a
+real cluster, its root, it can write here as far as whoever started all this can.
 """
 
 import re

@@ -1,0 +1,80 @@
+"""What a trainer's pod may do, by the rules of Pod Security `restricted`, and what we ask of it besides."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from services.launcher.settings import Settings
+from shared import config
+from shared.messages import Resources, Volume
+from tests.launcher.builders import request
+from tests.launcher.restricted import violations
+from tests.launcher.test_pods import container, env, made
+
+CLAIM = Volume(name="data", mount_path="/data", claim="examples")
+
+
+@pytest.mark.parametrize("word", ["c0", "p1", "w3"])
+@pytest.mark.parametrize("settings", [{}, {"run_as_user": 1000, "checkpoint_claim": "shared", "home": ""}], ids=str)
+def test_a_pod_of_every_role_is_restricted(word: str, settings: dict[str, Any]) -> None:
+    wanted = request(volumes=(CLAIM,), image="theirs:2")
+    assert violations(made(word, wanted, Resources(cpu=1, memory_gib=1, gpu=1), **settings)["spec"]) == []
+
+
+def test_a_folder_of_the_node_is_not() -> None:
+    wanted = request(volumes=(Volume(name="data", mount_path="/data", host_path="/srv"),))
+    assert violations(made(wanted=wanted)["spec"]) == ["Volume Types: data is a hostPath"]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "rule"),
+    [
+        ("hostNetwork", True, "Host Namespaces: hostNetwork"),
+        ("securityContext.runAsNonRoot", False, "Running as Non-root"),
+        ("securityContext.runAsUser", 0, "Running as Non-root user"),
+        ("securityContext.seccompProfile", None, "tensorflow: Seccomp"),
+        ("securityContext.seccompProfile.type", "Unconfined", "Seccomp"),
+        ("containers.securityContext.privileged", True, "tensorflow: Privileged Containers"),
+        ("containers.securityContext.allowPrivilegeEscalation", None, "tensorflow: Privilege Escalation"),
+        (
+            "containers.securityContext.capabilities",
+            {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
+            "tensorflow: Capabilities",
+        ),
+        ("containers.securityContext.capabilities.drop", [], "tensorflow: Capabilities"),
+        ("containers.ports", [{"containerPort": 1, "hostPort": 1}], "tensorflow: Host Ports"),
+    ],
+)
+def test_each_rule_that_our_pods_keep_can_be_broken(where: str, value: object, rule: str) -> None:
+    spec = copy.deepcopy(made()["spec"])
+    *path, last = where.split(".")
+    part = spec
+    for name in path:
+        part = part[name][0] if name == "containers" else part[name]
+    part[last] = value
+    assert rule in violations(spec)
+
+
+def test_its_root_can_only_be_read_and_tmp_is_its_own_and_limited() -> None:
+    pod = made(tmp_gib=0.5)
+    assert container(pod)["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {"name": "weir-tmp", "mountPath": "/tmp"} in container(pod)["volumeMounts"]
+    assert {"name": "weir-tmp", "emptyDir": {"sizeLimit": "512Mi"}} in pod["spec"]["volumes"]
+    assert env(pod)["HOME"] == "/tmp" and "HOME" not in env(made(home=""))
+
+
+def test_it_has_no_token_of_the_api() -> None:
+    assert made()["spec"]["automountServiceAccountToken"] is False
+
+
+def test_who_it_runs_as_is_the_images_affair_or_the_settings_but_never_root() -> None:
+    def loaded(user: str) -> Settings:
+        return config.load(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_USER": user})
+
+    assert "runAsUser" not in made()["spec"]["securityContext"]
+    assert made(run_as_user=loaded("1000").run_as_user)["spec"]["securityContext"]["runAsUser"] == 1000
+    with pytest.raises(config.BadSettings, match="RUN_AS_USER"):
+        loaded("0")

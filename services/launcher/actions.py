@@ -34,6 +34,16 @@ class CreateService(Action, frozen=True, kw_only=True):
         return f"create service {self.decision.uid} {self.decision.generation}"
 
 
+class CreatePolicy(Action, frozen=True, kw_only=True):
+    """Let a job's pods be reached by that job's pods alone."""
+
+    decision: AllocationDecided
+    owner_uid: str  # the service's
+
+    def key(self) -> str:
+        return f"create policy {self.decision.uid} {self.decision.generation}"
+
+
 class CreatePod(Action, frozen=True, kw_only=True):
     """Make the pod of one task. A pod of that name which is the job's own is left as it is."""
 
@@ -80,6 +90,10 @@ class ResizePod(Action, frozen=True, kw_only=True):
 
     def key(self) -> str:
         return f"resize pod {self.uid} {self.revision}"
+
+
+Making = CreateService | CreatePolicy | CreatePod
+"""What a generation cannot be without: where it is refused, the generation is given up."""
 
 
 def creation(pod_name: str, job_uid: int) -> str:

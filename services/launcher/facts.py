@@ -36,7 +36,7 @@ from services.launcher.shapes import (
 from shared.kube.shapes import Shape, Strange
 from shared.messages import Resources, Role
 
-Kind = Literal["pods", "services", "nodes"]
+Kind = Literal["pods", "services", "networkpolicies", "nodes"]
 OVER = ("Succeeded", "Failed")
 BY_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
 KEPT = 4096  # characters of a reason or message: as many as Kubernetes keeps of a container's last words
@@ -74,14 +74,22 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
         return self.phase in OVER
 
 
-class ServiceFact(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's headless service: the owner of everything made for the job."""
+class OwnFact(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the objects that a job has once."""
 
     namespace: str
     name: str
     uid: str
     job_uid: int
     leaving: bool = False
+
+
+class ServiceFact(OwnFact, frozen=True, kw_only=True):
+    """A job's headless service: the owner of everything made for the job."""
+
+
+class PolicyFact(OwnFact, frozen=True, kw_only=True):
+    """A job's network policy."""
 
 
 class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +114,11 @@ def pod_fact(raw: bytes) -> PodFact | None:
 def service_fact(raw: bytes) -> ServiceFact | None:
     """As `pod_fact`."""
     return _read(raw, ServiceObject, _service)
+
+
+def policy_fact(raw: bytes) -> PolicyFact | None:
+    """As `pod_fact`."""
+    return _read(raw, ServiceObject, _policy)
 
 
 def node_fact(raw: bytes) -> NodeFact:
@@ -159,6 +172,11 @@ def _pod(pod: PodObject) -> PodFact | None:
 def _service(service: ServiceObject) -> ServiceFact | None:
     whose = _whose(service.metadata)
     return None if whose is None else ServiceFact(**whose, leaving=service.metadata.deletion_timestamp is not None)
+
+
+def _policy(policy: ServiceObject) -> PolicyFact | None:
+    whose = _whose(policy.metadata)
+    return None if whose is None else PolicyFact(**whose, leaving=policy.metadata.deletion_timestamp is not None)
 
 
 def _node(node: NodeObject) -> NodeFact:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from services.launcher import kube
-from services.launcher.actions import Action, CreatePod, CreateService, ResizePod
+from services.launcher.actions import Action, Making, ResizePod
 from services.launcher.settings import Settings
 from shared.kube.client import Api
 
@@ -43,7 +43,7 @@ class Hands:
     async def refused(self, action: Action, why: str) -> None:
         """What cannot be made is handed back at once; a resize that cannot be is left; a deletion is tried again."""
         log.warning("Refused", action=action.key(), error=why)
-        if isinstance(action, CreatePod | CreateService):
+        if isinstance(action, Making):
             self.on_outcome(action, why)
         elif not isinstance(action, ResizePod):
             await self.again_later(action, why)

@@ -11,8 +11,17 @@ from typing import Any
 
 import msgspec
 
-from services.launcher import labels, pods
-from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod
+from services.launcher import labels, pods, policies
+from services.launcher.actions import (
+    Action,
+    CreatePod,
+    CreatePolicy,
+    CreateService,
+    DeletePod,
+    DeleteService,
+    ResizePod,
+)
+from services.launcher.paths import path
 from services.launcher.settings import Settings
 from services.launcher.shapes import ServiceObject
 from shared.kube.client import TROUBLES, Api, ApiError
@@ -43,6 +52,10 @@ async def _create_service(action: CreateService, api: Api, settings: Settings) -
     await _create(api, "services", pods.service(action.decision))
 
 
+async def _create_policy(action: CreatePolicy, api: Api, settings: Settings) -> None:
+    await _create(api, "networkpolicies", policies.manifest(action))
+
+
 async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
     await _create(api, "pods", pods.pod(action, settings))
 
@@ -50,7 +63,7 @@ async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
 async def _create(api: Api, kind: str, body: Body) -> None:
     namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
     try:
-        await api.call("POST", _path(namespace, kind), body)
+        await api.call("POST", path(kind, namespace), body)
     except ApiError as error:
         if error.status != CONFLICT or error.reason != "AlreadyExists":
             raise
@@ -59,7 +72,7 @@ async def _create(api: Api, kind: str, body: Body) -> None:
 
 async def _existing(api: Api, namespace: str, kind: str, name: str) -> Body:
     try:
-        return await api.call("GET", _path(namespace, kind, name))
+        return await api.call("GET", path(kind, namespace, name))
     except ApiError as error:
         raise TryLater(f"{kind}/{name} was there and is gone") if error.status == NOT_FOUND else error from error
 
@@ -75,34 +88,31 @@ def _must_be_ours(found: Body, wanted: Body) -> None:
 
 
 async def _delete_pod(action: DeletePod, api: Api, settings: Settings) -> None:
-    await _delete(api, _path(action.namespace, "pods", action.name), action.uid, action.grace_s)
+    await _delete(api, path("pods", action.namespace, action.name), action.uid, action.grace_s)
 
 
 async def _delete_service(action: DeleteService, api: Api, settings: Settings) -> None:
-    await _delete(api, _path(action.namespace, "services", action.name), action.uid)
+    await _delete(api, path("services", action.namespace, action.name), action.uid)
 
 
-async def _delete(api: Api, path: str, uid: str, grace_s: int | None = None) -> None:
+async def _delete(api: Api, where: str, uid: str, grace_s: int | None = None) -> None:
     options: Body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
     grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
     try:
-        await api.call("DELETE", path, {**options, "propagationPolicy": "Background", **grace})
+        await api.call("DELETE", where, {**options, "propagationPolicy": "Background", **grace})
     except ApiError as error:
         if error.status != NOT_FOUND:
             raise
 
 
 async def _resize(action: ResizePod, api: Api, settings: Settings) -> None:
-    path = _path(action.namespace, "pods", action.name) + "/resize"
-    await api.call("PATCH", path, pods.resize(action.task.resources), patch=True)
-
-
-def _path(namespace: str, kind: str, name: str = "") -> str:
-    return f"/api/v1/namespaces/{namespace}/{kind}" + (f"/{name}" if name else "")
+    where = path("pods", action.namespace, action.name) + "/resize"
+    await api.call("PATCH", where, pods.resize(action.task.resources), patch=True)
 
 
 _PERFORM: dict[type[Action], Any] = {
     CreateService: _create_service,
+    CreatePolicy: _create_policy,
     CreatePod: _create_pod,
     DeletePod: _delete_pod,
     DeleteService: _delete_service,

@@ -10,6 +10,11 @@ JOB, UID, ROLE, SERIAL, INDEX = (f"weir.dev/{word}" for word in ("job", "uid", "
 GENERATION, RESOURCES = "weir.dev/generation", "weir.dev/resources"  # annotations: with what a pod was made
 
 
+def owner(service: str, uid: str) -> dict[str, object]:
+    """Of everything made for a job: its service."""
+    return {"apiVersion": "v1", "kind": "Service", "name": service, "uid": uid, "controller": True}
+
+
 def pod_name(job: str, task: TaskPlan) -> str:
     return f"{job}-{task.role}-{task.serial}"
 

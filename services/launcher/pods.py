@@ -56,7 +56,7 @@ def pod(order: CreatePod, settings: Settings) -> Body:
                 labels.GENERATION: str(decision.generation),
                 labels.RESOURCES: msgspec.json.encode(task.resources).decode(),
             },
-            "ownerReferences": [_owner(decision.job, order.owner_uid)],
+            "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
         },
         "spec": _spec(decision, task, order.name, settings),
     }
@@ -165,7 +165,3 @@ def _source(volume: Volume) -> Body:
 def _checkpoint_volume(settings: Settings) -> list[Body]:
     claim = settings.checkpoint_claim
     return [{"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": claim}}] if claim else []
-
-
-def _owner(name: str, uid: str) -> Body:
-    return {"apiVersion": "v1", "kind": "Service", "name": name, "uid": uid, "controller": True}

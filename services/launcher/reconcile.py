@@ -6,16 +6,18 @@ moment makes no difference. For each job, in this order:
     1  a job that is over leaves nothing behind
     2  pods that ended are reported
     3  a generation that is overtaken, or will not be, is abandoned
-    4  the one in flight takes its next step (cluster spec, then hand-over), and what it lacks is made
-    5  pods that began are reported
-    6  what nobody wants any more goes
-    7  cpu and memory change in place
+    4  its pods are closed to everybody else
+    5  the one in flight takes its next step (cluster spec, then hand-over), and what it lacks is made
+    6  pods that began are reported
+    7  what nobody wants any more goes
+    8  cpu and memory change in place
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from services.launcher import policies
 from services.launcher.actions import Action, Say
 from services.launcher.creations import creations
 from services.launcher.exits import exits, lost_s, starts
@@ -53,6 +55,7 @@ def _of_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
     return [
         *_say(exits(view, job, now, rules.node_lost_s)),
         *_say(superseded(job)),
+        *policies.missing(view, job, rules),
         *_flight(view, job, now, rules),
         *_say(starts(view, job)),
         *victims(view, job),
@@ -68,7 +71,7 @@ def _flight(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
     if why is not None:
         return _say([abandonment(job, number, why)])
     step = next_step(view, job, number, now)
-    return [*_say([step] if step else []), *creations(view, job, number)]
+    return [*_say([step] if step else []), *creations(view, job, number, rules)]
 
 
 def _say(messages: Sequence[JobMessage]) -> list[Action]:

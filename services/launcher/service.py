@@ -16,7 +16,7 @@ from typing import Any, cast
 import structlog
 
 from services.launcher import exits, facts, memory, view
-from services.launcher.actions import Action, CreatePod, CreateService, Say
+from services.launcher.actions import Action, Making, Say
 from services.launcher.facts import Kind
 from services.launcher.hands import Hands
 from services.launcher.reconcile import next_due, reconcile
@@ -105,6 +105,8 @@ class Launcher:
             self.view = view.nodes_listed(self.view, found, self.clock())
         elif kind == "services":
             self.view = view.services_listed(self.view, found)
+        elif kind == "networkpolicies":
+            self.view = view.policies_listed(self.view, found)
         else:
             self.view = view.pods_listed(self.view, found)
         self.unlisted.discard(kind)
@@ -118,6 +120,9 @@ class Launcher:
         elif isinstance(fact, facts.ServiceFact):
             self.view = view.service_seen(self.view, fact, gone)
             self.stir(fact.job_uid, *self.view.told.jobs)
+        elif isinstance(fact, facts.PolicyFact):
+            self.view = view.policy_seen(self.view, fact, gone)
+            self.stir(fact.job_uid)
         elif isinstance(fact, facts.PodFact):
             self.view = view.pod_seen(self.view, facts.gone(fact) if gone else fact)
             self.stir(fact.job_uid, *(self.namesakes(fact) if gone else ()))
@@ -183,7 +188,7 @@ class Launcher:
 
     def on_outcome(self, action: Action, refusal: str | None) -> None:
         """It may be ordered again; what cannot be made ends its generation."""
-        if refusal is not None and isinstance(action, CreatePod | CreateService):
+        if refusal is not None and isinstance(action, Making):
             decision = action.decision
             self.view = view.refused(self.view, decision.uid, decision.generation, refusal)
         self.view = view.unasked(self.view, action.key())

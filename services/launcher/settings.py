@@ -28,6 +28,7 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     run_as_user: Annotated[int, Meta(ge=1)] | None = None  # absent: as the image says, which must not be root
     tmp_gib: Annotated[float, Meta(gt=0)] = 8.0  # of /tmp, where alone it may write; who writes more is evicted
     home: str = "/tmp"  # its root is read-only; empty: as the image says
+    network_policies: bool = True  # one a job: its pods are reached by its pods alone
 
     # How long a generation may take for each step, from the message that began it; then it is abandoned.
     unschedulable_s: float = 30.0  # the scheduler says no

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.launcher import actions
-from services.launcher.facts import NodeFact, PodFact, ServiceFact
+from services.launcher.facts import NodeFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.folding import fold
 from services.launcher.jobs import Job
 from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, JobMessage, TaskReady
@@ -28,11 +28,15 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """`pods` by job uid and pod uid, `services` by job uid. `refused`: why (job uid, generation) cannot be made."""
+    """`pods` by job uid and pod uid, `services` and `policies` by job uid.
+
+    `refused`: why (job uid, generation) cannot be made.
+    """
 
     told: Told = Told()
     pods: dict[int, dict[str, PodFact]] = {}
     services: dict[int, ServiceFact] = {}
+    policies: dict[int, PolicyFact] = {}
     nodes: dict[str, NodeFact] = {}
     refused: dict[tuple[int, int], str] = {}
     asked: frozenset[str] = frozenset()
@@ -135,6 +139,23 @@ def services_listed(view: View, listed: Iterable[ServiceFact]) -> View:
     view = replace(view, services={})
     for service in listed:
         view = service_seen(view, service, gone=False)
+    return view
+
+
+def policy_seen(view: View, policy: PolicyFact, gone: bool) -> View:
+    """One that is gone, or made, is no longer being made."""
+    uid = policy.job_uid
+    if gone and view.policies.get(uid, policy).uid != policy.uid:
+        return view
+    left = {u: p for u, p in view.policies.items() if u != uid}
+    asked = frozenset(k for k in view.asked if not k.startswith(f"create policy {uid} "))
+    return replace(view, policies=left if gone else {**left, uid: policy}, asked=asked)
+
+
+def policies_listed(view: View, listed: Iterable[PolicyFact]) -> View:
+    view = replace(view, policies={})
+    for policy in listed:
+        view = policy_seen(view, policy, gone=False)
     return view
 
 

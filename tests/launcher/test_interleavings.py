@@ -83,6 +83,10 @@ class Life(RuleBasedStateMachine):
             self.world.vanish(pod)
 
     @rule()
+    def lose_policy(self) -> None:
+        self.world.lose_policy()
+
+    @rule()
     def reap(self) -> None:
         self.world.reap()
 
@@ -157,7 +161,8 @@ class Life(RuleBasedStateMachine):
         self.world.settle()
         self.world.reap()
         self.world.settle()
-        assert not self.world.pods and not self.world.services and UID not in self.world.view.told.jobs, JOB
+        assert not (self.world.pods or self.world.services or self.world.policies), JOB
+        assert UID not in self.world.view.told.jobs
 
 
 Life.TestCase.settings = settings(

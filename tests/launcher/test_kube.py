@@ -8,7 +8,15 @@ from collections.abc import AsyncIterator
 import pytest
 
 from services.launcher import kube, pods
-from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod
+from services.launcher.actions import (
+    Action,
+    CreatePod,
+    CreatePolicy,
+    CreateService,
+    DeletePod,
+    DeleteService,
+    ResizePod,
+)
 from services.launcher.settings import Settings
 from shared.kube.client import Api, connect
 from shared.messages import Resources
@@ -17,6 +25,7 @@ from tests.shared.kube.api_server import ApiServer, api_server
 
 POD = CreatePod(decision=decided(1, "w3"), task=plan("w3"), name="net-worker-3", owner_uid="s")
 SERVICE = CreateService(decision=decided(1, "w3"))
+POLICY = CreatePolicy(decision=decided(1, "w3"), owner_uid="s")
 
 
 @pytest.fixture
@@ -37,9 +46,10 @@ async def perform(action: Action, api: Api) -> None:
 
 
 async def test_making_twice_is_making_once(server: ApiServer, api: Api) -> None:
-    for action in (SERVICE, POD, POD, SERVICE):
+    for action in (SERVICE, POLICY, POD, POD, POLICY, SERVICE):
         await perform(action, api)
-    assert (server.names("pods"), server.names("services")) == (["net-worker-3"], ["net"])
+    made = [server.names(kind) for kind in ("pods", "services", "networkpolicies")]
+    assert made == [["net-worker-3"], ["net"], ["net"]]
 
 
 async def test_a_name_that_an_earlier_job_still_has_is_waited_for(server: ApiServer, api: Api) -> None:
@@ -51,8 +61,10 @@ async def test_a_name_that_an_earlier_job_still_has_is_waited_for(server: ApiSer
 
 async def test_a_name_that_somebody_else_has_is_refused(server: ApiServer, api: Api) -> None:
     server.put("pods", {"metadata": {"name": "net-worker-3", "namespace": "default", "uid": "x"}})
-    with pytest.raises(kube.Refused, match="taken"):
-        await perform(POD, api)
+    server.put("networkpolicies", {"metadata": {"name": "net", "namespace": "default", "uid": "y"}})
+    for action in (POD, POLICY):
+        with pytest.raises(kube.Refused, match="taken"):
+            await perform(action, api)
 
 
 async def test_removing_what_is_gone_is_fine(server: ApiServer, api: Api) -> None:

@@ -29,6 +29,7 @@ from shared.messages import (
 from tests.launcher.builders import JOB, SMALL, UID, decided, names
 
 SAID: tuple[type[Message], ...] = (TaskStarted, TaskExited, TaskUpdated)
+POLICIES = "networkpolicies.networking.k8s.io"
 SLEEPER = ["python", "-c", "import time; time.sleep(60)"]
 
 
@@ -76,6 +77,8 @@ async def test_pods_run_change_in_place_get_lost_and_go(stage: Stage) -> None:
     await stage.until(lambda: len(stage.all(TaskUpdated)) == 2)
     assert {fact.resources for fact in stage.all(TaskUpdated)} == {Resources(cpu=0.75, memory_gib=1.0)}
     assert stage.names("pods") == names("p1 w2") and JOB in stage.names("services")
+    assert stage.names(POLICIES) == [JOB]
     await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="cancelled"))
     await stage.until(lambda: not stage.names("pods") and JOB not in stage.names("services"))
+    await stage.until(lambda: not stage.names(POLICIES))
     assert stage.all(TaskExited) == []

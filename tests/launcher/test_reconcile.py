@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.launcher.actions import CreatePod, CreateService, DeletePod, Say
+from services.launcher.actions import CreatePod, CreatePolicy, CreateService, DeletePod, Say
 from services.launcher.facts import PodFact, ServiceFact
 from services.launcher.reconcile import reconcile
 from services.launcher.view import View, awake, pod_forgotten, pod_seen, refused, service_seen
@@ -23,7 +23,7 @@ from tests.launcher.world import World
 
 def test_a_first_start_makes_the_service_then_the_pods_then_the_spec_then_the_order(world: World) -> None:
     world.decide(decided(1, "c0 p1 w2"))
-    assert [type(a) for a in world.done] == [CreateService, CreatePod, CreatePod, CreatePod]
+    assert [type(a) for a in world.done] == [CreateService, CreatePolicy, CreatePod, CreatePod, CreatePod]
     assert all(a.owner_uid == "s1" for a in world.done if isinstance(a, CreatePod))
     world.run_pods()
     world.settle()

@@ -1,7 +1,8 @@
 """A cluster and its trainers as plain values: performs what the launcher decides, and holds it to its invariants.
 
-Never two pods of one name; never a pod of the running generation deleted before its successor resumed; nothing made
-for a job that is over; nothing said twice. `restarts`: the launcher is killed and rebuilt from the log at every step.
+Never two pods of one name; never one that is open to everybody; never a pod of the running generation deleted before
+its successor resumed; nothing made for a job that is over; nothing said twice. `restarts`: the launcher is killed and
+rebuilt from the log at every step.
 """
 
 from __future__ import annotations
@@ -12,9 +13,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.launcher import view as views
-from services.launcher.actions import Action, CreatePod, CreateService, DeletePod, DeleteService, ResizePod, Say
+from services.launcher.actions import (
+    Action,
+    CreatePod,
+    CreatePolicy,
+    CreateService,
+    DeletePod,
+    DeleteService,
+    ResizePod,
+    Say,
+)
 from services.launcher.exits import forget
-from services.launcher.facts import NodeFact, PodFact, ServiceFact
+from services.launcher.facts import NodeFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.jobs import paused
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings
@@ -45,6 +55,7 @@ class World:
         self.done: list[Action] = []
         self.pods: dict[str, PodFact] = {}  # by uid
         self.services: dict[int, ServiceFact] = {}
+        self.policies: dict[int, PolicyFact] = {}
         self.nodes = {f"node-{n}": NodeFact(name=f"node-{n}") for n in range(3)}
         self.born = 0
         self.show_nodes()
@@ -71,6 +82,7 @@ class World:
         for at_s, message in self.log:
             fresh = views.told(fresh, message, at_s)
         fresh = views.services_listed(fresh, self.services.values())
+        fresh = views.policies_listed(fresh, self.policies.values())
         self.view = views.awake(views.pods_listed(fresh, self.pods.values()), fresh.awake_s)
         self.show_nodes()
 
@@ -99,11 +111,26 @@ class World:
         self.services[decision.uid] = fact
         self.view = views.service_seen(self.view, fact, gone=False)
 
+    def create_policy(self, action: CreatePolicy) -> None:
+        self.born += 1
+        decision = action.decision
+        assert decision.uid not in self.view.told.finished, "made for a job that is over"
+        assert self.services[decision.uid].uid == action.owner_uid, "who owns it is not there"
+        fact = PolicyFact(namespace="default", name=decision.job, uid=f"p{self.born}", job_uid=decision.uid)
+        self.policies[decision.uid] = fact
+        self.view = views.policy_seen(self.view, fact, gone=False)
+
+    def lose_policy(self, uid: int = UID) -> None:
+        """Somebody deletes it."""
+        if uid in self.policies:
+            self.view = views.policy_seen(self.view, self.policies.pop(uid), gone=True)
+
     def create_pod(self, action: CreatePod) -> None:
         self.born += 1
         decision, task = action.decision, action.task
         assert action.name not in {p.name for p in self.pods.values()}, f"two pods are called {action.name}"
         assert decision.uid not in self.view.told.finished, "made for a job that is over"
+        assert decision.uid in self.policies, f"{action.name} is open to everybody"
         fact = PodFact(
             namespace="default",
             job=decision.job,
@@ -133,6 +160,7 @@ class World:
             if service.uid == action.uid:
                 del self.services[uid]
                 self.view = views.service_seen(self.view, service, gone=True)
+                self.lose_policy(uid)
 
     def resize(self, action: ResizePod) -> None:
         if action.uid in self.pods:
@@ -250,6 +278,7 @@ class World:
 PERFORM: dict[type[Action], Callable[[World, Any], None]] = {
     Say: World.say,
     CreateService: World.create_service,
+    CreatePolicy: World.create_policy,
     CreatePod: World.create_pod,
     DeletePod: World.delete_pod,
     DeleteService: World.delete_service,

@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 Body = dict[str, Any]
+GROUP = "/{group:api/v1|apis/networking.k8s.io/v1}"
 Key = tuple[str, str, str]  # kind, namespace, name
 Queue = asyncio.Queue[Body | bytes | None]
 EXPIRED = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
@@ -195,7 +196,14 @@ class ApiServer:
         if key[0] == "pods":
             body["metadata"]["deletionTimestamp"] = "2020-01-01T00:00:00Z"
             self.put("pods", body)
+        self.collect(body["metadata"]["uid"])
         return web.json_response(self.put(key[0], body, "DELETED"))
+
+    def collect(self, owner: str) -> None:
+        """What is owned by it goes, too."""
+        for (kind, _, _), body in list(self.objects.items()):
+            if any(o["uid"] == owner for o in body["metadata"].get("ownerReferences", [])):
+                self.put(kind, body, "DELETED")
 
     async def resize(self, request: web.Request) -> web.Response:
         assert request.content_type == "application/strategic-merge-patch+json"
@@ -218,10 +226,12 @@ def refusal(code: int, reason: str, **headers: str) -> web.Response:
 
 
 def routes(server: ApiServer) -> list[web.RouteDef]:
-    one = "/api/v1/namespaces/{namespace}/{kind}/{name}"
+    many = f"{GROUP}/namespaces/{{namespace}}/{{kind}}"
+    one = f"{many}/{{name}}"
     return [
-        web.get("/api/v1/{kind}", server.list),
-        web.post("/api/v1/namespaces/{namespace}/{kind}", server.create),
+        web.get(f"{GROUP}/{{kind}}", server.list),
+        web.get(many, server.list),
+        web.post(many, server.create),
         web.get(one, server.read),
         web.delete(one, server.delete),
         web.patch("/api/v1/namespaces/{namespace}/pods/{name}/resize", server.resize),

@@ -1,0 +1,87 @@
+"""Who may reach a job's pods: the policy, when it is made, and what becomes of a job without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from services.launcher import pods, policies
+from services.launcher.actions import CreatePod, CreatePolicy
+from services.launcher.reconcile import reconcile
+from services.launcher.view import refused
+from tests.launcher.builders import UID, decided, names
+from tests.launcher.test_pods import made
+from tests.launcher.world import World
+
+
+def manifest(uid: int = UID) -> Any:
+    return policies.manifest(CreatePolicy(decision=decided(1, "c0", uid=uid), owner_uid="owner"))
+
+
+def chooses(selector: dict[str, Any], pod: Any) -> bool:
+    return selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_it_closes_the_jobs_pods_to_all_but_themselves() -> None:
+    spec = manifest()["spec"]
+    [rule] = spec["ingress"]
+    assert spec["policyTypes"] == ["Ingress"] and "egress" not in spec
+    assert list(rule) == ["from"] and [list(peer) for peer in rule["from"]] == [["podSelector"]], "no other door"
+    for word in ("c0", "p1", "w3"):
+        assert chooses(spec["podSelector"], made(word)) and chooses(rule["from"][0]["podSelector"], made(word))
+
+
+def test_an_earlier_job_of_that_name_is_another_job() -> None:
+    assert not chooses(manifest(uid=8)["spec"]["podSelector"], made())
+    assert not chooses(manifest(uid=8)["spec"]["ingress"][0]["from"][0]["podSelector"], made())
+
+
+def test_it_goes_with_the_jobs_service() -> None:
+    service, meta = pods.service(decided(1, "c0"))["metadata"], manifest()["metadata"]
+    assert (meta["name"], meta["namespace"], meta["labels"]) == (service["name"], "default", service["labels"])
+    assert [(o["kind"], o["uid"], o["controller"]) for o in meta["ownerReferences"]] == [("Service", "owner", True)]
+
+
+def test_no_pod_is_made_before_the_policy_is_seen(world: World) -> None:
+    world.hear(decided(1, "c0 p1"))
+    [service] = reconcile(world.view, world.now, world.rules)
+    world.perform(service)
+    assert [type(a) for a in reconcile(world.view, world.now, world.rules)] == [CreatePolicy]
+    world.settle()
+    assert world.standing() == names("c0 p1")
+
+
+def test_one_that_is_lost_is_made_again_while_the_job_trains(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.lose_policy()
+    world.settle()
+    assert UID in world.policies and sum(isinstance(a, CreatePolicy) for a in world.done) == 2
+
+
+def test_without_it_a_generation_is_given_up_with_the_clusters_reason(world: World) -> None:
+    world.hear(decided(1, "c0 p1"))
+    world.perform(reconcile(world.view, world.now, world.rules)[0])
+    world.view = refused(world.view, UID, 1, "403 Forbidden: networkpolicies")
+    world.settle()
+    assert world.abandoned() == {1: "403 Forbidden: networkpolicies"} and world.standing() == []
+
+
+def test_where_it_is_refused_to_a_job_that_trains_it_is_not_asked_for_in_a_loop() -> None:
+    world = World()
+    world.train(decided(1, "c0 p1"))
+    world.lose_policy()
+    world.view = refused(world.view, UID, 1, "403 Forbidden: networkpolicies")
+    assert reconcile(world.view, world.now, world.rules) == []
+    world.hear(decided(2, "c0 p1 w2"))
+    assert CreatePolicy in {type(a) for a in reconcile(world.view, world.now, world.rules)}
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_cluster_may_do_without(wanted: bool) -> None:
+    world = World(network_policies=wanted)
+    world.hear(decided(1, "c0 p1"))
+    world.perform(reconcile(world.view, world.now, world.rules)[0])
+    found = {type(a) for a in reconcile(world.view, world.now, replace(world.rules, network_policies=wanted))}
+    assert found == ({CreatePolicy} if wanted else {CreatePod})

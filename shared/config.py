@@ -2,7 +2,7 @@
 
 A service's settings are a frozen struct whose fields come from the environment: `WEIR_<SERVICE>_<FIELD>` for its own
 and `WEIR_<FIELD>` for those of `Common`, which every service has. Every timer is a setting; all are logged at start.
-A mapping is written as JSON.
+A mapping is written as JSON, a list with commas between.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from difflib import get_close_matches
 from typing import Any, TypeVar, get_origin
 
 import msgspec
+
+from shared.messages import Namespace
 
 ALIKE = 0.9  # of a name to one that is known: a slip of the finger
 
@@ -24,6 +26,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_json: bool | None = None
     drain_s: float = 5.0
+    job_namespaces: tuple[Namespace, ...] = ()  # where jobs may run; empty: anywhere
 
 
 C = TypeVar("C", bound=Common)
@@ -77,6 +80,8 @@ def _convert(text: str, kind: type[C], field: str) -> Any:
     wanted = {f.name: f.type for f in msgspec.structs.fields(kind)}[field]
     if get_origin(wanted) is dict:
         return _mapping(msgspec.json.decode(text), wanted)
+    if get_origin(wanted) is tuple:
+        return msgspec.convert([word.strip() for word in text.split(",") if word.strip()], wanted, strict=False)
     return msgspec.convert(text, wanted, strict=False)
 
 

@@ -22,6 +22,7 @@ DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z"
 JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
 Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
 Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}\Z")]
+LARGEST_PROGRAM = 16 << 20  # bytes
 LARGEST = (1 << 63) - 1  # so that every number is one to all who compute with it
 Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]

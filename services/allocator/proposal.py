@@ -45,7 +45,7 @@ def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Ou
     at_once = replace(rules, window_s=0.0, max_delay_s=0.0, cooldown_s=0.0)
     sequence = state.sequences.get(ORDERS, 0) + 1
     asked = apply(state, request, ORDERS, sequence, now)
-    answer = admission.answer(asked, sequence, True, now, at_once)
+    answer = admission.answer(asked, sequence, 0, now, at_once)
     if isinstance(answer, JobRejected):
         return Outlook(reasons=answer.reasons)
     there = apply(asked, answer, ORDERS, sequence + 1, now)

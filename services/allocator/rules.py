@@ -38,6 +38,12 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """A resize must save more than so many times its pause."""
     oom_memory_factor: float = 1.5
     """Tasks of a role get so much more memory after each of them that ran out of it."""
+    images: tuple[str, ...] = ()
+    """Which images a request may name: all below a prefix that ends with `/`, or one with any tag; empty: any. What is
+    used where a request names none is the launcher's setting."""
+    host_paths: tuple[str, ...] = ()
+    """Which folders of a node a request may mount, and all below them; empty: none. Pods with one do not pass
+    `restricted`."""
     quotas: Quotas = {}
     """What each namespace's jobs may hold in all, e.g. `{"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}}`; what is
     absent has no limit."""

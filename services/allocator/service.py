@@ -68,7 +68,7 @@ class Allocator:
         """Answer a request that cannot be read: a person waits for it."""
         if not f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
             return False
-        wrong = check(body)
+        wrong = check(body, self.rules)
         if not isinstance(wrong, Wrong):
             wrong = Wrong(wrong.job, wrong.namespace, (error,))
         self.poisoned[sequence] = admission.refused(wrong, sequence)
@@ -117,15 +117,15 @@ class Allocator:
             _, rejected = self.poisoned.popitem()
             await self._heard(await self.bus.publish(rejected))
         for uid, asked in admission.unanswered(self.state).items():
-            there = await self._has_program(asked.request.program.digest)
-            await self._heard(await self.bus.publish(admission.answer(self.state, uid, there, time.time(), self.rules)))
+            size = await self._program_bytes(asked.request.program.digest)
+            await self._heard(await self.bus.publish(admission.answer(self.state, uid, size, time.time(), self.rules)))
 
-    async def _has_program(self, digest: str) -> bool:
+    async def _program_bytes(self, digest: str) -> int | None:
+        """Its size; it is not looked into, and nobody but the job's own pods ever fetches it."""
         try:
-            await (await self.bus.programs()).get_info(digest)
+            return (await (await self.bus.programs()).get_info(digest)).size or 0
         except ObjectNotFoundError:
-            return False
-        return True
+            return None
 
     # ------------------------------------------------------------ saying
 

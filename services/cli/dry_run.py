@@ -26,13 +26,16 @@ from shared.bus import Bus
 from shared.messages import DeadLetter
 from shared.subjects import FACTS, ORDERS
 
+OWN = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
+
 
 async def dry_run(bus: Bus, body: bytes, file: str) -> list[str]:
     """What to tell a person of a request; raises `Trouble` with every reason against it."""
-    request = check(body)
+    rules = rules_here()
+    request = check(body, rules)
     if isinstance(request, Wrong):
         raise _refused(f"the request in {file}", request.reasons)
-    found = outlook(await _state(bus), request, time.time(), rules_here())
+    found = outlook(await _state(bus), request, time.time(), rules)
     if found.reasons:
         raise _refused(f"job {request.job}", found.reasons)
     return told(request.key().replace(".", "/"), found)
@@ -43,8 +46,9 @@ def _refused(whose: str, reasons: tuple[str, ...]) -> Trouble:
 
 
 def rules_here() -> Rules:
-    """As the allocator reads them."""
-    known = {name: os.environ[name] for name in os.environ if name.startswith("WEIR_ALLOCATOR_")}
+    """As the allocator reads them. Which folders of its nodes a cluster gives to jobs, only the allocator may know."""
+    known = {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
+    known.setdefault("WEIR_ALLOCATOR_HOST_PATHS", "/")
     try:
         return config.load(Rules, "allocator", known)
     except config.BadSettings as bad:

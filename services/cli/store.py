@@ -9,20 +9,22 @@ from nats.js.errors import ObjectNotFoundError
 
 from services.cli.trouble import FAILED, WRONG_USE, Trouble
 from shared.bus import Bus
+from shared.messages import LARGEST_PROGRAM
 
 MIB = 1 << 20
-LARGEST = 16 * MIB
 
 
 def read(path: Path) -> bytes:
     """The program's text; raises `Trouble` for what cannot be read or is too large to travel."""
     try:
         size = path.stat().st_size
-        if size <= LARGEST:
+        if size <= LARGEST_PROGRAM:
             return path.read_bytes()
     except OSError as error:
         raise Trouble(f"cannot read the program {path}: {error.strerror}", WRONG_USE) from error
-    raise Trouble(f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST // MIB} MiB travel. {ADVICE}", FAILED)
+    raise Trouble(
+        f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB travel. {ADVICE}", FAILED
+    )
 
 
 ADVICE = "Data belongs on a volume, not in the program."

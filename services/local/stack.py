@@ -167,6 +167,7 @@ class Stack:
             "WEIR_NATS_URL": self.nats_url,
             "WEIR_MONITOR_KUBE_URL": self.kube_url,
             "WEIR_LAUNCHER_KUBE_URL": self.kube_url,
+            "WEIR_ALLOCATOR_HOST_PATHS": "/",
             "WEIR_LAUNCHER_TASK_PORTS": "0,0",
             "WEIR_LAUNCHER_HOME": "",
             "WEIR_LAUNCHER_CHECKPOINT_DIR": str(checkpoints.resolve()),

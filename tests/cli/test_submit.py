@@ -15,7 +15,7 @@ from services.trainer.program import REQUIRED
 from shared import bus as wire
 from shared import subjects
 from shared.bus import Bus, Heard
-from shared.messages import JobAccepted, JobFinished, JobRequested, ProgressReported
+from shared.messages import LARGEST_PROGRAM, JobAccepted, JobFinished, JobRequested, ProgressReported
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import connected
 
@@ -106,7 +106,7 @@ async def test_a_program_too_large_to_travel_is_refused_before_anything_is_sent(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
     with (job.parent / "train.py").open("wb") as file:
-        file.truncate(store.LARGEST + 1)
+        file.truncate(LARGEST_PROGRAM + 1)
 
     said = await prompt("submit", job, "--nats", nats_url)
 

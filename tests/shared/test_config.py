@@ -22,6 +22,7 @@ class Settings(Common, frozen=True, kw_only=True):
     mode: Literal["slow", "fast"] = "slow"
     tries: int = 3
     ovens: dict[str, Oven] = {}
+    doors: tuple[int, ...] = ()
 
 
 def load(**environ: str) -> Settings:
@@ -36,6 +37,13 @@ def test_values_are_read_as_their_types() -> None:
     chosen = load(WEIR_BAKER_NODE="7", WEIR_BAKER_WAIT_S="0.5", WEIR_BAKER_TRIES="4", WEIR_BAKER_MODE="fast")
 
     assert chosen == Settings(node="7", wait_s=0.5, tries=4, mode="fast")
+
+
+def test_a_list_is_written_with_commas() -> None:
+    assert load(WEIR_BAKER_NODE="n1", WEIR_BAKER_DOORS="3, 4,").doors == (3, 4)
+    assert load(WEIR_BAKER_NODE="n1", WEIR_BAKER_DOORS="").doors == ()
+    with pytest.raises(BadSettings, match="WEIR_BAKER_DOORS='3,open'"):
+        load(WEIR_BAKER_NODE="n1", WEIR_BAKER_DOORS="3,open")
 
 
 def test_what_all_services_share_is_set_once_for_all() -> None:

@@ -16,7 +16,7 @@ from services.allocator.placing.quota import gang, too_small
 from services.allocator.requests.validate import Wrong, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import Asked, State
-from shared.messages import JobAccepted, JobRejected, JobRequested, Resources, RoleResources
+from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested, Resources, RoleResources
 
 
 def unanswered(state: State) -> dict[int, Asked]:
@@ -27,14 +27,17 @@ def unanswered(state: State) -> dict[int, Asked]:
     return {uid: state.asked[uid] for uid in first.values()}
 
 
-def answer(state: State, uid: int, program_there: bool, now: float, rules: Rules) -> JobAccepted | JobRejected:
+def answer(state: State, uid: int, program_bytes: int | None, now: float, rules: Rules) -> JobAccepted | JobRejected:
+    """`program_bytes`: of what the store has under the program's digest; None: it has nothing."""
     request = state.asked[uid].request
     whole = completed(_with_whole_roles(request), rules)
-    reasons = [*reasons_against(request), *_too_large(whole, rules)]
+    reasons = [*reasons_against(request, rules), *_too_large(whole, rules)]
     if request.key() in state.jobs:
         reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
-    if not program_there:
+    if program_bytes is None:
         reasons.append(f"program.digest: the store has no program {request.program.digest}")
+    elif program_bytes > LARGEST_PROGRAM:
+        reasons.append(f"program: it has {program_bytes:,} bytes, more than {LARGEST_PROGRAM:,}")
     if reasons:
         return JobRejected(job=request.job, namespace=request.namespace, uid=uid, reasons=tuple(reasons))
     return JobAccepted(

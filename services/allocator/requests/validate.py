@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args, get_origin
@@ -17,7 +18,9 @@ import msgspec
 
 from services.allocator.placing.quota import Quotas
 from services.allocator.policies import POLICIES
+from services.allocator.requests import allowed
 from services.allocator.requests.wording import reworded, struct_in
+from services.allocator.rules import Rules
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
 
 LONGEST_JOB, LONGEST_NAMESPACE = 40, 63
@@ -25,6 +28,8 @@ LARGEST = 131_072
 """Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one message itself."""
 MOST_TASKS = 1_000
 """Of one role."""
+ANY = Rules()
+"""Of a cluster that allows every namespace and image, and no folder of a node."""
 MOST_REASONS, LONGEST_REASON = 20, 300
 """How many of them are told, and how many characters of each."""
 
@@ -37,14 +42,14 @@ class Wrong(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
 
 
-def check(body: bytes) -> JobRequested | Wrong:
+def check(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
     try:
         raw = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return Wrong(_invalid(body), "-", (f"not JSON: {error}",))
     if not isinstance(raw, dict):
         return Wrong(_invalid(body), "-", ("a request is a JSON object",))
-    reasons = _size_reasons(body) or [*field_reasons(JobRequested, raw, ""), *_rule_reasons(_parts(raw))]
+    reasons = _size_reasons(body) or [*field_reasons(JobRequested, raw, ""), *_rule_reasons(_parts(raw), rules)]
     if not reasons:
         try:
             return msgspec.json.decode(body, type=JobRequested)
@@ -53,9 +58,9 @@ def check(body: bytes) -> JobRequested | Wrong:
     return Wrong(*_name(raw, body), brief(reasons))
 
 
-def reasons_against(request: JobRequested) -> tuple[str, ...]:
+def reasons_against(request: JobRequested, rules: Rules = ANY) -> tuple[str, ...]:
     """What is wrong with a request that could be read."""
-    checked = check(msgspec.json.encode(request))
+    checked = check(msgspec.json.encode(request), rules)
     return checked.reasons if isinstance(checked, Wrong) else ()
 
 
@@ -135,6 +140,8 @@ def _conversion_error(kind: Any, value: Any) -> str:
 
 
 def _unknown(path: str, name: str, fields: Iterable[str]) -> str:
+    if why := allowed.never(path):
+        return f"{path}: {why}"
     near = difflib.get_close_matches(name, list(fields), n=1)
     return f"{path}: no such field" + (f"; did you mean {near[0]!r}?" if near else "")
 
@@ -152,13 +159,14 @@ def _parts(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {n: msgspec.convert(raw[n], t) for n, t in fields.items() if n in raw and not _conversion_error(t, raw[n])}
 
 
-def _rule_reasons(parts: Mapping[str, Any]) -> list[str]:
+def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> list[str]:
     return [
         *(r for name in ("ps", "workers", "batch") for r in _span(name, parts.get(name))),
         *_device_batch(parts.get("device_batch_max"), parts.get("batch")),
         *_policy(parts.get("policy")),
         *_checkpoint(parts.get("checkpoint")),
         *_volumes(parts.get("volumes", ())),
+        *allowed.reasons(parts, rules),
     ]
 
 
@@ -197,7 +205,17 @@ def _volumes(volumes: tuple[Volume, ...]) -> list[str]:
         for i, volume in enumerate(volumes)
         if (volume.claim is None) == (volume.host_path is None)
     ]
+    reasons += [f"volumes[{i}].{why}" for i, volume in enumerate(volumes) for why in _mount(volume)]
     for what in ("name", "mount_path"):
         values = [getattr(volume, what) for volume in volumes]
         reasons += [f"volumes: {what} {v!r} occurs twice" for v in sorted({v for v in values if values.count(v) > 1})]
     return reasons
+
+
+def _mount(volume: Volume) -> list[str]:
+    """What is in the way of what every pod has of Weir."""
+    path = posixpath.normpath(volume.mount_path)
+    own = [f"name: {volume.name!r}: names that begin with weir- are Weir's"] if volume.name.startswith("weir-") else []
+    if path.strip("/") in ("", "tmp") or ":" in path:
+        own.append(f"mount_path: {volume.mount_path!r} cannot be mounted; `/` is the image's, /tmp is each pod's own")
+    return own

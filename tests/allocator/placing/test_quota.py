@@ -53,6 +53,24 @@ def test_what_does_not_fit_as_a_whole_takes_nothing():
     assert len(place_most(free, "team-a.one", (), Size(1, 3), Size(1, 1), EVEN, 0) or ()) == 3
 
 
+def test_ps_and_workers_of_all_jobs_are_counted_together_and_grow_in_their_ratio():
+    free = room(cpu=9)
+    one = place_most(free, "team-a.one", (), Size(2, 4), Size(1, 1), EVEN, 0) or ()
+    two = place_most(free, "team-a.two", (), Size(2, 4), Size(1, 1), EVEN, 0) or ()
+    assert [len([t for t in one if t.role == role]) for role in ("chief", "ps", "worker")] == [1, 2, 4]
+    assert place_most(free, "team-a.two", (), Size(2, 4), Size(1, 2), EVEN, 0) is None and two == ()
+    assert place_most(free, "team-b.one", (), Size(2, 4), Size(1, 1), EVEN, 0)
+
+
+def test_devices_are_counted_as_cores_are():
+    devices = RoleResources(chief=ONE_CORE, ps=ONE_CORE, worker=Resources(cpu=1, memory_gib=1, gpu=2))
+    tasks = place_most(room(gpu=5), "team-a.one", (), Size(1, 4), Size(1, 1), devices, 0) or ()
+    assert sum(t.resources.gpu for t in tasks) == 4
+    assert too_small(Quota(gpu=1), "team-a", gang(devices, Size(1, 1))) == (
+        "quota of namespace team-a: wants at least 2 gpu, and 1 is all there is"
+    )
+
+
 def test_to_grow_takes_new_tasks_and_what_those_that_stay_are_stretched_by():
     tasks = place(room(), "team-a.one", (), Size(2, 1), EVEN, 0) or ()
     two = RoleResources(chief=ONE_CORE, ps=Resources(cpu=2, memory_gib=0.5), worker=ONE_CORE)

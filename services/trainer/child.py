@@ -69,7 +69,7 @@ def _live(assignment: Assignment, say: _Mouth, lines: Any) -> int:
 
     path, dog = Path(assignment.program), _watched(assignment, say)
     with dog.limited("its import"):
-        module = program.load(path)
+        module = program.load(path, assignment.request.program.digest)
     if assignment.role == "chief":
         return _lead(assignment, module, say, lines, dog)
     feed.serve(module, dog)

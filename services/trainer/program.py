@@ -7,11 +7,13 @@ that are not trained on) and `metrics()` (Keras metrics for it). What is missing
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Container
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 NAME_BYTES = 200  # of a file; a folder takes names of 255
 REQUIRED = ("model", "optimizer", "loss", "examples", "dataset")
@@ -26,16 +28,40 @@ class BadProgram(Exception):
         self.line: int | None = getattr(getattr(at, "__code__", None), "co_firstlineno", None)
 
 
-def load(path: Path) -> ModuleType:
-    """Import the file under a name of its own. Raises `BadProgram` for what is missing; import errors pass through."""
-    spec = importlib.util.spec_from_file_location("weir_training_program", path)
-    if spec is None or spec.loader is None:
+def load(path: Path, digest: str) -> ModuleType:
+    """Import the file under a name of its own, if it has this digest.
+
+    Raises `BadProgram` for what is missing or is something else; import errors pass through.
+    """
+    loader = _Exactly("weir_training_program", path, digest)
+    spec = importlib.util.spec_from_file_location(loader.name, path, loader=loader)
+    if spec is None or path.suffix != ".py":
         raise BadProgram(f"{path.name} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     _check(module, path.name)
     return module
+
+
+class _Exactly(SourceFileLoader):
+    """Compiles the very bytes whose digest it has checked, and takes nothing that an earlier run has compiled."""
+
+    def __init__(self, name: str, path: Path, digest: str) -> None:
+        super().__init__(name, str(path))
+        self.digest = digest
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = self.get_data(self.path)
+        if digest_of(source) != self.digest:
+            raise BadProgram(f"{Path(self.path).name} is not what was asked for: it was changed in this pod")
+        code: CodeType = self.source_to_code(source, self.path)
+        return code
+
+
+def digest_of(body: bytes) -> str:
+    """Under which a program is stored and asked for."""
+    return f"sha256-{hashlib.sha256(body).hexdigest()}"
 
 
 def _check(module: ModuleType, name: str) -> None:

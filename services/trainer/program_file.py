@@ -1,22 +1,25 @@
-"""The program's file: fetched once, by digest, and used only if it has that digest. Edge.
+"""The program's file: fetched once, by digest, and used only if it has that digest and is not too large. Edge.
 
 The store keeps a digest of its own for what it holds, but nobody has checked that what lies under a name is what the
-name says; a request that was written by hand may even name something else.
+name says; a request that was written by hand may even name something else. What the store says of an object's size is
+its sender's word: no more than is allowed is read in any case. The file's name is the request's; no folder is.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import io
+import os
 from pathlib import Path
+from typing import Any
 
 import structlog
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError
 
-from services.trainer.program import BadProgram, file_name
+from services.trainer.program import BadProgram, digest_of, file_name
 from shared.bus import Bus
-from shared.messages import Program
+from shared.messages import LARGEST_PROGRAM, Program
 
 TRIES, AGAIN_S = 3, 0.5
 FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
@@ -24,14 +27,31 @@ WRONG = (APIError, BadObjectMetaError, DigestMismatchError, ValueError, KeyError
 logger = structlog.get_logger()
 
 
+class TooLarge(Exception):
+    """More than a program may have."""
+
+
+class _Bounded(io.BytesIO):
+    def write(self, chunk: Any) -> int:
+        if self.tell() + len(chunk) > LARGEST_PROGRAM:
+            raise TooLarge
+        return super().write(chunk)
+
+
 async def fetched(bus: Bus, program: Program, folder: Path) -> Path:
     """Where it lies; raises `BadProgram` where the store has none of this digest, however often it is asked."""
     path = folder / program.digest / file_name(program.name)
-    if not path.exists():
-        body = await _asked_for(bus, program)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(body)
+    if not (path.is_file() and digest_of(path.read_bytes()) == program.digest):
+        _keep(path, await _asked_for(bus, program))
     return path
+
+
+def _keep(path: Path, body: bytes) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(".part")  # no program is called so
+    part.write_bytes(body)
+    os.replace(part, path)
 
 
 async def _asked_for(bus: Bus, program: Program) -> bytes:
@@ -50,11 +70,13 @@ async def _looked_up(bus: Bus, digest: str) -> tuple[bytes | None, str]:
     try:
         async with asyncio.timeout(FETCH_S):
             body = await _stored(bus, digest)
+    except TooLarge:
+        return None, f"what the store has under {digest} is larger than {LARGEST_PROGRAM:,} bytes"
     except TimeoutError:
         return None, f"the store did not give {digest} within {FETCH_S:g} s"
     except WRONG as error:
         return None, f"the store has no {digest}: {error!r}"
-    found = f"sha256-{hashlib.sha256(body).hexdigest()}"
+    found = digest_of(body)
     if found == digest:
         return body, ""
     return None, f"what the store has under {digest} is something else, of {len(body)} bytes and the digest {found}"
@@ -64,7 +86,11 @@ async def _stored(bus: Bus, digest: str) -> bytes:
     """What lies under this name, as soon as the bus is there."""
     while True:
         try:
-            return (await (await bus.programs()).get(digest)).data or b""
+            programs, kept = await bus.programs(), _Bounded()
+            if (await programs.get_info(digest)).is_link():  # the client would follow it, and read all there is
+                raise ValueError("a link to something else")
+            await programs.get(digest, writeinto=kept)
+            return kept.getvalue()
         except WRONG:
             raise
         except NatsError as error:

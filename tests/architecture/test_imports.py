@@ -89,6 +89,23 @@ def test_every_edge_that_is_declared_exists(service: str) -> None:
     assert {name for name in EDGES[service] if f"{service}.{name}" not in NAMES} == set()
 
 
+def test_strangers_code_is_run_by_the_trainer_alone() -> None:
+    """A program is text everywhere else: nobody has the means to run it, but for two that import by names of their own.
+
+    `weir` its own commands, and the trainer TensorFlow's modules.
+    """
+    running = {m.name for m in ALL if m.runs_text}
+
+    assert running == {"services.trainer.program", "services.trainer.lean", "services.__main__"}
+
+
+def test_a_services_process_never_reaches_the_one_module_that_does() -> None:
+    loading = "services.trainer.program.load"
+
+    assert {m.name for m in ALL if loading in m.mentions} == {"services.trainer.child"}
+    assert {m.name for m in ALL if "services.trainer.child" in m.imports} == {"services.trainer.nursery"}
+
+
 def test_no_module_bears_the_name_of_a_library() -> None:
     taken = LIBRARIES | set(sys.stdlib_module_names)
 

@@ -64,6 +64,18 @@ async def test_a_good_request_is_accepted_and_its_program_kept(
 
 
 @pytest.mark.usefixtures("allocator")
+@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--print"]], ids=["asked", "rehearsed", "printed"])
+async def test_nobody_runs_a_program_to_ask_for_it_or_to_answer(
+    nats_url: str, prompt: Prompt, job: Path, words: list[str]
+) -> None:
+    ran = job.parent / "ran"
+    (job.parent / "train.py").write_text(f"open({str(ran)!r}, 'w')\n{PROGRAM}")
+
+    assert (await prompt("submit", job, "--nats", nats_url, *words)).code == 0
+    assert not ran.exists()
+
+
+@pytest.mark.usefixtures("allocator")
 async def test_every_reason_against_a_request_is_told_at_once(nats_url: str, prompt: Prompt, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     wrong = "job: My Job\nprogram: train.py\nepochs: 0\nbatch: many\nps: {start: 3, min: 1, max: 2}\nworkrs: 2\n"

@@ -16,7 +16,8 @@ from typing import Any
 
 from services.trainer.children import Child, Nursery
 from services.trainer.orders import Assignment, Begin, Failed, Prepared, Word
-from shared.messages import Resources, Role
+from services.trainer.program import digest_of
+from shared.messages import Program, Resources, Role
 from tests.trainer.builders import request
 
 WITHIN_S = 60.0
@@ -89,12 +90,13 @@ class Cradle:
         return path
 
     async def _bear(self, role: Role, program: Path, cluster: dict[str, list[str]]) -> None:
+        named = Program(name=program.name, digest=digest_of(program.read_bytes()))
         assignment = Assignment(
             generation=1,
             role=role,
             index=0,
             cluster=cluster,
-            request=request(epochs=1),
+            request=request(epochs=1, program=named),
             batch=BATCH,
             program=str(program),
             checkpoint_dir=str(self.folder / "checkpoints"),

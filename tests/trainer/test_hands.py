@@ -8,14 +8,16 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from services.trainer import fence
 from services.trainer.hands import Hands
 from services.trainer.orders import Begin, Failed, GoOn, Order, Word
+from services.trainer.program import digest_of
 from services.trainer.settings import Settings
 from services.trainer.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from shared.bus import Bus, Stale
-from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished
+from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished, Program
 from tests.trainer.builders import request, spec
 
 KEY = "default.digits"
@@ -81,12 +83,13 @@ async def test_a_child_whose_program_is_not_to_be_had_ends_with_the_reason(mine:
 
 
 async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_born(mine: Hands, ears: Listener) -> None:
-    program = mine.folder / request().program.digest / "digits.py"
-    program.parent.mkdir(parents=True)
-    program.touch()
+    program = Program(name="digits.py", digest=digest_of(b""))
+    fetched = mine.folder / program.digest / program.name
+    fetched.parent.mkdir(parents=True)
+    fetched.touch()
     ears.wants = False
 
-    await mine.perform(StartChild(spec(1), fresh=False))
+    await mine.perform(StartChild(replace(spec(1), request=request(program=program)), fresh=False))
 
     assert (mine.children, ears.told) == ({}, [])
 

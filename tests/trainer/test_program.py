@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import py_compile
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -23,20 +25,24 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+def load(path: Path) -> ModuleType:
+    return program.load(path, program.digest_of(path.read_bytes()))
+
+
 def test_a_program_with_all_five_functions_is_loaded(tmp_path: Path) -> None:
-    assert program.examples(program.load(written(tmp_path, WHOLE))) == 5
+    assert program.examples(load(written(tmp_path, WHOLE))) == 5
 
 
 def test_every_missing_function_is_named_at_once(tmp_path: Path) -> None:
     text = "def model(): ...\ndef examples(): ...\nloss = 'not a function'"
 
     with pytest.raises(BadProgram, match=r"net\.py lacks optimizer\(\), loss\(\), dataset\(\)"):
-        program.load(written(tmp_path, text))
+        load(written(tmp_path, text))
 
 
 def test_an_error_on_import_is_the_programs_own(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
-        program.load(written(tmp_path, "x = 1\ny = x / 0"))
+        load(written(tmp_path, "x = 1\ny = x / 0"))
 
     assert caught.traceback[-1].path.name == "net.py" and caught.traceback[-1].lineno == 1
 
@@ -45,19 +51,19 @@ def test_a_file_that_is_no_python_is_refused(tmp_path: Path) -> None:
     (tmp_path / "net.txt").write_text("hello")
 
     with pytest.raises(BadProgram, match=r"net\.txt is not a Python file"):
-        program.load(tmp_path / "net.txt")
+        load(tmp_path / "net.txt")
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "2.0", "'many'", "None"])
 def test_a_number_of_examples_that_is_none_is_shown(tmp_path: Path, count: str) -> None:
-    module = program.load(written(tmp_path, f"{WHOLE}\ndef examples(): return {count}"))
+    module = load(written(tmp_path, f"{WHOLE}\ndef examples(): return {count}"))
 
     with pytest.raises(BadProgram, match="a whole number of at least 1"):
         program.examples(module)
 
 
 def test_who_is_to_blame_has_a_line(tmp_path: Path) -> None:
-    module = program.load(written(tmp_path, f"{WHOLE}\n\ndef examples(): return 0"))
+    module = load(written(tmp_path, f"{WHOLE}\n\ndef examples(): return 0"))
 
     with pytest.raises(BadProgram) as caught:
         program.examples(module)
@@ -65,9 +71,27 @@ def test_who_is_to_blame_has_a_line(tmp_path: Path) -> None:
     assert caught.value.line == len(program.REQUIRED) + 2
 
 
+def test_a_program_that_was_changed_after_it_was_fetched_is_not_run(tmp_path: Path) -> None:
+    path, ran = written(tmp_path, WHOLE), tmp_path / "ran"
+    digest = program.digest_of(path.read_bytes())
+    written(tmp_path, f"{WHOLE}\nopen({str(ran)!r}, 'w')")
+
+    with pytest.raises(BadProgram, match=r"^net\.py is not what was asked for"):
+        program.load(path, digest)
+    assert not ran.exists()
+
+
+def test_nothing_that_an_earlier_run_has_compiled_is_taken_for_a_program(tmp_path: Path) -> None:
+    path = written(tmp_path, f"{WHOLE}\nmark = 'old'")
+    py_compile.compile(str(path), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    written(tmp_path, f"{WHOLE}\nmark = 'new'")
+
+    assert load(path).mark == "new"
+
+
 def test_two_programs_of_one_name_do_not_meet(tmp_path: Path) -> None:
-    first = program.load(written(tmp_path, f"{WHOLE}\nmark = 1"))
-    second = program.load(written(tmp_path, WHOLE))
+    first = load(written(tmp_path, f"{WHOLE}\nmark = 1"))
+    second = load(written(tmp_path, WHOLE))
 
     assert first.mark == 1 and not hasattr(second, "mark")
 

@@ -7,11 +7,12 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from nats.js.api import ObjectLink, ObjectMeta, ObjectMetaOptions
 
 from services.trainer import program_file
 from services.trainer.program import BadProgram
 from shared.bus import Bus
-from shared.messages import Program
+from shared.messages import LARGEST_PROGRAM, Program
 
 BODY = b"def model(): ..."
 DIGEST = "sha256-" + hashlib.sha256(BODY).hexdigest()
@@ -38,6 +39,40 @@ async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(bus: Bus, 
         await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
 
     assert not (tmp_path / "pod").exists()
+
+
+async def test_what_was_fetched_and_changed_since_is_fetched_again(bus: Bus, tmp_path: Path) -> None:
+    await stored(bus, BODY)
+    path = await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+    path.write_bytes(b"import os")
+
+    assert (await program_file.fetched(bus, PROGRAM, tmp_path / "pod")).read_bytes() == BODY
+    assert list(path.parent.iterdir()) == [path]
+
+
+async def test_a_name_that_leads_elsewhere_leads_nowhere(bus: Bus, tmp_path: Path) -> None:
+    await stored(bus, BODY)
+    for name in ("../../../net.py", "/etc/net.py", "..\\net.py", "..", "net.py\0"):
+        path = await program_file.fetched(bus, Program(name=name, digest=DIGEST), tmp_path / "pod")
+        assert path.parent == tmp_path / "pod" / DIGEST
+    assert not list(tmp_path.rglob("etc")) and len(list((tmp_path / "pod").iterdir())) == 1
+
+
+async def test_what_is_too_large_is_not_read_to_its_end(bus: Bus, tmp_path: Path) -> None:
+    await stored(bus, b"#" * (LARGEST_PROGRAM + 1))
+
+    with pytest.raises(BadProgram, match=r"is larger than 16,777,216 bytes$"):
+        await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+
+
+async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path) -> None:
+    programs = await bus.programs()
+    await programs.put("elsewhere", BODY)
+    link = ObjectMeta(name=DIGEST, options=ObjectMetaOptions(ObjectLink("weir-programs", "elsewhere"), 1024))
+    await programs.put(DIGEST, b"", link)
+
+    with pytest.raises(BadProgram, match="a link to something else"):
+        await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
 
 
 async def test_what_is_put_right_meanwhile_is_used(bus: Bus, tmp_path: Path) -> None:

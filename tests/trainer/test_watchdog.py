@@ -37,7 +37,7 @@ class Stuck:
     def __init__(self, folder: Path, dog: Watchdog | None = None) -> None:
         self.path = folder / "slow.py"
         self.path.write_text(SLOW + "\n".join(f"def {name}(*_): ..." for name in program.REQUIRED))
-        self.program: ModuleType = program.load(self.path)
+        self.program: ModuleType = program.load(self.path, program.digest_of(self.path.read_bytes()))
         self.dog = dog or Watchdog(str(self.path), early_s=10.0, later_s=100.0)
         self.gate, self.inside = threading.Event(), threading.Event()
         self.thread = 0

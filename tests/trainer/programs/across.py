@@ -54,7 +54,8 @@ def places(built):
     return {name: tf.DeviceSpec.from_string(value.device).task for name, value in named(built)}
 
 
-module = program.load(Path(__file__).with_name("counting.py"))
+path = Path(__file__).with_name("counting.py")
+module = program.load(path, program.digest_of(path.read_bytes()))
 strategy, servers = cluster()
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 built = build.build(module, strategy, PS)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.cli import answers, connection, program_check, request_file, store
+from services.cli import answers, connection, from_tfjob, program_check, request_file, store
 from services.cli.dry_run import dry_run
 from services.cli.entry import Entry
 from services.cli.events import printer
@@ -38,7 +38,9 @@ CLOCKS_S = 60.0  # how far a server's clock may be from ours
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    parser.add_argument("file", type=Path, metavar="FILE", help="the job's YAML file")
+    said = "the job's YAML file; with --tfjob: the program"
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help=said)
+    from_tfjob.arguments(parser)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("-f", "--follow", action="store_true", help="watch the job to its end; 0 only if it succeeded")
     said = "only say what would happen now, and why; nothing is asked for"
@@ -49,6 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    _source(args)
     if args.print:
         return printed(args)
     return connection.on_bus(args, rehearse if args.dry_run else submit)
@@ -56,32 +59,32 @@ def run(args: argparse.Namespace) -> int:
 
 def printed(args: argparse.Namespace) -> int:
     """Without an id: who sends the same text twice has asked twice."""
-    fields, _ = _asked(args.file)
-    body = request_file.encoded({n: v for n, v in fields.items() if n != "request_id"}, args.file.name)
+    fields, _ = _asked(args)
+    body = request_file.encoded({n: v for n, v in fields.items() if n != "request_id"}, _source(args).name)
     print(msgspec.json.format(body, indent=2).decode())
     return DONE
 
 
 async def submit(bus: Bus, args: argparse.Namespace) -> int:
-    fields, program = _asked(args.file)
-    request_file.encoded(fields, args.file.name)  # nothing is kept for what cannot be sent
+    fields, program = _asked(args)
+    request_file.encoded(fields, _source(args).name)  # nothing is kept for what cannot be sent
     if program is not None:
         await store.keep(bus, program)
-    uid = await publish(bus, fields, args.file.name)
+    uid = await publish(bus, fields, _source(args).name)
     answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout)
     if answer is None:
         raise Trouble(f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}")
     if isinstance(answer, JobRejected):
-        whose = f"job {answer.job}" if answer.job == fields.get("job") else f"the request in {args.file}"
+        whose = f"job {answer.job}" if answer.job == fields.get("job") else f"the request in {_source(args)}"
         raise Trouble("\n".join([f"{whose} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)]))
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
     return await follow(bus, answer) if args.follow else DONE
 
 
 async def rehearse(bus: Bus, args: argparse.Namespace) -> int:
-    fields, _ = _asked(args.file)
-    body = request_file.encoded(fields, args.file.name)
-    for line in await dry_run(bus, body, str(args.file)):
+    fields, _ = _asked(args)
+    body = request_file.encoded(fields, _source(args).name)
+    for line in await dry_run(bus, body, str(_source(args))):
         print(line)
     return DONE
 
@@ -101,17 +104,33 @@ def _read(file: Path) -> Fields:
         raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}", WRONG_USE) from error
 
 
-def _asked(file: Path) -> tuple[Fields, bytes | None]:
+def _source(args: argparse.Namespace) -> Path:
+    """The file that is asked by."""
+    file: Path | None = args.tfjob or args.file
+    if file is None:
+        raise Trouble("which job? Give its FILE, or PROGRAM and --tfjob FILE", WRONG_USE)
+    return file
+
+
+def _asked(args: argparse.Namespace) -> tuple[Fields, bytes | None]:
     """The fields as they are sent, and the program where they name one: by its path here, by its digest there."""
-    fields, request_id = _read(file), uuid.uuid4().hex
-    program = fields.get("program")
-    if not isinstance(program, str) or not program:
+    request_id = uuid.uuid4().hex
+    fields, path = from_tfjob.asked(args) if args.tfjob else _own(args)
+    if path is None:
         return request_file.completed(fields, None, request_id), None
-    path = file.parent / program
     body = store.read(path)
     program_check.check(body, path)
     found = {"name": path.name, "digest": store.digest(body)}
     return request_file.completed(fields, found, request_id), body
+
+
+def _own(args: argparse.Namespace) -> tuple[Fields, Path | None]:
+    """Of a job's own file; its program lies beside it."""
+    file = _source(args)
+    from_tfjob.unused(args)
+    fields = _read(file)
+    program = fields.get("program")
+    return fields, file.parent / program if isinstance(program, str) and program else None
 
 
 async def publish(bus: Bus, fields: Fields, name: str) -> int:

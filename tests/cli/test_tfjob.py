@@ -1,0 +1,258 @@
+"""A TFJob becomes a request; what cannot come along is named, each once, with what to do instead."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from services.allocator.requests.validate import Wrong, check
+from services.allocator.rules import Rules
+from services.cli.request_file import completed, encoded
+from services.cli.tfjob import WISHES, Asked, manifest, translated
+from services.cli.trouble import Trouble
+from shared.messages import JobRequested, Resources, RoleResources, Span, Volume
+from tests.cli.tfjobs import LARGE, SMALL
+
+PROGRAM = {"name": "train.py", "digest": "sha256-" + "0" * 64}
+SAID = {"epochs": 10, "batch": 64}
+
+
+def asked(text: str = SMALL, **wishes: object) -> Asked:
+    raw, beside = manifest(text, "job.yaml")
+    return translated(raw, {**dict.fromkeys(WISHES), **SAID, **wishes}, beside)  # type: ignore[arg-type]
+
+
+def request(found: Asked) -> JobRequested:
+    """As the allocator reads it."""
+    body = encoded(completed(found.fields, PROGRAM, "r1"), "job.yaml")
+    checked = check(body, Rules(host_paths=("/",)))
+    assert not isinstance(checked, Wrong), checked.reasons
+    return checked
+
+
+def changed(path: str, value: object, text: str = SMALL) -> str:
+    """The manifest with another value at this place."""
+    raw: Any = yaml.safe_load(text)
+    *way, last = path.split(".")
+    part = raw
+    for word in way:
+        part = part[int(word) if word.isdigit() else word]
+    part[int(last) if last.isdigit() else last] = value
+    return yaml.safe_dump(raw, sort_keys=False)
+
+
+WORKER = "spec.tfReplicaSpecs.Worker.template.spec"
+
+
+def test_a_small_job_is_asked_for_with_its_name_size_image_and_resources() -> None:
+    found = request(asked())
+    assert (found.job, found.namespace, found.image) == ("dist-mnist", "vision", "registry.example/vision/mnist:1.4")
+    assert (found.ps, found.workers) == (Span(start=2, min=1, max=2), Span(start=4, min=1, max=4))
+    assert (found.epochs, found.batch) == (10, Span(start=64, min=64, max=64))
+    ps, worker = Resources(cpu=1, memory_gib=2), Resources(cpu=2, memory_gib=4, gpu=1)
+    assert found.resources == RoleResources(ps=ps, worker=worker)
+
+
+def test_of_a_small_job_nothing_is_lost() -> None:
+    found = asked()
+    assert found.told("wrong") == found.told("lost") == []
+    assert found.told("moot") == [
+        "no Chief: every job has a chief that hands out the work; `resources` of a Chief say how large it is",
+        "image registry.example/vision/mnist:1.4: must have Weir's trainer in it (FROM weir-trainer); "
+        "--image IMAGE takes another, --image '' the cluster's",
+        "PS, Worker: restartPolicy: a task that is lost is replaced, and training goes on",
+        "Worker: command: is not run: Weir trains PROGRAM",
+        "Worker: args: are not given to anybody: what they say belongs in PROGRAM",
+    ]
+
+
+def test_how_far_it_may_grow_is_said_beside_it() -> None:
+    found = request(asked(**{"max-ps": 5, "max-workers": 32}))
+    assert (found.ps.max, found.workers.max) == (5, 32)
+
+
+def test_what_no_tfjob_says_is_annotated_or_said_beside_it_which_counts_first() -> None:
+    found = asked(LARGE, epochs=None, batch=512)
+    assert found.program == "train.py"
+    assert (found.fields["epochs"], found.fields["batch"]) == (3, 512)
+    assert (found.fields["ps"]["max"], found.fields["workers"]["max"]) == (4, 16)
+
+
+def test_a_large_job_is_asked_for_with_its_claims_paths_and_patience() -> None:
+    found = request(asked(LARGE))
+    assert found.volumes == (
+        Volume(name="data", mount_path="/data", claim="clicks-data"),
+        Volume(name="logs", mount_path="/var/log/train", host_path="/var/log/train"),
+    )
+    assert found.grace_s == 60
+    each = Resources(cpu=0.5, memory_gib=3)
+    assert found.resources == RoleResources(chief=each, ps=each, worker=each)
+
+
+def test_of_a_large_job_all_that_is_lost_is_named_once_with_where_it_was() -> None:
+    where = "Chief, PS, Worker: "
+    lost = asked(LARGE).told("lost")
+    assert [line.removeprefix(where).partition(":")[0] for line in lost] == [
+        "activeDeadlineSeconds",
+        "serviceAccountName",
+        "nodeSelector",
+        "securityContext",
+        "initContainers",
+        "mount /data, readOnly",
+        "env DATA_DIR",
+        "resource ephemeral-storage",
+        "container tensorboard",
+        "volume cache (emptyDir)",
+        "volume token (secret)",
+    ]
+    assert all(line.startswith(where) for line in lost[1:])
+
+
+def test_of_a_large_job_what_weir_does_in_its_own_way_is_named_too() -> None:
+    moot = [re.sub("^Chief.*?: ", "", line).partition(":")[0] for line in asked(LARGE).told("moot")]
+    assert moot == [
+        "Evaluator",
+        "image registry.example/ads/clicks",
+        "successPolicy",
+        "cleanPodPolicy",
+        "backoffLimit",
+        "schedulingPolicy",
+        "restartPolicy",
+        "tolerations",
+        "imagePullPolicy",
+        "workingDir",
+        "ports",
+        "resource cpu",
+        "resource memory",
+        "volume scratch (emptyDir)",
+        "PersistentVolumeClaim beside it",
+    ]
+
+
+@pytest.mark.parametrize("field", ["epochs", "batch"])
+def test_without_what_no_tfjob_says_it_cannot_be_asked_for(field: str) -> None:
+    [why] = asked(**{field: None}).told("wrong")
+    assert why.startswith(f"{field}: no TFJob says how ") and f"--{field} N" in why and f"weir.dev/{field}" in why
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        ("metadata.name", None, "metadata.name: a job needs a name"),
+        (
+            "metadata.annotations",
+            {"weir.dev/epoch": "3"},
+            "annotation weir.dev/epoch: there is none; there are epochs,",
+        ),
+        ("spec.tfReplicaSpecs", {}, "spec.tfReplicaSpecs: has no Worker and no Chief"),
+        ("spec.tfReplicaSpecs.Helper", {"replicas": 1}, "Helper: is no replica type; there are PS, Worker,"),
+        ("spec.tfReplicaSpecs.Worker.replicas", 0, "spec.tfReplicaSpecs: worker has 0 replicas"),
+        ("spec.tfReplicaSpecs.Chief", {"replicas": 2}, "spec.tfReplicaSpecs: a job has one Chief (or Master)"),
+        (f"{WORKER}.containers.0.name", "main", "Worker: has no container called tensorflow, as a TFJob must"),
+        (f"{WORKER}.containers.0.resources.limits.cpu", "two", "Worker: resource cpu: 'two' is no quantity"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_told(path: str, value: object, why: str) -> None:
+    assert any(told.startswith(why) for told in asked(changed(path, value)).told("wrong"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (f"{WORKER}.hostNetwork", True, "Worker: hostNetwork: a job's pods have no privileges"),
+        (f"{WORKER}.somethingNew", {"a": 1}, "Worker: somethingNew: Weir has nothing like it"),
+        (f"{WORKER}.tolerations", [{"key": "spot"}], "Worker: tolerations: Weir chooses the nodes"),
+        (f"{WORKER}.containers.0.image", "another", "images: all tasks of a job have one"),
+        (
+            f"{WORKER}.containers.0.securityContext",
+            {"privileged": True},
+            "Worker: securityContext: pods are restricted",
+        ),
+        (f"{WORKER}.containers.0.envFrom", [{"secretRef": {"name": "s"}}], "Worker: envFrom: pods have no variables"),
+        ("spec.runPolicy", {"suspend": True}, "suspend: ask for the job when it is to run"),
+        ("spec.activeDeadlineSeconds", 60, "activeDeadlineSeconds: no job has a deadline"),
+    ],
+)
+def test_what_the_training_may_depend_on_is_lost_aloud(path: str, value: object, why: str) -> None:
+    assert any(told.startswith(why) for told in asked(changed(path, value)).told("lost"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (f"{WORKER}.hostNetwork", False),
+        (f"{WORKER}.serviceAccountName", "default"),
+        (f"{WORKER}.automountServiceAccountToken", False),
+        (f"{WORKER}.nodeSelector", {}),
+        (f"{WORKER}.affinity", None),
+        ("spec.runPolicy", {"suspend": False}),
+        ("status", {"conditions": []}),
+    ],
+)
+def test_what_holds_anyway_is_not_worth_a_word(path: str, value: object) -> None:
+    assert asked(changed(path, value)).remarks == asked().remarks
+
+
+def test_without_ps_there_is_one_and_a_chief_alone_becomes_a_worker() -> None:
+    chief = yaml.safe_load(SMALL)["spec"]["tfReplicaSpecs"]["Worker"] | {"replicas": 1}
+    alone = asked(changed("spec.tfReplicaSpecs", {"Master": chief}))
+    found = request(alone)
+    assert (found.ps, found.workers) == (Span(start=1, min=1, max=1), Span(start=1, min=1, max=1))
+    assert found.resources and found.resources.worker == Resources(cpu=2, memory_gib=4, gpu=1)
+    assert [why.partition(":")[0] for why in alone.told("moot")][:2] == ["no PS", "no Worker"]
+
+
+def test_another_image_and_the_clusters_own_may_be_asked_for() -> None:
+    assert asked(image="ours:2").fields["image"] == "ours:2"
+    assert "image" not in asked(image="").fields
+    assert not [why for why in asked(image="").told("moot") if why.startswith("image")]
+
+
+def test_replica_types_are_read_whatever_their_capitals() -> None:
+    spec = yaml.safe_load(SMALL)["spec"]["tfReplicaSpecs"]
+    small = asked(changed("spec.tfReplicaSpecs", {name.lower(): replica for name, replica in spec.items()}))
+    assert small.fields == asked().fields
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: [", "is not YAML"),
+        ("", "has 0 TFJobs, and one is needed; there is nothing"),
+        ("kind: PyTorchJob", "has 0 TFJobs, and one is needed; there is PyTorchJob"),
+        (f"{SMALL}---{SMALL}", "has 2 TFJobs"),
+        (SMALL.replace("kubeflow.org/v1", "kubeflow.org/v1beta2"), "is of kubeflow.org/v1beta2; only kubeflow.org/v1"),
+        (
+            changed("spec.tfReplicaSpecs.Worker.replicas", "many"),
+            r"this is no TFJob: Expected `int \| null`, got `str`",
+        ),
+        ("kind: TFJob\napiVersion: kubeflow.org/v1", "this is no TFJob: Object missing required field"),
+    ],
+)
+def test_a_file_that_holds_no_tfjob_is_wrong_use(text: str, why: str) -> None:
+    with pytest.raises(Trouble, match=why) as told:
+        asked(text)
+    assert told.value.code == 2
+
+
+def test_whatever_stands_in_it_there_is_an_answer() -> None:
+    """Every part of the manifest replaced by something of another type: fields, or words, and no exception besides."""
+    raw = yaml.safe_load(LARGE.partition("---")[2])
+    for path in places(raw):
+        for value in (None, 7, "word", [], [None], {}, {"a": None}):
+            try:
+                msgspec.json.encode(asked(changed(path, value, LARGE.partition("---")[2])).fields)
+            except Trouble as told:
+                assert str(told)
+
+
+def places(part: Any, path: str = "") -> list[str]:
+    found = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    here = [(f"{path}.{name}".lstrip("."), inner) for name, inner in found if "." not in str(name)]
+    return [
+        place for where, inner in here for place in ([where] if isinstance(part, dict) else []) + places(inner, where)
+    ]

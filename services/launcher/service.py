@@ -21,7 +21,7 @@ from services.launcher.facts import Kind
 from services.launcher.hands import Hands
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
-from services.launcher.watch import KINDS, watch
+from services.launcher.watch import watch, watched
 from shared.bus import Bus, Heard
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed
@@ -68,7 +68,7 @@ class Launcher:
         self.view = view.View()
         self.after: dict[str, int] = {}  # by stream: the last message in the view
         self.backlog: list[Heard] | None = []  # until all that was said is read
-        self.unlisted, self.listed = set(KINDS), asyncio.Event()
+        self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
         self.dues: dict[int, float] = {}  # when time alone changes something, by job
         self.hands = Hands(api, settings, self.on_outcome)
@@ -94,22 +94,22 @@ class Launcher:
         for heard in sorted(backlog, key=lambda heard: heard.stored_s):
             await self.on_fact(heard)
 
-    def on_event(self, kind: Kind, event: Event[Any]) -> None:
+    def on_event(self, kind: Kind, namespace: str, event: Event[Any]) -> None:
         if isinstance(event, Listed):
-            self.on_list(kind, event.facts)
+            self.on_list(kind, namespace, event.facts)
         else:
             self.on_change(event.fact, isinstance(event, Missed))
 
-    def on_list(self, kind: Kind, found: Iterable[Any]) -> None:
+    def on_list(self, kind: Kind, namespace: str, found: Iterable[Any]) -> None:
         if kind == "nodes":
             self.view = view.nodes_listed(self.view, found, self.clock())
         elif kind == "services":
-            self.view = view.services_listed(self.view, found)
+            self.view = view.services_listed(self.view, found, namespace)
         elif kind == "networkpolicies":
-            self.view = view.policies_listed(self.view, found)
+            self.view = view.policies_listed(self.view, found, namespace)
         else:
-            self.view = view.pods_listed(self.view, found)
-        self.unlisted.discard(kind)
+            self.view = view.pods_listed(self.view, found, namespace)
+        self.unlisted.discard((kind, namespace))
         if not self.unlisted:
             self.listed.set()
         self.stir(*self.view.uids())
@@ -209,7 +209,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
     await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)
     await launcher.caught_up()
-    for kind in KINDS:
-        bus.spawn(watch(api, kind, settings.kube_namespace, launcher.on_event))
+    for kind, namespace in watched(settings):
+        bus.spawn(watch(api, kind, namespace, launcher.on_event))
     await launcher.listed.wait()
     bus.spawn(launcher.run())

@@ -12,8 +12,7 @@ from shared.kube.settings import Count, KubeSettings, Positive
 class Settings(KubeSettings, frozen=True, kw_only=True):
     """`WEIR_LAUNCHER_<FIELD>`. Every timer is one of these."""
 
-    # The cluster.
-    kube_namespace: str = ""  # look at this namespace only; empty: at all
+    # The cluster. It is looked at in `job_namespaces` alone, where there are any, but for its nodes.
     kube_rate: Positive = 50.0
     kube_burst: Count = 25
     kube_parallel: int = 16  # actions under way at once; fewer than kube_burst, so that looking waits for no doing

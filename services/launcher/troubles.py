@@ -21,6 +21,8 @@ Trouble = tuple[float, str]
 def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble]:
     generation = job.generations[number]
     found = [late(view, job, generation, rules)]
+    if rules.job_namespaces and job.namespace not in rules.job_namespaces:
+        found.append((NOW, f"jobs do not run in namespace {job.namespace}, but in {', '.join(rules.job_namespaces)}"))
     if (job.uid, number) in view.refused:
         found.append((NOW, view.refused[job.uid, number]))
     of_task = {name: _of_task(view, job, generation, name, rules) for name in sorted(generation.tasks)}

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.launcher import actions
-from services.launcher.facts import NodeFact, PodFact, PolicyFact, ServiceFact
+from services.launcher.facts import NodeFact, OwnFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.folding import fold
 from services.launcher.jobs import Job
 from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, JobMessage, TaskReady
@@ -108,11 +108,12 @@ def pod_seen(view: View, pod: PodFact) -> View:
     return replace(view, pods=_put(view.pods, pod.job_uid, own), **shown)
 
 
-def pods_listed(view: View, listed: Iterable[PodFact]) -> View:
-    """All there are: the others are gone."""
+def pods_listed(view: View, listed: Iterable[PodFact], namespace: str = "") -> View:
+    """All there are (in one namespace, where one is given): the others are gone."""
     found = list(listed)
     there = {pod.uid for pod in found}
-    lost = [p for own in view.pods.values() for p in own.values() if p.uid not in there and not p.gone]
+    known = (p for own in view.pods.values() for p in own.values() if _inside(p, namespace))
+    lost = [p for p in known if p.uid not in there and not p.gone]
     for pod in [*(replace(p, gone=True) for p in lost), *found]:
         view = pod_seen(view, pod)
     return view
@@ -135,8 +136,8 @@ def service_seen(view: View, service: ServiceFact, gone: bool) -> View:
     return replace(view, services={**view.services, service.job_uid: service}, asked=asked)
 
 
-def services_listed(view: View, listed: Iterable[ServiceFact]) -> View:
-    view = replace(view, services={})
+def services_listed(view: View, listed: Iterable[ServiceFact], namespace: str = "") -> View:
+    view = replace(view, services={uid: s for uid, s in view.services.items() if not _inside(s, namespace)})
     for service in listed:
         view = service_seen(view, service, gone=False)
     return view
@@ -152,11 +153,15 @@ def policy_seen(view: View, policy: PolicyFact, gone: bool) -> View:
     return replace(view, policies=left if gone else {**left, uid: policy}, asked=asked)
 
 
-def policies_listed(view: View, listed: Iterable[PolicyFact]) -> View:
-    view = replace(view, policies={})
+def policies_listed(view: View, listed: Iterable[PolicyFact], namespace: str = "") -> View:
+    view = replace(view, policies={uid: p for uid, p in view.policies.items() if not _inside(p, namespace)})
     for policy in listed:
         view = policy_seen(view, policy, gone=False)
     return view
+
+
+def _inside(fact: PodFact | OwnFact, namespace: str) -> bool:
+    return namespace in ("", fact.namespace)
 
 
 def node_seen(view: View, node: NodeFact, gone: bool, now: float) -> View:

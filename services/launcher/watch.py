@@ -1,4 +1,7 @@
-"""What the launcher looks at: one watch a kind, and of pods and services Weir's own alone. Edge."""
+"""What the launcher looks at: nodes, and what is Weir's own in the namespaces of jobs; one watch a kind and namespace.
+
+Edge.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from services.launcher import facts
 from services.launcher.facts import Kind
 from services.launcher.labels import SELECTOR
 from services.launcher.paths import path
+from services.launcher.settings import Settings
 from shared.kube.client import Api
 from shared.kube.reader import Event, Reader
 
@@ -19,12 +23,19 @@ READERS: dict[Kind, Callable[[bytes], Any]] = {
     "networkpolicies": facts.policy_fact,
     "pods": facts.pod_fact,
 }
-OnEvent = Callable[[Kind, Event[Any]], None]
+OnEvent = Callable[[Kind, str, Event[Any]], None]
+"""Kind, the namespace that was looked at (empty: all), and what was seen there."""
+
+
+def watched(settings: Settings) -> list[tuple[Kind, str]]:
+    """Each kind with each namespace in which it is looked at; empty: in all of them."""
+    inside = settings.job_namespaces or ("",)
+    kinds = [kind for kind in KINDS if kind != "networkpolicies" or settings.network_policies]
+    return [(kind, namespace) for kind in kinds for namespace in (("",) if kind == "nodes" else inside)]
 
 
 async def watch(api: Api, kind: Kind, namespace: str, on_event: OnEvent) -> None:
-    """Tell everything of a kind, for ever; in one namespace, or with none given in all."""
-    where = path(kind, "" if kind == "nodes" else namespace)
+    """Tell everything of a kind, for ever."""
     query = {} if kind == "nodes" else {"labelSelector": SELECTOR}
-    async for event in Reader(api, where, READERS[kind], query).follow():
-        on_event(kind, event)
+    async for event in Reader(api, path(kind, namespace), READERS[kind], query).follow():
+        on_event(kind, namespace, event)

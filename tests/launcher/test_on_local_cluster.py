@@ -13,12 +13,15 @@ from msgspec.structs import replace
 from services.launcher import pods
 from services.launcher.service import start
 from services.launcher.settings import Settings
+from services.local.controllers import identified
 from services.local.node_spec import NodeSpec
+from services.local.objects.kinds import NAMESPACE
 from services.local.service import Cluster, local_cluster
 from shared import bus as wire
 from shared.bus import Bus, Heard
 from shared.messages import (
     AllocationDecided,
+    GenerationAbandoned,
     JobFinished,
     Message,
     Resources,
@@ -28,7 +31,7 @@ from shared.messages import (
 )
 from tests.launcher.builders import JOB, SMALL, UID, decided, names
 
-SAID: tuple[type[Message], ...] = (TaskStarted, TaskExited, TaskUpdated)
+SAID: tuple[type[Message], ...] = (TaskStarted, TaskExited, TaskUpdated, GenerationAbandoned)
 POLICIES = "networkpolicies.networking.k8s.io"
 SLEEPER = ["python", "-c", "import time; time.sleep(60)"]
 
@@ -52,13 +55,16 @@ class Stage:
                 await asyncio.sleep(0.01)
 
 
-@pytest.fixture
-async def stage(nats_url: str, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+@pytest.fixture(params=[()], ids=["everywhere"])
+async def stage(
+    nats_url: str, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Stage]:
+    """Parameter: the namespaces of jobs."""
     monkeypatch.setattr(pods, "COMMAND", SLEEPER)
     async with local_cluster([NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster") as cluster:
         made = Stage(bus, cluster)
         await bus.follow(SAID, made.on_said, {})
-        launcher = Settings(kube_url=cluster.url, kube_retry_s=0.05, task_ports="0,0")
+        launcher = Settings(kube_url=cluster.url, kube_retry_s=0.05, task_ports="0,0", job_namespaces=request.param)
         own = await wire.connect(nats_url, "launcher")
         await start(own, launcher)
         yield made
@@ -81,4 +87,29 @@ async def test_pods_run_change_in_place_get_lost_and_go(stage: Stage) -> None:
     await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="cancelled"))
     await stage.until(lambda: not stage.names("pods") and JOB not in stage.names("services"))
     await stage.until(lambda: not stage.names(POLICIES))
+    assert stage.all(TaskExited) == []
+
+
+def add_namespace(cluster: Cluster, name: str) -> None:
+    body = identified(cluster.store, NAMESPACE, name, spec={}, status={"phase": "Active"})
+    cluster.store.create(NAMESPACE, body)
+
+
+@pytest.mark.parametrize("stage", [("team-a", "team-b")], indirect=True)
+async def test_jobs_run_in_their_namespaces_and_nowhere_else(stage: Stage) -> None:
+    for name in ("team-a", "team-b"):
+        add_namespace(stage.cluster, name)
+    for uid, name in enumerate(("team-a", "team-b", "default"), start=1):
+        wanted = decided(1, "p1 w2", uid=uid)
+        await stage.bus.publish(
+            on_node(replace(wanted, namespace=name, request=replace(wanted.request, namespace=name)))
+        )
+    await stage.until(lambda: len(stage.all(TaskStarted)) == 4 and stage.all(GenerationAbandoned))
+    [given_up] = stage.all(GenerationAbandoned)
+    assert given_up.namespace == "default"
+    assert given_up.reason == "jobs do not run in namespace default, but in team-a, team-b"
+    assert {fact.namespace for fact in stage.all(TaskStarted)} == {"team-a", "team-b"}
+    await stage.bus.publish(JobFinished(job=JOB, namespace="team-a", uid=1, outcome="cancelled"))
+    await stage.until(lambda: len(stage.cluster.store.objects["pods"]) == 2)
+    assert {namespace for namespace, _ in stage.cluster.store.objects["pods"]} == {"team-b"}
     assert stage.all(TaskExited) == []

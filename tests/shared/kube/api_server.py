@@ -230,7 +230,6 @@ def routes(server: ApiServer) -> list[web.RouteDef]:
     one = f"{many}/{{name}}"
     return [
         web.get(f"{GROUP}/{{kind}}", server.list),
-        web.get(many, server.list),
         web.post(many, server.create),
         web.get(one, server.read),
         web.delete(one, server.delete),

@@ -79,7 +79,7 @@ class CheckpointRule(Part, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Volume(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A folder that every task of the job sees: a claim, or a path of the node."""
+    """A folder that every task of the job sees: a claim or, where the cluster allows it, a path of the node."""
 
     name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
     mount_path: Annotated[str, Meta(pattern=r"^/")]

@@ -113,6 +113,8 @@ def _answer(name: str, value: Any) -> tuple[Kind, str]:
         return ("moot" if isinstance(value, Mapping) and set(value) <= SAFE else "lost"), RESTRICTED
     if name == "tolerations" and isinstance(value, list) and all(_of_devices(each) for each in value):
         return "moot", "tasks with devices tolerate their nodes"
+    if name == "schedulingPolicy" and isinstance(value, Mapping) and value.get("priorityClass"):
+        return ANSWERS["priorityClassName"]
     if name == "suspend":
         return "lost", "ask for the job when it is to run"
     return ANSWERS.get(name, ("lost", NOTHING))

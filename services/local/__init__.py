@@ -17,6 +17,8 @@ decided by pure functions (`scheduler`, `garbage`, `objects/`, `kubelet/rules`, 
 Nodes that somebody registers over the API are the kubelet's no business: pods bound to them stay as their
 clients say, so hundreds of nodes and thousands of pods can be simulated.
 
+Network policies are objects like any other, and nobody keeps them: all pods are on loopback.
+
 Not here: images, networks, probes, mounts (see `kubelet/launch.py`), pod affinity, topology spread,
 preemption, volumes claims that bind, disruption budgets, roles, custom resources, server-side apply,
 persistence of objects. Linux only.

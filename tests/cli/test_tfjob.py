@@ -174,6 +174,7 @@ def test_what_cannot_be_asked_for_is_told(path: str, value: object, why: str) ->
         ),
         (f"{WORKER}.containers.0.envFrom", [{"secretRef": {"name": "s"}}], "Worker: envFrom: pods have no variables"),
         ("spec.runPolicy", {"suspend": True}, "suspend: ask for the job when it is to run"),
+        ("spec.runPolicy", {"schedulingPolicy": {"priorityClass": "high"}}, "schedulingPolicy: give --priority N"),
         ("spec.activeDeadlineSeconds", 60, "activeDeadlineSeconds: no job has a deadline"),
     ],
 )

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import msgspec
+import pytest
 from nats.js.errors import NotFoundError
 
 from services.allocator.service import Settings, start
@@ -119,6 +120,20 @@ async def test_a_wrong_request_is_answered_with_every_reason(nats_url: str, pers
         rejected = await last(person, JobRejected, f"-.invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}")
         assert "not JSON" in rejected.reasons[0]
         assert (await person.js.stream_info(subjects.DEAD)).state.messages == 2
+
+
+@pytest.mark.parametrize("readable", [True, False], ids=["whole", "with-a-privilege"])
+async def test_what_the_cluster_does_not_give_is_answered_beside_all_else(nats_url: str, person: Bus, readable: bool):
+    strict = msgspec.structs.replace(QUICK, job_namespaces=("team-a",), images=("trainer",))
+    volume = {"name": "root", "mount_path": "/host", "host_path": "/"}
+    asked = msgspec.to_builtins(request("wrong")) | {"image": "evil", "volumes": [volume]}
+    body = msgspec.json.encode(asked | ({} if readable else {"privileged": True}))
+    async with allocator(nats_url, strict):
+        await person.js.publish("weir.job.requested.default.wrong", body)
+        rejected = await last(person, JobRejected, "default.wrong")
+    fields = [why.partition(":")[0] for why in rejected.reasons]
+    found = ["namespace", "image", "volumes[0].host_path"]
+    assert fields == ([*found, "program.digest"] if readable else ["privileged", *found])
 
 
 async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(nats_url: str, person: Bus):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,8 +28,13 @@ def test_a_job_file_is_a_valid_request_for_a_program_beside_it(file: Path) -> No
     assert asked.job == file.stem
 
 
+def loaded(path: Path) -> Any:
+    program = pytest.importorskip("services.trainer.program")
+    return program.load(path, program.digest_of(path.read_bytes()))
+
+
 def test_clicks_are_the_same_wherever_one_begins_to_read() -> None:
-    clicks = pytest.importorskip("services.trainer.program").load(JOBS / "clicks.py")
+    clicks = loaded(JOBS / "clicks.py")
     whole, part = ([*clicks.dataset(*where).as_numpy_iterator()] for where in ((0, 500), (123, 321)))
 
     for (inputs, label), (again, other) in zip(whole[123:321], part, strict=True):
@@ -38,7 +44,7 @@ def test_clicks_are_the_same_wherever_one_begins_to_read() -> None:
 
 
 def test_clicks_has_a_million_parameters_and_a_row_of_each_id() -> None:
-    clicks = pytest.importorskip("services.trainer.program").load(JOBS / "clicks.py")
+    clicks = loaded(JOBS / "clicks.py")
     model = clicks.model()
     inputs, labels = next(iter(clicks.evaluation().batch(8)))
 

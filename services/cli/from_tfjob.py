@@ -11,6 +11,10 @@ from services.cli.tfjob import WISHES, Asked, manifest, translated
 from services.cli.trouble import WRONG_USE, Trouble
 from services.cli.words import plain
 
+ABOUT = """Taken are a TFJob's name, namespace, replicas (the start; 1 is the least), resources, image, claims and
+grace. Its command is not run: FILE is a program with model(), dataset() and so on. What no TFJob says is given here, or
+annotated in it (weir.dev/epochs: "10"). What Weir does in its own way is told; what it has nothing like is named, and
+nothing is asked for until that is gone or left out."""
 NO_PROGRAM = """program: a TFJob's command is not run. Weir trains a Python file with model(), optimizer(), loss(),
     examples() and dataset() (README, Write a training program): weir submit PROGRAM --tfjob {file}"""
 WAY_OUT = "Do what each line says, or leave all of it out with --leave-out."
@@ -24,7 +28,7 @@ NUMBERS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    own = parser.add_argument_group("jobs from Kubeflow", "What is not given may be annotated: weir.dev/epochs: '10'.")
+    own = parser.add_argument_group("jobs from Kubeflow", ABOUT)
     own.add_argument("--tfjob", type=Path, metavar="FILE", help="ask for what this TFJob asks for; FILE is the program")
     for name, said in NUMBERS.items():
         own.add_argument(f"--{name}", type=int, metavar="N", help=said)

@@ -13,6 +13,7 @@ from services.launcher import memory
 from services.launcher.service import start
 from services.launcher.settings import Settings
 from shared import bus as wire
+from shared import subjects
 from shared.bus import Bus, Heard
 from shared.messages import (
     AllocationDecided,
@@ -101,6 +102,16 @@ class Stage:
         await self.prepared(decision.generation, *names(words))
         await self.heard(HandOverOrdered, spec)
         await self.resumed(decision.generation)
+        await self.read_all()
+
+    async def read_all(self) -> None:
+        """Until the launcher has read every fact: what is said on the bus and what pods show come by two ways."""
+        async with asyncio.timeout(ENOUGH_S):
+            while True:
+                ear = await self.bus.js.consumer_info(subjects.FACTS, f"launcher-{subjects.FACTS}")
+                if not ear.num_pending and not ear.num_ack_pending:
+                    return
+                await asyncio.sleep(0.01)
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ COMMANDS = {
     "cancel": "stop a job",
     "simulate": "what would happen to these jobs on these machines",
     "decide": "the shipping decision as JSON: a world a line in, decisions a line out",
+    "credentials": "write who may do what on the bus, as files",
     "streams": "create or verify the streams on NATS",
 }
 

@@ -32,34 +32,39 @@ class Leave(Exception):
         self.code = code
 
 
-def run(service: str, settings: type[C], start: Start[C], stopped: int = 0) -> None:
-    """Run until SIGTERM or SIGINT (exit `stopped`), or until something fails (says why, exits non-zero)."""
+def run(service: str, settings: type[C], start: Start[C], stopped: int = 0, credentials: str = "") -> None:
+    """Run until SIGTERM or SIGINT (exit `stopped`), or until something fails (says why, exits non-zero).
+
+    `credentials`: their text, where they are in no file that the settings name.
+    """
     try:
         chosen = config.load(settings, service, os.environ)
     except config.BadSettings as error:
         print(f"weir {service}: {error}", file=sys.stderr)
         sys.exit(BAD_SETTINGS)
     log.configure(service, chosen.log_level, chosen.log_json)
-    code = asyncio.run(_live(service, chosen, start))
+    code = asyncio.run(_live(service, chosen, start, credentials))
     sys.exit(stopped if code is None else code)
 
 
-async def _live(service: str, chosen: C, start: Start[C]) -> int | None:
+async def _live(service: str, chosen: C, start: Start[C], credentials: str) -> int | None:
     """The exit code; None where somebody stopped us."""
     logger = structlog.get_logger()
     logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
     stop = _stop_signal()
     try:
-        connection = await _connected(service, chosen, stop)
+        connection = await _connected(service, chosen, credentials, stop)
         return await _until_stopped(connection, chosen, start, stop) if connection else None
     except Exception:
         logger.exception("CannotGoOn")
         return CANNOT_GO_ON
 
 
-async def _connected(service: str, chosen: config.Common, stop: asyncio.Event) -> Bus | None:
+async def _connected(service: str, chosen: config.Common, credentials: str, stop: asyncio.Event) -> Bus | None:
     """The bus, with its streams; None where somebody stops us while we wait for it."""
-    connecting = asyncio.ensure_future(bus.connect(chosen.nats_url, service, chosen.nats_credentials))
+    connecting = asyncio.ensure_future(
+        bus.connect(chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca)
+    )
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not connecting.done():

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import structlog
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, MaxPayloadError
 from nats.errors import Error as NatsError
@@ -37,17 +38,22 @@ from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
 from shared import dead, subjects, tasks
-from shared.client import dial
+from shared.client import SturdyClient, dial
 from shared.messages import DeadLetter, Message
+from shared.permissions import API
 from shared.pull import Puller
+from shared.subjects import JOBS as JOBS
+from shared.subjects import LEDGER as LEDGER
+from shared.subjects import PROGRAMS as PROGRAMS
+from shared.subjects import STATE as STATE
 
 log = structlog.get_logger()
 
 DAY_S = 86_400.0
 GIB = 1 << 30
-PROGRAMS, STATE, JOBS, LEDGER = "weir-programs", "weir-state", "weir-jobs", "weir-ledger"
 BUCKETS = (STATE, JOBS, LEDGER)
 RETRY_S = 0.2
+NAME_BYTES = 16  # of a consumer that nobody else is to find
 OUTBOX_TRIES = 50
 WRONG_LAST_SEQUENCE = 10071
 DEAD_S = 30 * DAY_S
@@ -92,12 +98,14 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             subjects=["weir.job.>", "weir.allocation.>", "weir.cluster.>"],
             discard=DiscardPolicy.NEW,
             max_bytes=orders_max_bytes,
+            allow_direct=True,
         ),
         StreamConfig(
             name=subjects.FACTS,
             subjects=["weir.task.>", "weir.training.>", "weir.capacity.>"],
             discard=DiscardPolicy.OLD,
             max_bytes=facts_max_bytes,
+            allow_direct=True,
         ),
         StreamConfig(name=subjects.DEAD, subjects=[f"{DeadLetter.PREFIX}.>"], max_age=DEAD_S, duplicate_window=DEAD_S),
     )
@@ -108,12 +116,16 @@ def stream_of(subject: str) -> str:
     return subjects.ORDERS if subject.split(".")[1] in ("job", "allocation", "cluster") else subjects.FACTS
 
 
-async def connect(url: str, name: str, credentials: str = "") -> Bus:
-    """Connect, and reconnect; both are tried for ever, so that a service may start before its server."""
+async def connect(url: str, name: str, credentials: str = "", ca: str = "") -> Bus:
+    """Connect, and reconnect; both are tried for ever, so that a service may start before its server.
+
+    `credentials`, `ca`: as `dial` takes them.
+    """
     client = await dial(
         url,
+        credentials,
+        ca,
         name=name,
-        user_credentials=credentials or None,
         max_reconnect_attempts=-1,
         reconnect_time_wait=RETRY_S,
         connect_timeout=5,
@@ -129,10 +141,10 @@ async def _log_error(error: Exception) -> None:
 class Bus:
     """One connection, with what Weir says and hears over it."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: SturdyClient, name: str) -> None:
         self.client = client
         self.name = name
-        self.js: JetStreamContext = client.jetstream(timeout=5)
+        self.js: JetStreamContext = client.jetstream(timeout=5, prefix=client.api)
         self._tasks: set[asyncio.Future[None]] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._new: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -147,11 +159,24 @@ class Bus:
             except APIError:
                 await self.js.update_stream(config)
         for bucket in BUCKETS:
-            await self.js.create_key_value(KeyValueConfig(bucket=bucket))
+            await self._create_bucket(bucket)
         await self.js.create_object_store(PROGRAMS, config=ObjectStoreConfig(max_bytes=GIB))
 
+    async def _create_bucket(self, bucket: str) -> None:
+        """One that an earlier version made gives no entries by their keys yet."""
+        try:
+            await self.js.create_key_value(KeyValueConfig(bucket=bucket, direct=True))
+        except APIError:
+            there = (await self.js.stream_info(f"KV_{bucket}")).config
+            await self.js.update_stream(replace(there, allow_direct=True))
+
     async def verify(self) -> None:
-        """Raise `NotFoundError` unless the streams are there; a service never makes them itself."""
+        """Raise `NotFoundError` unless the streams are there; a service never makes them itself.
+
+        Who is outside may not ask; he will find out.
+        """
+        if self.client.api != API:
+            return
         for config in streams():
             await self.js.stream_info(str(config.name))
 
@@ -287,7 +312,7 @@ class Bus:
             deliver_policy=deliver if since_s is None else DeliverPolicy.BY_START_TIME,
             opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
             ack_policy=AckPolicy.NONE,
-            filter_subjects=filters,
+            **filtered(self.client, filters),
             inactive_threshold=60.0,
             mem_storage=True,
         )
@@ -302,12 +327,13 @@ class Bus:
                 puller = await self._watch_again(stream, config, seen)
                 continue
             seen = raw.metadata.sequence.stream
-            with contextlib.suppress(subjects.Unusable):
-                yield _read(raw)
+            if any(subjects.lets_through(each, raw.subject) for each in filters):
+                with contextlib.suppress(subjects.Unusable):
+                    yield _read(raw)
 
     async def _watch(self, stream: str, config: ConsumerConfig) -> tuple[Puller, int]:
-        """A consumer without a name, and the sequence behind which it begins."""
-        info = await self.js.add_consumer(stream, config)
+        """A consumer with a name that nobody can guess, and the sequence behind which it begins."""
+        info = await self.js.add_consumer(stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
         return Puller(self.client, stream, info.name), int(info.delivered.stream_seq) if info.delivered else 0
 
     async def _watch_again(self, stream: str, config: ConsumerConfig, seen: int) -> Puller:
@@ -329,9 +355,9 @@ class Bus:
         """The newest message on one subject; None where there is none that can be read."""
         subject = subjects.pattern(kind, key)
         try:
-            raw = await self.js.get_last_msg(stream_of(subject), subject)
+            raw = await self.js.get_msg(stream_of(subject), subject=subject, direct=True)
             message = subjects.decode(subject, raw.data or b"")
-        except (NotFoundError, subjects.Unusable):
+        except (NotFoundError, subjects.Unusable, TypeError):  # the last: its headers are no text
             return None
         return Heard(message, subject, stream_of(subject), int(raw.seq or 0), 0.0)
 
@@ -369,6 +395,10 @@ class Bus:
     async def bucket(self, name: str) -> KeyValue:
         return await self.js.key_value(name)
 
+    def entries(self, name: str) -> KeyValue:
+        """As `bucket`, for who may read and write entries only, and not ask the server for more."""
+        return KeyValue(name=name, stream=f"KV_{name}", pre=f"$KV.{name}.", js=self.js, direct=True)
+
     async def programs(self) -> ObjectStore:
         return await self.js.object_store(PROGRAMS)
 
@@ -398,6 +428,16 @@ class Bus:
         await tasks.end(*self._tasks)
         with contextlib.suppress(OSError, NatsError):
             await self.client.close()
+
+
+def filtered(client: SturdyClient, filters: list[str]) -> dict[str, Any]:
+    """How a consumer is to be asked for these: outside by one filter that covers them, for that a server can hold
+    against what we may hear. What has come must be held against `filters` again.
+    """
+    if client.api == API:
+        return {"filter_subjects": filters}
+    longest = max(each.count(".") for each in filters)  # one that is shorter leaves out the namespace
+    return {"filter_subject": subjects.covering([each for each in filters if each.count(".") == longest])}
 
 
 def _read(raw: Msg) -> Heard:

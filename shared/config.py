@@ -19,10 +19,11 @@ ALIKE = 0.9  # of a name to one that is known: a slip of the finger
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
-    """What every service needs to know."""
+    """What every service needs to know. `nats_credentials`, `nats_ca`: files, or their text (see `client.dial`)."""
 
     nats_url: str = "nats://127.0.0.1:4222"
     nats_credentials: str = ""
+    nats_ca: str = ""
     log_level: str = "info"
     log_json: bool | None = None
     drain_s: float = 5.0

@@ -10,11 +10,12 @@ however large: it would come again late, behind what it came before.
 from __future__ import annotations
 
 import msgspec
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeout
+
+from shared.client import SturdyClient
 
 ASKED_FOR = 256
 EXPIRES_S, HEARTBEAT_S = 30.0, 2.0
@@ -30,9 +31,9 @@ class Gone(NatsError):
 class Puller:
     """One consumer, read by one reader."""
 
-    def __init__(self, client: Client, stream: str, consumer: str) -> None:
+    def __init__(self, client: SturdyClient, stream: str, consumer: str) -> None:
         self._client = client
-        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._subject = f"{client.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox: Subscription | None = None
         self._due = 0
 

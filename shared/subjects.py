@@ -5,12 +5,15 @@ Law: a subject is declared once, as the tag on its message class; everything her
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from shared.messages import MESSAGES, Message
 
 PREFIX = "weir"
 ORDERS, FACTS, DEAD = "weir-orders", "weir-facts", "weir-dead"
+PROGRAMS, STATE, JOBS, LEDGER = "weir-programs", "weir-state", "weir-jobs", "weir-ledger"
 
 BY_TAG: dict[str, type[Message]] = {str(m.__struct_config__.tag): m for m in MESSAGES}
 _decoders = {m: msgspec.json.Decoder(m) for m in MESSAGES}
@@ -31,6 +34,27 @@ def subject_of(message: Message) -> str:
 def pattern(kind: type[Message], key: str = ">") -> str:
     """A subscription to every message of a kind, or to those of one key (`namespace.job`, or a node)."""
     return f"{PREFIX}.{tag_of(kind)}.{key}"
+
+
+def covering(filters: Sequence[str]) -> str:
+    """One filter that lets through all that these do, and as little else as a single one can."""
+    split = [each.split(".") for each in filters]
+    shortest, open_ended = min(map(len, split)), any(each.endswith(">") for each in filters)
+    uneven = open_ended or len({len(tokens) for tokens in split}) > 1
+    kept = shortest - 1 if uneven else shortest
+    tokens = [same.pop() if len(same := {t[i] for t in split}) == 1 else "*" for i in range(kept)]
+    return ".".join([*tokens, ">"] if uneven else tokens)
+
+
+def lets_through(pattern: str, subject: str) -> bool:
+    """Whether a filter does."""
+    wanted, tokens = pattern.split("."), subject.split(".")
+    if wanted[-1] == ">":
+        wanted = wanted[:-1]
+        if len(tokens) <= len(wanted):
+            return False
+        tokens = tokens[: len(wanted)]
+    return len(wanted) == len(tokens) and all(w in ("*", t) for w, t in zip(wanted, tokens, strict=True))
 
 
 def kind_of(subject: str) -> type[Message]:

@@ -13,7 +13,7 @@ import time
 
 import msgspec
 import structlog
-from nats.js.errors import ObjectNotFoundError
+from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 
 from services.allocator import memory
@@ -25,7 +25,7 @@ from services.allocator.rules import Rules
 from services.allocator.state import HEARD, State, apply
 from services.allocator.view import JobView, closed_view, job_view
 from shared import bus as wire
-from shared import subjects
+from shared import programs, subjects
 from shared.bus import Bus, Heard, Stale
 from shared.log import about
 from shared.messages import AllocationDecided, JobFinished, JobRejected, JobRequested, Message
@@ -123,8 +123,8 @@ class Allocator:
     async def _program_bytes(self, digest: str) -> int | None:
         """Its size; it is not looked into, and nobody but the job's own pods ever fetches it."""
         try:
-            return (await (await self.bus.programs()).get_info(digest)).size or 0
-        except ObjectNotFoundError:
+            return (await programs.described(self.bus, digest)).size
+        except NotFoundError:
             return None
 
     # ------------------------------------------------------------ saying

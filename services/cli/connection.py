@@ -1,6 +1,7 @@
 """Where NATS and Kubernetes are, and a command's life on the bus.
 
 In this order: `--nats`; WEIR_NATS_URL; what a running `weir up` wrote below the current folder; NATS' usual address.
+Who we are says WEIR_NATS_CREDENTIALS, else what `weir up` wrote for the server at that address.
 Kubernetes comes from where NATS came from: by its URL from `weir up`, otherwise by kubeconfig.
 """
 
@@ -8,19 +9,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
-from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, ServiceUnavailableError
 
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.bus import Bus
-from shared.client import dial
+from shared.client import SturdyClient, dial
+from shared.keyring import credentials_file
 from shared.tasks import end
 
 FILE = Path(".weir/connection.json")
@@ -28,6 +30,7 @@ USUAL, KUBE = "nats://127.0.0.1:4222", "http://127.0.0.1:8001"
 CONNECT_S, RETRY_S = 5.0, 0.2
 ELSEWHERE = "Is it running? `weir up` is found from its own folder; elsewhere give --nats URL or set WEIR_NATS_URL."
 SOURCE = "weir-cli"
+IN_ENVIRONMENT = {"nats_credentials": "WEIR_NATS_CREDENTIALS", "nats_ca": "WEIR_NATS_CA"}
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
     nats_url: str = USUAL
     kube_url: str = ""
     nats_credentials: str = ""
+    nats_ca: str = ""
     source: str = "the usual address"
 
     @property
@@ -51,12 +55,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def find(given: str | None, environ: Mapping[str, str], folder: Path) -> Connection:
-    credentials = environ.get("WEIR_NATS_CREDENTIALS", "")
-    if given:
-        return Connection(nats_url=given, nats_credentials=credentials, source="--nats")
-    if url := environ.get("WEIR_NATS_URL"):
-        return Connection(nats_url=url, nats_credentials=credentials, source="WEIR_NATS_URL")
-    return _written(folder / FILE, credentials) or Connection(nats_credentials=credentials)
+    url, source = (given, "--nats") if given else (environ.get("WEIR_NATS_URL"), "WEIR_NATS_URL")
+    found = _at(url, source, folder) if url else _written(folder / FILE) or Connection()
+    own = {field: environ[name] for field, name in IN_ENVIRONMENT.items() if name in environ}
+    return msgspec.structs.replace(found, **own)
+
+
+def _at(url: str, source: str, folder: Path) -> Connection:
+    """What `weir up` wrote says who we are there, if this is its server."""
+    with contextlib.suppress(Trouble):
+        known = _written(folder / FILE)
+        if known and known.nats_url == url:
+            return msgspec.structs.replace(known, kube_url="", source=source)
+    return Connection(nats_url=url, source=source)
 
 
 def here(args: argparse.Namespace) -> Connection:
@@ -64,30 +75,43 @@ def here(args: argparse.Namespace) -> Connection:
     return find(args.nats, os.environ, Path.cwd())
 
 
-def _written(file: Path, credentials: str) -> Connection | None:
+def _written(file: Path) -> Connection | None:
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Connection)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise Trouble(f"cannot read {file}: {error}; remove it, or run `weir up` again", WRONG_USE) from error
-    return msgspec.structs.replace(found, nats_credentials=credentials, source=str(FILE))
+    return msgspec.structs.replace(found, source=str(FILE))
 
 
 # ---------------------------------------------------------------- a life on the bus
 
+REFUSED = "permissions violation"
+Errors = asyncio.Queue[Exception]
 Work = Callable[[Bus, argparse.Namespace], Awaitable[int]]
 
 
-def on_bus(args: argparse.Namespace, work: Work) -> int:
-    """Connect, work, close. What NATS refuses becomes `Trouble`."""
-    return asyncio.run(_on_bus(here(args), args, work))
+def on_bus(args: argparse.Namespace, work: Work, user: str = "") -> int:
+    """Connect, work, close. What NATS refuses becomes `Trouble`.
+
+    `user`: whose work this is, if his credentials lie beside ours (as `weir up` and `weir credentials` write them).
+    """
+    return asyncio.run(_on_bus(_as(here(args), user), args, work))
+
+
+def _as(connection: Connection, user: str) -> Connection:
+    beside = credentials_file(Path(connection.nats_credentials).parent, user)
+    if not (user and connection.nats_credentials and beside.exists()):
+        return connection
+    return msgspec.structs.replace(connection, nats_credentials=str(beside))
 
 
 async def _on_bus(connection: Connection, args: argparse.Namespace, work: Work) -> int:
-    bus = await _connected(connection)
+    errors: Errors = asyncio.Queue()
+    bus = await _connected(connection, errors)
     try:
-        return await work(bus, args)
+        return await _unless_refused(work(bus, args), errors)
     except BrokenPipeError:  # of our own output: what the bus loses, its client tells in its own words
         raise
     except (NatsError, ConnectionError) as error:
@@ -96,9 +120,26 @@ async def _on_bus(connection: Connection, args: argparse.Namespace, work: Work) 
         await bus.close()
 
 
-async def _connected(connection: Connection) -> Bus:
+async def _unless_refused(work: Awaitable[int], errors: Errors) -> int:
+    """What we may not do the server says beside the work, which would wait in vain for an answer."""
+    working, refused = asyncio.ensure_future(work), asyncio.ensure_future(_refusal(errors))
+    try:
+        await asyncio.wait({working, refused}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise Trouble(f"these credentials may not do this: {refused.result()}")
+    finally:
+        await end(working, refused)
+
+
+async def _refusal(errors: Errors) -> str:
+    while REFUSED not in (said := str(await errors.get())):
+        pass
+    return said
+
+
+async def _connected(connection: Connection, errors: Errors) -> Bus:
     """The first error counts: a person waits, and would rather know. Later ones are healed by reconnecting."""
-    errors: asyncio.Queue[Exception] = asyncio.Queue()
     connecting = asyncio.ensure_future(_dial(connection, errors.put))
     failing = asyncio.ensure_future(errors.get())
     await asyncio.wait({connecting, failing}, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
@@ -114,11 +155,12 @@ async def _connected(connection: Connection) -> Bus:
         await end(failing)
 
 
-async def _dial(connection: Connection, on_error: Callable[[Exception], Awaitable[None]]) -> Client:
+async def _dial(connection: Connection, on_error: Callable[[Exception], Awaitable[None]]) -> SturdyClient:
     return await dial(
         connection.nats_url,
+        connection.nats_credentials,
+        connection.nats_ca,
         name=SOURCE,
-        user_credentials=connection.nats_credentials or None,
         max_reconnect_attempts=-1,
         reconnect_time_wait=RETRY_S,
         connect_timeout=round(CONNECT_S),

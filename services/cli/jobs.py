@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import secrets
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import ExitStack, aclosing
 
 import msgspec
-from nats.js.kv import KeyValue
+from nats.aio.msg import Msg
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.live import Live
 
 from services.allocator.view import JobView
@@ -16,10 +18,13 @@ from services.cli import connection, words
 from services.cli.jobs_table import table
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE
-from shared.bus import JOBS, Bus
+from shared.bus import JOBS, NAME_BYTES, Bus
 from shared.messages import JobAccepted
+from shared.permissions import entry, stream_of
+from shared.pull import Gone, Puller
 
 WIDE = 200  # columns, where no terminal says how many it has
+VIEWS, IDLE_S = stream_of(JOBS), 60.0
 Views = dict[str, JobView]
 Show = Callable[[Views], Coroutine[None, None, None]]
 
@@ -38,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 async def jobs(bus: Bus, args: argparse.Namespace) -> int:
     with ExitStack() as screen:
         show = _lines() if args.json else _tables(bus, args.watch, screen)
-        async with aclosing(snapshots(await bus.bucket(JOBS), args.namespace)) as changes:
+        async with aclosing(snapshots(bus, args.namespace)) as changes:
             async for views in changes:
                 await show(views)
                 if not args.watch:
@@ -49,26 +54,42 @@ async def jobs(bus: Bus, args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- reading
 
 
-async def snapshots(bucket: KeyValue, namespace: str | None) -> AsyncGenerator[Views, None]:
+async def snapshots(bus: Bus, namespace: str | None) -> AsyncGenerator[Views, None]:
     """All jobs, by key; then all of them again after each change. What is no job's view is left out."""
-    watcher, views, complete = await bucket.watch(f"{namespace or '*'}.*"), Views(), False
-    try:
-        async for entry in watcher:
-            complete = complete or entry is None
-            if entry is not None:
-                _apply(views, entry)
-            if complete:
-                yield dict(views)
-    finally:
-        await watcher.stop()  # type: ignore[no-untyped-call]  # the client leaves it untyped
+    while True:
+        views = Views()
+        info = await bus.js.add_consumer(VIEWS, _consumer(namespace))
+        puller, left = Puller(bus.client, VIEWS, info.name), int(info.num_pending or 0)
+        try:
+            while True:
+                if left <= 0:
+                    yield dict(views)
+                _apply(views, await puller.next())
+                left -= 1
+        except Gone:  # the server forgot us: all of them anew
+            continue
+        finally:
+            await puller.close()
 
 
-def _apply(views: Views, entry: KeyValue.Entry) -> None:
-    view = _view(entry.value) if entry.operation is None and entry.value else None
+def _consumer(namespace: str | None) -> ConsumerConfig:
+    return ConsumerConfig(
+        name=secrets.token_hex(NAME_BYTES),
+        filter_subject=entry(JOBS, f"{namespace or '*'}.*"),
+        deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+        ack_policy=AckPolicy.NONE,
+        inactive_threshold=IDLE_S,
+        mem_storage=True,
+    )
+
+
+def _apply(views: Views, raw: Msg) -> None:
+    """What was deleted has no body."""
+    key, view = raw.subject.removeprefix(entry(JOBS, "")), _view(raw.data) if raw.data else None
     if view is not None:
-        views[entry.key] = view
+        views[key] = view
     else:
-        views.pop(entry.key, None)
+        views.pop(key, None)
 
 
 def _view(value: bytes) -> JobView | None:

@@ -18,7 +18,7 @@ from services.cli.jobs import snapshots
 from services.cli.pod_choice import Pod, choose
 from services.cli.trouble import DONE, Trouble
 from services.launcher.labels import JOB, ROLE
-from shared.bus import JOBS, Bus
+from shared.bus import Bus
 
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def _absent(bus: Bus, args: argparse.Namespace) -> int:
     """There are no pods: why, knows the view that the allocator keeps."""
-    async with aclosing(snapshots(await bus.bucket(JOBS), None)) as changes:
+    async with aclosing(snapshots(bus, None)) as changes:
         raise Trouble(absent(f"{args.namespace}.{args.job}", await anext(changes)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from services.cli.entry import Entry
 from shared import subjects
-from shared.bus import Bus
+from shared.bus import NAME_BYTES, Bus, filtered
 from shared.messages import DeadLetter, Message
 from shared.pull import Puller
 
@@ -48,7 +49,7 @@ class Reader:
         with contextlib.suppress(TimeoutError):
             while self.left > 0:
                 raw = await asyncio.wait_for(self._next(self.puller), WAIT_S)
-                if entry := entry_of(raw):
+                if entry := self._entry(raw):
                     yield entry
 
     async def live(self) -> AsyncIterator[Entry]:
@@ -56,7 +57,7 @@ class Reader:
         while True:
             try:
                 self.puller = self.puller or await self._open()
-                if entry := entry_of(await self._next(self.puller)):
+                if entry := self._entry(await self._next(self.puller)):
                     yield entry
             except NatsError:
                 self.puller = None
@@ -69,13 +70,18 @@ class Reader:
             opt_start_seq=self.seen + 1 if since is None else None,
             opt_start_time=None if since is None else datetime.fromtimestamp(since, UTC),
             ack_policy=AckPolicy.NONE,
-            filter_subjects=self.wanted.filters,
+            name=secrets.token_hex(NAME_BYTES),
+            **filtered(self.bus.client, self.wanted.filters),
             inactive_threshold=IDLE_S,
             mem_storage=True,
         )
         info = await self.bus.js.add_consumer(self.wanted.stream, config)
         self.left = int(info.num_pending or 0)
         return Puller(self.bus.client, self.wanted.stream, info.name)
+
+    def _entry(self, raw: Msg) -> Entry | None:
+        """None for what one filter that covers all of ours lets through besides."""
+        return entry_of(raw) if any(subjects.lets_through(f, raw.subject) for f in self.wanted.filters) else None
 
     async def _next(self, puller: Puller) -> Msg:
         raw = await puller.next()

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from nats.js.errors import ObjectNotFoundError
-
 from services.cli.trouble import FAILED, WRONG_USE, Trouble
+from shared import programs
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM
 
@@ -36,9 +35,6 @@ def digest(body: bytes) -> str:
 
 async def keep(bus: Bus, body: bytes) -> str:
     """Upload, unless it is there; returns the digest."""
-    store, name = await bus.programs(), digest(body)
-    try:
-        await store.get_info(name)
-    except ObjectNotFoundError:
-        await store.put(name, body)
+    name = digest(body)
+    await programs.keep(bus, name, body)
     return name

@@ -7,6 +7,7 @@ import argparse
 from services.cli import connection
 from services.cli.trouble import DONE
 from shared.bus import BUCKETS, PROGRAMS, Bus, streams
+from shared.permissions import SETUP
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return connection.on_bus(args, create if args.what == "create" else verify)
+    return connection.on_bus(args, create if args.what == "create" else verify, user=SETUP)
 
 
 async def create(bus: Bus, args: argparse.Namespace) -> int:

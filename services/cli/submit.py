@@ -28,6 +28,7 @@ from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.cli.words import duration, plain
 from shared.bus import Bus
 from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, JobRequested
+from shared.permissions import API
 from shared.subjects import FACTS, ORDERS, tag_of
 
 ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)
@@ -71,7 +72,7 @@ async def submit(bus: Bus, args: argparse.Namespace) -> int:
     if program is not None:
         await store.keep(bus, program)
     uid = await publish(bus, fields, _source(args).name)
-    answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout)
+    answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, _answered_on(bus, fields))
     if answer is None:
         raise Trouble(f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}")
     if isinstance(answer, JobRejected):
@@ -156,6 +157,11 @@ def _headers(fields: Fields, source: str) -> dict[str, str]:
         "ce-time": datetime.now(UTC).isoformat(),
         "content-type": "application/json",
     }
+
+
+def _answered_on(bus: Bus, fields: Fields) -> str:
+    """What is no name is answered elsewhere, which one who may only hear of his namespace does not hear."""
+    return ">" if bus.client.api == API else f"{fields.get('namespace', 'default')}.*"
 
 
 # ---------------------------------------------------------------- following

@@ -155,7 +155,7 @@ class Trial:
 @asynccontextmanager
 async def trial(stack: Stack) -> AsyncIterator[Trial]:
     """Watch a stack; what breaks the watching ends whatever is waited for."""
-    connection = await bus.connect(stack.nats_url, "trial")
+    connection = await bus.connect(stack.nats_url, "trial", stack.operator)
     broken = asyncio.ensure_future(connection.failed())
     watched = Trial(stack, connection, Tenants(stack.kube_url), broken)
     broken.add_done_callback(lambda _: watched.changed.set())

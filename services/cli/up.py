@@ -26,9 +26,9 @@ LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, lau
   see the jobs          weir jobs
   tail the events       weir events --follow
   look at the cluster   kubectl --server={kube} get nodes,pods -A
-  look at the bus       nats --server={nats} sub 'weir.>'
-  from another folder   weir jobs --nats {nats}
-  ask without weir      nats --server={nats} req weir.job.requested.default.<job> '{{...}}'
+  look at the bus       nats --server={nats} --creds={creds} sub 'weir.>'
+  from another folder   WEIR_NATS_CREDENTIALS={creds} weir jobs --nats {nats}
+  ask without weir      nats --server={nats} --creds={creds} req weir.job.requested.default.<job> '{{...}}'
 
 Parameter servers and workers listen on this machine's ports without authentication, on all its interfaces
 (that is TensorFlow's doing): use it on a network that you trust. Logs: {folder}
@@ -62,7 +62,8 @@ async def _up(args: argparse.Namespace) -> int:
         async with stack:
             stack.write_connection(CONNECTION)
             nodes = f"{len(spec.named())} nodes"
-            print(LOOK.format(nodes=nodes, kube=stack.kube_url, nats=stack.nats_url, folder=args.data), flush=True)
+            places = {"kube": stack.kube_url, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
+            print(LOOK.format(nodes=nodes, **places), flush=True)
             await stop.wait()
             print("weir is going down", flush=True)
     CONNECTION.unlink(missing_ok=True)

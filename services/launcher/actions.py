@@ -44,6 +44,17 @@ class CreatePolicy(Action, frozen=True, kw_only=True):
         return f"create policy {self.decision.uid} {self.decision.generation}"
 
 
+class CreateSecret(Action, frozen=True, kw_only=True):
+    """Keep the credentials of a job's trainers for its pods. `text`: they themselves, made when it is performed."""
+
+    decision: AllocationDecided
+    owner_uid: str  # the service's
+    text: str = ""
+
+    def key(self) -> str:
+        return f"create secret {self.owner_uid}"
+
+
 class CreatePod(Action, frozen=True, kw_only=True):
     """Make the pod of one task. A pod of that name which is the job's own is left as it is."""
 
@@ -92,7 +103,7 @@ class ResizePod(Action, frozen=True, kw_only=True):
         return f"resize pod {self.uid} {self.revision}"
 
 
-Making = CreateService | CreatePolicy | CreatePod
+Making = CreateService | CreatePolicy | CreateSecret | CreatePod
 """What a generation cannot be without: where it is refused, the generation is given up."""
 
 

@@ -10,22 +10,30 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
+from nats.errors import Error as NatsError
 
 from services.launcher import kube
-from services.launcher.actions import Action, Making, ResizePod
+from services.launcher.actions import Action, CreateSecret, Making, ResizePod
+from services.launcher.minting import Minter
 from services.launcher.settings import Settings
 from shared.kube.client import Api
 
 log = structlog.get_logger()
 
 OnOutcome = Callable[[Action, str | None], None]
+OnMade = Callable[[Action], None]
 
 
 class Hands:
-    """`on_outcome(action, refusal)`: it was not done, and may be ordered again; `refusal` says why it never will be."""
+    """`on_outcome(action, refusal)`: it was not done, and may be ordered again; `refusal` says why it never will be.
+    `on_made(action)`: it is done, and no watch will show it.
+    """
 
-    def __init__(self, api: Api, settings: Settings, on_outcome: OnOutcome) -> None:
-        self.api, self.settings, self.on_outcome = api, settings, on_outcome
+    def __init__(
+        self, api: Api, settings: Settings, on_outcome: OnOutcome, on_made: OnMade, minter: Minter | None = None
+    ) -> None:
+        self.api, self.settings, self.on_outcome, self.on_made = api, settings, on_outcome, on_made
+        self.minter = minter
         self.failures: dict[str, int] = {}  # in a row, by action
         self.slots = asyncio.Semaphore(settings.kube_parallel)
 
@@ -33,12 +41,18 @@ class Hands:
         log.info(type(action).__name__, action=action.key())
         try:
             async with self.slots:
-                await kube.perform(action, self.api, self.settings)
+                await kube.perform(await self._whole(action), self.api, self.settings)
             self.failures.pop(action.key(), None)
+            if isinstance(action, CreateSecret):
+                self.on_made(action)
         except kube.Refused as error:
             await self.refused(action, str(error))
-        except kube.TryLater as error:
+        except (kube.TryLater, NatsError) as error:
             await self.again_later(action, str(error))
+
+    async def _whole(self, action: Action) -> Action:
+        """With the secret in it that it is about, which is nowhere else."""
+        return await self.minter.filled(action) if isinstance(action, CreateSecret) and self.minter else action
 
     async def refused(self, action: Action, why: str) -> None:
         """What cannot be made is handed back at once; a resize that cannot be is left; a deletion is tried again."""

@@ -16,6 +16,7 @@ from services.launcher.actions import (
     Action,
     CreatePod,
     CreatePolicy,
+    CreateSecret,
     CreateService,
     DeletePod,
     DeleteService,
@@ -54,6 +55,15 @@ async def _create_service(action: CreateService, api: Api, settings: Settings) -
 
 async def _create_policy(action: CreatePolicy, api: Api, settings: Settings) -> None:
     await _create(api, "networkpolicies", policies.manifest(action))
+
+
+async def _create_secret(action: CreateSecret, api: Api, settings: Settings) -> None:
+    """One that is there is this job's own: its name holds its owner's uid. So nobody has to be let read any."""
+    try:
+        await api.call("POST", path("secrets", action.decision.namespace), pods.secret(action))
+    except ApiError as error:
+        if error.status != CONFLICT or error.reason != "AlreadyExists":
+            raise
 
 
 async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
@@ -113,6 +123,7 @@ async def _resize(action: ResizePod, api: Api, settings: Settings) -> None:
 _PERFORM: dict[type[Action], Any] = {
     CreateService: _create_service,
     CreatePolicy: _create_policy,
+    CreateSecret: _create_secret,
     CreatePod: _create_pod,
     DeletePod: _delete_pod,
     DeleteService: _delete_service,

@@ -7,13 +7,14 @@ is decided anew. What it may do is in `confinement.py`.
 
 from __future__ import annotations
 
+import base64
 import posixpath
 from typing import Any
 
 import msgspec
 
 from services.launcher import confinement, labels
-from services.launcher.actions import CreatePod
+from services.launcher.actions import CreatePod, CreateSecret
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
 from shared.messages import AllocationDecided, JobRequested, Resources, TaskPlan, Volume
@@ -23,6 +24,7 @@ Body = dict[str, Any]
 CONTAINER, PORT = "tensorflow", "tfjob-port"  # as a TFJob's: old selectors, dashboards and log queries go on working
 COMMAND = ["python", "-m", "services.trainer"]
 CHECKPOINTS = "weir-checkpoints"
+CREDENTIALS, UID_KEPT = "nats.creds", 13  # two groups of a uid's digits
 
 
 def service(decision: AllocationDecided) -> Body:
@@ -43,7 +45,48 @@ def service(decision: AllocationDecided) -> Body:
     }
 
 
+def secret(order: CreateSecret) -> Body:
+    """The trainers' credentials, for as long as the job's service is there."""
+    decision = order.decision
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "immutable": True,
+        "metadata": {
+            "name": secret_name(decision.job, order.owner_uid),
+            "namespace": decision.namespace,
+            "labels": labels.job_labels(decision.job, decision.uid),
+            "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
+        },
+        "data": {CREDENTIALS: base64.b64encode(order.text.encode()).decode()},
+    }
+
+
+def secret_name(job: str, owner_uid: str) -> str:
+    """Never used twice, because a service's uid is not."""
+    return f"{job}-nats-{owner_uid[:UID_KEPT]}"
+
+
 def pod(order: CreatePod, settings: Settings) -> Body:
+    body = _pod(order, settings)
+    body["spec"]["containers"][0]["env"] += [*_certificates(settings), *_credentials(order, settings)]
+    return body
+
+
+def _certificates(settings: Settings) -> list[Body]:
+    return [{"name": "WEIR_NATS_CA", "value": settings.trainer_nats_ca}] if settings.trainer_nats_ca else []
+
+
+def _credentials(order: CreatePod, settings: Settings) -> list[Body]:
+    """How a pod is given them; who runs in it takes them out of its environment at once."""
+    if not settings.signing_key:
+        return []
+    source = {"name": secret_name(order.decision.job, order.owner_uid), "key": CREDENTIALS}
+    return [{"name": "WEIR_NATS_CREDS_TEXT", "valueFrom": {"secretKeyRef": source}}]
+
+
+def _pod(order: CreatePod, settings: Settings) -> Body:
     decision, task = order.decision, order.task
     return {
         "apiVersion": "v1",

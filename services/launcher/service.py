@@ -11,14 +11,17 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import structlog
 
 from services.launcher import exits, facts, memory, view
-from services.launcher.actions import Action, Making, Say
+from services.launcher.actions import Action, CreateSecret, Making, Say
 from services.launcher.facts import Kind
 from services.launcher.hands import Hands
+from services.launcher.minting import Minter, minter
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
 from services.launcher.watch import watch, watched
@@ -63,7 +66,14 @@ HEARD: tuple[type[Message], ...] = (
 
 
 class Launcher:
-    def __init__(self, bus: Bus, api: Api, settings: Settings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        api: Api,
+        settings: Settings,
+        clock: Callable[[], float] = time.time,
+        minter: Minter | None = None,
+    ) -> None:
         self.bus, self.settings, self.clock = bus, settings, clock
         self.view = view.View()
         self.after: dict[str, int] = {}  # by stream: the last message in the view
@@ -71,7 +81,7 @@ class Launcher:
         self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
         self.dues: dict[int, float] = {}  # when time alone changes something, by job
-        self.hands = Hands(api, settings, self.on_outcome)
+        self.hands = Hands(api, settings, self.on_outcome, self.on_made, minter)
         self.saved_s, self.unsaved = clock(), False
 
     # ------------------------------------------------------------ remember
@@ -194,17 +204,30 @@ class Launcher:
         self.view = view.unasked(self.view, action.key())
         self.stir(*self.view.uids())
 
+    def on_made(self, action: Action) -> None:
+        if isinstance(action, CreateSecret):
+            self.view = view.unasked(view.provided(self.view, action.owner_uid), action.key())
+            self.stir(action.decision.uid)
+
     async def save_now_and_then(self) -> None:
         if self.unsaved and self.clock() >= self.saved_s + self.settings.snapshot_s:
             self.saved_s, self.unsaved = self.clock(), False
             await memory.save(self.bus, memory.Snapshot(after=dict(self.after), told=self.view.told))
 
 
+def completed(settings: Settings) -> Settings:
+    """With the text of what pods, which have not our files, need too."""
+    if settings.trainer_nats_ca or not settings.nats_ca:
+        return settings
+    return msgspec.structs.replace(settings, trainer_nats_ca=Path(settings.nats_ca).read_text())
+
+
 async def start(bus: Bus, settings: Settings) -> None:
+    settings = completed(settings)
     api = await connect(settings, "weir-launcher", random.random)
     bus.on_close(api.close)
     bus.spawn(api.report())
-    launcher = Launcher(bus, api, settings)
+    launcher = Launcher(bus, api, settings, minter=minter(bus, settings.signing_key))
     known = await memory.load(bus)
     launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
     await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)

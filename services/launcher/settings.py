@@ -17,9 +17,12 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     kube_burst: Count = 25
     kube_parallel: int = 16  # actions under way at once; fewer than kube_burst, so that looking waits for no doing
 
+    signing_key: str = ""  # file with the key for jobs' credentials; empty: the bus asks for none
+
     # A trainer's pod.
     image: str = "weir-trainer:latest"  # where the request names none
     trainer_nats_url: str = ""  # the bus as a pod sees it; empty: as the launcher does
+    trainer_nats_ca: str = ""  # text of the certificates that its must be signed by; empty: of the launcher's file
     task_ports: str = "2222,2223"  # "0,0": free ones, for many pods on one machine
     checkpoint_dir: str = "/var/lib/weir/checkpoints"
     checkpoint_claim: str = ""  # a claim that every pod mounts at checkpoint_dir

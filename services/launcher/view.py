@@ -39,6 +39,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     policies: dict[int, PolicyFact] = {}
     nodes: dict[str, NodeFact] = {}
     refused: dict[tuple[int, int], str] = {}
+    provided: frozenset[str] = frozenset()  # services (uids) whose job has its credentials
     asked: frozenset[str] = frozenset()
     awaited: frozenset[str] = frozenset()  # uids of pods that have spoken on the bus, and have yet to be shown to us
     awake_s: float = 0.0  # since when we watch: no step is late before its time has passed before our eyes
@@ -174,6 +175,12 @@ def nodes_listed(view: View, listed: Iterable[NodeFact], now: float) -> View:
     found = {node.name: node for node in listed}
     lost = {n: f if not f.ready else NodeFact(name=n, ready=False, since_s=now) for n, f in view.nodes.items()}
     return replace(view, nodes={**lost, **found})
+
+
+def provided(view: View, service_uid: str) -> View:
+    """A job's credentials are there; those go with their service, so others need not be remembered."""
+    there = {service.uid for service in view.services.values()}
+    return replace(view, provided=(view.provided & there) | {service_uid})
 
 
 # ---------------------------------------------------------------- what is under way

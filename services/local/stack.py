@@ -20,11 +20,13 @@ from types import TracebackType
 
 import structlog
 
-from shared import bus, lifeline
+from shared import bus, keyring, lifeline
+from shared.permissions import OPERATOR, SETUP
 
 log = structlog.get_logger()
 
 SERVICES = ("monitor", "allocator", "launcher")
+COMMON = ("WEIR_NATS_URL", "WEIR_NATS_CREDENTIALS", "WEIR_NATS_CA", "WEIR_LOG_LEVEL")
 START_S, STOP_S, AGAIN_S = 20.0, 8.0, 0.2
 
 
@@ -98,11 +100,20 @@ class Stack:
         self.folder, self.cluster_file, self.settings = folder, cluster_file, dict(settings or {})
         self.nats_port, self.kube_port = nats_port or free_port(), kube_port or free_port()
         self.services = services
+        self.credentials = folder.resolve() / "credentials"
         self.parts: dict[str, Part] = {}
 
     @property
     def nats_url(self) -> str:
         return f"nats://127.0.0.1:{self.nats_port}"
+
+    @property
+    def operator(self) -> str:
+        """The credentials of who sees all and asks for jobs; a file."""
+        return self.credentials_of(OPERATOR)
+
+    def credentials_of(self, user: str) -> str:
+        return str(keyring.credentials_file(self.credentials, user))
 
     @property
     def kube_url(self) -> str:
@@ -142,11 +153,11 @@ class Stack:
     async def _start_nats(self) -> None:
         store = self.folder / "nats"
         server = Path(sys.executable).with_name("nats-server")
-        await self._start(
-            "nats", [str(server), "-a", "127.0.0.1", "-p", str(self.nats_port), "-js", "-sd", str(store)], {}
-        )
+        keyring.issue(self.credentials, time.time())
+        where = ["-a", "127.0.0.1", "-p", str(self.nats_port), "-js", "-sd", str(store)]
+        await self._start("nats", [str(server), *where, "-c", str(self.credentials / keyring.CONFIG)], {})
         await self._answers("nats", self.nats_port)
-        connection = await bus.connect(self.nats_url, "up")
+        connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
         await connection.create()
         await connection.close()
 
@@ -165,6 +176,9 @@ class Stack:
         checkpoints = self.folder / "checkpoints"
         here = {
             "WEIR_NATS_URL": self.nats_url,
+            "WEIR_NATS_CREDENTIALS": self.credentials_of(name),
+            "WEIR_NATS_CA": "",
+            "WEIR_LAUNCHER_SIGNING_KEY": str(self.credentials / keyring.JOBS),
             "WEIR_MONITOR_KUBE_URL": self.kube_url,
             "WEIR_LAUNCHER_KUBE_URL": self.kube_url,
             "WEIR_ALLOCATOR_HOST_PATHS": "/",
@@ -174,7 +188,7 @@ class Stack:
             **self.settings,
         }
         own = f"WEIR_{name.upper()}_"
-        return {k: v for k, v in here.items() if k.startswith(own) or k in ("WEIR_NATS_URL", "WEIR_LOG_LEVEL")}
+        return {k: v for k, v in here.items() if k.startswith(own) or k in COMMON}
 
     async def _answers(self, name: str, port: int) -> None:
         """Wait until something listens on the port."""
@@ -190,7 +204,8 @@ class Stack:
     def write_connection(self, path: Path) -> None:
         """Let other commands find this stack."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"nats_url": self.nats_url, "kube_url": self.kube_url}))
+        here = {"nats_url": self.nats_url, "kube_url": self.kube_url, "nats_credentials": self.operator}
+        path.write_text(json.dumps(here))
 
 
 def free_port() -> int:

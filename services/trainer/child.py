@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from services.trainer import cause, priority
+from services.trainer import cause, priority, sealed
 from services.trainer.orders import (
     EXIT_FAILED,
     EXIT_FINISHED,
@@ -180,6 +180,7 @@ def _peer_lost(error: BaseException) -> bool:
 def main() -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     lifeline.die_with_parent()
+    sealed.blindfold()
     os._exit(run(channel))
 
 

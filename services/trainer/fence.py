@@ -7,6 +7,7 @@ this holder knows counts; who knows nothing begins anew.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -30,6 +31,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
 
 
+LOOKS, LOOK_S = 3, 0.1
 ODD = Entry(uid=-1, generation=-1)
 SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
 """Key, revision, body, error: keep it where a person may find it."""
@@ -44,11 +46,21 @@ class Fence:
         self.entry = Entry(uid=uid, generation=-1)
 
     async def claim(self, generation: int, *, back: bool = False) -> Entry:
-        """Take the fence; raises `Stale` where a later generation has it (unless it gives it `back`)."""
-        await self.look()
-        if self.entry.generation > generation and not back:
-            raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
-        await self._write(msgspec.structs.replace(self.entry, generation=generation))
+        """Take the fence; raises `Stale` where a later generation has it (unless it gives it `back`).
+
+        A server of several may show what another has overwritten just now: then we look again.
+        """
+        for left in reversed(range(LOOKS)):
+            await self.look()
+            if self.entry.generation > generation and not back:
+                raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
+            try:
+                await self._write(msgspec.structs.replace(self.entry, generation=generation))
+                break
+            except Stale:
+                if not left:
+                    raise
+                await asyncio.sleep(LOOK_S)
         return self.entry
 
     async def commit(self, path: str, step: int, samples: int, keep: int) -> Entry:
@@ -97,4 +109,4 @@ async def of(bus: Bus, key: str, uid: int) -> Fence:
     async def set_aside(key: str, revision: int, body: bytes, error: str) -> None:
         await bus.bury_entry(LEDGER, key, revision, body, error)
 
-    return Fence(await bus.bucket(LEDGER), key, uid, set_aside)
+    return Fence(bus.entries(LEDGER), key, uid, set_aside)

@@ -12,6 +12,7 @@ from services.trainer.settings import Settings
 from services.trainer.usage import Use, sample_of
 from shared.bus import Bus
 from shared.messages import TaskUsage
+from shared.permissions import USAGE
 
 logger = structlog.get_logger()
 
@@ -21,7 +22,7 @@ class Meter:
 
     def __init__(self, bus: Bus, settings: Settings) -> None:
         self.bus, self.settings = bus, settings
-        self.subject = f"weir-usage.{settings.namespace}.{settings.job}.{settings.uid}"
+        self.subject = f"{USAGE}.{settings.namespace}.{settings.job}.{settings.uid}"
         self.usage: dict[str, TaskUsage] = {}
         self.complained = False
 
@@ -37,7 +38,9 @@ class Meter:
         await self.bus.client.subscribe(self.subject, cb=self.on_usage)
 
     async def on_usage(self, raw: Msg) -> None:
-        sample = sample_of(raw.data)
+        """Plain messages only: a server's answers, which one may have sent here, have headers or other subjects."""
+        plain = raw.subject == self.subject and not raw.headers
+        sample = sample_of(raw.data) if plain else None
         if sample is not None:
             self.usage[sample.task] = sample
         elif not self.complained:

@@ -12,13 +12,14 @@ import signal
 import socket
 import sys
 
-from services.trainer import child, lean
+from services.trainer import child, lean, sealed
 from shared import lifeline
 
 
 def main() -> None:
     """`python -m services.trainer.nursery FD ROLE`: serve until the supervisor closes the channel."""
     lifeline.die_with_parent()
+    sealed.blindfold()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     channel = socket.socket(fileno=int(sys.argv[1]))
     _import(sys.argv[2])

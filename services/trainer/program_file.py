@@ -8,34 +8,23 @@ its sender's word: no more than is allowed is read in any case. The file's name 
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import structlog
 from nats.errors import Error as NatsError
-from nats.js.errors import APIError, BadObjectMetaError, DigestMismatchError
+from nats.js.errors import APIError
 
 from services.trainer.program import BadProgram, digest_of, file_name
+from shared import programs
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM, Program
 
 TRIES, AGAIN_S = 3, 0.5
 FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
-WRONG = (APIError, BadObjectMetaError, DigestMismatchError, ValueError, KeyError, TypeError)  # answers, no program
+WRONG = (APIError, msgspec.DecodeError, ValueError, KeyError, TypeError)  # answers, no program
 logger = structlog.get_logger()
-
-
-class TooLarge(Exception):
-    """More than a program may have."""
-
-
-class _Bounded(io.BytesIO):
-    def write(self, chunk: Any) -> int:
-        if self.tell() + len(chunk) > LARGEST_PROGRAM:
-            raise TooLarge
-        return super().write(chunk)
 
 
 async def fetched(bus: Bus, program: Program, folder: Path) -> Path:
@@ -70,7 +59,7 @@ async def _looked_up(bus: Bus, digest: str) -> tuple[bytes | None, str]:
     try:
         async with asyncio.timeout(FETCH_S):
             body = await _stored(bus, digest)
-    except TooLarge:
+    except programs.TooLarge:
         return None, f"what the store has under {digest} is larger than {LARGEST_PROGRAM:,} bytes"
     except TimeoutError:
         return None, f"the store did not give {digest} within {FETCH_S:g} s"
@@ -86,11 +75,7 @@ async def _stored(bus: Bus, digest: str) -> bytes:
     """What lies under this name, as soon as the bus is there."""
     while True:
         try:
-            programs, kept = await bus.programs(), _Bounded()
-            if (await programs.get_info(digest)).is_link():  # the client would follow it, and read all there is
-                raise ValueError("a link to something else")
-            await programs.get(digest, writeinto=kept)
-            return kept.getvalue()
+            return await programs.fetched(bus, digest, LARGEST_PROGRAM)
         except WRONG:
             raise
         except NatsError as error:

@@ -14,19 +14,20 @@ ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psu
 EDGES = {
     "services.monitor": {"__main__", "service"},
     "services.allocator": {"__main__", "service", "memory"},
-    "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch"},
+    "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "retention", "watchdog"),
-        *("program_file", "hands", "voice", "meter"),
+        *("program_file", "hands", "voice", "meter", "sealed"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""
 
 PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler")
-PURE_SHARED = {"shared.messages", "shared.subjects", "shared.config"}
+PURE_SHARED = {f"shared.{name}" for name in ("messages", "subjects", "config", "permissions", "tokens", "authority")}
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}
 LIBRARIES = {"aiohttp", "hypothesis", "keras", "kubernetes", "matplotlib", "msgspec", "nats", "numpy", "psutil"}
+LIBRARIES |= {"nkeys"}
 LIBRARIES |= {"pytest", "rich", "sklearn", "structlog", "tensorflow", "yaml", "services", "shared", "tests"}
 
 

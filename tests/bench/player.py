@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.cli.trial import Trial
+from shared import bus
 from shared.messages import (
     AllocationDecided,
     GenerationAbandoned,
@@ -15,6 +16,7 @@ from shared.messages import (
     TaskPlan,
     TrainingResumed,
 )
+from shared.permissions import ALLOCATOR
 
 NODE = "node"
 CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 2, memory_gib: 16}}\n"
@@ -50,21 +52,28 @@ class Player:
         """Say the decision and wait until training resumed; returns when it was decided."""
         self.generation += 1
         self.tasks = self._sized(ps, workers)
-        decided_s = time.time()
-        await self.watched.bus.publish(
-            AllocationDecided(
-                job=self.request.job,
-                uid=self.uid,
-                generation=self.generation,
-                revision=self.generation,
-                request=self.request,
-                tasks=tuple(self.tasks),
-                batch=self.request.batch.start,
-                reason="the benchmark says so",
-                decided_s=decided_s,
-            )
-        )
+        decided_s = await self._say()
         await self.watched.until(self._settled, PATIENCE_S, f"generation {self.generation}")
+        return decided_s
+
+    async def _say(self) -> float:
+        """With the allocator's credentials; returns when it was decided."""
+        stack = self.watched.stack
+        own = await bus.connect(stack.nats_url, ALLOCATOR, stack.credentials_of(ALLOCATOR))
+        decided_s = time.time()
+        decision = AllocationDecided(
+            job=self.request.job,
+            uid=self.uid,
+            generation=self.generation,
+            revision=self.generation,
+            request=self.request,
+            tasks=tuple(self.tasks),
+            batch=self.request.batch.start,
+            reason="the benchmark says so",
+            decided_s=decided_s,
+        )
+        await own.publish(decision)
+        await own.close()
         return decided_s
 
     def _settled(self) -> bool:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from services.local.stack import Stack
+from tests.shared.guarded import is_let_in
 
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 2}\n"
 
@@ -34,6 +35,17 @@ async def test_each_service_that_is_killed_runs_again_within_a_second(stack: Sta
             while part.process.pid == old:
                 await asyncio.sleep(0.01)
         assert psutil.pid_exists(part.process.pid)
+
+
+async def test_its_bus_listens_on_loopback_only_and_to_who_has_its_random_credentials(stack: Stack) -> None:
+    process = stack.parts["nats"].process
+    assert process is not None
+    addresses = {c.laddr.ip for c in psutil.Process(process.pid).net_connections() if c.status == psutil.CONN_LISTEN}
+
+    assert addresses == {"127.0.0.1"}
+    assert not await is_let_in(stack.nats_url, "")
+    assert await is_let_in(stack.nats_url, Path(stack.operator).read_text())
+    assert Path(stack.operator).stat().st_mode & 0o077 == 0
 
 
 async def test_nothing_of_it_runs_after_its_end(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from services.local.objects.refusals import bad_request
 
 PLAIN: dict[str, tuple[type, ...]] = {
     "str": (str,),
+    "bytes": (str,),  # in base64
+    "bytearray": (str,),
     "datetime": (str,),
     "int": (int,),
     "float": (int, float),

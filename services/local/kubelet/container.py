@@ -82,6 +82,8 @@ class ContainerRun:
     def left(self) -> list[int]:
         """What runs in it, by its mark; and by the pod's group, if no other container shares that."""
         found = set(processes.marked_with(self.mark))
+        if self.process is not None and self.process.returncode is None:
+            found.add(self.process.pid)  # also where its mark cannot be read
         if len(containers_of(self.pod)) == 1:
             found |= set(self.world.cgroups.processes(node_of(self.pod), uid_of(self.pod)))
         return [pid for pid in found if processes.is_running(pid)]

@@ -1,0 +1,301 @@
+"""Who may say and hear what on the bus: the table of messages, and the permissions that follow from it. Pure.
+
+Law: what a user may say is derived from the table, and nobody hears another's answers, for each has inboxes of its own.
+
+Two accounts. In INSIDE are the streams, the services and the operator (a person who may see all). In OUTSIDE are those
+who are not trusted: a job's trainers, who run a stranger's program, and submitters, who ask for jobs in one namespace.
+A wall is needed, because nats-server checks on which subject a request is made and not where its answer is to go: one
+who may read a message of his own could have it answered onto a subject of somebody else's, and so speak for him. From
+OUTSIDE such an answer comes back to OUTSIDE, where no stream listens; and all is pulled, to inboxes that cannot be
+guessed. (A consumer may be made to push onto a subject inside: then a stream that listens there keeps the message, if
+at all, under its own subject, and nobody's acknowledgement is forged; a test measures it.)
+
+As narrow as it goes, and where that is wider than the table:
+
+- A consumer's filter is part of the request's subject only where there is one filter. Trainers and submitters have
+  one; of what it covers a job's trainers need not hear their own job's `GenerationPrepared`.
+- Allocator, launcher and operator read with several filters, so each may hear the whole of orders and facts.
+- Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
+- A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
+  services' consumers are denied; those of all others are random.
+- A submitter may keep programs, and a program's name is its digest: he may replace another's by what has not that
+  digest, which trainers then refuse to run.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from shared import subjects
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    CapacityChanged,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    DeadLetter,
+    GenerationAbandoned,
+    GenerationPrepared,
+    HandOverOrdered,
+    JobAccepted,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+    ProgressReported,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+    TrainingResumed,
+)
+from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, PROGRAMS, STATE
+
+INSIDE, OUTSIDE = "weir", "weir-outside"
+MONITOR, ALLOCATOR, LAUNCHER, SETUP, OPERATOR = "monitor", "allocator", "launcher", "setup", "operator"
+SERVICES = (MONITOR, ALLOCATOR, LAUNCHER)
+SUBMITTER, JOB = "submitter", "job"
+PERSONS, ALL = (OPERATOR, SUBMITTER), (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER)
+
+SAID_BY: dict[type[Message], tuple[str, ...]] = {
+    JobRequested: PERSONS,
+    CancelRequested: PERSONS,
+    JobAccepted: (ALLOCATOR,),
+    JobRejected: (ALLOCATOR,),
+    CapacityChanged: (MONITOR,),
+    AllocationDecided: (ALLOCATOR,),
+    TaskReady: (JOB,),
+    TaskStarted: (LAUNCHER,),
+    TaskExited: (LAUNCHER,),
+    ClusterSpecPublished: (LAUNCHER,),
+    GenerationPrepared: (JOB,),
+    HandOverOrdered: (LAUNCHER,),
+    GenerationAbandoned: (LAUNCHER,),
+    TaskUpdated: (LAUNCHER,),
+    CheckpointSaved: (JOB,),
+    TrainingResumed: (JOB,),
+    ProgressReported: (JOB,),
+    JobFinished: (JOB, ALLOCATOR),
+}
+HEARD_BY: dict[type[Message], tuple[str, ...]] = {
+    **dict.fromkeys(SAID_BY, ALL),
+    CapacityChanged: (MONITOR, ALLOCATOR, LAUNCHER, OPERATOR),
+    AllocationDecided: (*ALL, JOB),
+    ClusterSpecPublished: (*ALL, JOB),
+    HandOverOrdered: (*ALL, JOB),
+    GenerationAbandoned: (*ALL, JOB),
+    GenerationPrepared: (*ALL, JOB),
+    CheckpointSaved: (*ALL, JOB),
+    TrainingResumed: (*ALL, JOB),
+    ProgressReported: (*ALL, JOB),
+}
+"""The monitor hears what it said itself, after a restart. JOB and SUBMITTER: of their own job and namespace only."""
+
+
+class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+    """Subjects to which a user may publish and subscribe; `denied`: not even so."""
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    denied: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- subjects of JetStream
+
+API, OUTER_API = "$JS.API", "weir-api"
+"""The second from OUTSIDE: on the first, a server answers for an account that has no streams, too."""
+
+
+def entry(bucket: str, key: str) -> str:
+    return f"$KV.{bucket}.{key}"
+
+
+def stream_of(bucket: str) -> str:
+    """Of a key-value bucket."""
+    return f"KV_{bucket}"
+
+
+PROGRAM_STREAM = f"OBJ_{PROGRAMS}"
+BUCKET_STREAMS = (*map(stream_of, (STATE, JOBS, LEDGER)), PROGRAM_STREAM)
+META, CHUNKS = f"$O.{PROGRAMS}.M", f"$O.{PROGRAMS}.C"
+
+
+def _info(*streams: str) -> list[str]:
+    return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
+
+
+def _last(stream: str, subject: str) -> str:
+    """The last message on a subject, by direct get: the one request for it that names the subject."""
+    return f"{API}.DIRECT.GET.{stream}.{subject}"
+
+
+def _pull(stream: str, filtered: str) -> list[str]:
+    """To make a consumer of any name with this filter, and to pull from it."""
+    return [f"{API}.CONSUMER.CREATE.{stream}.*.{filtered}", f"{API}.CONSUMER.MSG.NEXT.{stream}.*"]
+
+
+def durable(user: str, stream: str) -> str:
+    """The name of a service's consumer."""
+    return f"{user}-{stream}"
+
+
+def _follow(user: str, *streams: str) -> list[str]:
+    """To make, remove, read and acknowledge one's own consumer."""
+    found: list[str] = []
+    for stream in streams:
+        own = f"{stream}.{durable(user, stream)}"
+        found += [f"{API}.CONSUMER.{verb}.{own}" for verb in ("DURABLE.CREATE", "DELETE", "MSG.NEXT")]
+        found.append(f"$JS.ACK.{own}.>")
+    return found
+
+
+def _followed() -> tuple[str, ...]:
+    """Consumers of services, which nobody else may touch."""
+    names = [(stream, durable(user, stream)) for user in (ALLOCATOR, LAUNCHER) for stream in (ORDERS, FACTS)]
+    asked = ("CREATE.{}.{}", "CREATE.{}.{}.>", "MSG.NEXT.{}.{}")
+    return tuple(f"{API}.CONSUMER.{each.format(*name)}" for name in names for each in asked)
+
+
+# ---------------------------------------------------------------- who may what
+
+
+def inbox(name: str) -> str:
+    """The prefix of a user's inboxes."""
+    return f"_INBOX_{name}"
+
+
+def said(user: str, key: str = ">") -> list[str]:
+    """Subjects of what a user says, as the table has it; `key`: of which job or node."""
+    return [subjects.pattern(kind, key) for kind, users in SAID_BY.items() if user in users]
+
+
+WATCHED = ("weir.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
+"""Besides: so that the operator may use any NATS client as it is."""
+
+
+def api(name: str) -> str:
+    """The prefix of JetStream's API, as a user of this name asks for it."""
+    return OUTER_API if name.split(".")[0] in (JOB, SUBMITTER) else API
+
+
+def of_user(user: str) -> Permissions:
+    """Of a user inside."""
+    return Permissions(
+        publish=tuple([*said(user), *_BESIDE[user]]),
+        subscribe=(f"{inbox(user)}.>", *(WATCHED if user == OPERATOR else ())),
+        denied=_followed() if user == OPERATOR else (),
+    )
+
+
+_BESIDE: dict[str, list[str]] = {
+    MONITOR: [*_info(ORDERS, FACTS, DEAD), _last(FACTS, subjects.pattern(CapacityChanged))],
+    ALLOCATOR: [
+        *_info(ORDERS, FACTS, DEAD, stream_of(STATE), stream_of(JOBS)),
+        *_follow(ALLOCATOR, ORDERS, FACTS),
+        f"{API}.STREAM.MSG.GET.{ORDERS}",
+        f"{DeadLetter.PREFIX}.>",
+        entry(STATE, ALLOCATOR),
+        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
+        entry(JOBS, "*.*"),
+        _last(PROGRAM_STREAM, f"{META}.*"),
+    ],
+    LAUNCHER: [
+        *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
+        *_follow(LAUNCHER, ORDERS, FACTS),
+        f"{DeadLetter.PREFIX}.>",
+        entry(STATE, LAUNCHER),
+        _last(stream_of(STATE), entry(STATE, LAUNCHER)),
+        _last(PROGRAM_STREAM, f"{META}.*"),
+    ],
+    SETUP: [
+        f"{API}.STREAM.{verb}.{stream}"
+        for verb in ("CREATE", "UPDATE", "INFO")
+        for stream in (ORDERS, FACTS, DEAD, *BUCKET_STREAMS)
+    ],
+    OPERATOR: [
+        *_info(ORDERS, FACTS, DEAD, *BUCKET_STREAMS),
+        *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS, DEAD) for asked in ("CREATE", "MSG.NEXT")),
+        *_pull(stream_of(JOBS), entry(JOBS, ">")),
+        *(_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
+        *(f"{API}.STREAM.MSG.GET.{stream}" for stream in (ORDERS, FACTS, DEAD, PROGRAM_STREAM)),
+        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
+        f"{META}.*",
+        f"{CHUNKS}.*",
+        _last(PROGRAM_STREAM, f"{META}.*"),
+    ],
+}
+
+
+def outer(subject: str) -> str:
+    """What a subject inside is called outside."""
+    return subject.replace(API, OUTER_API)
+
+
+def _from_outside(*publish: str) -> tuple[str, ...]:
+    return tuple(map(outer, publish))
+
+
+def of_submitter(namespace: str) -> Permissions:
+    """Asks for jobs of one namespace and hears what is said of them."""
+    own, views = f"weir.*.*.{namespace}.*", entry(JOBS, f"{namespace}.*")
+    return Permissions(
+        publish=_from_outside(
+            *said(SUBMITTER, f"{namespace}.*"),
+            *_pull(ORDERS, own),
+            *_pull(FACTS, own),
+            *_pull(stream_of(JOBS), views),
+            _last(ORDERS, own),
+            _last(FACTS, own),
+            f"{META}.*",
+            f"{CHUNKS}.*",
+            _last(PROGRAM_STREAM, f"{META}.*"),
+        ),
+        subscribe=(f"{inbox(f'{SUBMITTER}.{namespace}')}.>",),
+        denied=_from_outside(*_followed()),
+    )
+
+
+def of_job(namespace: str, job: str, meta: str, chunks: str) -> Permissions:
+    """Of one job's trainers. `meta` and `chunks`: the last tokens of the subjects on which its program is kept."""
+    key = f"{namespace}.{job}"
+    ledger = entry(LEDGER, key)
+    return Permissions(
+        publish=_from_outside(
+            *said(JOB, key),
+            *_pull(ORDERS, f"weir.cluster.*.{key}"),
+            *_pull(FACTS, f"weir.training.*.{key}"),
+            _last(ORDERS, subjects.pattern(AllocationDecided, key)),
+            _last(FACTS, subjects.pattern(ProgressReported, key)),
+            ledger,
+            _last(stream_of(LEDGER), ledger),
+            f"{DeadLetter.PREFIX}.{ledger}",
+            f"{USAGE}.{key}.*",
+            _last(PROGRAM_STREAM, f"{META}.{meta}"),
+            *_pull(PROGRAM_STREAM, f"{CHUNKS}.{chunks}"),
+        ),
+        subscribe=(f"{inbox(f'{JOB}.{key}')}.>", f"{USAGE}.{key}.*"),
+        denied=_from_outside(*_followed()),
+    )
+
+
+USAGE = "weir-usage"
+"""What a job's pods tell their chief, beside the streams and within OUTSIDE."""
+
+
+# ---------------------------------------------------------------- through the wall
+
+TAGS = ("namespace", "job", "meta", "chunks")
+
+
+def template() -> Permissions:
+    """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key can give."""
+    return of_job(*(f"{{{{tag({name})}}}}" for name in TAGS))
+
+
+def imported() -> dict[str, bool]:
+    """Requests that go from OUTSIDE to INSIDE, and whether one may have many answers."""
+    kinds = [kind for kind, users in SAID_BY.items() if {JOB, SUBMITTER} & {*users}]
+    once = [subjects.pattern(kind, "*.*") for kind in kinds]
+    once += [entry(LEDGER, "*.*"), f"{DeadLetter.PREFIX}.{entry(LEDGER, '*.*')}", f"{META}.*", f"{CHUNKS}.*"]
+    once += [f"{API}.DIRECT.GET.*.>", f"{API}.CONSUMER.CREATE.*.*.>"]
+    return {**dict.fromkeys(once, False), f"{API}.CONSUMER.MSG.NEXT.*.*": True}

@@ -1,0 +1,49 @@
+"""Credentials for a server of one's own: written, believed by it, and found by the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Prompt
+from tests.conftest import NatsServer
+
+
+async def test_a_server_with_these_files_takes_the_commands_of_who_has_one(
+    prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = await prompt("credentials", tmp_path / "all", "--submitter", "team-a")
+    assert {Path(line).name for line in written.out.splitlines()} >= {"auth.conf", "submitter.team-a.creds"}
+    server = NatsServer(tmp_path / "nats", "-c", str(tmp_path / "all" / "auth.conf"))
+    await server.start()
+    monkeypatch.setenv("WEIR_NATS_URL", server.url)
+    monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "all" / "operator.creds"))
+
+    made = await prompt("streams", "create")  # by who may: his file lies beside
+    there = await prompt("streams", "verify")
+    listed = await prompt("jobs")
+
+    assert (made.code, there.code, listed.code) == (0, 0, 0), (made, there, listed)
+    assert "there are no jobs" in listed.err
+    await server.kill()
+
+
+async def test_what_cannot_be_written_is_told(prompt: Prompt, tmp_path: Path) -> None:
+    (tmp_path / "keys.json").write_text("{")
+    broken = await prompt("credentials", tmp_path)
+    nowhere = await prompt("credentials", tmp_path / "keys.json" / "below")
+    wrong = await prompt("credentials", tmp_path, "--tls", "missing.crt", "missing.key")
+
+    for said in (broken, nowhere, wrong):
+        assert said.code == 1 and said.err.startswith("weir credentials: cannot write credentials: "), said
+
+
+async def test_credentials_that_are_none_are_told(
+    prompt: Prompt, tmp_path: Path, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd.creds").write_text("hello")
+    for name, told in (("odd.creds", "these are no NATS credentials"), ("none.creds", "No such file")):
+        monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / name))
+        said = await prompt("jobs", "--nats", nats_url)
+        assert said.code == 1 and told in said.err, said

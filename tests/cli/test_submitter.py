@@ -1,0 +1,88 @@
+"""Who may ask for jobs in one namespace asks, watches and cancels there, and is refused elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from services.allocator.service import Settings, start
+from services.trainer.program import REQUIRED
+from shared import bus as wire
+from tests.cli.conftest import Prompt, closed
+from tests.conftest import NatsServer
+from tests.shared.guarded import credentials, guarded
+
+PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
+GOOD = "job: {job}\nnamespace: {namespace}\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: 1\n"
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with guarded(tmp_path) as running:
+        service = await wire.connect(running.url, "allocator", credentials("allocator"))
+        await start(service, Settings(view_s=0.05))
+        yield running
+        await closed(service)
+
+
+@pytest.fixture
+def team_a(server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sign_in(tmp_path, monkeypatch, server, credentials("submitter", "team-a.any"))
+
+
+def sign_in(folder: Path, monkeypatch: pytest.MonkeyPatch, server: NatsServer, text: str) -> None:
+    (folder / "own.creds").write_text(text)
+    monkeypatch.setenv("WEIR_NATS_URL", server.url)
+    monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(folder / "own.creds"))
+
+
+def job(folder: Path, name: str = "mine", namespace: str = "team-a") -> Path:
+    (folder / "train.py").write_text(PROGRAM)
+    file = folder / f"{name}-{namespace}.yaml"
+    file.write_text(GOOD.format(job=name, namespace=namespace))
+    return file
+
+
+@pytest.mark.usefixtures("team_a")
+async def test_a_submitter_asks_sees_and_cancels(prompt: Prompt, tmp_path: Path) -> None:
+    asked = await prompt("submit", job(tmp_path))
+    assert "job team-a/mine is accepted" in asked.out, asked.err
+
+    listed = await prompt("jobs", "-n", "team-a", "--json")
+    assert [json.loads(line)["job"] for line in listed.out.splitlines()] in ([], ["mine"])  # the view comes behind
+    events = await prompt("events", "-n", "team-a", "--job", "mine", "--json")
+    assert {json.loads(line)["fact"] for line in events.out.splitlines()} >= {"job.requested", "job.accepted"}
+
+    assert "job team-a/mine is cancelled\n" in (await prompt("cancel", "mine", "-n", "team-a")).out
+
+
+@pytest.mark.usefixtures("team_a")
+async def test_a_submitter_neither_asks_nor_looks_elsewhere(
+    prompt: Prompt, tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words in (("submit", job(tmp_path, namespace="team-b")), ("jobs",), ("events", "-n", "team-b")):
+        said = await prompt(*words)
+        assert said.code != 0 and "may not" in said.err, (words, said)
+
+    sign_in(tmp_path, monkeypatch, server, credentials("operator"))
+    assert "job.requested" not in (await prompt("events", "--json")).out
+
+
+async def test_an_operator_sees_all(
+    prompt: Prompt, tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign_in(tmp_path, monkeypatch, server, credentials("operator"))
+
+    for namespace in ("team-a", "team-b"):
+        assert "is accepted" in (await prompt("submit", job(tmp_path, namespace=namespace))).out
+    seen = (await prompt("events", "--json")).out
+    assert "team-a" in seen and "team-b" in seen
+
+
+async def test_who_has_no_credentials_is_told(prompt: Prompt, server: NatsServer) -> None:
+    said = await prompt("jobs", "--nats", server.url)
+
+    assert said.code != 0 and "Authorization Violation" in said.err

@@ -1,0 +1,75 @@
+"""A program that looks for a credential finds none, and one that has its job's speaks for nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from shared.messages import CheckpointSaved, JobFinished, TrainingResumed
+from shared.tokens import name_in
+from tests.flow.stage import JOB, LOOK_S, PATIENCE_S, Scene, stage
+from tests.shared.guarded import Visitor, is_let_in, visitor
+
+PRYING = Path(__file__).parent / "prying.py"
+FOUND_NOTHING = {"own": [], "environments": [], "open_files": [], "files": [], "supervisor_s_memory": False}
+
+
+async def reports(folder: Path, count: int) -> list[dict[str, Any]]:
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found := list(folder.glob("report-*.json"))) < count:
+            await asyncio.sleep(LOOK_S)
+    return [json.loads(path.read_text()) for path in found]
+
+
+def refusals(folder: Path) -> list[str]:
+    """In the logs of the services and of the pods that are still there."""
+    texts = [path.read_text(errors="replace") for path in folder.rglob("*.log")]
+    return [line for text in texts for line in text.splitlines() if "permissions violation" in line.lower()]
+
+
+async def secrets(scene: Scene) -> list[dict[str, Any]]:
+    url = f"{scene.watched.stack.kube_url}/api/v1/namespaces/default/secrets"
+    async with aiohttp.ClientSession() as http, http.get(url) as answer:
+        items: list[dict[str, Any]] = (await answer.json())["items"]
+        return items
+
+
+async def speaks_for_itself_only(guest: Visitor) -> None:
+    for subject in ("weir.training.saved.default.{}", "weir.job.finished.default.{}", "$KV.weir-ledger.default.{}"):
+        assert not await guest.may_say(subject.format("other"), b"{}")
+        assert not await guest.may_subscribe(subject.format("other"))
+    assert not await guest.may_say(f"weir.job.requested.default.{JOB}", b"{}")
+    assert not await guest.may_say(f"weir.allocation.decided.default.{JOB}", b"{}")
+    assert await guest.may_say(f"weir-usage.default.{JOB}.0", b"{}")
+
+
+async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_alone(tmp_path: Path) -> None:
+    async with stage(tmp_path) as scene:
+        scene.more = "\n" + PRYING.read_text().replace('"report"', repr(str(tmp_path / "report")))
+        await scene.submit()
+        await scene.hear(TrainingResumed)
+        for report in await reports(tmp_path, 2):
+            assert report.pop("supervisor_is_seen")
+            assert "Authorization" in report.pop("spoken")
+            assert report == FOUND_NOTHING
+        await scene.hear(CheckpointSaved)  # and yet its supervisor speaks for it
+
+        (kept,) = await secrets(scene)
+        text = base64.b64decode(kept["data"]["nats.creds"]).decode()
+        assert name_in(text) == f"job.default.{JOB}" and kept["metadata"]["name"].startswith(f"{JOB}-nats-")
+        async with visitor(scene.watched.stack.nats_url, text) as guest:
+            await speaks_for_itself_only(guest)
+        assert not await is_let_in(scene.watched.stack.nats_url, "")
+
+        scene.pace(0.0)
+        await scene.hear(JobFinished)
+        async with asyncio.timeout(PATIENCE_S):
+            while await secrets(scene):
+                await asyncio.sleep(LOOK_S)
+
+        assert refusals(tmp_path / "weir") == []  # nobody lacked a right that he needed

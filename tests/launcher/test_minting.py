@@ -1,0 +1,157 @@
+"""A job's credentials: made once for it, before its pods, good for its program, and gone with it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from services.launcher import kube, pods
+from services.launcher import view as views
+from services.launcher.actions import CreatePod, CreateSecret, CreateService
+from services.launcher.facts import ServiceFact
+from services.launcher.minting import BadKey, Minter, minter
+from services.launcher.reconcile import reconcile
+from services.launcher.settings import Settings
+from services.launcher.view import View
+from shared import authority, programs
+from shared.bus import Bus
+from shared.kube.client import connect
+from shared.permissions import CHUNKS, META, PROGRAM_STREAM
+from shared.tokens import name_in
+from tests.conftest import NatsServer
+from tests.launcher.builders import UID, decided, plan
+from tests.shared import guarded
+from tests.shared.guarded import KEYS, credentials, visitor
+from tests.shared.kube.api_server import api_server
+
+GUARDED = Settings(signing_key="jobs.json")
+DECIDED = decided(1, "c0 p1")
+SECRET = CreateSecret(decision=DECIDED, owner_uid="0123-owner-and-more", text="credentials")
+POD = CreatePod(decision=DECIDED, task=plan("p1"), name="net-ps-1", owner_uid=SECRET.owner_uid)
+
+
+def service(uid: str = SECRET.owner_uid) -> ServiceFact:
+    return ServiceFact(namespace="default", name="net", uid=uid, job_uid=UID)
+
+
+def todo(view: View, rules: Settings = GUARDED) -> list[type]:
+    return [type(action) for action in reconcile(view, 1.0, rules)]
+
+
+# ------------------------------------------------------------ when
+
+
+def test_first_comes_the_service_then_the_credentials_then_the_pods() -> None:
+    view = views.told(View(), DECIDED, 0.0)
+    assert todo(view) == [CreateService]
+    view = views.service_seen(view, service(), gone=False)
+    assert todo(view) == [CreateSecret]
+    assert todo(views.provided(view, SECRET.owner_uid)) == [CreatePod, CreatePod]
+
+
+def test_another_service_has_credentials_of_its_own_and_the_first_are_forgotten() -> None:
+    view = views.provided(views.service_seen(views.told(View(), DECIDED, 0.0), service(), gone=False), service().uid)
+    view = views.service_seen(views.service_seen(view, service(), gone=True), service("another"), gone=False)
+
+    assert todo(view) == [CreateSecret]
+    assert views.provided(view, "another").provided == {"another"}
+
+
+def test_where_the_bus_asks_for_no_credentials_none_are_made() -> None:
+    view = views.service_seen(views.told(View(), DECIDED, 0.0), service(), gone=False)
+
+    assert todo(view, Settings()) == [CreatePod, CreatePod]
+    assert "WEIR_NATS_CREDS_TEXT" not in str(pods.pod(POD, Settings()))
+
+
+# ------------------------------------------------------------ where
+
+
+def test_a_pod_is_given_what_is_kept_and_the_owner_takes_it_along() -> None:
+    kept, env = pods.secret(SECRET), pods.pod(POD, GUARDED)["spec"]["containers"][0]["env"]
+    given = next(each["valueFrom"]["secretKeyRef"] for each in env if each["name"] == "WEIR_NATS_CREDS_TEXT")
+
+    assert given == {"name": kept["metadata"]["name"], "key": "nats.creds"}
+    assert base64.b64decode(kept["data"]["nats.creds"]) == b"credentials"
+    assert kept["metadata"]["ownerReferences"][0]["uid"] == SECRET.owner_uid
+
+
+async def test_they_are_made_once_and_never_read() -> None:
+    async with api_server() as server:
+        api = await connect(Settings(kube_url=server.url), "test", random.Random(1).random)
+        for _ in range(2):
+            await kube.perform(SECRET, api, GUARDED)
+        server.trouble = [(403, "Forbidden")]
+        with pytest.raises(kube.Refused):
+            await kube.perform(SECRET, api, GUARDED)
+        await api.close()
+
+    assert server.names("secrets") == [pods.secret_name("net", SECRET.owner_uid)]
+    assert {verb for verb, path, _ in server.calls if "secrets" in path} == {"POST"}
+
+
+# ------------------------------------------------------------ for what
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with guarded.guarded(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+async def launcher(server: NatsServer) -> AsyncIterator[Bus]:
+    async with visitor(server.url, credentials("launcher")) as own:
+        yield own.bus
+
+
+async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer, launcher: Bus) -> None:
+    digest, body = DECIDED.request.program.digest, os.urandom(300_000)
+    async with visitor(server.url, credentials("operator")) as person:
+        await programs.keep(person.bus, digest, body)
+        await programs.keep(person.bus, guarded.DIGEST, b"another's")
+    other = (await programs.described(launcher, guarded.DIGEST)).nuid
+
+    filled = await Minter(launcher, authority.signer(KEYS)).filled(SECRET)
+
+    assert name_in(filled.text) == "job.default.net" and "eyJ" not in filled.key()
+    async with visitor(server.url, filled.text) as pod:
+        assert await programs.fetched(pod.bus, digest) == body
+        token = programs.meta_token(guarded.DIGEST)
+        assert not await pod.may_say(f"{pod.client.api}.DIRECT.GET.{PROGRAM_STREAM}.{META}.{token}")
+        assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{PROGRAM_STREAM}.x.{CHUNKS}.{other}")
+
+
+@pytest.mark.parametrize("nuid", [">", "*", "a.b", ""])
+async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
+    server: NatsServer, launcher: Bus, nuid: str
+) -> None:
+    """A submitter writes where its parts are; a pattern there must not become a right."""
+    digest = DECIDED.request.program.digest
+    about = msgspec.json.encode({"name": digest, "nuid": nuid, "size": 1, "chunks": 1})
+    async with visitor(server.url, credentials("submitter", "default.x")) as person:
+        await person.bus.js.publish(f"{META}.{programs.meta_token(digest)}", about)
+
+    filled = await Minter(launcher, authority.signer(KEYS)).filled(SECRET)
+
+    async with visitor(server.url, filled.text) as pod:
+        assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{PROGRAM_STREAM}.x.{CHUNKS}.{nuid or 'any'}")
+
+
+def test_a_key_that_is_none_is_told(tmp_path: Path, bus: Bus) -> None:
+    (tmp_path / "jobs.json").write_text("{}")
+    assert minter(bus, "") is None
+    for file in ("jobs.json", "missing.json"):
+        with pytest.raises(BadKey, match=file):
+            minter(bus, str(tmp_path / file))
+
+
+def test_a_decision_of_another_generation_changes_nothing() -> None:
+    assert replace(SECRET, decision=decided(2, "c0")).key() == SECRET.key()

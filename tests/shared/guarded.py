@@ -1,0 +1,97 @@
+"""A nats-server that believes only who has credentials, and visitors who try what they may."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from shared import authority, permissions, programs
+from shared import bus as wire
+from shared.bus import Bus
+from shared.client import SturdyClient, dial
+from tests.conftest import NatsServer
+
+NOW_S = time.time()
+KEYS = authority.keys(os.urandom)
+DIGEST, OTHER_DIGEST = "sha256-" + "a" * 64, "sha256-" + "b" * 64
+CHUNKS, OTHER_CHUNKS = "Nuid1mine", "Nuid2other"
+
+
+def credentials(user: str, key: str = "team-a.mine", chunks: str = CHUNKS, digest: str = DIGEST) -> str:
+    """Of any user; of a job or a submitter those for `key`."""
+    namespace, _, job = key.partition(".")
+    if user == permissions.JOB:
+        meta = programs.meta_token(digest)
+        return authority.job(authority.signer(KEYS), namespace, job, meta, chunks, os.urandom(32), NOW_S)
+    if user == permissions.SUBMITTER:
+        return authority.submitter(KEYS, namespace, os.urandom(32), NOW_S)
+    return authority.user(KEYS, user, os.urandom(32), NOW_S)
+
+
+@asynccontextmanager
+async def guarded(folder: Path) -> AsyncIterator[NatsServer]:
+    """Its streams and buckets are there."""
+    config = folder / "auth.conf"
+    config.write_text(authority.server_config(KEYS, NOW_S))
+    server = NatsServer(folder / "nats", "-c", str(config))
+    await server.start()
+    setup = await wire.connect(server.url, "setup", credentials(permissions.SETUP))
+    await setup.create()
+    await setup.close()
+    yield server
+    await server.kill()
+
+
+class Visitor:
+    """A connection that tells what it was refused."""
+
+    def __init__(self, client: SturdyClient, refusals: list[str]) -> None:
+        self.client, self.refusals = client, refusals
+        self.bus = Bus(client, "visitor")
+
+    async def may_say(self, subject: str, body: bytes = b"", reply: str = "") -> bool:
+        return await self._unrefused(subject, self.client.publish(subject, body, reply=reply))
+
+    async def may_subscribe(self, subject: str) -> bool:
+        return await self._unrefused(subject, self.client.subscribe(subject))
+
+    async def asked(self, subject: str, body: Any = None, within_s: float = 2.0) -> dict[str, Any]:
+        """The answer of JetStream's API."""
+        answer = await self.client.request(subject, msgspec.json.encode(body) if body else b"", timeout=within_s)
+        return dict(msgspec.json.decode(answer.data))
+
+    async def _unrefused(self, subject: str, trying: Any) -> bool:
+        before = len(self.refusals)
+        await trying
+        for _ in range(2):  # the first may be answered by what the library asked for by itself
+            await self.client.flush()
+        return not [text for text in self.refusals[before:] if f'"{subject.lower()}"' in text.lower()]
+
+
+@asynccontextmanager
+async def visitor(url: str, text: str) -> AsyncIterator[Visitor]:
+    refusals: list[str] = []
+
+    async def note(error: Exception) -> None:
+        refusals.append(str(error))
+
+    client = await dial(url, text, error_cb=note, allow_reconnect=False, connect_timeout=5)
+    try:
+        yield Visitor(client, refusals)
+    finally:
+        await client.close()
+
+
+async def is_let_in(url: str, text: str) -> bool:
+    try:
+        async with visitor(url, text):
+            return True
+    except NatsError:
+        return False

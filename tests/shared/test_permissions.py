@@ -1,0 +1,252 @@
+"""Each user of a real server says and hears what the table of messages has, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from shared import subjects
+from shared.bus import stream_of
+from shared.messages import MESSAGES, CapacityChanged, Message
+from shared.permissions import (
+    ALLOCATOR,
+    BUCKET_STREAMS,
+    CHUNKS,
+    HEARD_BY,
+    JOB,
+    LAUNCHER,
+    META,
+    MONITOR,
+    OPERATOR,
+    PROGRAM_STREAM,
+    SAID_BY,
+    SETUP,
+    SUBMITTER,
+    durable,
+    entry,
+    inbox,
+)
+from shared.programs import meta_token
+from shared.pull import Puller
+from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE
+from tests.conftest import NatsServer
+from tests.shared import guarded
+from tests.shared.guarded import Visitor, credentials, visitor
+
+USERS = (MONITOR, ALLOCATOR, LAUNCHER, SETUP, OPERATOR, SUBMITTER, JOB)
+WHOLE = (ALLOCATOR, LAUNCHER, OPERATOR)  # their consumers have several filters, which no server holds against anything
+OWN, NEIGHBOUR, STRANGER = "team-a.mine", "team-a.other", "team-b.mine"
+ALLOWED_FOREIGN = {JOB: (), SUBMITTER: (NEIGHBOUR,)}
+ORDINARY = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant"}
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    async with guarded.guarded(tmp_path) as running:
+        yield running
+
+
+def keys_of(user: str) -> list[tuple[str, bool]]:
+    """Keys, and whether they are this user's to speak of."""
+    if user not in ALLOWED_FOREIGN:
+        return [(OWN, True), (STRANGER, True)]
+    return [(OWN, True), *((key, key in ALLOWED_FOREIGN[user]) for key in (NEIGHBOUR, STRANGER))]
+
+
+def subject_of(kind: type[Message], key: str) -> str:
+    """A node has no namespace, and no dots."""
+    return subjects.pattern(kind, key.replace(".", "_") if kind is CapacityChanged else key)
+
+
+async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
+    """Whether one may follow the messages of a kind, alone or with their kin, or may ask for the last."""
+    subject, api = subject_of(kind, key), f"{guest.client.api}."
+    stream, kin = stream_of(subject), subject.split(".")
+    kin[2] = "*"
+    made = [f"CONSUMER.CREATE.{stream}.a-name.{each}" for each in (subject, ".".join(kin))]
+    return any([await guest.may_say(api + asked) for asked in (*made, f"DIRECT.GET.{stream}.{subject}")])
+
+
+def test_the_table_has_every_message() -> None:
+    assert set(SAID_BY) == set(HEARD_BY) == set(MESSAGES)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_a_user_says_what_the_table_has_and_is_refused_all_else(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for kind in MESSAGES:
+            for key, own in keys_of(user):
+                may = own and user in SAID_BY[kind]
+                assert await guest.may_say(subject_of(kind, key)) == may, (kind, key)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_only_the_operator_listens_to_subjects_and_nobody_to_another_s_inbox(
+    server: NatsServer, user: str
+) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for kind in MESSAGES:
+            assert await guest.may_subscribe(subjects.pattern(kind, OWN)) == (user == OPERATOR)
+            assert await guest.may_subscribe(subjects.pattern(kind)) == (user == OPERATOR)
+        for subject in (">", "$JS.>", "weir-api.>", "$KV.>", "$O.>", "$SYS.>", "_INBOX_job.>", "weir-usage.>"):
+            assert not await guest.may_subscribe(subject), subject
+        for other in USERS:
+            name = {JOB: f"{JOB}.{OWN}", SUBMITTER: f"{SUBMITTER}.team-a"}.get(other, other)
+            assert await guest.may_subscribe(f"{inbox(name)}.>") == (other == user)
+        assert not await guest.may_subscribe(f"{inbox(f'{JOB}.{NEIGHBOUR}')}.>")
+
+
+@pytest.mark.parametrize("user", [user for user in USERS if user not in WHOLE])
+async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for kind in MESSAGES:
+            for key, own in keys_of(user):
+                may = own and user in HEARD_BY[kind]
+                assert await hears(guest, kind, key) == may, (kind, key)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for stream in (ORDERS, FACTS, DEAD, *BUCKET_STREAMS):
+            for verb in ("DELETE", "PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE"):
+                assert not await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}")
+            for verb in ("CREATE", "UPDATE"):
+                assert await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}") == (user == SETUP)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_a_service_s_consumer_is_its_own(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        for owner in (ALLOCATOR, LAUNCHER):
+            for stream in (ORDERS, FACTS):
+                own = f"{stream}.{durable(owner, stream)}"
+                asked = [f"{guest.client.api}.CONSUMER.{verb}.{own}" for verb in ("MSG.NEXT", "DELETE")]
+                for subject in (*asked, f"$JS.ACK.{own}.1.1.1.1.0"):
+                    assert await guest.may_say(subject) == (user == owner), subject
+                if user != owner:
+                    made = f"{guest.client.api}.CONSUMER.CREATE.{own}"
+                    assert not await guest.may_say(made) and not await guest.may_say(f"{made}.weir.cluster.*.{OWN}")
+
+
+WRITERS = {
+    entry(STATE, ALLOCATOR): (ALLOCATOR,),
+    entry(STATE, LAUNCHER): (LAUNCHER,),
+    entry(JOBS, OWN): (ALLOCATOR,),
+    entry(LEDGER, OWN): (JOB,),
+    entry(LEDGER, NEIGHBOUR): (),
+    f"{META}.{meta_token(guarded.DIGEST)}": (OPERATOR, SUBMITTER),
+    f"{CHUNKS}.{guarded.CHUNKS}": (OPERATOR, SUBMITTER),
+}
+READERS = {
+    f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, OPERATOR),
+    f"KV_{STATE}.{entry(STATE, LAUNCHER)}": (LAUNCHER,),
+    f"KV_{LEDGER}.{entry(LEDGER, OWN)}": (JOB,),
+    f"KV_{LEDGER}.{entry(LEDGER, NEIGHBOUR)}": (),
+    f"{PROGRAM_STREAM}.{META}.{meta_token(guarded.DIGEST)}": (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER, JOB),
+    f"{PROGRAM_STREAM}.{META}.{meta_token(guarded.OTHER_DIGEST)}": (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER),
+}
+PULLED = {
+    f"KV_{JOBS}.x.{entry(JOBS, 'team-a.*')}": (OPERATOR, SUBMITTER),
+    f"KV_{JOBS}.x.{entry(JOBS, '*.*')}": (OPERATOR,),
+    f"KV_{LEDGER}.x.{entry(LEDGER, OWN)}": (),
+    f"{PROGRAM_STREAM}.x.{CHUNKS}.{guarded.CHUNKS}": (JOB,),
+    f"{PROGRAM_STREAM}.x.{CHUNKS}.{guarded.OTHER_CHUNKS}": (),
+    f"{PROGRAM_STREAM}.x.{CHUNKS}.*": (),
+    f"{PROGRAM_STREAM}.x": (),
+}
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_what_is_kept_is_written_and_read_by_who_needs_it(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        api = guest.client.api
+        for subject, users in WRITERS.items():
+            assert await guest.may_say(subject) == (user in users), subject
+        for subject, users in READERS.items():
+            assert await guest.may_say(f"{api}.DIRECT.GET.{subject}") == (user in users), subject
+        for subject, users in PULLED.items():
+            assert await guest.may_say(f"{api}.CONSUMER.CREATE.{subject}") == (user in users), subject
+
+
+async def test_outside_nobody_is_told_what_streams_hold(server: NatsServer) -> None:
+    for user in (JOB, SUBMITTER):
+        async with visitor(server.url, credentials(user)) as guest:
+            for api in ("$JS.API", guest.client.api):
+                for stream in (ORDERS, FACTS, DEAD, *BUCKET_STREAMS):
+                    for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.NAMES", "CONSUMER.LIST"):
+                        assert not await guest.may_say(f"{api}.{verb}.{stream}"), verb
+
+
+# ------------------------------------------------------------ by the back door
+
+
+async def lie(guest: Visitor) -> None:
+    """Say on our own subject what would be an order for somebody else."""
+    assert await guest.may_say(f"weir.training.saved.{OWN}", b'{"fact":"cluster.published"}')
+    await guest.client.request(f"weir.training.saved.{OWN}", b"+TERM")
+
+
+async def orders_in(server: NatsServer) -> dict[str, int]:
+    async with visitor(server.url, credentials(OPERATOR)) as person:
+        found: dict[str, int] = {}
+        for stream in (ORDERS, f"KV_{LEDGER}", FACTS):
+            found |= (await person.bus.js.stream_info(stream, subjects_filter=">")).state.subjects or {}
+        return found
+
+
+async def test_an_answer_cannot_be_sent_to_where_one_may_not_speak(server: NatsServer) -> None:
+    """The server holds a request's subject against what one may, but not where the answer is to go."""
+    targets = (f"weir.cluster.published.{STRANGER}", f"weir.task.ready.{STRANGER}", entry(LEDGER, NEIGHBOUR))
+    async with visitor(server.url, credentials(JOB)) as guest:
+        await lie(guest)
+        api, subject = guest.client.api, f"weir.training.progress.{OWN}"
+        await guest.may_say(subject, b'{"fact":"cluster.published"}')
+        for target in targets:
+            assert await guest.may_say(f"{api}.DIRECT.GET.{FACTS}.{subject}", reply=target)
+            assert await guest.may_say(subject, b"{}", reply=target)
+        await asyncio.sleep(0.3)
+
+    assert set(await orders_in(server)) == {subject, f"weir.training.saved.{OWN}"}
+
+
+async def test_a_consumer_that_pushes_writes_nothing_and_acknowledges_nothing(server: NatsServer) -> None:
+    async with (
+        visitor(server.url, credentials(ALLOCATOR)) as service,
+        visitor(server.url, credentials(OPERATOR)) as person,
+        visitor(server.url, credentials(JOB)) as guest,
+    ):
+        reply = await unacknowledged(server, service)
+        await person.may_subscribe("weir.>")
+        await lie(guest)
+        filtered = f"weir.training.*.{OWN}"
+        for number, target in enumerate((reply, f"weir.cluster.published.{STRANGER}", entry(LEDGER, NEIGHBOUR))):
+            config: dict[str, Any] = {"name": f"p{number}", "filter_subject": filtered, "deliver_subject": target}
+            asked = f"{guest.client.api}.CONSUMER.CREATE.{FACTS}.p{number}.{filtered}"
+            answer = await guest.asked(asked, {"stream_name": FACTS, "config": {**config, **ORDINARY}})
+            assert answer is not None
+        await asyncio.sleep(0.3)
+        assert await pending(server) == 1
+
+    assert set(await orders_in(server)) == {f"weir.job.requested.{STRANGER}", f"weir.training.saved.{OWN}"}
+
+
+async def unacknowledged(server: NatsServer, service: Visitor) -> str:
+    """Where the allocator would acknowledge the one message that it has been given."""
+    async with visitor(server.url, credentials(OPERATOR)) as person:
+        await person.bus.js.publish(f"weir.job.requested.{STRANGER}", b"{}")
+    name = durable(ALLOCATOR, ORDERS)
+    await service.bus.js.add_consumer(ORDERS, ConsumerConfig(durable_name=name, ack_policy=AckPolicy.EXPLICIT))
+    return (await Puller(service.client, ORDERS, name).next()).reply
+
+
+async def pending(server: NatsServer) -> int:
+    """How much the allocator has not acknowledged; asked for as it would itself, by making it once more."""
+    async with visitor(server.url, credentials(ALLOCATOR)) as service:
+        config = ConsumerConfig(durable_name=durable(ALLOCATOR, ORDERS), ack_policy=AckPolicy.EXPLICIT)
+        return int((await service.bus.js.add_consumer(ORDERS, config)).num_ack_pending or 0)

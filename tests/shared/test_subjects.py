@@ -1,0 +1,44 @@
+"""Filters: one that covers several, and what a filter lets through."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared.subjects import covering, lets_through
+
+TOKENS = st.sampled_from(["a", "b", "*"])
+FILTERS = st.builds(
+    lambda tokens, rest: ".".join([*tokens, *rest]),
+    st.lists(TOKENS, min_size=1, max_size=4),
+    st.sampled_from([[], [">"]]),
+)
+SUBJECTS = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=6).map(".".join)
+
+
+@pytest.mark.parametrize(
+    ("filters", "one"),
+    [
+        (["weir.job.accepted.red.*", "weir.job.rejected.red.*"], "weir.job.*.red.*"),
+        (["weir.cluster.published.red.net"], "weir.cluster.published.red.net"),
+        (["weir.job.>", "weir.cluster.>"], "weir.*.>"),
+        (["weir.job.requested.net", "weir.job.requested.red.net"], "weir.job.requested.>"),
+    ],
+)
+def test_one_filter_covers_several_and_as_little_else_as_it_can(filters: list[str], one: str) -> None:
+    assert covering(filters) == one
+
+
+@given(st.lists(FILTERS, min_size=1, max_size=4), SUBJECTS)
+def test_what_one_of_several_lets_through_their_cover_does_too(filters: list[str], subject: str) -> None:
+    if any(lets_through(each, subject) for each in filters):
+        assert lets_through(covering(filters), subject)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "subject", "does"),
+    [("a.>", "a.b.c", True), ("a.>", "a", False), ("a.*", "a.b", True), ("a.*", "a.b.c", False), ("a.b", "a.c", False)],
+)
+def test_a_filter_is_read_as_a_server_reads_it(pattern: str, subject: str, does: bool) -> None:
+    assert lets_through(pattern, subject) == does

@@ -1,0 +1,69 @@
+"""Over TLS: with the server whose certificate we know, and with nobody in the clear."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from nats.errors import Error as NatsError
+
+from shared import keyring
+from shared.client import dial
+from tests.conftest import NatsServer
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl here to make certificates with")
+
+
+def certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate for this machine's loopback that is signed by itself, and its key."""
+    own, key = folder / f"{name}.crt", folder / f"{name}.key"
+    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+    about = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(["openssl", *made, *about, "-out", own, "-keyout", key], check=True, capture_output=True)
+    return own, key
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    keyring.issue(tmp_path / "all", time.time(), certificate=certificate(tmp_path, "server"))
+    running = NatsServer(tmp_path / "nats", "-c", str(tmp_path / "all" / keyring.CONFIG))
+    await running.start()
+    yield running
+    await running.kill()
+
+
+def operator(folder: Path) -> str:
+    return str(keyring.credentials_file(folder / "all", "operator"))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+async def test_a_server_whose_certificate_we_know_is_spoken_with(
+    server: NatsServer, tmp_path: Path, as_text: bool
+) -> None:
+    ca = (tmp_path / "server.crt").read_text() if as_text else str(tmp_path / "server.crt")
+
+    client = await dial(server.url, operator(tmp_path), ca, allow_reconnect=False)
+
+    await client.flush()
+    await client.close()
+
+
+async def test_a_server_with_another_certificate_is_not(server: NatsServer, tmp_path: Path) -> None:
+    other, _ = certificate(tmp_path, "other")
+
+    with pytest.raises((ssl.SSLError, NatsError)):
+        await dial(server.url, operator(tmp_path), str(other), allow_reconnect=False)
+
+
+@pytest.mark.parametrize("scheme", ["nats", "tls"])
+async def test_a_server_that_speaks_in_the_clear_is_told_nothing(nats_url: str, tmp_path: Path, scheme: str) -> None:
+    known, _ = certificate(tmp_path, "server")
+    ca = str(known) if scheme == "nats" else ""
+
+    with pytest.raises(NatsError, match="no TLS"):
+        await dial(nats_url.replace("nats:", f"{scheme}:"), "", ca, allow_reconnect=False)

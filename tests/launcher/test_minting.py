@@ -31,7 +31,7 @@ from tests.shared import guarded
 from tests.shared.guarded import KEYS, credentials, visitor
 from tests.shared.kube.api_server import api_server
 
-GUARDED = Settings(signing_key="jobs.json")
+GUARDED, OPEN = Settings(signing_key="jobs.json", network_policies=False), Settings(network_policies=False)
 DECIDED = decided(1, "c0 p1")
 SECRET = CreateSecret(decision=DECIDED, owner_uid="0123-owner-and-more", text="credentials")
 POD = CreatePod(decision=DECIDED, task=plan("p1"), name="net-ps-1", owner_uid=SECRET.owner_uid)
@@ -67,7 +67,7 @@ def test_another_service_has_credentials_of_its_own_and_the_first_are_forgotten(
 def test_where_the_bus_asks_for_no_credentials_none_are_made() -> None:
     view = views.service_seen(views.told(View(), DECIDED, 0.0), service(), gone=False)
 
-    assert todo(view, Settings()) == [CreatePod, CreatePod]
+    assert todo(view, OPEN) == [CreatePod, CreatePod]
     assert "WEIR_NATS_CREDS_TEXT" not in str(pods.pod(POD, Settings()))
 
 

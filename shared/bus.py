@@ -55,7 +55,7 @@ BUCKETS = (STATE, JOBS, LEDGER)
 RETRY_S = 0.2
 NAME_BYTES = 16  # of a consumer that nobody else is to find
 OUTBOX_TRIES = 50
-WRONG_LAST_SEQUENCE = 10071
+WRONG_LAST_SEQUENCE, NAME_IN_USE = 10071, 10058
 DEAD_S = 30 * DAY_S
 NEVER = (APIError, BadSubjectError, MaxPayloadError)  # no later try can end otherwise
 
@@ -151,24 +151,29 @@ class Bus:
 
     # ------------------------------------------------------------ set-up
 
-    async def create(self) -> None:
-        """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`)."""
-        for config in streams():
+    async def create(self, replicas: int = 1) -> None:
+        """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`).
+
+        `replicas`: how many servers of a cluster keep each; 1, 3 or 5.
+        """
+        for config in (replace(config, num_replicas=replicas) for config in streams()):
             try:
                 await self.js.add_stream(config)
-            except APIError:
+            except APIError as error:
+                if error.err_code != NAME_IN_USE:
+                    raise
                 await self.js.update_stream(config)
         for bucket in BUCKETS:
-            await self._create_bucket(bucket)
-        await self.js.create_object_store(PROGRAMS, config=ObjectStoreConfig(max_bytes=GIB))
+            await self._create_bucket(bucket, replicas)
+        await self.js.create_object_store(PROGRAMS, config=ObjectStoreConfig(max_bytes=GIB, replicas=replicas))
 
-    async def _create_bucket(self, bucket: str) -> None:
+    async def _create_bucket(self, bucket: str, replicas: int) -> None:
         """One that an earlier version made gives no entries by their keys yet."""
         try:
-            await self.js.create_key_value(KeyValueConfig(bucket=bucket, direct=True))
+            await self.js.create_key_value(KeyValueConfig(bucket=bucket, direct=True, replicas=replicas))
         except APIError:
             there = (await self.js.stream_info(f"KV_{bucket}")).config
-            await self.js.update_stream(replace(there, allow_direct=True))
+            await self.js.update_stream(replace(there, allow_direct=True, num_replicas=replicas))
 
     async def verify(self) -> None:
         """Raise `NotFoundError` unless the streams are there; a service never makes them itself.

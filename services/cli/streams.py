@@ -14,6 +14,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     said = "create: make them, or bring them up to date; verify: fail unless they are there"
     parser.add_argument("what", choices=("create", "verify"), help=said)
+    kept = "how many servers of a cluster keep each stream (default: 1)"
+    parser.add_argument("--replicas", type=int, choices=(1, 3, 5), default=1, help=kept)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def create(bus: Bus, args: argparse.Namespace) -> int:
-    await bus.create()
+    await bus.create(args.replicas)
     return _show("made")
 
 

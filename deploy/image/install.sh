@@ -1,0 +1,30 @@
+#!/bin/sh
+# Install the packages of an image into a clean folder: install.sh control-plane|trainer FOLDER
+#
+# They are those that the list beside this script names, in the versions and with the hashes of constraints.txt. The
+# Dockerfile runs this in a folder laid out as the repository is, and so do the tests, without a builder.
+set -eu
+target=$1
+folder=$2
+lists=$(dirname "$0")
+
+# The blocks of constraints.txt (`name==version`, then its hashes, indented) whose name is in the list.
+awk 'NR == FNR { wanted[$1]; next } /^[^ ]/ { split($1, pin, "=="); take = pin[1] in wanted } take' \
+    "$lists/$target.txt" "$lists/../../constraints.txt" > "$folder.pins"
+python -m pip install --quiet --disable-pip-version-check --root-user-action ignore \
+    --require-hashes --no-deps --no-compile --target "$folder" -r "$folder.pins"
+rm "$folder.pins"
+
+if [ "$target" = trainer ]; then
+    python -S "$lists/compile.py" "$folder" tensorflow keras tensorflow.python.distribute.parameter_server_strategy_v2
+    exit
+fi
+
+# What no service runs: what packages bring to be tested, compiled or type-checked against, and of the Kubernetes client
+# all but the core group (Weir sends the few other calls as plain requests) and version 1. Together 55 MB. (A trainer
+# runs strangers' programs, which may use anything.)
+cd "$folder"
+find . -type d \( -name tests -o -path ./numpy/f2py -o -path ./numpy/distutils \) -prune -exec rm -r {} +
+find . -type f \( -name '*.pyi' -o -name '*.h' -o -name '*.a' -o -name '*.c' -o -name '*.pyx' -o -name '*.pxd' \) -delete
+find kubernetes -path '*/client/api/*_api.py' ! -name core_v1_api.py -delete
+find kubernetes -path '*/client/models/*' \( -name 'v[0-9]*alpha*' -o -name 'v[0-9]*beta*' -o -name 'v[2-9]*' \) -delete

@@ -1,0 +1,202 @@
+"""Both images are built in clean folders by the Dockerfile's own steps, and run with nothing else to import from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from services.local.node_spec import NodeSpec
+from services.local.service import Cluster, local_cluster
+from shared.bus import Bus, Heard
+from shared.messages import CapacityChanged, JobRejected, Message, TaskReady
+from tests.deploy.dockerfile import Builder, Stage, steps
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "deploy/Dockerfile"
+CONTROL_PLANE_BYTES = 120e6
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 6e9
+WITHIN_S = 60.0
+EVERYTHING = """
+import importlib, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for found in pkgutil.walk_packages(package.__path__, name + "."):
+        if not found.name.endswith("__main__") and ".tests" not in found.name:
+            importlib.import_module(found.name)
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.fixture(scope="module")
+def builder() -> Iterator[Builder]:
+    """In memory where there is room, and removed at once: the trainer's packages are 2 GB."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if roomy(MEMORY) else None) as folder:
+        yield Builder(DOCKERFILE, ROOT, Path(folder))
+
+
+@pytest.fixture(scope="module")
+def control_plane(builder: Builder) -> Stage:
+    return builder.build("control-plane")
+
+
+def roomy(folder: Path) -> bool:
+    return folder.is_dir() and shutil.disk_usage(folder).free > ROOM_BYTES
+
+
+def command(image: Stage, *words: str) -> tuple[list[str], dict[str, str]]:
+    """The image's Python without this one's packages (-S), and the image's environment."""
+    paths = os.pathsep.join(str(image.here(path)) for path in image.environ["PYTHONPATH"].split(":"))
+    home = {"HOME": str(image.here()), "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    return [sys.executable, "-S", *words], {**image.environ, **home, "PATH": os.environ["PATH"]}
+
+
+def imported(image: Stage, *packages: str) -> set[str]:
+    """Import every module of these; returns which top-level packages that took."""
+    words, environ = command(image, "-c", EVERYTHING, *packages)
+    done = subprocess.run(words, env=environ, cwd=image.here(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return set(done.stdout.split())
+
+
+@asynccontextmanager
+async def running(image: Stage, log: Path, *words: str, **settings: str) -> AsyncIterator[Path]:
+    """What a pod would run; yields its log."""
+    line, environ = command(image, "-m", *words)
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            *line, env={**environ, **settings}, cwd=image.here(), stdout=output, stderr=output
+        )
+    try:
+        yield log
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), WITHIN_S)
+
+
+async def first(bus: Bus, kind: type[Message]) -> Message:
+    heard: asyncio.Queue[Message] = asyncio.Queue()
+
+    async def on_heard(fact: Heard) -> None:
+        heard.put_nowait(fact.message)
+
+    await bus.follow([kind], on_heard, {})
+    return await asyncio.wait_for(heard.get(), WITHIN_S)
+
+
+# ---------------------------------------------------------------- the file
+
+
+def test_each_list_is_what_the_extra_needs() -> None:
+    """The packages that the project's extra asks for, and all that these ask for."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for target in ("control-plane", "trainer"):
+        asked = [*project["dependencies"], *project["optional-dependencies"][target]]
+        assert set((ROOT / f"deploy/image/{target}.txt").read_text().split()) == closure(asked)
+
+
+def closure(asked: list[str]) -> set[str]:
+    found, todo = set[str](), [Requirement(line) for line in asked]
+    while todo:
+        name = re.sub("[-_.]+", "-", todo.pop().name).lower()
+        more = [Requirement(line) for line in requires(name) or ()] if name not in found else []
+        found.add(name)
+        todo += [one for one in more if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_base_images_are_pinned_by_version(builder: Builder, control_plane: Stage) -> None:
+    assert len(builder.images) == 1
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", builder.images.pop())
+
+
+def test_the_images_python_is_one_that_the_project_allows_and_is_tested_with(builder: Builder) -> None:
+    minor = re.search(r"python:(3\.\d+)\.", dict(steps(DOCKERFILE.read_text()))["ARG"])
+    assert minor and minor[1] == "{}.{}".format(*sys.version_info)
+
+
+# ---------------------------------------------------------------- the control plane
+
+
+def test_the_control_plane_has_all_that_it_imports_and_no_tensorflow(control_plane: Stage) -> None:
+    taken = imported(control_plane, *(f"services.{name}" for name in ("monitor", "allocator", "launcher", "cli")))
+
+    assert {"kubernetes", "nats", "numpy", "rich"} <= taken
+    assert taken & {"tensorflow", "keras"} == set()
+    assert not (control_plane.here("packages") / "tensorflow").exists()
+
+
+def test_the_control_plane_is_small(control_plane: Stage) -> None:
+    """As `du` counts, in whole blocks."""
+    files = [path.stat() for path in control_plane.here().rglob("*")]
+
+    assert sum(512 * one.st_blocks for one in files) <= CONTROL_PLANE_BYTES
+
+
+def test_both_images_run_as_nobody(control_plane: Stage) -> None:
+    users = [rest for word, rest in steps(DOCKERFILE.read_text()) if word == "USER"]
+
+    assert control_plane.user == "65532:65532" and users == ["65532:65532"]
+
+
+async def test_the_services_of_the_image_work(
+    control_plane: Stage, nats_url: str, bus: Bus, cluster: Cluster, tmp_path: Path
+) -> None:
+    told = {"WEIR_NATS_URL": nats_url, "WEIR_MONITOR_KUBE_URL": cluster.url, "WEIR_LAUNCHER_KUBE_URL": cluster.url}
+    async with (
+        running(control_plane, tmp_path / "monitor", "services.monitor", **told),
+        running(control_plane, tmp_path / "allocator", "services.allocator", **told),
+        running(control_plane, tmp_path / "launcher", "services.launcher", **told) as log,
+    ):
+        capacity = await first(bus, CapacityChanged)
+        await bus.js.publish("weir.job.requested.default.nothing", b"{}")
+        answer = await first(bus, JobRejected)
+        async with asyncio.timeout(WITHIN_S):
+            while "Awake" not in log.read_text():
+                await asyncio.sleep(0.05)
+    assert isinstance(capacity, CapacityChanged) and capacity.node == "node"
+    assert isinstance(answer, JobRejected)
+
+
+async def test_the_setup_command_of_the_image_makes_the_streams(control_plane: Stage, nats_url: str) -> None:
+    words, environ = command(control_plane, "-m", "services", "streams", "create", "--nats", nats_url)
+    process = await asyncio.create_subprocess_exec(*words, env=environ, cwd=control_plane.here())
+
+    assert await asyncio.wait_for(process.wait(), WITHIN_S) == 0
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with local_cluster([NodeSpec(name="node", cpu=4, memory_gib=8)], tmp_path / "cluster") as made:
+        yield made
+
+
+# ---------------------------------------------------------------- the trainer
+
+
+async def test_a_task_of_the_trainer_image_stands_ready(
+    builder: Builder, nats_url: str, bus: Bus, tmp_path: Path
+) -> None:
+    image = builder.build("trainer")
+    task = {"JOB": "digits", "UID": "1", "POD": "digits-ps-0", "POD_UID": "u", "ROLE": "ps", "SERIAL": "0"}
+    where = {"PORTS": "0,0", "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    settings = {f"WEIR_TRAINER_{name}": value for name, value in {**task, **where}.items()}
+
+    taken = imported(image, "services.trainer", "shared", "sklearn.datasets")
+    assert {"tensorflow", "keras", "nats"} <= taken and "kubernetes" not in taken
+    assert image.command == ("python", "-m", "services.trainer")
+    async with running(image, tmp_path / "log", "services.trainer", WEIR_NATS_URL=nats_url, **settings):
+        ready = await first(bus, TaskReady)
+    assert isinstance(ready, TaskReady) and ready.pod == "digits-ps-0"

@@ -20,7 +20,7 @@ from shared.bus import Bus
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how fast examples are made is the machine's affair, not the test's
 
-LONGEST = ("tests/flow/", "tests/trainer/test_training.py", "tests/trainer/", "tests/local/")
+LONGEST = ("tests/flow/", "tests/deploy/test_image", "tests/trainer/test_training", "tests/trainer/", "tests/local/")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -16,15 +16,17 @@ python -m pip install --quiet --disable-pip-version-check --root-user-action ign
 rm "$folder.pins"
 
 if [ "$target" = trainer ]; then
-    python -S "$lists/compile.py" "$folder" tensorflow keras tensorflow.python.distribute.parameter_server_strategy_v2
+    parameter_server=tensorflow.python.distribute.parameter_server_strategy_v2
+    python -S "$lists/compile.py" "$folder" tensorflow keras "$parameter_server" sklearn.datasets
     exit
 fi
 
-# What no service runs: what packages bring to be tested, compiled or type-checked against, and of the Kubernetes client
-# all but the core group (Weir sends the few other calls as plain requests) and version 1. Together 55 MB. (A trainer
-# runs strangers' programs, which may use anything.)
+# What no service runs: what packages bring to be tested, compiled or type-checked against; of the Kubernetes client all
+# but version 1 of the core group, through which `weir logs` asks (services send plain requests); colours for every
+# language but Python. Together 70 MB. (A trainer runs strangers' programs, which may use anything.)
 cd "$folder"
 find . -type d \( -name tests -o -path ./numpy/f2py -o -path ./numpy/distutils \) -prune -exec rm -r {} +
 find . -type f \( -name '*.pyi' -o -name '*.h' -o -name '*.a' -o -name '*.c' -o -name '*.pyx' -o -name '*.pxd' \) -delete
-find kubernetes -path '*/client/api/*_api.py' ! -name core_v1_api.py -delete
+find kubernetes -path '*/client/api/*_api.py' ! -path kubernetes/client/api/core_v1_api.py -delete
 find kubernetes -path '*/client/models/*' \( -name 'v[0-9]*alpha*' -o -name 'v[0-9]*beta*' -o -name 'v[2-9]*' \) -delete
+find pygments/lexers -name '*.py' ! -name __init__.py ! -name _mapping.py ! -name python.py -delete

@@ -131,7 +131,8 @@ def test_the_images_python_is_one_that_the_project_allows_and_is_tested_with(bui
 
 
 def test_the_control_plane_has_all_that_it_imports_and_no_tensorflow(control_plane: Stage) -> None:
-    taken = imported(control_plane, *(f"services.{name}" for name in ("monitor", "allocator", "launcher", "cli")))
+    parts = (f"services.{name}" for name in ("monitor", "allocator", "launcher", "cli"))
+    taken = imported(control_plane, "shared", *parts)
 
     assert {"kubernetes", "nats", "numpy", "rich"} <= taken
     assert taken & {"tensorflow", "keras"} == set()
@@ -194,7 +195,7 @@ async def test_a_task_of_the_trainer_image_stands_ready(
     where = {"PORTS": "0,0", "CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
     settings = {f"WEIR_TRAINER_{name}": value for name, value in {**task, **where}.items()}
 
-    taken = imported(image, "services.trainer", "shared", "sklearn.datasets")
+    taken = imported(image, "services.trainer", "sklearn.datasets")
     assert {"tensorflow", "keras", "nats"} <= taken and "kubernetes" not in taken
     assert image.command == ("python", "-m", "services.trainer")
     async with running(image, tmp_path / "log", "services.trainer", WEIR_NATS_URL=nats_url, **settings):

@@ -1,0 +1,90 @@
+"""nats-servers with the configuration that deploy/ renders, in folders and on ports of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import yaml
+
+from services.__main__ import weir
+from tests.conftest import _program
+from tests.deploy.rendered import DEPLOY, KUBECTL, named
+
+OPENSSL = shutil.which("openssl")
+NEW_CERTIFICATE = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2"
+Secrets = dict[str, dict[str, str]]
+"""By name and key."""
+
+
+def secrets_in(folder: Path) -> Secrets:
+    """Those that the README's first two commands make, in a folder like deploy/."""
+    for part in ("namespace", "credentials"):
+        shutil.copytree(DEPLOY / part, folder / part, ignore=shutil.ignore_patterns("*.creds", "*.json", "*.conf"))
+    here = str(folder / "credentials")
+    assert weir(["credentials", here]) == 0
+    done = subprocess.run([str(KUBECTL), "kustomize", here], capture_output=True, text=True, check=True, timeout=30)
+    made = [body for body in yaml.safe_load_all(done.stdout) if body["kind"] == "Secret"]
+    return {b["metadata"]["name"]: {k: b64decode(v).decode() for k, v in b["data"].items()} for b in made}
+
+
+def written(name: str, folder: Path, secrets: Secrets, **instead: str) -> Path:
+    """The server's configuration files of a rendering, with other paths and ports than in its pod."""
+    folder.mkdir(parents=True, exist_ok=True)
+    places = {"/etc/nats-tls": str(folder), "/data": str(folder / "data"), **instead}
+    for file, text in {**named(name, "ConfigMap", "weir-nats")["data"], **secrets["weir-nats-server"]}.items():
+        for told, here in places.items():
+            text = text.replace(told, here)
+        (folder / file).write_text(text)
+    return folder / "nats.conf"
+
+
+def certificate(folder: Path) -> None:
+    """One for all: it signs itself, so it is its own authority."""
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")]
+    subprocess.run([str(OPENSSL), *NEW_CERTIFICATE.split(), *names, *files], check=True, capture_output=True)
+    shutil.copy(folder / "tls.crt", folder / "ca.crt")
+
+
+def is_taken(config: Path) -> str:
+    """What the server has against a configuration; empty: nothing."""
+    environ = {**os.environ, "POD_NAME": "weir-nats-0"}
+    words = [_program(), "-c", str(config), "-t"]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=30)
+    return done.stderr if done.returncode else ""
+
+
+def version() -> str:
+    said = subprocess.run([_program(), "--version"], capture_output=True, text=True, check=True, timeout=30)
+    return said.stdout.split("v")[-1].strip()
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@asynccontextmanager
+async def running(config: Path, pod: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    environ, quiet = {**os.environ, "POD_NAME": pod}, asyncio.subprocess.DEVNULL
+    words = [_program(), "-c", str(config)]
+    process = await asyncio.create_subprocess_exec(*words, env=environ, stdout=quiet, stderr=quiet)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

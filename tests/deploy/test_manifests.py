@@ -1,0 +1,213 @@
+"""What deploy/ renders to: valid for the current Kubernetes, safe, and in agreement with itself and with the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes
+import kubernetes_validate
+import pytest
+import yaml
+
+from services.__main__ import parser
+from services.allocator.service import Settings as AllocatorSettings
+from services.launcher.labels import job_labels
+from services.launcher.settings import Settings as LauncherSettings
+from services.monitor.service import Settings as MonitorSettings
+from shared import config
+from shared.config import Common
+from tests.deploy import cert_manager
+from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, needs_kubectl, of, rendered, secrets, templates
+from tests.deploy.restricted import violations
+
+pytestmark = [needs_kubectl, pytest.mark.parametrize("name", RENDERINGS)]
+
+CURRENT = "1." + kubernetes.__version__.split(".")[0]
+"""The minor version of Kubernetes that the client in constraints.txt was made for."""
+SETTINGS: dict[str, type[Common]] = {
+    "weir-monitor": MonitorSettings,
+    "weir-allocator": AllocatorSettings,
+    "weir-launcher": LauncherSettings,
+    "weir-setup": Common,
+}
+CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+ASK_THE_API = {"weir-monitor", "weir-launcher"}
+BUS_CLIENT = ("weir.dev/bus", "client")
+
+
+def credentials() -> dict[str, list[str]]:
+    """Secrets that deploy/credentials makes, with their keys."""
+    made = yaml.safe_load((DEPLOY / "credentials/kustomization.yaml").read_text())["secretGenerator"]
+    return {secret["name"]: [file.partition("=")[0] for file in secret["files"]] for secret in made}
+
+
+def labels_of(body: dict[str, Any]) -> set[tuple[str, str]]:
+    return set(body["metadata"].get("labels", {}).items())
+
+
+def test_every_object_is_valid(name: str) -> None:
+    """Strictly: a field that the schema does not know is wrong."""
+    assert CURRENT in {kubernetes_validate.utils.major_minor(v) for v in kubernetes_validate.utils.all_versions()}
+    for body in rendered(name):
+        if body["apiVersion"].startswith("cert-manager.io/"):
+            cert_manager.validate(body)
+        else:
+            assert kubernetes_validate.validate(body, CURRENT, strict=True) == CURRENT
+
+
+def test_every_pod_is_admitted_as_restricted_and_can_write_to_its_tmp_only(name: str) -> None:
+    for template in templates(name).values():
+        spec = template["spec"]
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert violations(spec) == []
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"]
+            writable = {m["mountPath"]: m["name"] for m in container["volumeMounts"] if not m.get("readOnly")}
+            assert "emptyDir" in volumes[writable.pop("/tmp")]
+            assert set(writable) <= {"/data"}
+
+
+def test_every_container_says_what_it_needs(name: str) -> None:
+    for template in templates(name).values():
+        for container in template["spec"]["containers"]:
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_a_token_is_mounted_only_where_somebody_asks_the_api(name: str) -> None:
+    accounts = {body["metadata"]["name"]: body for body in of(name, "ServiceAccount")}
+    for pod, template in templates(name).items():
+        assert template["spec"]["automountServiceAccountToken"] is (pod in ASK_THE_API)
+        account = template["spec"].get("serviceAccountName")
+        assert account == (pod if pod in accounts else None)
+    assert {body["automountServiceAccountToken"] for body in accounts.values()} == {False}
+
+
+def test_every_image_has_its_version_and_the_launchers_is_that_of_the_overlay(name: str) -> None:
+    used = {c["image"] for t in templates(name).values() for c in t["spec"]["containers"]}
+    used.add(environ(name, "weir-launcher")["WEIR_LAUNCHER_IMAGE"])
+    assert {image.rpartition(":")[0] for image in used} == {"weir", "weir-trainer", "nats"}
+    assert len(used) == 3 and not any(image.endswith(":latest") for image in used)
+
+
+def test_the_settings_are_those_that_the_services_know(name: str) -> None:
+    assert set(SETTINGS) == set(templates(name)) - {"weir-nats"}
+    for pod, kind in SETTINGS.items():
+        given = {k: v for k, v in environ(name, pod).items() if k.startswith("WEIR_")}
+        service = pod.removeprefix("weir-")
+        loaded = config.load(kind, service, given)
+        prefixes = (f"WEIR_{service.upper()}_", "WEIR_")
+        fields = {min((k.removeprefix(p) for p in prefixes), key=len).lower() for k in given}
+        assert fields <= set(loaded.__struct_fields__)
+
+
+def test_the_setup_job_runs_a_command_that_there_is(name: str) -> None:
+    (container,) = templates(name)["weir-setup"]["spec"]["containers"]
+    module, *words = container["args"]
+    asked = parser(words[0]).parse_args(words)
+    assert (module, asked.command, asked.what) == ("services", "streams", "create")
+    assert asked.replicas == named(name, "StatefulSet", "weir-nats")["spec"]["replicas"]
+
+
+def test_no_rule_has_a_wildcard(name: str) -> None:
+    roles = of(name, "ClusterRole", "Role")
+    assert roles
+    for rule in (rule for role in roles for rule in role["rules"]):
+        assert not {"*"} & {word for words in rule.values() for word in words}
+
+
+def test_every_namespace_of_jobs_lets_the_launcher_in_and_has_a_claim(name: str) -> None:
+    spaces = environ(name, "weir-launcher")["WEIR_JOB_NAMESPACES"].split(",")
+    claim = environ(name, "weir-launcher")["WEIR_LAUNCHER_CHECKPOINT_CLAIM"]
+    assert environ(name, "weir-allocator")["WEIR_JOB_NAMESPACES"].split(",") == spaces
+    assert sorted(b["metadata"]["namespace"] for b in of(name, "RoleBinding")) == sorted(spaces)
+    claims = [b for b in of(name, "PersistentVolumeClaim") if b["metadata"]["name"] == claim]
+    assert sorted(b["metadata"]["namespace"] for b in claims) == sorted(spaces)
+
+
+def test_every_binding_binds_a_role_to_an_account_that_is_there(name: str) -> None:
+    roles = {body["metadata"]["name"] for body in of(name, "ClusterRole")}
+    accounts = {(body["metadata"]["namespace"], body["metadata"]["name"]) for body in of(name, "ServiceAccount")}
+    bindings = of(name, "RoleBinding", "ClusterRoleBinding")
+    assert {body["roleRef"]["name"] for body in bindings} == roles
+    for subject in (subject for body in bindings for subject in body["subjects"]):
+        assert (subject["namespace"], subject["name"]) in accounts
+
+
+def test_everything_has_its_namespace_and_weirs_own_is_made(name: str) -> None:
+    spaces = {body["metadata"].get("namespace") for body in rendered(name) if body["kind"] not in CLUSTER_WIDE}
+    made = {body["metadata"]["name"] for body in of(name, "Namespace")}
+    assert spaces - {"default"} == made and "weir-system" in made
+    for body in of(name, "Namespace"):
+        assert ("pod-security.kubernetes.io/enforce", "restricted") in labels_of(body)
+
+
+def test_every_selector_chooses_somebody(name: str) -> None:
+    pods = [labels_of(template) for template in templates(name).values()]
+    chosen = [body["spec"]["selector"] for body in of(name, "Service")]
+    chosen += [body["spec"]["selector"]["matchLabels"] for body in of(name, "Deployment", "StatefulSet")]
+    chosen += [body["spec"]["selector"]["matchLabels"] for body in of(name, "PodDisruptionBudget")]
+    chosen += [body["spec"]["podSelector"].get("matchLabels", {}) for body in of(name, "NetworkPolicy")]
+    for spread in (s for t in templates(name).values() for s in t["spec"].get("topologySpreadConstraints", ())):
+        chosen.append(spread["labelSelector"]["matchLabels"])
+    for labels in chosen:
+        assert any(set(labels.items()) <= pod for pod in pods), labels
+
+
+def test_the_bus_is_reached_by_those_who_speak_on_it(name: str) -> None:
+    """By services here, and by the pods that the launcher makes, wherever they run."""
+    pods = [labels_of(template) for template in templates(name).values()]
+    pods.append(set(job_labels("digits", 1).items()))
+    for policy in of(name, "NetworkPolicy"):
+        for side in (*policy["spec"].get("ingress", ()), *policy["spec"].get("egress", ())):
+            for peer in (*side.get("from", ()), *side.get("to", ())):
+                wanted = set(peer.get("podSelector", {}).get("matchLabels", {}).items())
+                assert any(wanted <= pod for pod in pods), wanted
+    clients = {pod for pod, template in templates(name).items() if BUS_CLIENT in labels_of(template)}
+    assert clients == set(SETTINGS)
+
+
+def test_every_secret_that_is_mounted_is_made_by_one_of_the_commands(name: str) -> None:
+    """By `kubectl apply -k deploy/credentials`, or by cert-manager."""
+    made = {(secret, key) for secret, keys in credentials().items() for key in ("", *keys)}
+    issued = {body["spec"]["secretName"] for body in of(name, "Certificate")}
+    mounted = {one for template in templates(name).values() for one in secrets(template["spec"])}
+    assert {one for one in mounted if one[0] not in issued} <= made
+    assert {secret for secret, _ in mounted} - issued == set(credentials())
+
+
+def test_every_pod_mounts_the_credentials_that_its_settings_name(name: str) -> None:
+    for pod, template in templates(name).items():
+        if pod != "weir-nats":
+            (container,) = template["spec"]["containers"]
+            places = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
+            folder, _, key = environ(name, pod)["WEIR_NATS_CREDENTIALS"].rpartition("/")
+            (volume,) = (v for v in template["spec"]["volumes"] if v["name"] == places[folder])
+            assert volume["secret"]["secretName"] == pod.replace("weir-", "weir-nats-")
+            assert key in credentials()[volume["secret"]["secretName"]]
+
+
+def test_what_nobody_needs_is_not_open(name: str) -> None:
+    """Nothing is reached from outside of the cluster."""
+    assert {body["spec"].get("type", "ClusterIP") for body in of(name, "Service")} == {"ClusterIP"}
+    assert of(name, "Ingress") == []
+
+
+def test_a_kustomization_is_of_the_current_kind(name: str) -> None:
+    """What kustomize reads it as; fields that it does not know, or has given up, it tells (`rendered`)."""
+    for file in DEPLOY.rglob("kustomization.yaml"):
+        body = yaml.safe_load(file.read_text())
+        kind = "Component" if "components" in file.parts else "Kustomization"
+        version = {"Component": "v1alpha1", "Kustomization": "v1beta1"}[kind]
+        assert (body["kind"], body["apiVersion"]) == (kind, f"kustomize.config.k8s.io/{version}")
+
+
+@pytest.mark.parametrize("overlay", ["dev", "production"])
+def test_images_are_named_once(name: str, overlay: str) -> None:
+    text = (DEPLOY / "overlays" / overlay / "kustomization.yaml").read_text()
+    named_here = [image["name"] for image in yaml.safe_load(text)["images"]]
+    assert sorted(named_here) == ["weir", "weir-trainer"]
+    for file in Path(DEPLOY).rglob("*.yaml"):
+        assert not re.search(r"image: *(weir|weir-trainer)[:@]", file.read_text())

@@ -1,0 +1,112 @@
+"""nats-server takes the configuration and the credentials that deploy/ renders; three keep what one of them loses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+from nats.errors import Error as NatsError
+
+from services.__main__ import weir
+from shared import bus as wire
+from shared import keyring
+from shared.messages import JobFinished
+from tests.deploy.rendered import RENDERINGS, needs_kubectl, templates
+from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, is_taken, running, version, written
+
+pytestmark = needs_kubectl
+SERVERS, WITHIN_S = 3, 30
+
+
+@pytest.mark.parametrize("name", RENDERINGS)
+def test_the_server_takes_its_configuration(name: str, secrets: Secrets, tmp_path: Path) -> None:
+    if "tls" in name:
+        if OPENSSL is None:
+            pytest.skip("no openssl here")
+        certificate(tmp_path)
+
+    assert is_taken(written(name, tmp_path, secrets)) == ""
+
+
+def test_the_key_from_which_all_are_made_stays_outside(secrets: Secrets, tmp_path: Path) -> None:
+    """And the launcher alone may sign for jobs."""
+    root = (tmp_path / "credentials" / keyring.KEYS).read_text()
+
+    assert {name for name, files in secrets.items() for text in files.values() if text == root} == set()
+    assert {name for name, files in secrets.items() if keyring.JOBS in files} == {"weir-nats-launcher"}
+
+
+def test_the_server_is_the_one_that_is_tested() -> None:
+    """The image's version is that of the server in constraints.txt."""
+    (container,) = templates("production")["weir-nats"]["spec"]["containers"]
+
+    assert container["image"] == f"nats:{version()}"
+
+
+# ---------------------------------------------------------------- three servers
+
+
+class Three:
+    """The servers of production, each on ports of its own; `url` is the second's."""
+
+    def __init__(self, folder: Path, secrets: Secrets) -> None:
+        self.folder, self.secrets = folder, secrets
+        self.clients, self.routes = free_ports(SERVERS), free_ports(SERVERS)
+        self.url = f"nats://127.0.0.1:{self.clients[1]}"
+
+    def config(self, number: int) -> Path:
+        others = {f"weir-nats-{i}.weir-nats.weir-system.svc:6222": f"127.0.0.1:{p}" for i, p in enumerate(self.routes)}
+        own = {
+            "port: 4222": f"listen: 127.0.0.1:{self.clients[number]}",
+            "port: 6222": f"listen: 127.0.0.1:{self.routes[number]}",
+            "http: 8222": "",
+        }
+        return written("production", self.folder / str(number), self.secrets, **others, **own)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[list[asyncio.subprocess.Process]]:
+        async with AsyncExitStack() as stack:
+            pods = [(self.config(i), f"weir-nats-{i}") for i in range(SERVERS)]
+            yield [await stack.enter_async_context(running(*pod)) for pod in pods]
+
+
+async def made(url: str, *replicas: str) -> None:
+    """As the Job does, which is repeated until it succeeds."""
+    async with asyncio.timeout(WITHIN_S):
+        while await asyncio.to_thread(weir, ["streams", "create", "--nats", url, "--replicas", *replicas]):
+            await asyncio.sleep(0.2)
+
+
+async def stored(bus: wire.Bus) -> int:
+    try:
+        info = await bus.js.stream_info(wire.streams()[0].name)
+    except NatsError:
+        return 0
+    assert info.config.num_replicas == SERVERS
+    return info.state.messages
+
+
+async def test_two_of_three_servers_go_on_with_every_stream(
+    secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    three = Three(tmp_path, secrets)
+    monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "credentials/setup.creds"))
+    async with three.running() as servers:
+        await made(three.url, "3")
+        bus = await wire.connect(three.url, "allocator", secrets["weir-nats-allocator"]["nats.creds"])
+        await bus.publish(JobFinished(job="one", uid=1, outcome="cancelled"))
+        servers[0].kill()
+        async with asyncio.timeout(WITHIN_S):
+            assert await bus.publish(JobFinished(job="two", uid=2, outcome="cancelled")) == 2
+            while (await stored(bus)) != 2:
+                await asyncio.sleep(0.05)
+        await bus.close()
+
+
+async def test_one_server_refuses_to_keep_what_three_should(nats_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = await asyncio.to_thread(weir, ["streams", "create", "--nats", nats_url, "--replicas", "3"])
+
+    assert code != 0 and "replicas" in capsys.readouterr().err

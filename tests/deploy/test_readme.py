@@ -1,0 +1,42 @@
+"""deploy/README.md names folders that there are, and commands that there are."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from services.__main__ import COMMANDS
+from tests.deploy.rendered import COMPONENTS
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "deploy/README.md"]
+MADE = (".creds", "ca.crt", "/team-a")
+"""Ends of what is made by the commands themselves."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=["README", "deploy"])
+def test_every_folder_and_file_of_deploy_that_is_named_is_there(page: Path) -> None:
+    paths = {path.rstrip("/.") for path in re.findall(r"(?<![\w/])deploy/[\w./-]+", page.read_text())}
+    assert paths
+    assert {path for path in paths if not (ROOT / path).exists() and not path.endswith(MADE)} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=["README", "deploy"])
+def test_every_command_of_weir_that_is_typed_is_one(page: Path) -> None:
+    typed = set(re.findall(r"^    weir ([a-z]+)", page.read_text(), re.MULTILINE))
+    assert typed
+    assert typed <= set(COMMANDS)
+
+
+def test_every_component_has_its_three_commands() -> None:
+    text = (ROOT / "deploy/README.md").read_text()
+    for component in COMPONENTS:
+        block = re.search(rf"\*\*{component}\*\*.*?\n\n((    [^\n]*\n)+)", text, re.DOTALL)
+        assert block and len(block[1].splitlines()) == 3, component
+
+
+def test_what_belongs_to_nobody_else_is_not_committed() -> None:
+    ignored = (ROOT / "deploy/credentials/.gitignore").read_text().split()
+    assert ignored == ["*", "!.gitignore", "!kustomization.yaml"]

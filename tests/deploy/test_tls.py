@@ -1,0 +1,42 @@
+"""Where the bus speaks TLS, who knows its authority is let in."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import pytest
+from nats.errors import Error as NatsError
+
+from shared import bus as wire
+from shared.client import dial
+from tests.deploy.rendered import needs_kubectl
+from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, running, written
+
+pytestmark = [needs_kubectl, pytest.mark.skipif(OPENSSL is None, reason="no openssl here")]
+WITHIN_S = 30
+
+
+async def test_the_authority_is_a_file_to_services_and_text_to_trainers(secrets: Secrets, tmp_path: Path) -> None:
+    certificate(tmp_path)
+    (port,) = free_ports(1)
+    here = {"port: 4222": f"listen: 127.0.0.1:{port}", "http: 8222": ""}
+    url, credentials = f"tls://127.0.0.1:{port}", secrets["weir-nats-setup"]["nats.creds"]
+    async with running(written("dev+tls", tmp_path, secrets, **here), "weir-nats-0"):
+        for ca in (str(tmp_path / "ca.crt"), (tmp_path / "ca.crt").read_text()):
+            bus = await asyncio.wait_for(wire.connect(url, "setup", credentials, ca), WITHIN_S)
+            await streams_made(bus)
+            await bus.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await dial(url, credentials, allow_reconnect=False)
+
+
+async def streams_made(bus: wire.Bus) -> None:
+    """JetStream may take a moment."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            try:
+                return await bus.create()
+            except NatsError:
+                await asyncio.sleep(0.05)

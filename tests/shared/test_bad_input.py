@@ -14,7 +14,7 @@ from nats.js.errors import NotFoundError
 from shared import bus as wire
 from shared import subjects
 from shared.bus import Bus
-from shared.messages import MESSAGES, DeadLetter, GenerationAbandoned
+from shared.messages import MESSAGES, DeadLetter, GenerationAbandoned, TrainingResumed
 from tests.conftest import connected
 from tests.shared.ears import Ears
 from tests.shared.strange import DEEP, Poison, poison
@@ -32,12 +32,14 @@ class Listener:
         self.bus, self.ears, self.good = bus, Ears(), 0
 
     async def next_is_heard(self) -> None:
-        """Say something good, and wait until it is heard."""
+        """Say something good in each stream, for they are read one beside the other, and wait until it is heard."""
         self.good += 1
-        message = abandoned(job="good", generation=self.good)
-        await self.bus.publish(message)
+        order = abandoned(job="good", generation=self.good)
+        fact = TrainingResumed(job="good", uid=1, generation=self.good, step=1, samples=1)
+        await self.bus.publish(order)
+        await self.bus.publish(fact)
         async with asyncio.timeout(30):
-            while message.id() not in self.ears.ids[-3:]:
+            while not {order.id(), fact.id()} <= set(self.ears.ids[-4:]):
                 await asyncio.sleep(0.001)
 
     async def letter(self, stream: str, sequence: int) -> DeadLetter | None:
@@ -50,7 +52,7 @@ class Listener:
         return letter if (letter.stream, letter.sequence) == (stream, sequence) else None
 
     def has_heard(self, stream: str, sequence: int) -> bool:
-        return any((h.stream, h.sequence) == (stream, sequence) for h in self.ears.heard[-3:])
+        return any((h.stream, h.sequence) == (stream, sequence) for h in self.ears.heard[-4:])
 
 
 @pytest.fixture

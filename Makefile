@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon fuzz clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon fuzz test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,6 +25,10 @@ test: $(READY) ## every test, on real parts, two at a time
 
 fuzz: $(READY) ## 300,000 decisions in random worlds, every policy
 	FUZZ_DECISIONS=300000 $(BIN)/pytest tests/allocator/fuzz
+
+test-cluster: $(if $(KUBECONFIG),$(READY)) ## deploy on a real Kubernetes, try it, take it away: KUBECONFIG=FILE
+	@test -n "$(KUBECONFIG)" || { echo "Which cluster? make test-cluster KUBECONFIG=FILE (and OVERLAY, WEIR_IMAGE, WEIR_TRAINER_IMAGE)"; exit 2; }
+	WEIR_TEST_CLUSTER=1 $(BIN)/pytest -x --durations 0 tests/cluster
 
 lint: $(READY) ## ruff and mypy --strict
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

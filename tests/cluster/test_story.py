@@ -1,0 +1,141 @@
+"""The main story on somebody's Kubernetes: strangers leave, jobs grow and shrink, a node is drained, tasks are resized.
+
+In the order of the file: `first` lives through the first two tests. Strangers leave room for `MOST` on one node and for
+nothing elsewhere, so that the story is the same on a cluster of any size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.quantities import whole
+from tests.cluster import strangers
+from tests.cluster.cluster import Body, Cluster, Job
+
+FIRST = {"chief": 0.3, "ps": 0.2, "worker": 0.4}  # cores of one task
+FLOOR, MOST = 0.9, 1.3  # cores of the first job with one worker, and with two
+URGENT = {"chief": 0.1, "ps": 0.1, "worker": 0.2}  # as much as one worker of the first
+FLUID = {"chief": 0.1, "ps": 0.1, "worker": 0.2}  # two jobs of this size leave half a core to be shared
+MEMORY = {"chief": 1.5, "ps": 1.0, "worker": 1.0}  # GiB of one task
+ROOM_GIB = 7.0  # of two jobs with one worker each; the first is alone when it has two
+FOREVER = 100_000  # epochs: until it is cancelled
+SEEN_S, STARTS_S, CHANGES_S = 120.0, 300.0, 240.0  # an image may have to be pulled
+ROUNDING = 0.01  # cores
+MADE = "pods,services,networkpolicies,secrets"
+
+
+def asked(job: str, cpu: Mapping[str, float], workers: int = 1, **fields: Any) -> Body:
+    """A job of one ps and at least one worker that trains until it is cancelled."""
+    size = {role: {"cpu": cores, "memory_gib": MEMORY[role]} for role, cores in cpu.items()}
+    span = {"start": 1, "min": 1, "max": workers}
+    return {"job": job, "epochs": FOREVER, "batch": 128, "ps": 1, "workers": span, "resources": size, **fields}
+
+
+def sizes(cluster: Cluster, job: Job, generation: int) -> Counter[str]:
+    return Counter(task["role"] for task in tasks(cluster, job, generation))
+
+
+def tasks(cluster: Cluster, job: Job, generation: int) -> list[Body]:
+    """As they were last decided for a generation."""
+    told = [e.message for e in cluster.events(job) if e.fact == "allocation.decided"]
+    return [dict(t) for t in next(m for m in reversed(told) if m["generation"] == generation)["tasks"]]
+
+
+def trains(cluster: Cluster, job: Job, after: int = 0, timeout_s: float = CHANGES_S) -> int:
+    """The next generation, once it trains."""
+    resumed = cluster.until(job, "training.resumed", timeout_s, lambda m: m["generation"] > after)
+    return int(resumed["generation"])
+
+
+def checkpoints_are_everywhere(cluster: Cluster) -> bool:
+    """May several nodes write the claim? Where there is none, it is a folder of the one machine."""
+    claim = ("get", "pvc", "weir-checkpoints", "-n", cluster.namespace, "--ignore-not-found")
+    modes = cluster.kubectl(*claim, "-o", "jsonpath={.spec.accessModes}")
+    return not modes or "ReadWriteMany" in modes
+
+
+@pytest.fixture(scope="module")
+def home(cluster: Cluster) -> str:
+    """The node where there is room; strangers hold the rest of it, and of all others."""
+    known = set(cluster.kubectl("get", "nodes", "-o", "name").replace("node/", "").split())
+    seen = cluster.until_nodes(SEEN_S, lambda seen: known <= seen.keys())
+    nodes, memory = strangers.free(seen), strangers.free(seen, "memory_gib")
+    chosen = max((n for n in nodes if memory[n] >= ROOM_GIB), key=lambda name: nodes[name], default="")
+    assert nodes.get(chosen, 0.0) >= MOST, f"no node has {MOST} cores and {ROOM_GIB} GiB free: {nodes}, {memory}"
+    left = {name: MOST if name == chosen else 0.0 for name in nodes}
+    for number, (name, cpu) in enumerate(nodes.items()):
+        if cpu - left[name] > ROUNDING:
+            cluster.come(f"stranger-{number}", name, cpu - left[name])
+    cluster.until_nodes(SEEN_S, lambda seen: all(f <= left[n] + ROUNDING for n, f in strangers.free(seen).items()))
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def first(cluster: Cluster, home: str, digits: Path) -> Job:
+    """A job that has its floor, because the last stranger has the rest."""
+    cluster.come("last", home, MOST - FLOOR)
+    cluster.until_nodes(SEEN_S, lambda seen: strangers.free(seen).get(home, MOST) <= FLOOR + ROUNDING)
+    return cluster.submit(digits, **asked("cluster-first", FIRST, workers=2))
+
+
+def test_a_job_grows_when_a_stranger_leaves(cluster: Cluster, first: Job) -> None:
+    small = trains(cluster, first, timeout_s=STARTS_S)
+    assert sizes(cluster, first, small) == {"chief": 1, "ps": 1, "worker": 1}
+    cluster.leave("last")
+    assert sizes(cluster, first, trains(cluster, first, after=small))["worker"] == 2
+
+
+def test_it_shrinks_for_one_that_is_more_urgent_and_would_not_fit(cluster: Cluster, first: Job, digits: Path) -> None:
+    large = cluster.events(first)[-1].message["generation"]
+    urgent = cluster.submit(digits, **asked("cluster-urgent", URGENT, priority=10))
+    assert sizes(cluster, first, trains(cluster, first, after=large))["worker"] == 1
+    trains(cluster, urgent, timeout_s=STARTS_S)
+    cluster.cancel(urgent.name)
+    cluster.cancel(first.name)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_task_is_resized_in_place_and_goes_on(cluster: Cluster, digits: Path) -> None:
+    jobs = [cluster.submit(digits, **asked(f"cluster-fluid-{n}", FLUID, policy="flowcon")) for n in (1, 2)]
+    for job in jobs:
+        trains(cluster, job, timeout_s=STARTS_S)
+    updated = cluster.until(jobs[0], "task.updated", CHANGES_S)
+    pod = json.loads(cluster.kubectl("get", "pod", updated["pod"], "-n", cluster.namespace, "-o", "json"))
+    (container,) = pod["status"]["containerStatuses"]
+    made = json.loads(pod["metadata"]["annotations"]["weir.dev/resources"])
+    assert (pod["metadata"]["uid"], container["restartCount"]) == (updated["pod_uid"], 0)
+    assert whole("cpu", container["resources"]["requests"]["cpu"]) != round(made["cpu"] * 1000)
+    for job in jobs:
+        cluster.cancel(job.name)
+
+
+def test_training_goes_on_elsewhere_when_a_node_is_drained(cluster: Cluster, home: str, digits: Path) -> None:
+    if not checkpoints_are_everywhere(cluster):
+        pytest.skip("the volume of checkpoints is one node's: nothing can go on elsewhere")
+    cluster.leave()
+    nodes = strangers.free(cluster.until_nodes(SEEN_S, lambda seen: strangers.free(seen).get(home, 0.0) >= MOST))
+    if sum(cpu >= FLOOR for cpu in nodes.values()) < 2:
+        pytest.skip("there is no other node with room")
+    job = cluster.submit(digits, **asked("cluster-moves", FIRST, checkpoint={"every_s": 5}))
+    saved = cluster.until(job, "training.saved", STARTS_S)
+    node = next(task["node"] for task in tasks(cluster, job, saved["generation"]) if task["role"] == "worker")
+    cluster.drain(node, job)
+    resumed = cluster.until(job, "training.resumed", CHANGES_S, lambda m: m["generation"] > saved["generation"])
+    assert resumed["step"] >= saved["step"]
+    assert node not in {task["node"] for task in tasks(cluster, job, resumed["generation"])}
+
+
+def test_what_is_cancelled_leaves_nothing_behind(cluster: Cluster, digits: Path) -> None:
+    job = cluster.submit(digits, **asked("cluster-brief", FLUID))
+    trains(cluster, job, timeout_s=STARTS_S)
+    selected = (MADE, "-n", cluster.namespace, "-l", "app.kubernetes.io/managed-by=weir")
+    assert f"service/{job.name}" in cluster.kubectl("get", *selected, "-o", "name")
+    cluster.cancel_all()
+    cluster.kubectl("wait", "--for=delete", *selected, "--timeout=120s")
+    assert cluster.kubectl("get", *selected, "-o", "name") == ""

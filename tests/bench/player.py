@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from services.cli.trial import Trial
+from services.local.stack import Stack
 from shared import bus
 from shared.messages import (
     AllocationDecided,
@@ -26,6 +28,16 @@ PATIENCE_S = 180.0
 
 def sizes(**cpu: float) -> dict[str, Resources]:
     return {role: Resources(cpu=cores, memory_gib=MEMORY_GIB) for role, cores in cpu.items()}
+
+
+@asynccontextmanager
+async def as_allocator(stack: Stack) -> AsyncIterator[bus.Bus]:
+    """A voice on the stack's bus with the allocator's credentials."""
+    voice = await bus.connect(stack.nats_url, ALLOCATOR, stack.credentials_of(ALLOCATOR))
+    try:
+        yield voice
+    finally:
+        await voice.close()
 
 
 class Player:
@@ -57,9 +69,7 @@ class Player:
         return decided_s
 
     async def _say(self) -> float:
-        """With the allocator's credentials; returns when it was decided."""
-        stack = self.watched.stack
-        own = await bus.connect(stack.nats_url, ALLOCATOR, stack.credentials_of(ALLOCATOR))
+        """Returns when it was decided."""
         decided_s = time.time()
         decision = AllocationDecided(
             job=self.request.job,
@@ -72,8 +82,8 @@ class Player:
             reason="the benchmark says so",
             decided_s=decided_s,
         )
-        await own.publish(decision)
-        await own.close()
+        async with as_allocator(self.watched.stack) as voice:
+            await voice.publish(decision)
         return decided_s
 
     def _settled(self) -> bool:

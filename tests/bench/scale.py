@@ -48,6 +48,7 @@ from shared.messages import (
 )
 from shared.tasks import end
 from tests.bench import crowd
+from tests.bench.player import as_allocator
 from tests.bench.report import finish, percentile, say
 from tests.bench.tollgate import Tollgate, peak, tollgate
 
@@ -164,11 +165,13 @@ async def launched(stack: Stack, watched: Trial, http: aiohttp.ClientSession, ga
     async with watching(http, {"labelSelector": SELECTOR}, on_line):
         await until_asked(gate)
         began_s = time.time()
-        await watched.bus.publish(decided(crowd.names(NODES)))
+        async with as_allocator(stack) as voice:
+            await voice.publish(decided(crowd.names(NODES)))
         await watched.until(lambda: len(watched.of(TaskStarted)) == TASKS, PATIENCE_S, "every task started")
         up_s = time.time() - began_s
         say(f"{TASKS} tasks run after {up_s:.2f} s")
-        await watched.bus.publish(JobFinished(job=JOB, uid=UID, outcome="succeeded"))
+        async with as_allocator(stack) as voice:
+            await voice.publish(JobFinished(job=JOB, uid=UID, outcome="succeeded"))
         await until_gone(http)
     settings = Settings()
     return {

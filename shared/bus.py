@@ -31,6 +31,7 @@ from nats.js.api import (
     DiscardPolicy,
     KeyValueConfig,
     ObjectStoreConfig,
+    RawStreamMsg,
     StreamConfig,
 )
 from nats.js.errors import APIError, NotFoundError
@@ -56,6 +57,7 @@ RETRY_S = 0.2
 NAME_BYTES = 16  # of a consumer that nobody else is to find
 OUTBOX_TRIES = 50
 WRONG_LAST_SEQUENCE, NAME_IN_USE = 10071, 10058
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 DEAD_S = 30 * DAY_S
 NEVER = (APIError, BadSubjectError, MaxPayloadError)  # no later try can end otherwise
 
@@ -147,6 +149,8 @@ class Bus:
         self.js: JetStreamContext = client.jetstream(timeout=5, prefix=client.api)
         self._tasks: set[asyncio.Future[None]] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._last_words: list[Callable[[], Awaitable[None]]] = []
+        self.must_lead: Callable[[], None] = _nobody_asks
         self._new: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     # ------------------------------------------------------------ set-up
@@ -187,16 +191,17 @@ class Bus:
 
     # ------------------------------------------------------------ saying
 
-    async def publish(self, message: Message, *, expect_last: int | None = None) -> int:
+    async def publish(self, message: Message, *, expect_last: int | None = None, over: str = "") -> int:
         """Say something; returns its stream sequence once the server has it.
 
         Keeps trying while the bus is away. `expect_last` is the sequence of the last message on the same subject
-        that the sender has seen (0: none); raises `Stale` when another is there.
+        that the sender has seen (0: none), or on those that `over` (of the same stream) lets through; raises `Stale`
+        when another is there. Raises what `must_lead` does, where we lead no longer.
         """
         subject, body = subjects.subject_of(message), subjects.encode(message)
         headers = _headers(message, subject, self.name)
         if expect_last is not None:
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(expect_last)
+            headers |= {EXPECTED: str(expect_last)} | ({f"{EXPECTED}-Subject": over} if over else {})
         try:
             return await self._store(subject, body, headers)
         except APIError as error:
@@ -209,6 +214,7 @@ class Bus:
     async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
         """Try until the server has it; returns its stream sequence. What the server refuses is raised at once."""
         for attempt in range(OUTBOX_TRIES):
+            self.must_lead()
             try:
                 return int((await self.js.publish(subject, body, headers=headers)).seq)
             except NEVER:
@@ -220,8 +226,16 @@ class Bus:
 
     async def _said_already(self, subject: str, message: Message) -> int:
         """Where we ourselves said this last on its subject, before an acknowledgement got lost; 0: we did not."""
-        last = await self.js.get_last_msg(stream_of(subject), subject)
+        try:
+            last = await self._last_on(subject)
+        except NotFoundError:
+            return 0
         return int(last.seq or 0) if (last.headers or {}).get("Nats-Msg-Id") == message.id() else 0
+
+    async def _last_on(self, subject: str) -> RawStreamMsg:
+        """Of orders as their stream's leader has it; of facts as any server, for nobody may ask for all of those."""
+        stream = stream_of(subject)
+        return await self.js.get_msg(stream, subject=subject, direct=stream == subjects.FACTS)
 
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
@@ -268,7 +282,7 @@ class Bus:
             filter_subjects=filters or None,
         )
         info = await self.js.add_consumer(stream, config)
-        puller = Puller(self.client, stream, durable)
+        puller = Puller(self.client, stream, durable, self.must_lead)
         for _ in range(int(info.num_pending or 0)):
             await self._take(puller, ear)
         self.spawn(self._go_on(puller, ear))
@@ -368,9 +382,12 @@ class Bus:
 
     async def last_sequence(self, kind: type[Message], key: str) -> int:
         """Where the newest message on one subject lies, whether it can be read or not; 0: there is none."""
-        subject = subjects.pattern(kind, key)
+        return await self.last_over(subjects.pattern(kind, key))
+
+    async def last_over(self, filtered: str) -> int:
+        """The same of all subjects that a filter lets through."""
         try:
-            return int((await self.js.get_last_msg(stream_of(subject), subject)).seq or 0)
+            return int((await self._last_on(filtered)).seq or 0)
         except NotFoundError:
             return 0
 
@@ -396,6 +413,32 @@ class Bus:
             log.error("DeadLetterLost", subject=letter.subject, sequence=letter.sequence, error=repr(refusal))
 
     # ------------------------------------------------------------ keeping
+
+    async def replace(self, subject: str, body: bytes, on_top_of: int, timeout_s: float | None = None) -> int:
+        """Write an entry of a bucket whose revision is still this one (0: there is none); returns the new revision.
+
+        Raises `Stale` where it is another. Tried once: after any other error it may have been written.
+        """
+        headers = {EXPECTED: str(on_top_of)}
+        try:
+            return int((await self.js.publish(subject, body, timeout=timeout_s, headers=headers)).seq)
+        except APIError as error:
+            if error.err_code != WRONG_LAST_SEQUENCE:
+                raise
+            raise Stale(subject) from error
+
+    async def keep(self, key: str, body: bytes) -> None:
+        """A service's entry in `weir-state`. Raises `Stale` where another has written it since we looked.
+
+        We look, then make sure that we still lead, then write on top of what we saw: so no later leader's is lost.
+        """
+        subject = f"$KV.{STATE}.{key}"
+        try:
+            seen = int((await self.js.get_msg(f"KV_{STATE}", subject=subject, direct=True)).seq or 0)
+        except NotFoundError:
+            seen = 0
+        self.must_lead()
+        await self.replace(subject, body, seen)
 
     async def bucket(self, name: str) -> KeyValue:
         return await self.js.key_value(name)
@@ -427,12 +470,22 @@ class Bus:
         """Call this before the connection closes."""
         self._closers.append(closer)
 
+    def on_closed(self, last_word: Callable[[], Awaitable[None]]) -> None:
+        """Call this when nothing runs any more, while there is a connection still."""
+        self._last_words.append(last_word)
+
     async def close(self) -> None:
         for closer in self._closers:
             await closer()
         await tasks.end(*self._tasks)
+        for last_word in self._last_words:
+            await last_word()
         with contextlib.suppress(OSError, NatsError):
             await self.client.close()
+
+
+def _nobody_asks() -> None:
+    """Where there is one replica, or none acts for all."""
 
 
 def filtered(client: SturdyClient, filters: list[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
 import msgspec
 
@@ -27,6 +27,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_json: bool | None = None
     drain_s: float = 5.0
+    lease_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0  # of the one replica that acts; 0: there are no others
     job_namespaces: tuple[Namespace, ...] = ()  # where jobs may run; empty: anywhere
 
 

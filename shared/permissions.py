@@ -120,6 +120,17 @@ BUCKET_STREAMS = (*map(stream_of, (STATE, JOBS, LEDGER)), PROGRAM_STREAM)
 META, CHUNKS = f"$O.{PROGRAMS}.M", f"$O.{PROGRAMS}.C"
 
 
+def lease_key(user: str) -> str:
+    """The entry of `weir-state` that says which replica of a service leads."""
+    return f"leader.{user}"
+
+
+def _lead(user: str) -> list[str]:
+    """To look at one's own lease and to write it."""
+    lease = entry(STATE, lease_key(user))
+    return [lease, _last(stream_of(STATE), lease)]
+
+
 def _info(*streams: str) -> list[str]:
     return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
 
@@ -188,10 +199,11 @@ def of_user(user: str) -> Permissions:
 
 
 _BESIDE: dict[str, list[str]] = {
-    MONITOR: [*_info(ORDERS, FACTS, DEAD), _last(FACTS, subjects.pattern(CapacityChanged))],
+    MONITOR: [*_info(ORDERS, FACTS, DEAD), _last(FACTS, subjects.pattern(CapacityChanged)), *_lead(MONITOR)],
     ALLOCATOR: [
         *_info(ORDERS, FACTS, DEAD, stream_of(STATE), stream_of(JOBS)),
         *_follow(ALLOCATOR, ORDERS, FACTS),
+        *_lead(ALLOCATOR),
         f"{API}.STREAM.MSG.GET.{ORDERS}",
         f"{DeadLetter.PREFIX}.>",
         entry(STATE, ALLOCATOR),
@@ -202,6 +214,8 @@ _BESIDE: dict[str, list[str]] = {
     LAUNCHER: [
         *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
         *_follow(LAUNCHER, ORDERS, FACTS),
+        *_lead(LAUNCHER),
+        f"{API}.STREAM.MSG.GET.{ORDERS}",
         f"{DeadLetter.PREFIX}.>",
         entry(STATE, LAUNCHER),
         _last(stream_of(STATE), entry(STATE, LAUNCHER)),

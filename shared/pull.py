@@ -9,6 +9,8 @@ however large: it would come again late, behind what it came before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -31,8 +33,10 @@ class Gone(NatsError):
 class Puller:
     """One consumer, read by one reader."""
 
-    def __init__(self, client: SturdyClient, stream: str, consumer: str) -> None:
-        self._client = client
+    def __init__(
+        self, client: SturdyClient, stream: str, consumer: str, may_ask: Callable[[], None] = lambda: None
+    ) -> None:
+        self._client, self._may_ask = client, may_ask
         self._subject = f"{client.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox: Subscription | None = None
         self._due = 0
@@ -65,6 +69,7 @@ class Puller:
             raise Gone("no heartbeat") from error
 
     async def _ask(self, inbox: Subscription) -> None:
+        self._may_ask()  # what is given to one who no longer leads is missed by who does
         wanted = {"batch": ASKED_FOR, "expires": int(EXPIRES_S * NANO), "idle_heartbeat": int(HEARTBEAT_S * NANO)}
         await self._client.publish(self._subject, msgspec.json.encode(wanted), reply=inbox.subject)
         self._due = ASKED_FOR

@@ -36,6 +36,11 @@ def pattern(kind: type[Message], key: str = ">") -> str:
     return f"{PREFIX}.{tag_of(kind)}.{key}"
 
 
+def about(key: str, area: str) -> str:
+    """A subscription to all that is said of one key in one area (the first word of a tag)."""
+    return f"{PREFIX}.{area}.*.{key}"
+
+
 def covering(filters: Sequence[str]) -> str:
     """One filter that lets through all that these do, and as little else as a single one can."""
     split = [each.split(".") for each in filters]

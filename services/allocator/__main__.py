@@ -2,5 +2,6 @@
 
 from services.allocator.service import Settings, start
 from shared import app
+from shared.leadership import led
 
-app.run("allocator", Settings, start)
+app.run("allocator", Settings, led("allocator", start))

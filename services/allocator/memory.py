@@ -10,8 +10,8 @@ import zlib
 
 import msgspec
 import structlog
+from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
-from nats.js.kv import KeyValue
 
 from services.allocator.state import State
 from shared import bus
@@ -38,9 +38,12 @@ async def recall(connection: Bus) -> State:
     return state
 
 
-async def remember(bucket: KeyValue, state: State) -> None:
+async def remember(connection: Bus, state: State) -> None:
     body = zlib.compress(msgspec.json.encode(state), level=1)
     if len(body) > LARGEST:
         log.warning("SnapshotTooLarge", bytes=len(body))
         return
-    await bucket.put(KEY, body)
+    try:
+        await connection.keep(KEY, body)
+    except (NatsError, bus.Stale) as error:  # the bus is away, or another leads: a restart will read more
+        log.warning("SnapshotFailed", error=repr(error))

@@ -28,7 +28,7 @@ from shared import bus as wire
 from shared import programs, subjects
 from shared.bus import Bus, Heard, Stale
 from shared.log import about
-from shared.messages import AllocationDecided, JobFinished, JobRejected, JobRequested, Message
+from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
 
 log = structlog.get_logger()
 
@@ -115,10 +115,17 @@ class Allocator:
     async def _answer_requests(self) -> None:
         while self.poisoned:
             _, rejected = self.poisoned.popitem()
-            await self._heard(await self.bus.publish(rejected))
+            await self._answer(rejected)
         for uid, asked in admission.unanswered(self.state).items():
             size = await self._program_bytes(asked.request.program.digest)
-            await self._heard(await self.bus.publish(admission.answer(self.state, uid, size, time.time(), self.rules)))
+            await self._answer(admission.answer(self.state, uid, size, time.time(), self.rules))
+
+    async def _answer(self, answer: JobAccepted | JobRejected) -> None:
+        """We looked while we led, so a later leader's answer is behind what we saw, and ours is refused."""
+        over = subjects.about(answer.key(), "job")
+        last = await self.bus.last_over(over)
+        with contextlib.suppress(Stale):  # if nobody has answered it, it is looked at again
+            await self._heard(await self.bus.publish(answer, expect_last=last, over=over))
 
     async def _program_bytes(self, digest: str) -> int | None:
         """Its size; it is not looked into, and nobody but the job's own pods ever fetches it."""
@@ -132,7 +139,8 @@ class Allocator:
     async def _say(self, action: AllocationDecided | JobFinished) -> None:
         with about(action):
             try:
-                sequence = await self.bus.publish(action, expect_last=self._expected(action))
+                decided = subjects.pattern(AllocationDecided, action.key())
+                sequence = await self.bus.publish(action, expect_last=self._expected(action), over=decided)
             except Stale:
                 log.warning("DecidedOnAnOldState")
                 await self._catch_up(action)
@@ -140,15 +148,13 @@ class Allocator:
             log.info(type(action).__name__, why=self.decisions.why.get(action.key(), ""))
             await self._heard(sequence)
 
-    def _expected(self, action: Message) -> int | None:
-        """Sequence of the last decision on this subject that was folded; a stale leader's is another."""
-        if not isinstance(action, AllocationDecided):
-            return None
+    def _expected(self, action: Message) -> int:
+        """Sequence of the job's last decision that was folded; a stale leader's is another."""
         return self.expected.pop(action.key(), self.state.spoken.get(action.key(), 0))
 
     async def _catch_up(self, action: Message) -> None:
         """Hear what we lacked; go by what the subject holds, be it less than we know (purged) or more (unreadable)."""
-        last = await self.bus.last_sequence(type(action), action.key())
+        last = await self.bus.last_sequence(AllocationDecided, action.key())
         self.expected[action.key()] = last
         if last > self.state.spoken.get(action.key(), 0):
             await self._heard(last)
@@ -171,6 +177,7 @@ class Allocator:
             self.changed.clear()
             for key, view in self._views().items():
                 if self.shown.get(key) != view:
+                    self.bus.must_lead()
                     await bucket.put(key, msgspec.json.encode(view))
                     self.shown[key] = view
             await asyncio.sleep(self.rules.view_s)
@@ -179,11 +186,11 @@ class Allocator:
         ended = {key: closed_view(closed) for key, closed in self.state.closed.items()}
         return ended | {k: job_view(j, self.decisions.why.get(k, "")) for k, j in self.state.jobs.items()}
 
-    async def keep_for_ever(self, bucket: KeyValue) -> None:
+    async def keep_for_ever(self) -> None:
         while True:
             await self.unsaved.wait()
             self.unsaved.clear()
-            await memory.remember(bucket, self.state)
+            await memory.remember(self.bus, self.state)
             await asyncio.sleep(self.rules.snapshot_s)
 
 
@@ -193,4 +200,4 @@ async def start(bus: Bus, settings: Settings) -> None:
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())
     bus.spawn(allocator.show_for_ever(await bus.bucket(wire.JOBS)))
-    bus.spawn(allocator.keep_for_ever(await bus.bucket(wire.STATE)))
+    bus.spawn(allocator.keep_for_ever())

@@ -47,8 +47,7 @@ async def _fits(connection: Bus, found: Snapshot) -> bool:
 
 
 async def save(connection: Bus, snapshot: Snapshot) -> None:
-    bucket = await connection.bucket(bus.STATE)
     try:
-        await bucket.put(KEY, zlib.compress(msgspec.json.encode(snapshot), 1))
-    except NatsError as error:  # too large, or the bus is away: a restart will read more
+        await connection.keep(KEY, zlib.compress(msgspec.json.encode(snapshot), 1))
+    except (NatsError, bus.Stale) as error:  # too large, the bus is away, or another leads: a restart will read more
         log.warning("SnapshotFailed", error=repr(error))

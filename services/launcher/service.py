@@ -25,7 +25,8 @@ from services.launcher.minting import Minter, minter
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
 from services.launcher.watch import watch, watched
-from shared.bus import Bus, Heard
+from shared import subjects
+from shared.bus import Bus, Heard, Stale
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed
 from shared.messages import (
@@ -47,10 +48,11 @@ from shared.messages import (
 
 log = structlog.get_logger()
 
+LOOK_S = 0.02
+
+ORDERS: tuple[type[Message], ...] = (ClusterSpecPublished, HandOverOrdered, GenerationAbandoned)
 SAID: tuple[type[Message], ...] = (
-    ClusterSpecPublished,
-    HandOverOrdered,
-    GenerationAbandoned,
+    *ORDERS,
     TaskStarted,
     TaskExited,
     TaskUpdated,
@@ -82,6 +84,7 @@ class Launcher:
         self.dirty, self.wake = set[int](), asyncio.Event()
         self.dues: dict[int, float] = {}  # when time alone changes something, by job
         self.hands = Hands(api, settings, self.on_outcome, self.on_made, minter)
+        self.given: dict[str, int] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
 
     # ------------------------------------------------------------ remember
@@ -193,8 +196,38 @@ class Launcher:
 
     async def say(self, message: JobMessage) -> None:
         log.info(type(message).__name__, job=message.key(), generation=message.generation, id=message.id())
-        await self.bus.publish(message)
+        if type(message) in ORDERS:
+            await self.order(message)
+        else:
+            await self.bus.publish(message)
+            self.remember(message, self.clock())
+
+    async def order(self, message: JobMessage) -> None:
+        """On top of all orders for the job that we know; if another has given one, we hear it and think again.
+
+        We looked while we led, so a later leader's order is behind what we saw, and ours is refused.
+        """
+        over = subjects.about(message.key(), "cluster")
+        last = await self.bus.last_over(over)
+        if not await self.heard(last, message.key()):
+            return self.stir(message.uid)
+        try:
+            self.given[message.key()] = await self.bus.publish(message, expect_last=last, over=over)
+        except Stale:
+            log.warning("OrderedOnAnOldView", job=message.key())
+            return self.stir(message.uid)
         self.remember(message, self.clock())
+
+    async def heard(self, sequence: int, key: str) -> bool:
+        """Whether an order is ours or in the view; else wait for it. One that never comes cannot be read."""
+        if sequence <= max(self.after.get(subjects.ORDERS, 0), self.given.get(key, 0)):
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.echo_s):
+                while sequence > self.after.get(subjects.ORDERS, 0):
+                    await asyncio.sleep(LOOK_S)
+        self.given[key] = sequence
+        return False
 
     def on_outcome(self, action: Action, refusal: str | None) -> None:
         """It may be ordered again; what cannot be made ends its generation."""
@@ -226,6 +259,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     settings = completed(settings)
     api = await connect(settings, "weir-launcher", random.random)
     bus.on_close(api.close)
+    api.may_change = bus.must_lead
     bus.spawn(api.report())
     launcher = Launcher(bus, api, settings, minter=minter(bus, settings.signing_key))
     known = await memory.load(bus)

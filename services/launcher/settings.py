@@ -47,4 +47,5 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
 
     node_lost_s: float = 10.0  # not Ready this long (on top of Kubernetes' own 40 s): its pods are lost
     orphan_s: float = 300.0  # what belongs to no known job is removed so long after our start; 0: never
+    echo_s: float = 5.0  # longest wait for another's order to be heard
     snapshot_s: float = 30.0  # what was heard is stored this often, so that a restart reads less

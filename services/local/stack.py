@@ -178,6 +178,7 @@ class Stack:
             "WEIR_NATS_URL": self.nats_url,
             "WEIR_NATS_CREDENTIALS": self.credentials_of(name),
             "WEIR_NATS_CA": "",
+            "WEIR_LEASE_S": "0",  # one of each, kept alive: one that is begun again need not wait for itself
             "WEIR_LAUNCHER_SIGNING_KEY": str(self.credentials / keyring.JOBS),
             "WEIR_MONITOR_KUBE_URL": self.kube_url,
             "WEIR_LAUNCHER_KUBE_URL": self.kube_url,

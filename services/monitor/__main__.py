@@ -2,5 +2,6 @@
 
 from services.monitor.service import Settings, start
 from shared import app
+from shared.leadership import led
 
-app.run("monitor", Settings, start)
+app.run("monitor", Settings, led("monitor", start))

@@ -13,7 +13,7 @@ import time
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
 from services.monitor.picture import Picture
 from shared import subjects
-from shared.bus import Bus
+from shared.bus import Bus, Heard, Stale
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed, Reader
 from shared.kube.settings import KubeSettings
@@ -31,8 +31,9 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
 
 
 class Monitor:
-    def __init__(self, bus: Bus, picture: Picture) -> None:
+    def __init__(self, bus: Bus, picture: Picture, said: dict[str, int]) -> None:
         self.bus, self.picture = bus, picture
+        self.said = said  # by key: where the last fact lies that we know of
         self.marked: set[str] = set()
         self.awake, self.nodes_known, self.pods_known = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -74,26 +75,41 @@ class Monitor:
             self.awake.clear()
             marked, self.marked = self.marked, set()
             fresh = self.picture.news(marked, time.time())
-            await asyncio.gather(*(self.bus.publish(told) for told in fresh))
+            await asyncio.gather(*(self.say(told) for told in fresh))
+
+    async def say(self, told: CapacityChanged) -> None:
+        """On top of the last that we know of: so one who leads no longer cannot hide what is newer.
+
+        Another may lie there although we lead (or none: facts age): we look, and the newest word is ours all the same.
+        """
+        key = told.key()
+        while True:
+            try:
+                self.said[key] = await self.bus.publish(told, expect_last=self.said.get(key, 0))
+                return
+            except Stale:
+                self.said[key] = await self.bus.last_sequence(CapacityChanged, key)
 
 
-async def recall(bus: Bus, at_once: int) -> list[CapacityChanged]:
+async def recall(bus: Bus, at_once: int) -> list[Heard]:
     """The last fact said of each node, so that a restart tells only what changed while nobody looked.
 
     A node whose last fact cannot be read is told anew.
     """
     info = await bus.js.stream_info(subjects.FACTS, subjects_filter=subjects.pattern(CapacityChanged))
     keys = [subject.removeprefix(subjects.pattern(CapacityChanged, "")) for subject in info.state.subjects or {}]
-    told: list[CapacityChanged] = []
+    told: list[Heard] = []
     for begin in range(0, len(keys), at_once):
         heard = await asyncio.gather(*(bus.last(CapacityChanged, key) for key in keys[begin : begin + at_once]))
-        told += [h.message for h in heard if h and isinstance(h.message, CapacityChanged)]
+        told += [h for h in heard if h]
     return told
 
 
 async def start(bus: Bus, settings: Settings) -> None:
     api = await connect(settings, "weir-monitor", random.random)
     bus.on_close(api.close)
-    monitor = Monitor(bus, Picture(await recall(bus, settings.recall_parallel)))
+    known = await recall(bus, settings.recall_parallel)
+    told = [heard.message for heard in known if isinstance(heard.message, CapacityChanged)]
+    monitor = Monitor(bus, Picture(told), {heard.message.key(): heard.sequence for heard in known})
     for work in (monitor.watch_nodes(api), monitor.watch_pods(api), monitor.say_changes(), api.report()):
         bus.spawn(work)

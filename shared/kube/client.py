@@ -84,6 +84,7 @@ class Api:
         self.api, self.settings, self.chance = api, settings, chance
         self.gate = Gate(settings.kube_rate, settings.kube_burst, chance)
         self.requests = Requests()
+        self.may_change: Callable[[], None] = lambda: None  # raises where we may only look
 
     # ------------------------------------------------------------ asking
 
@@ -114,6 +115,8 @@ class Api:
         """The answer, once it begins; raises `ApiError` where it is a refusal."""
         begun_s = asyncio.get_running_loop().time()
         async with self.gate.turn():
+            if ask.method != "GET":
+                self.may_change()
             self.requests = counting.waited(self.requests, asyncio.get_running_loop().time() - begun_s)
             async with asyncio.timeout(self.settings.kube_timeout_s):  # also a watch must begin soon
                 response = await self._counted(ask, longest_s)

@@ -167,7 +167,7 @@ async def remembered(bus: Bus) -> None:
             raw = await bus.js.get_msg(stream, sequence)
             message = wire.subjects.decode(raw.subject or "", raw.data or b"")
             state = apply(state, message, stream, sequence, raw.time.timestamp() if raw.time else 0.0)
-    await memory.remember(await bus.bucket(wire.STATE), state)
+    await memory.remember(bus, state)
 
 
 async def test_whatever_the_log_holds_is_no_hindrance(bus: Bus, nats_url: str, prompt: Prompt) -> None:

@@ -1,0 +1,145 @@
+"""Contenders for one lease, and what befalls them: pauses, kills, cut connections, clocks that run unequally.
+
+Each runs on a clock of its own. When it acted is written down by the one true clock, after it was sure that it leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from dataclasses import dataclass, field
+
+from shared import bus as wire
+from shared.bus import Bus
+from shared.leadership import Deposed, Lease
+from shared.tasks import end
+
+LEASE_S, ACT_S = 0.6, 0.01
+SERVICE = "allocator"
+RATES = (0.9, 1.0, 1.15)
+"""Of clocks, per true second: 1.15 / 0.9 = 1.28, within the 1 / 0.75 that the lease allows."""
+
+
+class Clock:
+    """It shows anything, and runs at a rate of its own."""
+
+    def __init__(self, rate: float = 1.0, shows_s: float = 0.0) -> None:
+        self.rate, self.shows_s, self.began_s = rate, shows_s, time.monotonic()
+
+    def __call__(self) -> float:
+        return self.shows_s + self.rate * (time.monotonic() - self.began_s)
+
+
+@dataclass
+class Acts:
+    """Who acted when (s, true clock), and at what term."""
+
+    done: list[tuple[float, str, int]] = field(default_factory=list)
+
+    def intervals(self) -> list[tuple[float, float, str]]:
+        """First and last act of each reign, in the order of their beginnings."""
+        reigns: dict[tuple[str, int], list[float]] = {}
+        for at_s, holder, term in self.done:
+            reigns.setdefault((holder, term), []).append(at_s)
+        return sorted((min(times), max(times), holder) for (holder, _), times in reigns.items())
+
+
+class Contender:
+    """A replica: it stands by, leads and acts; deposed, it is begun again under another name."""
+
+    def __init__(self, url: str, name: str, acts: Acts, clock: Clock) -> None:
+        self.url, self.name, self.acts, self.clock = url, name, acts, clock
+        self.lives, self.deposed = 0, 0
+        self.bus: Bus | None = None
+        self.lease: Lease | None = None
+        self.work: asyncio.Task[None] | None = None
+        self.frozen = asyncio.Event()
+        self.frozen.set()
+
+    def begin(self) -> None:
+        self.work = asyncio.ensure_future(self._live_for_ever())
+
+    async def _live_for_ever(self) -> None:
+        while True:
+            await self._live()
+
+    async def _live(self) -> None:
+        self.lives += 1
+        self.bus = await wire.connect(self.url, self.name)
+        self.lease = Lease(self.bus, SERVICE, LEASE_S, f"{self.name}-{self.lives}", self.clock)
+        try:
+            await self.lease.take()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.lease.keep())
+                group.create_task(self._act(self.lease))
+        except* Deposed:
+            self.deposed += 1
+        finally:
+            await self.bus.client.close()
+
+    async def _act(self, lease: Lease) -> None:
+        """As a service does: be sure, then do."""
+        while True:
+            await self.frozen.wait()
+            lease.must_lead()
+            self.acts.done.append((time.monotonic(), lease.holder, lease.term))
+            await asyncio.sleep(ACT_S)
+
+    # ------------------------------------------------------------ what befalls it
+
+    async def kill(self) -> None:
+        """It gives nothing back."""
+        if self.work is not None:
+            await end(self.work)
+        self.begin()
+
+    async def cut(self, for_s: float) -> None:
+        """Nothing it writes reaches the server: its connection is gone, and a new one is not to be had."""
+        if self.bus is None or self.bus.client.is_closed:
+            return
+        client = self.bus.client
+        publish, client.publish = client.publish, _nowhere  # type: ignore[method-assign, assignment]
+        await asyncio.sleep(for_s)
+        client.publish = publish  # type: ignore[method-assign]
+
+    async def freeze(self, for_s: float) -> None:
+        """It neither renews nor acts, and wakes in the middle of what it did."""
+        if self.lease is None:
+            return
+        self.frozen.clear()
+        lease, renew = self.lease, self.lease._renew
+
+        async def later() -> None:
+            await self.frozen.wait()
+            await renew()
+
+        lease._renew = later  # type: ignore[method-assign]
+        await asyncio.sleep(for_s)
+        lease._renew = renew  # type: ignore[method-assign]
+        self.frozen.set()
+
+    async def stop(self) -> None:
+        if self.work is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await end(self.work)
+
+
+async def _nowhere(*_: object, **__: object) -> None:
+    return None
+
+
+async def befall(chance: random.Random, contenders: list[Contender], seconds: float) -> list[str]:
+    """One trouble after another, to whoever; returns what happened."""
+    told, until_s = [], time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        who, what = chance.choice(contenders), chance.choice(("freeze", "kill", "cut", "nothing"))
+        for_s = chance.uniform(0.2, 2.0) * LEASE_S
+        told.append(f"{what} {who.name} {for_s:.2f}")
+        if what == "kill":
+            await who.kill()
+        elif what in ("freeze", "cut"):
+            await getattr(who, what)(for_s)
+        await asyncio.sleep(chance.uniform(0.0, 1.5) * LEASE_S)
+    return told

@@ -25,11 +25,13 @@ from shared.permissions import (
     OPERATOR,
     PROGRAM_STREAM,
     SAID_BY,
+    SERVICES,
     SETUP,
     SUBMITTER,
     durable,
     entry,
     inbox,
+    lease_key,
 )
 from shared.programs import meta_token
 from shared.pull import Puller
@@ -137,6 +139,7 @@ async def test_a_service_s_consumer_is_its_own(server: NatsServer, user: str) ->
 WRITERS = {
     entry(STATE, ALLOCATOR): (ALLOCATOR,),
     entry(STATE, LAUNCHER): (LAUNCHER,),
+    **{entry(STATE, lease_key(user)): (user,) for user in SERVICES},
     entry(JOBS, OWN): (ALLOCATOR,),
     entry(LEDGER, OWN): (JOB,),
     entry(LEDGER, NEIGHBOUR): (),
@@ -146,6 +149,7 @@ WRITERS = {
 READERS = {
     f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, OPERATOR),
     f"KV_{STATE}.{entry(STATE, LAUNCHER)}": (LAUNCHER,),
+    **{f"KV_{STATE}.{entry(STATE, lease_key(user))}": (user,) for user in SERVICES},
     f"KV_{LEDGER}.{entry(LEDGER, OWN)}": (JOB,),
     f"KV_{LEDGER}.{entry(LEDGER, NEIGHBOUR)}": (),
     f"{PROGRAM_STREAM}.{META}.{meta_token(guarded.DIGEST)}": (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER, JOB),

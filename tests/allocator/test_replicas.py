@@ -1,0 +1,244 @@
+"""Two allocators, as processes of their own: one decides, and none of its decisions is lost, doubled or late."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from shared import subjects
+from shared.bus import Bus
+from shared.leadership import DEPOSED, LOOKS, Held
+from shared.messages import AllocationDecided, JobAccepted, Message, Program
+from shared.permissions import ALLOCATOR, entry, lease_key
+from shared.subjects import STATE
+from tests.allocator.builders import node, own, request, resumed
+
+ROOT = Path(__file__).parents[2]
+LEASE_S, TAKE_OVER_S, ENOUGH_S = 2.0, 1.0, 20.0
+"""The second: of a stand-by's looks, and of what it reads when it begins."""
+SETTINGS = {
+    "POLICY": "config-manager",
+    "WINDOW_S": "0.05",
+    "COOLDOWN_S": "0",
+    "BACKOFF_S": "0.05",
+    "MAX_DELAY_S": "1",
+    "SNAPSHOT_S": "0.1",
+}
+
+
+class Replica:
+    """One process; `log` is what it has written."""
+
+    def __init__(self, url: str, folder: Path, name: str, program: tuple[str, ...] = ("-m", "services.allocator")):
+        named = {f"WEIR_ALLOCATOR_{key}": value for key, value in SETTINGS.items()}
+        here = {"PYTHONPATH": str(ROOT), "WEIR_NATS_URL": url, "WEIR_LEASE_S": str(LEASE_S), "WEIR_LOG_JSON": "true"}
+        self.environ, self.path, self.program = {**os.environ, **here, **named}, folder / f"{name}.log", program
+
+    async def begin(self) -> None:
+        with self.path.open("ab") as output:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, *self.program, env=self.environ, stdout=output, stderr=output
+            )
+
+    @property
+    def log(self) -> str:
+        return self.path.read_text()
+
+    def leads(self) -> bool:
+        return '"Leads"' in self.log
+
+    async def end(self) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+
+async def until(true: Callable[[], object], within_s: float = ENOUGH_S) -> float:
+    """How long it took (s)."""
+    began_s = time.monotonic()
+    async with asyncio.timeout(within_s):
+        while not true():
+            await asyncio.sleep(0.02)
+    return time.monotonic() - began_s
+
+
+@asynccontextmanager
+async def replicas(url: str, folder: Path) -> AsyncIterator[tuple[Replica, Replica]]:
+    """The first leads, the second stands by."""
+    pair = Replica(url, folder, "first"), Replica(url, folder, "second")
+    try:
+        await pair[0].begin()
+        await until(pair[0].leads)
+        await pair[1].begin()
+        await until(lambda: '"StandsBy"' in pair[1].log)
+        yield pair
+    finally:
+        for replica in pair:
+            await replica.end()
+
+
+async def said(bus: Bus, kind: type[Message], key: str = "default.mnist") -> list[Message]:
+    """All of a kind that the stream holds."""
+    count = (await bus.js.stream_info(subjects.ORDERS)).state.last_seq
+    found = [await bus.js.get_msg(subjects.ORDERS, n) for n in range(1, count + 1)]
+    wanted = subjects.pattern(kind, key)
+    return [subjects.decode(wanted, raw.data or b"") for raw in found if raw.subject == wanted]
+
+
+async def heard(bus: Bus, kind: type[Message], key: str = "default.mnist", past: int = 0) -> tuple[Message, float]:
+    """The newest of a kind behind a sequence, and how long it took (s)."""
+    began_s = time.monotonic()
+    async with asyncio.timeout(ENOUGH_S):
+        while (found := await bus.last(kind, key)) is None or found.sequence <= past:
+            await asyncio.sleep(0.01)
+    return found.message, time.monotonic() - began_s
+
+
+async def asked(bus: Bus, job: str = "mnist") -> int:
+    digest = "sha256-" + "a" * 64
+    await (await bus.programs()).put(digest, b"def model(): ...")
+    return await bus.request(request(job, program=Program(name="train.py", digest=digest)))
+
+
+async def test_a_leader_that_is_killed_is_followed_within_its_lease(nats_url: str, person: Bus, tmp_path: Path) -> None:
+    await person.publish(node(cpu=3))
+    async with replicas(nats_url, tmp_path) as (first, second):
+        uid = await asked(person)
+        await heard(person, AllocationDecided)
+        first.process.kill()
+        other = await asked(person, "other")
+        accepted, took_s = await heard(person, JobAccepted, "default.other")
+        print(f"kill -9 to the next answer: {took_s:.2f} s with a lease of {LEASE_S} s")
+
+    assert second.leads() and took_s < LEASE_S + TAKE_OVER_S
+    assert isinstance(accepted, JobAccepted) and accepted.uid == other
+    first_decisions = await said(person, AllocationDecided)
+    assert [(m.uid, m.revision) for m in first_decisions if isinstance(m, AllocationDecided)] == [(uid, 1)]
+
+
+async def test_a_leader_that_is_stopped_is_followed_at_once(nats_url: str, person: Bus, tmp_path: Path) -> None:
+    async with replicas(nats_url, tmp_path) as (first, second):
+        first.process.terminate()
+        await asked(person)
+        _, took_s = await heard(person, JobAccepted)
+        print(f"SIGTERM to the next answer: {took_s:.2f} s with a lease of {LEASE_S} s")
+        assert await first.process.wait() == 0
+
+    assert second.leads() and took_s < LEASE_S / LOOKS + TAKE_OVER_S < LEASE_S
+
+
+async def test_one_that_was_frozen_is_refused_and_ends(nats_url: str, person: Bus, tmp_path: Path) -> None:
+    """It wakes with news in its buffers, about which another has decided meanwhile."""
+    await person.publish(node(cpu=3))
+    async with replicas(nats_url, tmp_path) as (first, second):
+        uid = await asked(person)
+        await heard(person, AllocationDecided)
+        first.process.send_signal(signal.SIGSTOP)
+        grown = await grow(person, uid)
+        await until(second.leads)
+        await heard(person, AllocationDecided, past=grown)
+        first.process.send_signal(signal.SIGCONT)
+        code = await asyncio.wait_for(first.process.wait(), ENOUGH_S)
+        assert code == DEPOSED and '"Deposed"' in first.log
+        assert second.process.returncode is None
+
+    decisions = [m for m in await said(person, AllocationDecided) if isinstance(m, AllocationDecided)]
+    assert [m.revision for m in decisions] == [1, 2], "nothing is lost, doubled or late"
+
+
+def leads_again(replica: Replica, before: int) -> bool:
+    return replica.log.count('"Leads"') > before
+
+
+def stands_by(replica: Replica, begun: int) -> bool:
+    return replica.log.count('"StandsBy"') >= begun
+
+
+async def grow(bus: Bus, uid: int) -> int:
+    """The job runs, and has room: another decision is due. Returns the sequence behind which it will lie."""
+    last = await bus.last(AllocationDecided, "default.mnist")
+    assert last and isinstance(last.message, AllocationDecided)
+    await bus.publish(resumed(last.message.generation, uid=uid))
+    await bus.publish(node(cpu=9, free=6, own=own("mnist", *last.message.tasks), labels={"seen": "again"}))
+    await bus.publish(msgspec.structs.replace(node("n2", cpu=2), seen="1"))
+    return last.sequence
+
+
+CAREFREE = """
+from services.allocator.service import Settings, start
+from shared import app, leadership
+
+leadership.Lease.must_lead = lambda self: None
+async def keep(self):
+    pass
+leadership.Lease.keep = keep
+app.run("allocator", Settings, leadership.led("allocator", start))
+"""
+"""One that never looks at its clock: frozen between the look and the act, for ever."""
+
+
+async def test_one_that_acts_late_without_knowing_it_is_refused_by_the_server(
+    nats_url: str, person: Bus, tmp_path: Path
+) -> None:
+    await person.publish(node(cpu=3))
+    late = Replica(nats_url, tmp_path, "late", ("-c", CAREFREE))
+    async with replicas(nats_url, tmp_path) as (first, second):
+        uid = await asked(person)
+        await heard(person, AllocationDecided)
+        await first.end()
+        await second.end()
+        await late.begin()
+        await until(late.leads)
+        late.process.send_signal(signal.SIGSTOP)
+        grown = await grow(person, uid)
+        second.path.write_text("")
+        await second.begin()
+        await until(second.leads)
+        decided, _ = await heard(person, AllocationDecided, past=grown)
+        late.process.send_signal(signal.SIGCONT)
+        await until(lambda: '"DecidedOnAnOldState"' in late.log)
+        await asyncio.sleep(0.5)
+        await late.end()
+
+    decisions = [m for m in await said(person, AllocationDecided) if isinstance(m, AllocationDecided)]
+    assert [m.revision for m in decisions] == [1, 2] and decisions[-1] == decided
+
+
+@pytest.mark.parametrize("signalled", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+async def test_a_story_in_which_they_take_turns_has_each_answer_once(
+    nats_url: str, person: Bus, tmp_path: Path, signalled: signal.Signals
+) -> None:
+    await person.publish(node(cpu=64))
+    async with replicas(nats_url, tmp_path) as pair:
+        for turn in range(3):
+            leader, other = pair[turn % 2], pair[(turn + 1) % 2]
+            jobs = [f"job-{turn}-{n}" for n in range(4)]
+            asking = asyncio.ensure_future(asyncio.gather(*(asked(person, job) for job in jobs)))
+            await asyncio.sleep(0.03 * turn)
+            led_before = other.log.count('"Leads"')
+            leader.process.send_signal(signalled)
+            await asking
+            await leader.process.wait()
+            await until(partial(leads_again, other, led_before))
+            await leader.begin()
+            await until(partial(stands_by, leader, begun=2 + turn // 2))
+        names = [f"job-{turn}-{n}" for turn in range(3) for n in range(4)]
+        for name in names:
+            await heard(person, AllocationDecided, f"default.{name}")
+        await asyncio.sleep(0.5)
+    for name in names:
+        assert len(await said(person, JobAccepted, f"default.{name}")) == 1
+        decisions = [m for m in await said(person, AllocationDecided, f"default.{name}")]
+        assert [m.revision for m in decisions if isinstance(m, AllocationDecided)] == [*range(1, len(decisions) + 1)]
+    held = msgspec.json.decode((await (await person.bucket(STATE)).get(lease_key(ALLOCATOR))).value or b"", type=Held)
+    assert held.term >= 4 and entry(STATE, lease_key(ALLOCATOR)).endswith("leader.allocator")

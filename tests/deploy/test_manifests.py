@@ -211,3 +211,23 @@ def test_images_are_named_once(name: str, overlay: str) -> None:
     assert sorted(named_here) == ["weir", "weir-trainer"]
     for file in Path(DEPLOY).rglob("*.yaml"):
         assert not re.search(r"image: *(weir|weir-trainer)[:@]", file.read_text())
+
+
+def test_in_production_each_service_has_a_stand_by_and_a_drain_takes_one_at_a_time(name: str) -> None:
+    wanted = 2 if name.startswith("production") else 1
+    budgets = {b["metadata"]["name"]: b["spec"]["maxUnavailable"] for b in of(name, "PodDisruptionBudget")}
+    for body in of(name, "Deployment"):
+        assert body["spec"]["replicas"] == wanted
+        assert budgets.get(body["metadata"]["name"]) == (1 if wanted > 1 else None)
+        assert body["spec"].get("strategy", {"type": "RollingUpdate"})["type"] == "RollingUpdate"
+        assert "WEIR_LEASE_S" not in environ(name, body["metadata"]["name"]), "it is on where nobody says otherwise"
+
+
+def test_in_production_a_service_s_replicas_are_kept_apart(name: str) -> None:
+    for pod in ("weir-monitor", "weir-allocator", "weir-launcher"):
+        template = templates(name)[pod]
+        labels, spreads = template["metadata"]["labels"], template["spec"].get("topologySpreadConstraints", [])
+        assert len(spreads) == (2 if name.startswith("production") else 0)
+        for spread in spreads:
+            assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
+            assert spread["matchLabelKeys"] == ["app.kubernetes.io/name"], "of one service, not of all three"

@@ -1,0 +1,119 @@
+"""Two launchers: an order that one gives late is refused, and what it would do to pods it does not do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from nats.js.errors import NotFoundError
+
+from services.launcher import memory
+from services.launcher.service import Launcher
+from services.launcher.settings import Settings
+from shared import subjects
+from shared.bus import Bus, Heard
+from shared.kube.client import Api, connect
+from shared.leadership import Deposed, Lease
+from shared.messages import ClusterSpecPublished, GenerationAbandoned
+from shared.subjects import STATE
+from tests.launcher.builders import JOB, UID
+from tests.shared.kube.api_server import ApiServer, api_server
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+def abandoned(generation: int, reason: str = "test") -> GenerationAbandoned:
+    return GenerationAbandoned(job=JOB, uid=UID, generation=generation, reason=reason)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with api_server() as running:
+        yield running
+
+
+@pytest.fixture
+async def api(server: ApiServer) -> AsyncIterator[Api]:
+    made = await connect(Settings(kube_url=server.url), "test", lambda: 0.5)
+    yield made
+    await made.close()
+
+
+def launcher(bus: Bus, api: Api, **settings: float) -> Launcher:
+    made = Launcher(bus, api, Settings(**settings))  # type: ignore[arg-type]
+    made.backlog = None
+    return made
+
+
+async def orders(bus: Bus) -> list[int]:
+    """Generations of the abandonments that the stream holds."""
+    last = (await bus.js.stream_info(subjects.ORDERS)).state.last_seq
+    found = [await bus.js.get_msg(subjects.ORDERS, n) for n in range(1, last + 1)]
+    read = [subjects.decode(raw.subject or "", raw.data or b"") for raw in found]
+    return [message.generation for message in read if isinstance(message, GenerationAbandoned)]
+
+
+def after_the_look(bus: Bus, act: Callable[[], object]) -> None:
+    """Something happens between the last look at the clock and the write."""
+    store = bus._store
+
+    async def late(subject: str, body: bytes, headers: dict[str, str]) -> int:
+        bus._store = store  # type: ignore[method-assign]
+        await act()  # type: ignore[misc]
+        return await store(subject, body, headers)
+
+    bus._store = late  # type: ignore[method-assign]
+
+
+async def test_an_order_is_refused_where_a_later_leader_has_given_any_for_this_job(bus: Bus, api: Api) -> None:
+    late, leader = launcher(bus, api), launcher(bus, api)
+    after_the_look(bus, lambda: leader.say(abandoned(2)))
+    await late.say(abandoned(1))
+
+    assert await orders(bus) == [2]
+    assert late.dirty == {UID} and not late.view.told.jobs, "it thinks again, and does not believe that it was said"
+
+
+async def test_orders_of_one_launcher_follow_on_each_other(bus: Bus, api: Api) -> None:
+    leader = launcher(bus, api)
+    for generation in (1, 2, 3):
+        await leader.say(abandoned(generation))
+    assert await orders(bus) == [1, 2, 3]
+
+
+async def test_another_s_order_is_heard_before_one_is_given(bus: Bus, api: Api) -> None:
+    leader = launcher(bus, api)
+    await bus.publish(abandoned(1))
+    saying = asyncio.ensure_future(leader.say(abandoned(2)))
+    await asyncio.sleep(0.1)
+    assert not saying.done()
+    heard = await bus.last(GenerationAbandoned, abandoned(1).key())
+    assert isinstance(heard, Heard)
+    await leader.on_fact(heard)
+    await saying
+    assert await orders(bus) == [1] and leader.dirty == {UID}
+    await leader.say(abandoned(2))
+    assert await orders(bus) == [1, 2]
+
+
+async def test_one_that_cannot_be_read_is_waited_for_once(bus: Bus, api: Api) -> None:
+    leader = launcher(bus, api, echo_s=0.1)
+    await bus.js.publish(subjects.pattern(ClusterSpecPublished, abandoned(1).key()), b"{not json")
+    await leader.say(abandoned(1))
+    await leader.say(abandoned(1))
+    assert await bus.last(GenerationAbandoned, abandoned(1).key())
+
+
+async def test_one_without_its_lease_changes_nothing_in_the_cluster_and_keeps_nothing(
+    bus: Bus, api: Api, server: ApiServer
+) -> None:
+    bus.must_lead = api.may_change = Lease(bus, "launcher", 1.0, "nobody").must_lead
+    for method in ("POST", "DELETE", "PATCH"):
+        with pytest.raises(Deposed):
+            await api.call(method, PODS, {"metadata": {"name": "late"}})
+    with pytest.raises(Deposed):
+        await memory.save(bus, memory.Snapshot())
+    assert await api.page("/api/v1/pods", {}) and not server.names("pods"), "it may look"
+    with pytest.raises(NotFoundError):
+        await (await bus.bucket(STATE)).get(memory.KEY)

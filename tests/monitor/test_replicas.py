@@ -1,0 +1,74 @@
+"""Two monitors: what one says that no longer leads does not hide what is newer."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.monitor.picture import Picture
+from services.monitor.service import Monitor, recall
+from shared.bus import Bus
+from shared.leadership import Deposed, Lease
+from shared.messages import CapacityChanged
+from tests.allocator.builders import node
+
+
+def fact(seen: str, free: float = 3) -> CapacityChanged:
+    return msgspec.structs.replace(node("n1", cpu=3, free=free), seen=seen)
+
+
+async def newest(bus: Bus) -> CapacityChanged:
+    heard = await bus.last(CapacityChanged, "n1")
+    assert heard and isinstance(heard.message, CapacityChanged)
+    return heard.message
+
+
+async def monitor(bus: Bus) -> Monitor:
+    known = await recall(bus, 10)
+    return Monitor(bus, Picture(), {heard.message.key(): heard.sequence for heard in known})
+
+
+async def test_a_late_fact_is_refused_where_a_later_leader_has_spoken(bus: Bus) -> None:
+    await bus.publish(fact("before"))
+    late, leader = await monitor(bus), await monitor(bus)
+    current = fact("now", free=1)
+    await leader.say(current)
+    looks = iter([None, Deposed("monitor", "frozen since its first look")])
+
+    def look() -> None:
+        found = next(looks)
+        if found:
+            raise found
+
+    bus.must_lead = look
+    with pytest.raises(Deposed):
+        await late.say(fact("long ago", free=3))
+    assert await newest(bus) == current
+
+
+async def test_a_leader_s_word_is_the_last_one_although_another_came_between(bus: Bus) -> None:
+    leader = await monitor(bus)
+    await leader.say(fact("first"))
+    await bus.publish(fact("by another", free=2))
+    current = fact("now", free=1)
+    await leader.say(current)
+    assert await newest(bus) == current
+    again = fact("later")
+    await leader.say(again)
+    assert await newest(bus) == again
+
+
+async def test_a_fact_is_said_although_the_one_before_it_is_gone_with_age(bus: Bus) -> None:
+    leader = await monitor(bus)
+    await leader.say(fact("first"))
+    await bus.js.purge_stream("weir-facts")
+    current = fact("now", free=1)
+    await leader.say(current)
+    assert await newest(bus) == current
+
+
+async def test_a_monitor_without_its_lease_says_nothing(bus: Bus) -> None:
+    bus.must_lead = Lease(bus, "monitor", 1.0, "nobody").must_lead
+    with pytest.raises(Deposed):
+        await (await monitor(bus)).say(node("n1", cpu=3))
+    assert await bus.last(CapacityChanged, "n1") is None

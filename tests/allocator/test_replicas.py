@@ -24,7 +24,7 @@ from shared.subjects import STATE
 from tests.allocator.builders import node, own, request, resumed
 
 ROOT = Path(__file__).parents[2]
-LEASE_S, TAKE_OVER_S, ENOUGH_S = 2.0, 1.0, 20.0
+LEASE_S, TAKE_OVER_S, ENOUGH_S = 3.0, 2.0, 20.0
 """The second: of a stand-by's looks, and of what it reads when it begins."""
 SETTINGS = {
     "POLICY": "config-manager",

@@ -18,6 +18,7 @@ from shared.permissions import entry, lease_key
 from shared.subjects import STATE
 from tests.conftest import NatsServer
 from tests.shared.contenders import LEASE_S, RATES, SERVICE, Acts, Clock, Contender, befall
+from tests.shared.ears import Ears
 from tests.shared.words import abandoned
 
 SOON_S = LEASE_S + 4 * LEASE_S / LOOKS + 1.0  # a look or two, and a busy machine
@@ -146,6 +147,15 @@ async def test_who_no_longer_leads_says_nothing_and_keeps_nothing(bus: Bus) -> N
         await bus.publish(abandoned())
     with pytest.raises(Deposed):
         await bus.keep(SERVICE, b"late")
+
+
+async def test_who_no_longer_leads_takes_no_message_from_who_does(bus: Bus) -> None:
+    await bus.publish(abandoned())
+    heard = Ears()
+    bus.must_lead = lease(bus, "never").must_lead
+    with pytest.raises(Deposed):
+        await asyncio.wait_for(bus.follow([type(abandoned())], heard, {}), 5)
+    assert not heard.heard
 
 
 async def test_what_is_kept_on_top_of_another_s_is_refused(bus: Bus) -> None:

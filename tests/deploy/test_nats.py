@@ -12,13 +12,16 @@ from nats.errors import Error as NatsError
 
 from services.__main__ import weir
 from shared import bus as wire
-from shared import keyring
+from shared import keyring, subjects
+from shared.bus import Stale
+from shared.leadership import Lease
 from shared.messages import JobFinished
+from shared.tasks import end
 from tests.deploy.rendered import RENDERINGS, needs_kubectl, templates
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, is_taken, running, version, written
 
 pytestmark = needs_kubectl
-SERVERS, WITHIN_S = 3, 30
+SERVERS, WITHIN_S, LEASE_S = 3, 30, 10.0
 
 
 @pytest.mark.parametrize("name", RENDERINGS)
@@ -104,6 +107,33 @@ async def test_two_of_three_servers_go_on_with_every_stream(
             while (await stored(bus)) != 2:
                 await asyncio.sleep(0.05)
         await bus.close()
+
+
+async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
+    secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three, credentials = Three(tmp_path, secrets), secrets["weir-nats-allocator"]["nats.creds"]
+    monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "credentials/setup.creds"))
+    async with three.running() as servers:
+        await made(three.url, "3")
+        leader, other = [await wire.connect(three.url, "allocator", credentials) for _ in range(2)]
+        held, wanted = (Lease(bus, "allocator", LEASE_S, name) for bus, name in ((leader, "first"), (other, "second")))
+        await asyncio.wait_for(held.take(), WITHIN_S)
+        keeping, waiting = asyncio.ensure_future(held.keep()), asyncio.ensure_future(wanted.take())
+        finished = JobFinished(job="one", uid=1, outcome="cancelled")
+        over = subjects.about(finished.key(), "job")
+        await leader.publish(finished, expect_last=await leader.last_over(over), over=over)
+        servers[0].kill()
+        await asyncio.sleep(LEASE_S)
+        with pytest.raises(Stale):
+            await other.publish(JobFinished(job="one", uid=2, outcome="failed"), expect_last=0, over=over)
+        held.must_lead()
+        assert not waiting.done() and not keeping.done()
+        await end(keeping)
+        await held.give_back()
+        await asyncio.wait_for(waiting, LEASE_S / 2)
+        for bus in (leader, other):
+            await bus.close()
 
 
 async def test_one_server_refuses_to_keep_what_three_should(nats_url: str, capsys: pytest.CaptureFixture[str]) -> None:

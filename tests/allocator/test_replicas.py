@@ -18,7 +18,7 @@ import pytest
 from shared import subjects
 from shared.bus import Bus
 from shared.leadership import DEPOSED, LOOKS, Held
-from shared.messages import AllocationDecided, JobAccepted, Message, Program
+from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, Program
 from shared.permissions import ALLOCATOR, entry, lease_key
 from shared.subjects import STATE
 from tests.allocator.builders import node, own, request, resumed
@@ -209,7 +209,8 @@ async def test_one_that_acts_late_without_knowing_it_is_refused_by_the_server(
         await first.end()
         await second.end()
         await late.begin()
-        await until(late.leads)
+        await person.request(request("empty"))
+        await heard(person, JobRejected, "default.empty")  # it is at work
         late.process.send_signal(signal.SIGSTOP)
         grown = await grow(person, uid)
         second.path.write_text("")

@@ -17,6 +17,7 @@ from shared.leadership import Deposed, Lease
 from shared.tasks import end
 
 LEASE_S, ACT_S = 0.6, 0.01
+OF_LEADERS = 0.7  # of all troubles those that befall who leads, if anybody does
 SERVICE = "allocator"
 RATES = (0.9, 1.0, 1.15)
 """Of clocks, per true second: 1.15 / 0.9 = 1.28, within the 1 / 0.75 that the lease allows."""
@@ -120,6 +121,9 @@ class Contender:
         lease._renew = renew  # type: ignore[method-assign]
         self.frozen.set()
 
+    def leads(self) -> bool:
+        return self.lease is not None and self.lease.left_s > 0
+
     async def stop(self) -> None:
         if self.work is not None:
             with contextlib.suppress(asyncio.CancelledError):
@@ -134,12 +138,13 @@ async def befall(chance: random.Random, contenders: list[Contender], seconds: fl
     """One trouble after another, to whoever; returns what happened."""
     told, until_s = [], time.monotonic() + seconds
     while time.monotonic() < until_s:
-        who, what = chance.choice(contenders), chance.choice(("freeze", "kill", "cut", "nothing"))
+        what, leaders = chance.choice(("freeze", "kill", "cut")), [one for one in contenders if one.leads()]
+        who = chance.choice(leaders if leaders and chance.random() < OF_LEADERS else contenders)
         for_s = chance.uniform(0.2, 2.0) * LEASE_S
         told.append(f"{what} {who.name} {for_s:.2f}")
         if what == "kill":
             await who.kill()
-        elif what in ("freeze", "cut"):
+        else:
             await getattr(who, what)(for_s)
         await asyncio.sleep(chance.uniform(0.0, 1.5) * LEASE_S)
     return told

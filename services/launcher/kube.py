@@ -59,11 +59,7 @@ async def _create_policy(action: CreatePolicy, api: Api, settings: Settings) -> 
 
 async def _create_secret(action: CreateSecret, api: Api, settings: Settings) -> None:
     """One that is there is this job's own: its name holds its owner's uid. So nobody has to be let read any."""
-    try:
-        await api.call("POST", path("secrets", action.decision.namespace), pods.secret(action))
-    except ApiError as error:
-        if error.status != CONFLICT or error.reason != "AlreadyExists":
-            raise
+    await _posted(api, "secrets", pods.secret(action))
 
 
 async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
@@ -71,13 +67,20 @@ async def _create_pod(action: CreatePod, api: Api, settings: Settings) -> None:
 
 
 async def _create(api: Api, kind: str, body: Body) -> None:
-    namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+    if not await _posted(api, kind, body):
+        meta = body["metadata"]
+        _must_be_ours(await _existing(api, meta["namespace"], kind, meta["name"]), body)
+
+
+async def _posted(api: Api, kind: str, body: Body) -> bool:
+    """False where there is one of this name already."""
     try:
-        await api.call("POST", path(kind, namespace), body)
+        await api.call("POST", path(kind, body["metadata"]["namespace"]), body)
     except ApiError as error:
         if error.status != CONFLICT or error.reason != "AlreadyExists":
             raise
-        _must_be_ours(await _existing(api, namespace, kind, name), body)
+        return False
+    return True
 
 
 async def _existing(api: Api, namespace: str, kind: str, name: str) -> Body:

@@ -10,18 +10,21 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import structlog
 
 from shared import bus, config, log
 from shared.bus import Bus
+from shared.vitals import Vitals
 
 C = TypeVar("C", bound=config.Common)
 Start = Callable[[Bus, C], Awaitable[None]]
 
 BAD_SETTINGS, CANNOT_GO_ON = 2, 1
+BEGUN = "having begun"
 
 
 class Leave(Exception):
@@ -51,19 +54,38 @@ async def _live(service: str, chosen: C, start: Start[C], credentials: str) -> i
     """The exit code; None where somebody stopped us."""
     logger = structlog.get_logger()
     logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
-    stop = _stop_signal()
+    stop, vitals = _stop_signal(), Vitals()
+    vitals.need(BEGUN, lambda: False)
     try:
-        connection = await _connected(service, chosen, credentials, stop)
-        return await _until_stopped(connection, chosen, start, stop) if connection else None
+        async with _asked(vitals, chosen.metrics_port):
+            connection = await _connected(service, chosen, credentials, vitals, stop)
+            return await _until_stopped(connection, chosen, start, stop) if connection else None
     except Exception:
         logger.exception("CannotGoOn")
         return CANNOT_GO_ON
 
 
-async def _connected(service: str, chosen: config.Common, credentials: str, stop: asyncio.Event) -> Bus | None:
+@asynccontextmanager
+async def _asked(vitals: Vitals, port: int) -> AsyncIterator[None]:
+    """Answers how we are, also while we wait for the bus; by no port, nobody asks."""
+    if not port:
+        yield
+        return
+    from shared.listener import listen  # a trainer's image has no web server
+
+    listener = await listen(vitals, port)
+    try:
+        yield
+    finally:
+        await listener.cleanup()
+
+
+async def _connected(
+    service: str, chosen: config.Common, credentials: str, vitals: Vitals, stop: asyncio.Event
+) -> Bus | None:
     """The bus, with its streams; None where somebody stops us while we wait for it."""
     connecting = asyncio.ensure_future(
-        bus.connect(chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca)
+        bus.connect(chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca, vitals)
     )
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -75,13 +97,18 @@ async def _connected(service: str, chosen: config.Common, credentials: str, stop
 
 
 async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int | None:
-    connection.spawn(start(connection, chosen))
+    connection.spawn(_begun(connection, start(connection, chosen)))
     stopping, failing = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(connection.failed())
     done, _ = await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
     if failing not in done:
         failing.cancel()
     await asyncio.wait_for(connection.close(), chosen.drain_s)
     return _outcome(failing) if failing in done else None
+
+
+async def _begun(connection: Bus, start: Awaitable[None]) -> None:
+    await start
+    connection.vitals.need(BEGUN, lambda: True)
 
 
 def _outcome(failing: asyncio.Future[None]) -> int:

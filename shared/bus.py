@@ -38,7 +38,7 @@ from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
-from shared import dead, subjects, tasks
+from shared import dead, subjects, tasks, traffic
 from shared.client import SturdyClient, dial
 from shared.messages import DeadLetter, Message
 from shared.permissions import API
@@ -47,6 +47,7 @@ from shared.subjects import JOBS as JOBS
 from shared.subjects import LEDGER as LEDGER
 from shared.subjects import PROGRAMS as PROGRAMS
 from shared.subjects import STATE as STATE
+from shared.vitals import Vitals
 
 log = structlog.get_logger()
 
@@ -118,10 +119,10 @@ def stream_of(subject: str) -> str:
     return subjects.ORDERS if subject.split(".")[1] in ("job", "allocation", "cluster") else subjects.FACTS
 
 
-async def connect(url: str, name: str, credentials: str = "", ca: str = "") -> Bus:
+async def connect(url: str, name: str, credentials: str = "", ca: str = "", vitals: Vitals | None = None) -> Bus:
     """Connect, and reconnect; both are tried for ever, so that a service may start before its server.
 
-    `credentials`, `ca`: as `dial` takes them.
+    `credentials`, `ca`: as `dial` takes them. `vitals`: who is to be told how the bus is.
     """
     client = await dial(
         url,
@@ -133,7 +134,7 @@ async def connect(url: str, name: str, credentials: str = "", ca: str = "") -> B
         connect_timeout=5,
         error_cb=_log_error,
     )
-    return Bus(client, name)
+    return Bus(client, name, vitals)
 
 
 async def _log_error(error: Exception) -> None:
@@ -143,9 +144,11 @@ async def _log_error(error: Exception) -> None:
 class Bus:
     """One connection, with what Weir says and hears over it."""
 
-    def __init__(self, client: SturdyClient, name: str) -> None:
-        self.client = client
-        self.name = name
+    def __init__(self, client: SturdyClient, name: str, vitals: Vitals | None = None) -> None:
+        self.client, self.name, self.vitals = client, name, vitals or Vitals()
+        self.traffic = traffic.Traffic()
+        self.vitals.need("the bus", lambda: client.is_connected)
+        self.vitals.tell("the bus", lambda: self.traffic.measures(client.is_connected, client.stats["reconnects"]))
         self.js: JetStreamContext = client.jetstream(timeout=5, prefix=client.api)
         self._tasks: set[asyncio.Future[None]] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -203,13 +206,15 @@ class Bus:
         if expect_last is not None:
             headers |= {EXPECTED: str(expect_last)} | ({f"{EXPECTED}-Subject": over} if over else {})
         try:
-            return await self._store(subject, body, headers)
+            sequence = await self._store(subject, body, headers)
         except APIError as error:
             if error.err_code != WRONG_LAST_SEQUENCE:
                 raise
             if mine := await self._said_already(subject, message):
                 return mine
             raise Stale(subject) from error
+        self.traffic.published.count(subjects.tag_of(type(message)))
+        return sequence
 
     async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
         """Try until the server has it; returns its stream sequence. What the server refuses is raised at once."""
@@ -283,6 +288,7 @@ class Bus:
         )
         info = await self.js.add_consumer(stream, config)
         puller = Puller(self.client, stream, durable, self.must_lead)
+        self.vitals.need(f"hearing {stream}", lambda: puller.hears)
         for _ in range(int(info.num_pending or 0)):
             await self._take(puller, ear)
         self.spawn(self._go_on(puller, ear))
@@ -316,6 +322,7 @@ class Bus:
             await raw.term()
             return
         if heard:
+            self.traffic.heard.count(subjects.tag_of(type(heard.message)))
             await ear.handler(heard)
         await raw.ack()
 
@@ -405,6 +412,7 @@ class Bus:
 
     async def _bury(self, letter: DeadLetter, subject: str, stored: str) -> None:
         """`stored` tells it from another of its number: a stream that was made anew counts from 1 again."""
+        self.traffic.buried.count(letter.stream)
         log.warning("DeadLetter", subject=letter.subject, sequence=letter.sequence, error=letter.error)
         headers = {"Nats-Msg-Id": f"dead.{letter.stream}.{letter.sequence}.{stored}"}
         try:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar, get_origin
 
 import msgspec
 
-from shared.messages import Namespace
+from shared.messages import Namespace, Port
 
 ALIKE = 0.9  # of a name to one that is known: a slip of the finger
 
@@ -28,6 +28,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     log_json: bool | None = None
     drain_s: float = 5.0
     lease_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0  # of the one replica that acts; 0: there are no others
+    metrics_port: Port = 0  # where metrics and health are asked for, on all interfaces; 0: nowhere
     job_namespaces: tuple[Namespace, ...] = ()  # where jobs may run; empty: anywhere
 
 

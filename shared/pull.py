@@ -40,6 +40,8 @@ class Puller:
         self._subject = f"{client.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox: Subscription | None = None
         self._due = 0
+        self.hears = False
+        """Has the server our request? It says so at each heartbeat: a connection alone delivers nothing."""
 
     async def next(self) -> Msg:
         """Wait for the next message, however long. Raises `Gone`, after which it may be called again."""
@@ -49,12 +51,15 @@ class Puller:
                 status = None if raw.reply.startswith(ACK) else (raw.headers or {}).get("Status")
                 if status is None:
                     self._due -= 1
+                    self.hears = True
                     return raw
+                if status not in (HEARTBEAT, *OVER):
+                    raise Gone(f"{status} {(raw.headers or {}).get('Description', '')}")
+                self.hears = True
                 if status in OVER:
                     self._due = 0
-                elif status != HEARTBEAT:
-                    raise Gone(f"{status} {(raw.headers or {}).get('Description', '')}")
         except Gone:
+            self.hears = False
             await self.close()
             raise
 

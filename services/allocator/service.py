@@ -18,6 +18,7 @@ from nats.js.kv import KeyValue
 
 from services.allocator import memory
 from services.allocator.decide import Decisions, decide
+from services.allocator.measures import Meters
 from services.allocator.replay import Merge
 from services.allocator.requests import admission
 from services.allocator.requests.validate import Wrong, check
@@ -54,6 +55,8 @@ class Allocator:
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
         self.shown: dict[str, JobView] = {}
+        self.meters = Meters()
+        self.stirred_s: float | None = None  # when the first fact since the last pass was stored; the server's clock
 
     # ------------------------------------------------------------ hearing
 
@@ -62,6 +65,8 @@ class Allocator:
         for fact in self.replayed.add(heard) if self.replayed else [heard]:
             self._remember(fact)
         if not self.replayed:
+            self.meters.heard(heard.message)
+            self.stirred_s = heard.stored_s if self.stirred_s is None else self.stirred_s
             await self._look_again()
 
     async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
@@ -101,11 +106,18 @@ class Allocator:
         while True:
             self.awake.clear()
             await self._answer_requests()
-            self.decisions = decide(self.state, time.time(), self.rules, self.decisions.wishes)
+            since_s, self.stirred_s = self.stirred_s, None
+            self.decisions = self._decided()
             self.changed.set()
             for action in self.decisions.actions:
-                await self._say(action)
+                await self._say(action, since_s)
             await self._sleep(self.decisions.wake_s)
+
+    def _decided(self) -> Decisions:
+        begun_s = time.monotonic()
+        decisions = decide(self.state, time.time(), self.rules, self.decisions.wishes)
+        self.meters.deciding.observe(time.monotonic() - begun_s)
+        return decisions
 
     async def _sleep(self, until_s: float | None) -> None:
         wait = None if until_s is None else max(0.0, until_s - time.time())
@@ -136,7 +148,7 @@ class Allocator:
 
     # ------------------------------------------------------------ saying
 
-    async def _say(self, action: AllocationDecided | JobFinished) -> None:
+    async def _say(self, action: AllocationDecided | JobFinished, since_s: float | None) -> None:
         with about(action):
             try:
                 decided = subjects.pattern(AllocationDecided, action.key())
@@ -146,6 +158,8 @@ class Allocator:
                 await self._catch_up(action)
                 return
             log.info(type(action).__name__, why=self.decisions.why.get(action.key(), ""))
+            waited_s = None if since_s is None else max(0.0, time.time() - since_s)
+            self.meters.said(action, self.state, self.rules.policy, waited_s)
             await self._heard(sequence)
 
     def _expected(self, action: Message) -> int:
@@ -196,6 +210,7 @@ class Allocator:
 
 async def start(bus: Bus, settings: Settings) -> None:
     allocator = Allocator(bus, settings, await memory.recall(bus))
+    bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state))
     await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())

@@ -27,6 +27,7 @@ from services.launcher.settings import Settings as Settings
 from services.launcher.watch import watch, watched
 from shared import subjects
 from shared.bus import Bus, Heard, Stale
+from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed
 from shared.messages import (
@@ -262,6 +263,8 @@ async def start(bus: Bus, settings: Settings) -> None:
     api.may_change = bus.must_lead
     bus.spawn(api.report())
     launcher = Launcher(bus, api, settings, minter=minter(bus, settings.signing_key))
+    bus.vitals.need("the lists of what is there", launcher.listed.is_set)
+    bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
     known = await memory.load(bus)
     launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
     await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)

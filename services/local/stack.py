@@ -26,7 +26,7 @@ from shared.permissions import OPERATOR, SETUP
 log = structlog.get_logger()
 
 SERVICES = ("monitor", "allocator", "launcher")
-COMMON = ("WEIR_NATS_URL", "WEIR_NATS_CREDENTIALS", "WEIR_NATS_CA", "WEIR_LOG_LEVEL")
+COMMON = ("WEIR_NATS_URL", "WEIR_NATS_CREDENTIALS", "WEIR_NATS_CA", "WEIR_LOG_LEVEL", "WEIR_METRICS_PORT")
 START_S, STOP_S, AGAIN_S = 20.0, 8.0, 0.2
 
 
@@ -179,6 +179,7 @@ class Stack:
             "WEIR_NATS_CREDENTIALS": self.credentials_of(name),
             "WEIR_NATS_CA": "",
             "WEIR_LEASE_S": "0",  # one of each, kept alive: one that is begun again need not wait for itself
+            "WEIR_METRICS_PORT": "0",  # one port cannot be all of theirs
             "WEIR_LAUNCHER_SIGNING_KEY": str(self.credentials / keyring.JOBS),
             "WEIR_MONITOR_KUBE_URL": self.kube_url,
             "WEIR_LAUNCHER_KUBE_URL": self.kube_url,

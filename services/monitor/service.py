@@ -10,14 +10,17 @@ import asyncio
 import random
 import time
 
+from services.monitor import measures
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
 from services.monitor.picture import Picture
 from shared import subjects
 from shared.bus import Bus, Heard, Stale
+from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed, Reader
 from shared.kube.settings import KubeSettings
 from shared.messages import CapacityChanged
+from shared.metrics import Measure, Meter
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 HOLDING = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
@@ -35,6 +38,8 @@ class Monitor:
         self.bus, self.picture = bus, picture
         self.said = said  # by key: where the last fact lies that we know of
         self.marked: set[str] = set()
+        self.marked_s: float | None = None  # since when, by a clock that only rises
+        self.reaction = Meter(measures.REACTION)
         self.awake, self.nodes_known, self.pods_known = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def on_node(self, event: Event[NodeFact]) -> None:
@@ -57,6 +62,7 @@ class Monitor:
 
     def _mark(self, names: set[str]) -> None:
         self.marked |= names
+        self.marked_s = time.monotonic() if self.marked_s is None else self.marked_s
         self.awake.set()
 
     async def watch_nodes(self, api: Api) -> None:
@@ -74,8 +80,11 @@ class Monitor:
             await self.awake.wait()
             self.awake.clear()
             marked, self.marked = self.marked, set()
+            since_s, self.marked_s = self.marked_s, None
             fresh = self.picture.news(marked, time.time())
             await asyncio.gather(*(self.say(told) for told in fresh))
+            if fresh and since_s is not None:
+                self.reaction.observe(time.monotonic() - since_s)
 
     async def say(self, told: CapacityChanged) -> None:
         """On top of the last that we know of: so one who leads no longer cannot hide what is newer.
@@ -89,6 +98,9 @@ class Monitor:
                 return
             except Stale:
                 self.said[key] = await self.bus.last_sequence(CapacityChanged, key)
+
+    def measures(self) -> list[Measure]:
+        return [*measures.capacity(self.picture.said.values()), self.reaction.measure()]
 
 
 async def recall(bus: Bus, at_once: int) -> list[Heard]:
@@ -111,5 +123,9 @@ async def start(bus: Bus, settings: Settings) -> None:
     known = await recall(bus, settings.recall_parallel)
     told = [heard.message for heard in known if isinstance(heard.message, CapacityChanged)]
     monitor = Monitor(bus, Picture(told), {heard.message.key(): heard.sequence for heard in known})
+    bus.vitals.need("the list of nodes", monitor.nodes_known.is_set)
+    bus.vitals.need("the list of pods", monitor.pods_known.is_set)
+    bus.vitals.tell("monitor", monitor.measures)
+    bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
     for work in (monitor.watch_nodes(api), monitor.watch_pods(api), monitor.say_changes(), api.report()):
         bus.spawn(work)

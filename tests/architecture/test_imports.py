@@ -25,6 +25,7 @@ EDGES = {
 
 PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler")
 PURE_SHARED = {f"shared.{name}" for name in ("messages", "subjects", "config", "permissions", "tokens", "authority")}
+PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic")}
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}
 LIBRARIES = {"aiohttp", "hypothesis", "keras", "kubernetes", "matplotlib", "msgspec", "nats", "numpy", "psutil"}
 LIBRARIES |= {"nkeys"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from shared.kube.counting import Requests, between, counted, waited
+from shared.kube.counting import Requests, between, counted, measures, waited
+from shared.metrics import exposed
+from tests.shared.metric_lint import problems
 
 
 def test_requests_are_counted_by_verb_and_status() -> None:
@@ -17,3 +19,12 @@ def test_what_came_since_the_last_time_is_told_and_nothing_else() -> None:
     after = waited(counted(counted(before, "get", 404), "get", 404), 0.25)
     assert between(before, after) == Requests(counts={"get 404": 2}, waited_s=0.25)
     assert between(after, after) == Requests()
+
+
+def test_what_was_asked_is_told_by_verb_and_status() -> None:
+    requests = waited(counted(counted(counted(Requests(), "list", 200), "list", 200), "watch", 0), 1.5)
+    asked, waiting = measures(requests)
+
+    assert asked.series == {("list", "200"): 2, ("watch", "0"): 1}
+    assert waiting.series == {(): 1.5}
+    assert problems(exposed([asked, waiting])) == []

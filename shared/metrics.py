@@ -1,0 +1,106 @@
+"""What is measured, and how it is told: in Prometheus' text format, version 0.0.4. Pure.
+
+Law: units are base units (seconds, bytes, cores); a name begins with `weir_` and ends with its unit, and with `_total`
+where the number only rises. Labels are bounded: no job, pod or node is one, so that no series outlives what it was
+about. What happens is counted as plain numbers where it happens, and put into words when somebody asks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Literal
+
+import msgspec
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = tuple[str, ...]
+
+
+class Family(msgspec.Struct, frozen=True, kw_only=True):
+    """What one number means. `labels`: their names; `bounds`: upper ends of a histogram's buckets, each included."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: Labels = ()
+    bounds: tuple[float, ...] = ()
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """How many were at most each bound, and above the bound before; the last counts what was above all of them."""
+
+    counts: tuple[int, ...]
+    sum: float = 0.0
+
+
+class Measure(msgspec.Struct, frozen=True):
+    """A family with its numbers, by the values of its labels."""
+
+    family: Family
+    series: Mapping[Labels, float | Histogram]
+
+
+class Meter:
+    """A family whose numbers are counted as things happen."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.counts: dict[Labels, float] = {}
+        self.histograms: dict[Labels, Histogram] = {}
+
+    def count(self, *labels: str) -> None:
+        self.counts[labels] = self.counts.get(labels, 0) + 1
+
+    def observe(self, value: float, *labels: str) -> None:
+        empty = Histogram((0,) * (len(self.family.bounds) + 1))
+        self.histograms[labels] = observed(self.histograms.get(labels, empty), value, self.family.bounds)
+
+    def measure(self) -> Measure:
+        return Measure(self.family, {**self.counts, **self.histograms})
+
+
+def observed(histogram: Histogram, value: float, bounds: tuple[float, ...]) -> Histogram:
+    """One more value."""
+    counts = list(histogram.counts)
+    counts[bisect_left(bounds, value)] += 1
+    return Histogram(tuple(counts), histogram.sum + value)
+
+
+# ---------------------------------------------------------------- in words
+
+
+def exposed(measures: Iterable[Measure]) -> str:
+    return "".join(f"{line}\n" for measure in measures for line in _lines(measure))
+
+
+def _lines(measure: Measure) -> Iterator[str]:
+    family = measure.family
+    yield f"# HELP {family.name} {family.help}"
+    yield f"# TYPE {family.name} {family.kind}"
+    for values, number in sorted(measure.series.items()):
+        labels = dict(zip(family.labels, values, strict=True))
+        if isinstance(number, Histogram):
+            yield from _buckets(family, labels, number)
+        else:
+            yield f"{family.name}{_braced(labels)} {float(number)}"
+
+
+def _buckets(family: Family, labels: Mapping[str, str], histogram: Histogram) -> Iterator[str]:
+    """Each counts what is at most its bound, so the ones before, too."""
+    ends = [*(str(float(bound)) for bound in family.bounds), "+Inf"]
+    counts = list(accumulate(histogram.counts))
+    for end, count in zip(ends, counts, strict=True):
+        yield f"{family.name}_bucket{_braced({**labels, 'le': end})} {count}"
+    yield f"{family.name}_sum{_braced(labels)} {histogram.sum}"
+    yield f"{family.name}_count{_braced(labels)} {counts[-1]}"
+
+
+def _braced(labels: Mapping[str, str]) -> str:
+    inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{inside}}}" if inside else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

@@ -1,0 +1,37 @@
+"""What went over the bus, counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from shared.metrics import Family, Measure, Meter
+
+PUBLISHED = Family(
+    name="weir_bus_messages_published_total",
+    kind="counter",
+    help="Messages that the server has, by what they say.",
+    labels=("fact",),
+)
+HEARD = Family(
+    name="weir_bus_messages_heard_total",
+    kind="counter",
+    help="Messages that were read and dealt with, by what they say; those that are replayed at the start, too.",
+    labels=("fact",),
+)
+BURIED = Family(
+    name="weir_bus_dead_letters_total",
+    kind="counter",
+    help="Messages that nobody could use, by the stream that holds them.",
+    labels=("stream",),
+)
+CONNECTED = Family(name="weir_bus_connected", kind="gauge", help="1 while there is a connection to the bus, else 0.")
+AGAIN = Family(name="weir_bus_reconnects_total", kind="counter", help="Connections that took the place of a lost one.")
+
+
+class Traffic:
+    def __init__(self) -> None:
+        self.published, self.heard, self.buried = Meter(PUBLISHED), Meter(HEARD), Meter(BURIED)
+
+    def measures(self, connected: bool, reconnects: int) -> Iterable[Measure]:
+        counted = (meter.measure() for meter in (self.published, self.heard, self.buried))
+        return (*counted, Measure(CONNECTED, {(): float(connected)}), Measure(AGAIN, {(): float(reconnects)}))

@@ -1,0 +1,59 @@
+"""A real service in a process of its own, and its answers over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.local.stack import free_port
+
+ROOT = Path(__file__).parents[2]
+Values = dict[tuple[str, frozenset[str]], float]
+
+
+class Asked:
+    """Started by `async with`; killed at its end."""
+
+    def __init__(self, service: str, nats_url: str, **more: str) -> None:
+        self.service, self.port = service, free_port()
+        here = {"WEIR_NATS_URL": nats_url, "WEIR_METRICS_PORT": str(self.port), "PYTHONPATH": str(ROOT)}
+        self.environ = {**os.environ, **here, **{f"WEIR_{service.upper()}_{k.upper()}": v for k, v in more.items()}}
+
+    async def __aenter__(self) -> Asked:
+        quiet = asyncio.subprocess.DEVNULL
+        command = (sys.executable, "-m", f"services.{self.service}")
+        self.process = await asyncio.create_subprocess_exec(*command, env=self.environ, stdout=quiet, stderr=quiet)
+        self.session = aiohttp.ClientSession(f"http://127.0.0.1:{self.port}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.wait()
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        """Status and text; status 0: nobody answers yet."""
+        try:
+            async with self.session.get(path, timeout=aiohttp.ClientTimeout(total=5)) as answer:
+                return answer.status, await answer.text()
+        except aiohttp.ClientConnectorError:
+            return 0, ""
+
+    async def until(self, path: str, status: int, within_s: float = 20.0) -> str:
+        """What it says once it answers so."""
+        async with asyncio.timeout(within_s):
+            while (answer := await self.ask(path))[0] != status:
+                await asyncio.sleep(0.05)
+            return answer[1]
+
+    async def values(self) -> Values:
+        """Every number, by its name and the values of its labels."""
+        _, text = await self.ask("/metrics")
+        families = text_string_to_metric_families(text)
+        return {(s.name, frozenset(s.labels.values())): s.value for family in families for s in family.samples}

@@ -1,0 +1,104 @@
+"""What is measured is told as Prometheus reads it; and the lint finds what it should."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from shared.metrics import Family, Measure, Meter, exposed
+from tests.shared.metric_lint import MOST_SERIES, problems
+
+WAIT = Family(
+    name="weir_oven_wait_seconds", kind="histogram", help="How long bread waited.", labels=("oven",), bounds=(1, 2.5)
+)
+LOAVES = Family(name="weir_loaves_total", kind="counter", help="Loaves that were baked.", labels=("kind",))
+HEAT = Family(name="weir_heat_seconds", kind="gauge", help="How long the oven has been hot.")
+RISING = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=6, unique=True).map(sorted)
+
+
+def test_what_is_counted_is_told() -> None:
+    loaves = Meter(LOAVES)
+    for kind in ("rye", "rye", "spelt"):
+        loaves.count(kind)
+
+    assert exposed([loaves.measure(), Measure(HEAT, {(): 1.5})]) == (
+        "# HELP weir_loaves_total Loaves that were baked.\n"
+        "# TYPE weir_loaves_total counter\n"
+        'weir_loaves_total{kind="rye"} 2.0\n'
+        'weir_loaves_total{kind="spelt"} 1.0\n'
+        "# HELP weir_heat_seconds How long the oven has been hot.\n"
+        "# TYPE weir_heat_seconds gauge\n"
+        "weir_heat_seconds 1.5\n"
+    )
+
+
+def test_a_value_that_is_just_a_bound_is_in_its_bucket() -> None:
+    wait = Meter(WAIT)
+    for value in (1, 1.1, 2.5, 7):
+        wait.observe(value, "left")
+
+    assert exposed([wait.measure()]).splitlines()[2:] == [
+        'weir_oven_wait_seconds_bucket{oven="left",le="1.0"} 1',
+        'weir_oven_wait_seconds_bucket{oven="left",le="2.5"} 3',
+        'weir_oven_wait_seconds_bucket{oven="left",le="+Inf"} 4',
+        'weir_oven_wait_seconds_sum{oven="left"} 11.6',
+        'weir_oven_wait_seconds_count{oven="left"} 4',
+    ]
+
+
+@given(RISING, st.lists(st.floats(-1e9, 1e9), max_size=20), st.text())
+def test_prometheus_own_reader_reads_what_was_measured(bounds: list[float], values: list[float], oven: str) -> None:
+    wait = Meter(Family(name=WAIT.name, kind="histogram", help=WAIT.help, labels=WAIT.labels, bounds=tuple(bounds)))
+    for value in values:
+        wait.observe(value, oven)
+    (family,) = text_string_to_metric_families(exposed([wait.measure()]))
+
+    told = {sample.labels.get("le", sample.name): sample.value for sample in family.samples}
+    assert {sample.labels["oven"] for sample in family.samples} <= {oven}
+    assert told.get(f"{WAIT.name}_count", 0) == len(values)
+    assert math.isclose(told.get(f"{WAIT.name}_sum", 0), sum(values), abs_tol=1e-3)
+    for bound in bounds if values else []:
+        assert told[f"{bound}"] == sum(value <= bound for value in values)
+
+
+def test_nothing_is_wrong_with_what_was_never_seen() -> None:
+    assert problems(exposed([Meter(LOAVES).measure(), Meter(WAIT).measure()])) == []
+
+
+def one(
+    name: str, kind: str = "gauge", labels: tuple[str, ...] = (), sentence: str = "Some number of the oven."
+) -> str:
+    family = Family(name=name, kind=kind, help=sentence, labels=labels)  # type: ignore[arg-type]
+    return exposed([Measure(family, {("x",) * len(labels): 1.0})])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        one("oven_heat"),
+        one("weir_Heat"),
+        one("weir_wait_ms"),
+        one("weir_wait_minutes"),
+        one("weir_seconds_waited"),
+        one("weir_loaves", "counter"),
+        one("weir_loaves_total"),
+        one("weir_loaves_gauge"),
+        one("weir_loaves", labels=("job",)),
+        one("weir_loaves", labels=("pod",)),
+        one("weir_loaves", labels=("Kind",)),
+        one("weir_loaves", sentence="Loaves."),
+        one("weir_loaves", sentence="Loaves that somebody has baked"),
+        one("weir_loaves") + one("weir_loaves"),
+        one("weir_loaves").replace("# TYPE weir_loaves gauge\n", ""),
+        one("weir_loaves").rstrip("\n"),
+        one("weir_loaves") + "weir_loaves 2.0\n",
+        exposed([Measure(LOAVES, {(str(n),): 1.0 for n in range(MOST_SERIES + 1)})]),
+        one("weir_wait", "histogram").replace("weir_wait 1.0", 'weir_wait_bucket{le="1"} 2\nweir_wait_count 2'),
+    ],
+)
+def test_the_lint_finds_what_is_wrong(text: str) -> None:
+    assert problems(text)

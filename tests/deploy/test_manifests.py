@@ -18,7 +18,7 @@ from services.launcher.settings import Settings as LauncherSettings
 from services.monitor.service import Settings as MonitorSettings
 from shared import config
 from shared.config import Common
-from tests.deploy import cert_manager
+from tests.deploy import cert_manager, prometheus_operator
 from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, needs_kubectl, of, rendered, secrets, templates
 from tests.deploy.restricted import violations
 
@@ -53,6 +53,8 @@ def test_every_object_is_valid(name: str) -> None:
     for body in rendered(name):
         if body["apiVersion"].startswith("cert-manager.io/"):
             cert_manager.validate(body)
+        elif body["apiVersion"].startswith("monitoring.coreos.com/"):
+            prometheus_operator.validate(body)
         else:
             assert kubernetes_validate.validate(body, CURRENT, strict=True) == CURRENT
 

@@ -1,0 +1,112 @@
+"""How the services are asked in a cluster: the ports that manifests name are those that are listened on."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import aiohttp
+import jsonschema
+import pytest
+
+from services.allocator import measures as allocator
+from services.local.stack import free_port
+from services.monitor import measures as monitor
+from shared import listener, traffic
+from shared.config import Common, load
+from shared.kube import counting
+from shared.metrics import Family
+from shared.vitals import Vitals
+from tests.deploy import prometheus_operator
+from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, needs_kubectl, of, templates
+
+ASKED = {"weir-monitor", "weir-allocator", "weir-launcher"}
+SCRAPED = [name for name in RENDERINGS if "service-monitors" in name]
+GUARDED = [name for name in RENDERINGS if "production" in name or "network-policies" in name]
+FAMILIES = [
+    value
+    for module in (allocator, monitor, traffic, counting, listener)
+    for value in vars(module).values()
+    if isinstance(value, Family)
+]
+
+
+def container(name: str, pod: str) -> dict[str, Any]:
+    (one,) = templates(name)[pod]["spec"]["containers"]
+    return dict(one)
+
+
+def port_of(name: str, pod: str) -> int:
+    (number,) = (port["containerPort"] for port in container(name, pod)["ports"] if port["name"] == "metrics")
+    return int(number)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", RENDERINGS)
+def test_each_service_is_asked_where_it_listens_and_nobody_else_is(name: str) -> None:
+    for pod in ASKED:
+        given = {k: v for k, v in environ(name, pod).items() if k == "WEIR_METRICS_PORT"}
+        assert load(Common, pod.removeprefix("weir-"), given).metrics_port == port_of(name, pod) > 1023
+        for probe in ("livenessProbe", "readinessProbe"):
+            assert container(name, pod)[probe]["httpGet"]["port"] == "metrics"
+    assert {pod for pod in templates(name) if "WEIR_METRICS_PORT" in environ(name, pod)} == ASKED
+
+
+@needs_kubectl
+@pytest.mark.parametrize("pod", sorted(ASKED))
+async def test_what_is_asked_for_is_answered(pod: str) -> None:
+    asked = {container("dev", pod)[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")}
+    (end,) = named(SCRAPED[0], "ServiceMonitor", "weir")["spec"]["endpoints"]
+    port = free_port()
+    listening = await listener.listen(Vitals(), port)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        answers = [await session.get(path) for path in (*asked, end["path"])]
+        assert [answer.status for answer in answers] == [200] * 3
+        assert (await session.get("/")).status == 404
+    await listening.cleanup()
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", SCRAPED)
+def test_prometheus_finds_the_three_services_and_no_other_pod(name: str) -> None:
+    monitors = of(name, "ServiceMonitor")
+    assert len(monitors) == 1
+    wanted = monitors[0]["spec"]["selector"]["matchLabels"].items()
+    (service,) = (body for body in of(name, "Service") if wanted <= body["metadata"]["labels"].items())
+    (port,) = service["spec"]["ports"]
+    assert [end["port"] for end in monitors[0]["spec"]["endpoints"]] == [port["name"]]
+    assert port["targetPort"] == "metrics" and service["spec"]["publishNotReadyAddresses"]
+    chosen = service["spec"]["selector"].items()
+    pods = {pod for pod, template in templates(name).items() if chosen <= template["metadata"]["labels"].items()}
+    assert pods == ASKED and {port_of(name, pod) for pod in pods} == {port["port"]}
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", GUARDED)
+def test_who_may_scrape_reaches_metrics_and_nothing_else(name: str) -> None:
+    policy = named(name, "NetworkPolicy", "weir-metrics")["spec"]
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"port": "metrics"}]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"weir.dev/scrapes": "true"}}}]
+    assert "kubectl label namespace monitoring weir.dev/scrapes=true" in (DEPLOY / "README.md").read_text()
+    chosen = policy["podSelector"]["matchLabels"].items()
+    assert {pod for pod, t in templates(name).items() if chosen <= t["metadata"]["labels"].items()} == ASKED
+
+
+@needs_kubectl
+@pytest.mark.parametrize("change", [{"endpoint": []}, {"endpoints": []}, {"endpoints": [{"prot": "metrics"}]}])
+def test_a_misspelt_field_of_a_service_monitor_is_found(change: dict[str, Any]) -> None:
+    body = named(SCRAPED[0], "ServiceMonitor", "weir")
+    with pytest.raises(jsonschema.ValidationError):
+        prometheus_operator.validate({**body, "spec": {**body["spec"], **change}})
+
+
+def test_every_number_that_the_page_names_is_told() -> None:
+    told = {family.name for family in FAMILIES}
+    page = (DEPLOY / "README.md").read_text()
+    named_here = {name.removesuffix("_bucket") for name in re.findall(r"\bweir_[a-z_]+[a-z]", page)}
+    assert len(named_here) >= 6 and named_here <= told
+
+
+def test_no_two_numbers_have_one_name() -> None:
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES) > 15

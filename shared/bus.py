@@ -148,6 +148,7 @@ class Bus:
         self.client, self.name, self.vitals = client, name, vitals or Vitals()
         self.traffic = traffic.Traffic()
         self.vitals.need("the bus", lambda: client.is_connected)
+        self.vitals.need("being heard", lambda: not self.traffic.waiting)
         self.vitals.tell("the bus", lambda: self.traffic.measures(client.is_connected, client.stats["reconnects"]))
         self.js: JetStreamContext = client.jetstream(timeout=5, prefix=client.api)
         self._tasks: set[asyncio.Future[None]] = set()
@@ -218,16 +219,20 @@ class Bus:
 
     async def _store(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
         """Try until the server has it; returns its stream sequence. What the server refuses is raised at once."""
-        for attempt in range(OUTBOX_TRIES):
-            self.must_lead()
-            try:
-                return int((await self.js.publish(subject, body, headers=headers)).seq)
-            except NEVER:
-                raise
-            except NatsError as error:
-                log.warning("PublishWaits", subject=subject, attempt=attempt, error=repr(error))
-                await asyncio.sleep(RETRY_S)
-        raise NatsTimeout
+        try:
+            for attempt in range(OUTBOX_TRIES):
+                self.must_lead()
+                try:
+                    return int((await self.js.publish(subject, body, headers=headers)).seq)
+                except NEVER:
+                    raise
+                except NatsError as error:
+                    self.traffic.waiting.add(subject)
+                    log.warning("PublishWaits", subject=subject, attempt=attempt, error=repr(error))
+                    await asyncio.sleep(RETRY_S)
+            raise NatsTimeout
+        finally:
+            self.traffic.waiting.discard(subject)
 
     async def _said_already(self, subject: str, message: Message) -> int:
         """Where we ourselves said this last on its subject, before an acknowledgement got lost; 0: we did not."""

@@ -24,6 +24,11 @@ BURIED = Family(
     help="Messages that nobody could use, by the stream that holds them.",
     labels=("stream",),
 )
+WAITING = Family(
+    name="weir_bus_messages_waiting",
+    kind="gauge",
+    help="Messages that were said in vain at least once, and that the server has not yet.",
+)
 CONNECTED = Family(name="weir_bus_connected", kind="gauge", help="1 while there is a connection to the bus, else 0.")
 AGAIN = Family(name="weir_bus_reconnects_total", kind="counter", help="Connections that took the place of a lost one.")
 
@@ -31,7 +36,9 @@ AGAIN = Family(name="weir_bus_reconnects_total", kind="counter", help="Connectio
 class Traffic:
     def __init__(self) -> None:
         self.published, self.heard, self.buried = Meter(PUBLISHED), Meter(HEARD), Meter(BURIED)
+        self.waiting: set[str] = set()  # the subjects of what was said in vain, and is tried again
 
     def measures(self, connected: bool, reconnects: int) -> Iterable[Measure]:
         counted = (meter.measure() for meter in (self.published, self.heard, self.buried))
-        return (*counted, Measure(CONNECTED, {(): float(connected)}), Measure(AGAIN, {(): float(reconnects)}))
+        numbers = {CONNECTED: float(connected), AGAIN: float(reconnects), WAITING: float(len(self.waiting))}
+        return (*counted, *(Measure(family, {(): number}) for family, number in numbers.items()))

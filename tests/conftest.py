@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,16 @@ class NatsServer:
             self._process.kill()
             await self._process.wait()
             self._process = None
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """It keeps its connections and answers nothing."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     async def _until_it_answers(self) -> None:
         async with asyncio.timeout(10):

@@ -67,6 +67,23 @@ async def test_a_service_is_ready_while_it_hears_the_bus_and_alive_all_the_time(
         assert told["weir_bus_reconnects_total", NOBODY] >= 1
 
 
+@pytest.mark.parametrize("name", SERVICES)
+async def test_a_bus_that_hangs_is_found_out_though_the_connection_stands(
+    name: str, bus: Bus, nats_server: NatsServer, api: ApiServer
+) -> None:
+    """By whoever listens when nothing comes any more, not even a heartbeat; by who speaks when he wants to."""
+    async with service(name, nats_server.url, api) as asked:
+        await asked.until("/readyz", 200)
+        with nats_server.hung():
+            api.put("pods", pod("b"))
+            said = await asked.until("/readyz", 503)
+            told = await asked.values()
+            assert ("being heard" if name == "monitor" else "hearing") in said
+            assert told["weir_bus_messages_waiting", NOBODY] == (name == "monitor")
+            assert (await asked.ask("/healthz"))[0] == 200
+        assert await asked.until("/readyz", 200) == "ready\n"
+
+
 @pytest.mark.parametrize("name", ASKING)
 async def test_a_service_is_not_ready_before_it_has_seen_the_cluster(
     name: str, bus: Bus, nats_url: str, api: ApiServer

@@ -18,13 +18,12 @@ import structlog
 
 from shared import bus, config, log
 from shared.bus import Bus
-from shared.vitals import Vitals
+from shared.vitals import BEGUN, Vitals
 
 C = TypeVar("C", bound=config.Common)
 Start = Callable[[Bus, C], Awaitable[None]]
 
 BAD_SETTINGS, CANNOT_GO_ON = 2, 1
-BEGUN = "having begun"
 
 
 class Leave(Exception):

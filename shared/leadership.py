@@ -12,6 +12,9 @@ The server took the write between these two moments; so nobody takes over from o
 of the two clocks differ by less than 1 / HOLDS, however far apart what they show. The clock must go on while the
 process or the machine sleeps. A leader that stops cleanly writes an entry without a holder: then nobody need wait.
 
+A stand-by is ready as soon as it stands by: were it not, a rolling update that waits for it would wait for the very one
+that it is to replace.
+
 One who is frozen between his last look at the clock and his act acts late for all that. So what is said carries what
 its sender saw last (`Bus.publish`, `expect_last`), and the server refuses it if another has spoken since.
 """
@@ -32,8 +35,10 @@ from nats.js.errors import NotFoundError
 from shared.app import Leave
 from shared.bus import Bus, Stale
 from shared.config import Common
+from shared.metrics import Family, Measure
 from shared.permissions import entry, lease_key, stream_of
 from shared.subjects import STATE
+from shared.vitals import BEGUN
 
 log = structlog.get_logger()
 
@@ -44,6 +49,7 @@ HOLDS = 0.75
 RENEWALS, LOOKS = 3, 20
 """In one lease: how often a leader renews it, and how often a stand-by looks."""
 HOLDER_BYTES = 6
+LEADER = Family(name="weir_leader", kind="gauge", help="1 while this replica leads, 0 while it stands by.")
 C = TypeVar("C", bound=Common)
 
 
@@ -115,9 +121,13 @@ class Lease:
     def left_s(self) -> float:
         return self.renewed_s + HOLDS * self.lease_s - self.clock()
 
+    @property
+    def leads(self) -> bool:
+        return self.left_s > 0
+
     def must_lead(self) -> None:
         """Raises `Deposed` once we may act no longer; costs a look at the clock."""
-        if self.left_s <= 0:
+        if not self.leads:
             raise Deposed(self.service, f"term {self.term}: not renewed for {HOLDS} of {self.lease_s:g} s")
 
     async def keep(self) -> None:
@@ -151,7 +161,7 @@ class Lease:
 
     async def give_back(self) -> None:
         """At a clean stop, when nothing acts any more."""
-        if self.left_s <= 0:
+        if not self.leads:
             return
         try:
             found = await self._look()
@@ -195,15 +205,23 @@ def led(service: str, start: Start[C]) -> Start[C]:
     async def when_leading(bus: Bus, settings: C) -> None:
         if settings.lease_s > 0:
             await lead(bus, Lease(bus, service, settings.lease_s, secrets.token_hex(HOLDER_BYTES)))
+        else:
+            _tell(bus, lambda: True)
         await start(bus, settings)
 
     return when_leading
 
 
 async def lead(bus: Bus, lease: Lease) -> None:
-    """Wait for it, then keep it until the bus closes."""
+    """Wait for it, ready meanwhile; then keep it until the bus closes."""
     log.info("StandsBy", service=lease.service, holder=lease.holder, lease_s=lease.lease_s)
     bus.on_closed(lease.give_back)
+    bus.vitals.need(BEGUN, lambda: not lease.leads)
+    _tell(bus, lambda: lease.leads)
     await lease.take()
     bus.must_lead = lease.must_lead
     bus.spawn(lease.keep())
+
+
+def _tell(bus: Bus, leads: Callable[[], bool]) -> None:
+    bus.vitals.tell("leadership", lambda: [Measure(LEADER, {(): float(leads())})])

@@ -2,7 +2,7 @@
 
 GET /metrics    what it has measured, for Prometheus
 GET /healthz    200 as long as its loop turns: nothing else is asked, so that no outage elsewhere ends it
-GET /readyz     200 when it does its work, else 503 and what it lacks
+GET /readyz     200 when it does its work or stands by for it, else 503 and what it lacks
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shared.vitals import Vitals
 CPU = Family(name="process_cpu_seconds_total", kind="counter", help="CPU time that the process has used.")
 MEMORY = Family(name="process_resident_memory_bytes", kind="gauge", help="Memory that the process has.")
 BEGUN = Family(name="process_start_time_seconds", kind="gauge", help="When the process began, since 1970.")
-READY = Family(name="weir_ready", kind="gauge", help="1 when the service does its work, else 0.")
+READY = Family(name="weir_ready", kind="gauge", help="1 when the service does its work or stands by for it, else 0.")
 
 
 async def listen(vitals: Vitals, port: int) -> web.AppRunner:

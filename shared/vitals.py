@@ -13,6 +13,9 @@ from shared.metrics import Measure
 Condition = Callable[[], bool]
 Source = Callable[[], Iterable[Measure]]
 
+BEGUN = "having begun"
+"""A condition of every service: met once it has started, and while it stands by to start."""
+
 
 class Vitals:
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from services.allocator import measures as allocator
 from services.local.stack import free_port
 from services.monitor import measures as monitor
-from shared import listener, traffic
+from shared import leadership, listener, traffic
 from shared.config import Common, load
 from shared.kube import counting
 from shared.metrics import Family
@@ -25,7 +25,7 @@ SCRAPED = [name for name in RENDERINGS if "service-monitors" in name]
 GUARDED = [name for name in RENDERINGS if "production" in name or "network-policies" in name]
 FAMILIES = [
     value
-    for module in (allocator, monitor, traffic, counting, listener)
+    for module in (allocator, monitor, traffic, counting, leadership, listener)
     for value in vars(module).values()
     if isinstance(value, Family)
 ]

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.local.stack import free_port
 
 ROOT = Path(__file__).parents[2]
+LEASE_S = 60.0  # the bus is away for less
 Values = dict[tuple[str, frozenset[str]], float]
 
 
@@ -21,8 +22,9 @@ class Asked:
 
     def __init__(self, service: str, nats_url: str, **more: str) -> None:
         self.service, self.port = service, free_port()
-        here = {"WEIR_NATS_URL": nats_url, "WEIR_METRICS_PORT": str(self.port), "PYTHONPATH": str(ROOT)}
-        self.environ = {**os.environ, **here, **{f"WEIR_{service.upper()}_{k.upper()}": v for k, v in more.items()}}
+        here = {"WEIR_NATS_URL": nats_url, "WEIR_METRICS_PORT": str(self.port), "WEIR_LEASE_S": str(LEASE_S)}
+        own = {f"WEIR_{service.upper()}_{key.upper()}": value for key, value in more.items()}
+        self.environ = {**os.environ, **here, **own, "PYTHONPATH": str(ROOT)}
 
     async def __aenter__(self) -> Asked:
         quiet = asyncio.subprocess.DEVNULL
@@ -35,6 +37,11 @@ class Asked:
         await self.session.close()
         if self.process.returncode is None:
             self.process.kill()
+        await self.process.wait()
+
+    async def stop(self) -> None:
+        """As Kubernetes does."""
+        self.process.terminate()
         await self.process.wait()
 
     async def ask(self, path: str) -> tuple[int, str]:

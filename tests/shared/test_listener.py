@@ -22,6 +22,8 @@ from tests.shared.metric_lint import problems
 SERVICES = ("monitor", "allocator", "launcher")
 ASKING = ("monitor", "launcher")
 NOBODY = frozenset[str]()
+WORK = {"monitor": "capacity", "allocator": "allocator", "launcher": "kubernetes"}
+"""What the numbers begin with that one has who leads."""
 
 
 @pytest.fixture
@@ -82,6 +84,35 @@ async def test_a_bus_that_hangs_is_found_out_though_the_connection_stands(
             assert told["weir_bus_messages_waiting", NOBODY] == (name == "monitor")
             assert (await asked.ask("/healthz"))[0] == 200
         assert await asked.until("/readyz", 200) == "ready\n"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+async def test_a_stand_by_is_ready_at_once_and_says_that_it_does_not_lead(
+    name: str, bus: Bus, nats_url: str, api: ApiServer
+) -> None:
+    """So a rolling update that waits for it goes on, and the one that leads is stopped."""
+    async with service(name, nats_url, api) as first:
+        await first.until("/readyz", 200)
+        async with service(name, nats_url, api) as second:
+            assert await second.until("/readyz", 200) == "ready\n"
+            assert (await first.values())["weir_leader", NOBODY] == 1
+            told = await second.values()
+            assert told["weir_leader", NOBODY] == 0
+            assert not any(key.startswith(f"weir_{WORK[name]}") for key, _ in told), "what it measures is its work"
+            await first.stop()
+            async with asyncio.timeout(20):
+                while (await second.values())["weir_leader", NOBODY] != 1:
+                    await asyncio.sleep(0.05)
+            await second.until("/readyz", 200)
+            assert any(key.startswith(f"weir_{WORK[name]}") for key, _ in await second.values())
+
+
+async def test_where_there_are_no_others_the_one_leads(bus: Bus, nats_url: str, api: ApiServer) -> None:
+    alone = service("allocator", nats_url, api)
+    alone.environ["WEIR_LEASE_S"] = "0"
+    async with alone:
+        await alone.until("/readyz", 200)
+        assert (await alone.values())["weir_leader", NOBODY] == 1
 
 
 @pytest.mark.parametrize("name", ASKING)

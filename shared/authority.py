@@ -129,22 +129,28 @@ def submitter(root: Keys, namespace: str, chance: bytes, issued_s: float) -> str
     return _credentials(root.outside, f"{SUBMITTER}.{namespace}", allowed, chance, issued_s)
 
 
-def job(by: Signer, namespace: str, name: str, meta: str, chunks: str, chance: bytes, issued_s: float) -> str:
+def job(
+    by: Signer, namespace: str, name: str, meta: str, chunks: str, chance: bytes, issued_s: float, lasts_s: float = 0.0
+) -> str:
     """Credentials of one job's trainers; raises `ValueError` where a word is none that a subject may have.
 
-    `meta`, `chunks`: the last tokens of the subjects on which the job's program is kept.
+    `meta`, `chunks`: the last tokens of the subjects on which the job's program is kept. `lasts_s`: when it has passed,
+    the server lets nobody in with them, and puts out who is; 0: never.
     """
     values = (namespace, name, meta, chunks)
     if odd := [value for value in values if not TOKEN.match(value)]:
         raise ValueError(f"{odd[0]!r} is not a word of a subject")
     tags = [f"{tag}:{value}" for tag, value in zip(permissions.TAGS, values, strict=True)]
     fields = {"tags": tags, "issuer_account": by.account}
-    return _credentials(by.seed, f"{JOB}.{namespace}.{name}", fields, chance, issued_s)
+    return _credentials(by.seed, f"{JOB}.{namespace}.{name}", fields, chance, issued_s, lasts_s)
 
 
-def _credentials(issuer: str, name: str, fields: dict[str, Any], chance: bytes, issued_s: float) -> str:
+def _credentials(
+    issuer: str, name: str, fields: dict[str, Any], chance: bytes, issued_s: float, lasts_s: float = 0.0
+) -> str:
     secret = tokens.seed("user", chance)
-    claims = {"name": name, "sub": tokens.public(secret), "nats": fields}
+    ends = {"exp": int(issued_s + lasts_s)} if lasts_s else {}
+    claims = {"name": name, "sub": tokens.public(secret), "nats": fields, **ends}
     return tokens.credentials(tokens.signed(claims, "user", issued_s, issuer), secret)
 
 

@@ -40,7 +40,7 @@ def public(secret: str) -> str:
 
 
 def signed(claims: dict[str, Any], kind: Kind, issued_s: float, secret: str) -> str:
-    """`claims`: `name`, `sub` (a public key) and what NATS wants to know, under `nats`."""
+    """`claims`: `name`, `sub` (a public key), what NATS wants to know, under `nats`; perhaps `exp`, their end (s)."""
     nats = {**claims["nats"], "type": kind, "version": VERSION}
     body = {**claims, "nats": nats, "iat": int(issued_s), "iss": public(secret)}
     body["jti"] = base64.b32encode(hashlib.sha256(msgspec.json.encode(body)).digest()).decode().rstrip("=")

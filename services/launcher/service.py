@@ -262,7 +262,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.on_close(api.close)
     api.may_change = bus.must_lead
     bus.spawn(api.report())
-    launcher = Launcher(bus, api, settings, minter=minter(bus, settings.signing_key))
+    launcher = Launcher(bus, api, settings, minter=minter(bus, settings.signing_key, settings.credentials_s))
     bus.vitals.need("the lists of what is there", launcher.listed.is_set)
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
     known = await memory.load(bus)

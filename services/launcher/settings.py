@@ -18,6 +18,7 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     kube_parallel: int = 16  # actions under way at once; fewer than kube_burst, so that looking waits for no doing
 
     signing_key: str = ""  # file with the key for jobs' credentials; empty: the bus asks for none
+    credentials_s: Annotated[float, Meta(ge=0)] = 31_536_000.0  # they last a year, as no job does; 0: for ever
 
     # A trainer's pod.
     image: str = "weir-trainer:latest"  # where the request names none

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import random
@@ -28,10 +29,11 @@ from shared.tokens import name_in
 from tests.conftest import NatsServer
 from tests.launcher.builders import UID, decided, plan
 from tests.shared import guarded
-from tests.shared.guarded import KEYS, credentials, visitor
+from tests.shared.guarded import KEYS, credentials, is_let_in, visitor
 from tests.shared.kube.api_server import api_server
 
 GUARDED, OPEN = Settings(signing_key="jobs.json", network_policies=False), Settings(network_policies=False)
+DAY_S = 86_400.0
 DECIDED = decided(1, "c0 p1")
 SECRET = CreateSecret(decision=DECIDED, owner_uid="0123-owner-and-more", text="credentials")
 POD = CreatePod(decision=DECIDED, task=plan("p1"), name="net-ps-1", owner_uid=SECRET.owner_uid)
@@ -119,7 +121,7 @@ async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer, laun
         await programs.keep(person.bus, guarded.DIGEST, b"another's")
     other = (await programs.described(launcher, guarded.DIGEST)).nuid
 
-    filled = await Minter(launcher, authority.signer(KEYS)).filled(SECRET)
+    filled = await Minter(launcher, authority.signer(KEYS), DAY_S).filled(SECRET)
 
     assert name_in(filled.text) == "job.default.net" and "eyJ" not in filled.key()
     async with visitor(server.url, filled.text) as pod:
@@ -139,18 +141,29 @@ async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
     async with visitor(server.url, credentials("submitter", "default.x")) as person:
         await person.bus.js.publish(f"{META}.{programs.meta_token(digest)}", about)
 
-    filled = await Minter(launcher, authority.signer(KEYS)).filled(SECRET)
+    filled = await Minter(launcher, authority.signer(KEYS), DAY_S).filled(SECRET)
 
     async with visitor(server.url, filled.text) as pod:
         assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{PROGRAM_STREAM}.x.{CHUNKS}.{nuid or 'any'}")
 
 
+async def test_they_last_as_long_as_the_settings_say(server: NatsServer, launcher: Bus) -> None:
+    async def ends(lasts_s: float) -> bool:
+        filled = await Minter(launcher, authority.signer(KEYS), lasts_s).filled(SECRET)
+        async with visitor(server.url, filled.text) as pod:
+            await asyncio.sleep(2.5)
+            return not pod.client.is_connected and not await is_let_in(server.url, filled.text)
+
+    assert await asyncio.gather(ends(2.0), ends(DAY_S), ends(0.0)) == [True, False, False]
+    assert Settings().credentials_s > 300 * DAY_S
+
+
 def test_a_key_that_is_none_is_told(tmp_path: Path, bus: Bus) -> None:
     (tmp_path / "jobs.json").write_text("{}")
-    assert minter(bus, "") is None
+    assert minter(bus, "", DAY_S) is None
     for file in ("jobs.json", "missing.json"):
         with pytest.raises(BadKey, match=file):
-            minter(bus, str(tmp_path / file))
+            minter(bus, str(tmp_path / file), DAY_S)
 
 
 def test_a_decision_of_another_generation_changes_nothing() -> None:

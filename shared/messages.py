@@ -438,11 +438,15 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
 
 
 class TaskUsage(Part, frozen=True, kw_only=True):
-    """Measured use of one task: cores (mean since the last report) and GiB (resident)."""
+    """Measured use of one task: cores (mean since the last report) and GiB (resident).
+
+    `waited`: threads that could have run and had no core, mean since the last report; None: not measured.
+    """
 
     task: str
     cpu: Cores
     memory_gib: Cores
+    waited: Cores | None = None
 
 
 class ModelProfile(Part, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator import exits
+from services.allocator import exits, strain
 from services.allocator.exits import Exit
 from services.allocator.kept import Kept
 from shared.messages import (
@@ -120,6 +120,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     furthest: int = 0
     """The most samples that were ever reported."""
     progress: ProgressReported | None = None
+    starving: dict[str, float] = {}
+    """By task: since when it has had far less CPU than it was promised (`strain.py`)."""
     observed: tuple[Observed, ...] = ()
     tried: tuple[Observed, ...] = ()
     recent: tuple[Reading, ...] = ()
@@ -191,6 +193,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         coming=None if job.coming == now else job.coming,
         decided={g: d for g, d in job.decided.items() if g >= now},
         resumed_s=stored_s,
+        starving={},
         early=None,
         pauses=pauses[-PAUSES_KEPT:],
         abandonments=0,
@@ -246,6 +249,7 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     return replace(
         job,
         progress=message,
+        starving=strain.since(job.starving, message.usage, runs.tasks, stored_s),
         furthest=max(job.furthest, message.samples),
         killed_generations=() if message.samples > job.furthest else job.killed_generations,
         observed=_observed(job.observed, reading),

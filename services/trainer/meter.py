@@ -30,8 +30,8 @@ class Meter:
         use, name = Use(), f"{self.settings.role}-{self.settings.serial}"
         while True:
             await asyncio.sleep(self.settings.usage_s)
-            cores, gib = await asyncio.to_thread(use.look, self.settings.usage_s)
-            sample = TaskUsage(task=name, cpu=round(cores, 3), memory_gib=round(gib, 3))
+            cores, waited, gib = await asyncio.to_thread(use.look, self.settings.usage_s)
+            sample = TaskUsage(task=name, cpu=round(cores, 3), memory_gib=round(gib, 3), waited=round(waited, 3))
             await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
 
     async def collect(self) -> None:

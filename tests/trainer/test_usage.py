@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from typing import Any
 
 import msgspec
@@ -9,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.usage import sample_of
+from services.trainer.usage import Use, sample_of
 from shared.messages import TaskUsage
 
 GOOD = TaskUsage(task="ps-0", cpu=0.25, memory_gib=0.5)
@@ -33,3 +37,22 @@ def test_nothing_that_is_heard_is_impossible(body: bytes) -> None:
     sample = sample_of(body)
 
     assert sample is None or (sample.cpu >= 0.0 and sample.memory_gib >= 0.0)
+
+
+def test_who_has_no_core_waits() -> None:
+    use = Use()
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        looks = (look(use, 0.2) for _ in range(100))
+        used, waited, _ = next(seen for seen in looks if seen[1] > 0.1)
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+
+    assert used > 0.1 and waited > 0.1
+
+
+def look(use: Use, after_s: float) -> tuple[float, float, float]:
+    time.sleep(after_s)
+    return use.look(after_s)

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from services.allocator import change, relief, repair
+from services.allocator import change, outgrowing, relief, repair
 from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
 from services.allocator.job import Job
@@ -53,9 +53,11 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     room = Room(nodes, purses(state, rules.quotas))
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, repair.repaired(job, room, now, rules))
-    # 3. What is in flight is waited for; who starves where it is goes elsewhere.
+    # 3. What is in flight is waited for; who has too little where it stands gets more, or goes elsewhere.
     for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, change.in_flight(job) or relief.relieved(job, room, now, rules))
+        _say(verdicts, key, change.in_flight(job) or outgrowing.enlarged(job, room, now, rules))
+    for key, job in _open(stirred, verdicts):
+        _say(verdicts, key, relief.relieved(job, room, now, rules))
     # 4. Each policy says what its jobs should have, and many have it.
     wants = _wanted(jobs, by_program(state.closed), room, now, rules)
     calm = [(key, job) for key, job in _open(jobs, verdicts) if key in wants and _is_calm(job, rules)]
@@ -82,7 +84,15 @@ _stirred: Kept[Jobs, Jobs] = Kept(
 
 def _has_stirred(job: Job) -> bool:
     failed = job.failed_generations or job.killed_generations
-    return bool(job.cancelled or job.exits or job.starving or job.abandonments or failed or job.coming is not None)
+    return bool(
+        job.cancelled
+        or job.exits
+        or job.starving
+        or job.crowded
+        or job.abandonments
+        or failed
+        or job.coming is not None
+    )
 
 
 def _is_calm(job: Job, rules: Rules) -> bool:

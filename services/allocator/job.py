@@ -37,6 +37,8 @@ TRIED_KEPT = 32
 USAGES_KEPT = 1024
 MOST_USED = 1e6
 """Cores or GiB of one task; more was not measured rightly."""
+CROWDED = 0.7
+"""Of its memory; who uses more may need more soon."""
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
@@ -122,6 +124,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress: ProgressReported | None = None
     starving: dict[str, float] = {}
     """By task: since when it has had far less CPU than it was promised (`strain.py`)."""
+    crowded: bool = False
+    """Whether a ps or worker comes near to its memory."""
     observed: tuple[Observed, ...] = ()
     tried: tuple[Observed, ...] = ()
     recent: tuple[Reading, ...] = ()
@@ -194,6 +198,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         decided={g: d for g, d in job.decided.items() if g >= now},
         resumed_s=stored_s,
         starving={},
+        crowded=False,
         early=None,
         pauses=pauses[-PAUSES_KEPT:],
         abandonments=0,
@@ -250,6 +255,7 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
         job,
         progress=message,
         starving=strain.since(job.starving, message.usage, runs.tasks, stored_s),
+        crowded=_crowded(runs, reading),
         furthest=max(job.furthest, message.samples),
         killed_generations=() if message.samples > job.furthest else job.killed_generations,
         observed=_observed(job.observed, reading),
@@ -287,11 +293,28 @@ class Stood(msgspec.Struct, frozen=True, gc=False):
     ps_had: float | None
     worker_had: float | None
     nodes: int | None
+    ps_gib: float
+    worker_gib: float
 
 
-_stood: Kept[AllocationDecided, Stood] = Kept(
-    lambda runs: Stood(_ps(runs), counted(runs, "worker"), _had(runs, "ps"), _had(runs, "worker"), _apart(runs))
-)
+def _stands(runs: AllocationDecided) -> Stood:
+    return Stood(
+        ps=_ps(runs),
+        workers=counted(runs, "worker"),
+        ps_had=_had(runs, "ps"),
+        worker_had=_had(runs, "worker"),
+        nodes=_apart(runs),
+        ps_gib=_gib(runs, "ps"),
+        worker_gib=_gib(runs, "worker"),
+    )
+
+
+_stood: Kept[AllocationDecided, Stood] = Kept(_stands)
+
+
+def _crowded(runs: AllocationDecided, reading: Reading) -> bool:
+    stood = _stood(runs)
+    return (reading.ps_gib or 0.0) > CROWDED * stood.ps_gib or (reading.worker_gib or 0.0) > CROWDED * stood.worker_gib
 
 
 def _apart(runs: AllocationDecided) -> int | None:
@@ -324,6 +347,11 @@ def measured(message: ProgressReported, role: str) -> list[TaskUsage]:
 def _measured(usage: Sequence[TaskUsage], role: str) -> list[TaskUsage]:
     used = [one for one in usage if one.task.partition("-")[0] == role]
     return used if all(0 <= amount <= MOST_USED for use in used for amount in (use.cpu, use.memory_gib)) else []
+
+
+def _gib(runs: AllocationDecided, role: str) -> float:
+    """Memory of the task of a role that has least; without any, or without a limit, no end of it."""
+    return min((t.resources.memory_gib for t in runs.tasks if t.role == role), default=0.0) or math.inf
 
 
 def _had(runs: AllocationDecided, role: str) -> float | None:

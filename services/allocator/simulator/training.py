@@ -80,9 +80,9 @@ class Training:
         return {"chief": self.sizes.chief, "ps": self.sizes.ps, "worker": self.sizes.worker}[task.role]
 
     def _used(self, task: TaskPlan) -> TaskUsage:
-        """A task uses what was asked for it, where it has so much."""
-        cpu = min(task.resources.cpu, self._asked(task).cpu)
-        return TaskUsage(task=f"{task.role}-{task.serial}", cpu=cpu, memory_gib=task.resources.memory_gib)
+        """A task uses the cpu that was asked for it, where it has so much, and half of the memory."""
+        cpu, gib = min(task.resources.cpu, self._asked(task).cpu), self._asked(task).memory_gib / 2
+        return TaskUsage(task=f"{task.role}-{task.serial}", cpu=cpu, memory_gib=gib)
 
     def task_of(self, pod: str) -> tuple[TaskPlan, int, bool]:
         """A pod's task, the newest generation that has it, and whether what is wanted now needs it."""

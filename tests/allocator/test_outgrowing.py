@@ -1,0 +1,112 @@
+"""A task whose memory grows gets more of it before it is killed for what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.allocator.placing.quota import Quota
+from services.allocator.rules import Rules
+from shared.messages import AllocationDecided, ProgressReported, Resources, TaskUsage
+from tests.allocator.builders import (
+    AT_ONCE,
+    Story,
+    accepted,
+    exited,
+    node,
+    own,
+    progress,
+    request,
+    resumed,
+    span,
+    tasks,
+)
+
+STATIC: Rules = replace(AT_ONCE, policy="static")
+
+
+def training(spare_gib: float = 8.0, **asked: Any) -> tuple[Story, AllocationDecided]:
+    """One chief, ps and worker of a core and a GiB each on n1, which has so much memory left; n2 is empty."""
+    story = Story(STATIC).hear(node("n1"), accepted(request(ps=span(1), workers=span(1), **asked)))
+    first = story.decided()
+    return story.hear(with_gib("n1", spare_gib, own=own("mnist", *first.tasks)), resumed(1)), first
+
+
+def with_gib(name: str, gib: float, **fields: Any) -> Any:
+    return replace(node(name, **fields), free=Resources(cpu=5, memory_gib=gib))
+
+
+def report(step: int, ps_gib: float, worker_gib: float = 0.3) -> ProgressReported:
+    """Ten more examples a step, at ten a second."""
+    usage = (
+        TaskUsage(task="ps-1", cpu=0.5, memory_gib=ps_gib),
+        TaskUsage(task="worker-2", cpu=0.5, memory_gib=worker_gib),
+    )
+    return replace(progress(1, done=10 * step, total=100_000, speed=10.0, step=step), usage=usage)
+
+
+def growing(story: Story, until: int) -> Story:
+    """A hundredth of a GiB a second."""
+    return story.hear(*(report(step, 0.4 + 0.01 * step) for step in range(1, until)))
+
+
+def gib(decision: AllocationDecided, role: str) -> float:
+    return tasks(decision, role)[0].resources.memory_gib
+
+
+def test_a_ps_whose_tables_grow_gets_more_in_place_in_time():
+    story, first = training()
+    raised = growing(story, until=36).decided()
+
+    assert [t.serial for t in raised.tasks] == [t.serial for t in first.tasks] and raised.generation == 1
+    assert gib(raised, "ps") > 0.75 + 0.01 * 240 and gib(raised, "worker") == 1.0
+    assert (
+        raised.reason.startswith("mnist's ps will soon need more than 1 GiB, and gets") and "in place" in raised.reason
+    )
+    assert story.decide() == ()
+
+
+def test_where_its_node_has_no_room_it_moves_to_one_that_has():
+    story, first = training(spare_gib=0.5)
+    story.hear(node("n2"))
+    moved = growing(story, until=36).decided()
+
+    assert [t.node for t in tasks(moved, "ps")] == ["n2"] and moved.generation == 2
+    assert tasks(moved, "chief") == tasks(first, "chief") and tasks(moved, "worker") == tasks(first, "worker")
+    assert moved.reason.endswith("moved to where there is room for it")
+
+
+def test_without_room_anywhere_it_stays_as_it_is():
+    story, _ = training(spare_gib=0.5)
+    assert growing(story, until=36).decide() == ()
+
+
+def test_memory_that_does_not_grow_is_left_alone():
+    story, _ = training()
+    assert story.hear(*(report(step, 0.8 + 0.01 * (step % 2)) for step in range(1, 40))).decide() == ()
+
+
+def test_nor_is_what_grows_and_will_be_over_before():
+    story, _ = training()
+    nearly = [replace(report(step, 0.4 + 0.01 * step), total_samples=10 * step + 100) for step in range(1, 36)]
+    assert story.hear(*nearly).decide() == ()
+
+
+def test_a_worker_that_is_at_its_limit_is_raised_though_it_does_not_grow():
+    story, _ = training()
+    raised = story.hear(*(report(step, 0.3, worker_gib=0.99) for step in range(1, 5))).decided()
+    assert gib(raised, "worker") == 1.125 and gib(raised, "ps") == 1.0
+
+
+def test_a_later_decision_does_not_take_it_back():
+    story, _ = training()
+    raised = growing(story, until=36).decided()
+    lost = tasks(raised, "ps")[0]
+    assert gib(story.hear(exited(lost)).decided(), "ps") == gib(raised, "ps")
+
+
+def test_a_quota_keeps_it_within_its_bounds():
+    story, _ = training()
+    story.rules = replace(STATIC, quotas={"default": Quota(cpu=8, memory_gib=3)})
+    assert growing(story, until=36).decide() == ()

@@ -23,6 +23,7 @@ from services.allocator.policies import Want
 from services.allocator.rules import Rules
 from services.allocator.seen import seen, size_of
 from services.allocator.timing import Wish, due_s, held_s, retry_s, wished
+from services.allocator.usefulness import useful
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, Alternative, TaskPlan
 
@@ -62,7 +63,7 @@ def changed(
         return Verdict(why=short_of_floor(job, room, rules) or want.reason)
     if runs is None:
         return _started(job, want, room, now, rules, cause)
-    want = allowed(job, runs, want, room, rules)
+    want = allowed(job, runs, useful(job, runs, want), room, rules)
     if (size_of(runs), runs.batch) == (want.size, want.batch):
         return _stays(job, runs, want, wish, room, now, rules, cause)
     return _resized(job, runs, want, wish, room, now, rules, cause)

@@ -1,6 +1,6 @@
 """The part of cert-manager's v1 types that the TLS component uses: strict, so that a misspelt field is found.
 
-cert-manager is not part of Kubernetes and its types are in no package; this is written after its API reference.
+cert-manager is not part of Kubernetes and its types are in no Python package; this is written after its API reference.
 """
 
 from __future__ import annotations

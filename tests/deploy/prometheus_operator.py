@@ -1,6 +1,6 @@
 """The part of the Prometheus operator's v1 types that a component uses: strict, so that a misspelt field is found.
 
-They are not part of Kubernetes, and in no package; this is written after the operator's API reference.
+They are not part of Kubernetes, and in no Python package; this is written after the operator's API reference.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def _of_job(job: Job, listed: Pods) -> tuple[TaskPlan, ...]:
 
 def _all_stand(decision: AllocationDecided, listed: Pods) -> bool:
     """Is every pod of a decision listed with just what was decided?"""
-    return all(listed.get(pod) == has for pod, has in _decided(decision))
+    return _decided(decision).items() <= listed.items()
 
 
 def _plain_node(seen: CapacityChanged) -> Node:
@@ -93,9 +93,9 @@ def _plain_node(seen: CapacityChanged) -> Node:
     )
 
 
-def _decided_pods(decision: AllocationDecided) -> list[tuple[tuple[str, str], Resources]]:
+def _decided_pods(decision: AllocationDecided) -> Pods:
     namespace, job = decision.namespace, decision.job
-    return [((namespace, f"{job}-{task.role}-{task.serial}"), task.resources) for task in decision.tasks]
+    return {(namespace, f"{job}-{task.role}-{task.serial}"): task.resources for task in decision.tasks}
 
 
 def _own_pods(own: tuple[OwnPod, ...]) -> Pods:

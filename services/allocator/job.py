@@ -385,7 +385,8 @@ def _newer(message: ProgressReported, last: ProgressReported) -> bool:
 
 
 def counted(decision: AllocationDecided, role: str) -> int:
-    return sum(task.role == role for task in decision.tasks)
+    roles: list[str] = [task.role for task in decision.tasks]
+    return roles.count(role)
 
 
 OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {

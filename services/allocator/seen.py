@@ -60,11 +60,7 @@ def _counted_size(decision: AllocationDecided) -> Size:
     return Size(counted(decision, "ps"), counted(decision, "worker"))
 
 
-_size = Kept(_counted_size)
-
-
-def size_of(decision: AllocationDecided) -> Size:
-    return _size(decision)
+size_of = Kept(_counted_size)
 
 
 def task_sizes(job: Job, rules: Rules) -> RoleResources:

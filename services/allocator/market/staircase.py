@@ -166,7 +166,7 @@ def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> Iterator[Stai
     floored = zip((base[:, 1] > 0.0).tolist(), floors.tolist(), steps, strict=True)
     chosen = [[floor, *above] if able else [] for able, floor, above in floored]
     at = np.repeat(jobs, [*map(len, chosen)]), np.array([n for some in chosen for n in some], dtype=int)
-    columns = (*sizes[at].T.astype(int), *takes[at].T, cost[at], speed[at], apart[at])
+    columns = (*sizes[at].T.astype(int), *takes[:, *at], cost[at], speed[at], apart[at])
     configs = map(Config, *(column.tolist() for column in columns))
     return (tuple(islice(configs, len(some))) for some in chosen)
 
@@ -215,19 +215,19 @@ _cost = attrgetter("cost")
 
 
 def taken(sizes: Array, asked: Sequence[Asked]) -> Array:
-    """Cores, GiB, devices of whole jobs [jobs, sizes, 3]."""
+    """Cores, GiB, devices of whole jobs [3, jobs, sizes]."""
     roles = [(one.sizes.chief, one.sizes.ps, one.sizes.worker) for one in asked]
     each = np.array([[(role.cpu, role.memory_gib, role.gpu) for role in of_job] for of_job in roles])
-    chief, ps, worker = (each[:, None, n] for n in range(3))
-    return np.asarray(chief + sizes[..., :1] * ps + sizes[..., 1:2] * worker)
+    chief, ps, worker = each.transpose(1, 2, 0)[..., None]
+    return np.asarray(chief + sizes[..., 0] * ps + sizes[..., 1] * worker)
 
 
 def _share(takes: Array, there: Resources) -> Array:
     """Of what there is, of the resource of which it is the most."""
-    total = np.array(msgspec.structs.astuple(there), dtype=float)
+    total = np.array(msgspec.structs.astuple(there), dtype=float)[:, None, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(takes > 0, takes / total, 0.0)
-    return np.asarray(shares.max(axis=-1))
+    return np.asarray(shares.max(axis=0))
 
 
 def _worth(sizes: Array, asked: Sequence[Asked]) -> Array | float:

@@ -6,8 +6,10 @@ What depends on one job alone is kept until that job, its program's model or the
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +22,7 @@ from services.allocator.models.evidence import SPEEDS
 from services.allocator.models.programs import KEPT, modelled
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.amounts import amounts, together
+from services.allocator.placing.gathering import spread
 from services.allocator.placing.placement import Size
 from shared.messages import Resources
 
@@ -103,8 +106,13 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, there: Resources, step
     if now is None:
         return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare)
     least, most = _pays_from(job, now, left), now.cost * (1 + 1e-9)
-    steps = tuple([s for n, s in enumerate(steps) if n == 0 or s.cost <= most or s.speed >= least])
+    holds, pays = bisect_right(steps, most, key=_cost), bisect_left(steps, least, key=_speeds)
+    steps = steps if pays <= holds else (*steps[: max(1, holds)], *steps[pays:])
     return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare)
+
+
+_cost, _speeds = attrgetter("cost"), attrgetter("speed")
+"""Both rise along a staircase."""
 
 
 def _scarce(least: Config, there: Resources) -> int:
@@ -138,16 +146,17 @@ def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
     """What it has, if it has workers."""
     if job.size is None or job.size.workers < 1:
         return None
-    shares = [has / all_ for has, all_ in zip(amounts(held(job)), amounts(there), strict=True) if all_ > 0]
+    has = amounts(held(job))
+    shares = [mine / all_ for mine, all_ in zip(has, amounts(there), strict=True) if all_ > 0]
     speed = _speed(job, job.size, fitted)
-    return Config(job.size.ps, job.size.workers, job.batch, *amounts(held(job)), max(shares, default=0.0), speed)
+    return Config(job.size.ps, job.size.workers, job.batch, *has, max(shares, default=0.0), speed)
 
 
 def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:
     """As it was observed, before that by the model; each sample with what it teaches."""
     has = (size.ps, size.workers, job.batch)
-    nodes = len({task.node for task in job.tasks if task.role == "worker"})
-    alike = [o for o in job.observed if (o.ps, o.workers, o.batch) == has and o.nodes in (None, nodes)]
+    there = [o for o in job.observed if (o.ps, o.workers, o.batch) == has]
+    alike = [o for o in there if o.nodes is None or o.nodes == spread(job.tasks)]
     seen = alike[-1].samples_per_second if alike else 0.0
     return job.worth(job.batch) * (seen if SPEEDS[0] <= seen <= SPEEDS[1] else fitted.speed(*has))
 

@@ -37,7 +37,7 @@ def epoch_samples(request: JobRequested, total_samples: int) -> float | None:
 
 def kin_of(kins: Mapping[str, Kin], request: JobRequested) -> Kin | None:
     """Of its program; of another version of it, where that never ran."""
-    return kins.get(request.program.digest) or kins.get(_named(request))
+    return (kins.get(request.program.digest) or kins.get(_named(request))) if kins else None
 
 
 def _named(request: JobRequested) -> str:

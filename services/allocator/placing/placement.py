@@ -134,6 +134,38 @@ class Room:
             nodes += [name] * times
         return nodes
 
+    def fill_all(self, job: str, parts: Sequence[tuple[Resources, int]]) -> list[list[str]] | None:
+        """The nodes of so many tasks of each kind, one kind after the other; None, and nothing taken, where they do
+        not all fit.
+        """
+        mark, rests = self.mark(), [NO_MORE]
+        for wants, number in reversed(parts):
+            rests.append(plus(times(wants, number), rests[-1]))
+        if name := self._at_once(job, parts, rests.pop()):
+            return [[name] * number for _, number in parts]
+        found: list[list[str]] = []
+        for wants, number in parts:
+            found.append(self.fill(job, wants, number, rests.pop()))
+            if len(found[-1]) < number:
+                self.undo(mark)
+                return None
+        return found
+
+    def _at_once(self, job: str, parts: Sequence[tuple[Resources, int]], whole: Resources) -> str | None:
+        """The node to which all tasks of a job that stands nowhere would go one after the other; they are taken."""
+        if self.purse(job) is not None or self._stands(job) or not any(number for _, number in parts):
+            return None
+        name = self._order.first(whole)
+        if name is None:
+            return None
+        left = self.nodes[name].free
+        for wants, number in parts:
+            fitting, left = taken(left, wants, number)
+            if fitting < number:
+                return None
+        self._give(job, name, left)
+        return name
+
     def extend(self, job: str, name: str, more: Resources) -> bool:
         """Take more for a task that stands on a node; nothing, where the node or the quota has not so much."""
         if more == Resources():
@@ -158,9 +190,10 @@ class Room:
         """The same for all that have no task yet, while nothing is taken, or what was taken is given back. So is the
         answer, where it is no. None for a job that has tasks.
         """
-        if any(job in self.nodes[name].hosts for name in self._homes.get(job, ())):
-            return None
-        return self._moments[-1], self.purse(job), most, least, sizes
+        return None if self._stands(job) else (self._moments[-1], self.purse(job), most, least, sizes)
+
+    def _stands(self, job: str) -> bool:
+        return any(job in self.nodes[name].hosts for name in self._homes.get(job, ()))
 
     def mark(self) -> int:
         """The room as it is now, to come back to."""
@@ -193,17 +226,12 @@ def place(
     `keep` are the tasks that stand already (the newest of a role go first when there are too many), `serial` the first
     unused one.
     """
-    mark = room.mark()
     stays = {role: _stay([task for task in keep if task.role == role], size.of(role)) for role in ROLES}
     missing = {role: _gaps(stays[role], size.of(role)) for role in ROLES}
-    chief = times(sizes.chief, len(missing["chief"]))
-    rest = {"worker": plus(times(sizes.ps, len(missing["ps"])), chief), "ps": chief, "chief": NO_MORE}
-    nodes = {}
-    for role in FILLED:
-        nodes[role] = room.fill(job, getattr(sizes, role), len(missing[role]), rest[role])
-        if len(nodes[role]) < len(missing[role]):
-            room.undo(mark)
-            return None
+    filled = room.fill_all(job, [(getattr(sizes, role), len(missing[role])) for role in FILLED])
+    if filled is None:
+        return None
+    nodes = dict(zip(FILLED, filled, strict=True))
     tasks, serials = [], count(serial)
     for role in ROLES:
         each = getattr(sizes, role)

@@ -9,11 +9,11 @@ import pytest
 from tests.architecture.source import Module, modules
 
 ACTING = {"asyncio", "os", "time", "nats", "kubernetes", "tensorflow", "keras", "logging", "structlog"}
-ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psutil", "aiohttp"}
+ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psutil", "aiohttp", "gc"}
 
 EDGES = {
     "services.monitor": {"__main__", "service"},
-    "services.allocator": {"__main__", "service", "memory"},
+    "services.allocator": {"__main__", "service", "memory", "collecting"},
     "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),

@@ -5,7 +5,8 @@
 
 States are folded from messages (`decide_world.py`). Before each full decision every memory of the allocator is emptied,
 the state is a copy made of new objects, and every job that runs has reported another speed. Milliseconds of wall time,
-`decide` alone; the exponent is the slope of ln(median full time) over ln(nodes x jobs), by least squares.
+`decide` alone, the garbage collector set as in the service; the exponent is the slope of ln(median full time) over
+ln(nodes x jobs), by least squares.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from services.allocator.collecting import collect_seldom
 from services.allocator.decide import Decisions, decide
 from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.state import State
@@ -162,6 +164,7 @@ def profile(nodes: int, jobs: int) -> None:
 
 
 if __name__ == "__main__":
+    collect_seldom()
     if len(sys.argv) == 3:
         profile(int(sys.argv[1]), int(sys.argv[2]))
     else:

@@ -1,0 +1,50 @@
+"""The garbage collector looks seldom, and what makes cycles is still freed in the end."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from services.allocator.collecting import CONTAINERS, collect_seldom
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.own = self
+
+
+def looks_while_making(containers: int) -> int:
+    gc.collect()
+    before = gc.get_stats()[0]["collections"]
+    kept = [[number] for number in range(containers)]
+    assert len(kept) == containers
+    return int(gc.get_stats()[0]["collections"]) - before
+
+
+def test_what_a_decision_makes_is_not_looked_through_in_between():
+    assert looks_while_making(30_000) > 10
+
+    collect_seldom()
+
+    assert looks_while_making(30_000) == 0
+
+
+def test_cycles_are_freed_once_enough_is_new():
+    collect_seldom()
+    gc.collect()
+    gone = weakref.ref(Cycle())
+    assert gone() is not None
+
+    kept = [[number] for number in range(CONTAINERS + 1)]
+
+    assert kept and gone() is None

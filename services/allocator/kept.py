@@ -25,11 +25,12 @@ class Kept(Generic[T, R]):
         self.known: dict[int, tuple[T, R]] = {}
 
     def __call__(self, thing: T) -> R:
-        found = self.known.get(id(thing))
+        known, key = self.known, id(thing)
+        found = known.get(key)
         if found is None:
-            if len(self.known) >= self.most:
+            if len(known) >= self.most:
                 self._forget()
-            found = self.known[id(thing)] = (thing, self.function(thing))
+            found = known[key] = (thing, self.function(thing))
         return found[1]
 
     def _forget(self) -> None:

@@ -106,6 +106,7 @@ def _asked(job: JobSeen, node: Resources) -> Asked:
     return Asked(asked.ps, asked.workers, batch, job.sizes, job.noise, held_by(node, job.sizes.worker))
 
 
+@lru_cache(KEPT)
 def held_by(node: Resources, wants: Resources) -> int:
     """How many such tasks an empty node holds."""
     pairs = ((node.cpu, wants.cpu), (node.memory_gib, wants.memory_gib), (node.gpu, wants.gpu))

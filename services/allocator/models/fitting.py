@@ -63,16 +63,22 @@ def fit(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
 
 
 def closest(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]) -> list[Fit]:
-    """Of each, by the prior that explains the observations best (the most probable one); of equal ones the first."""
-    found = iter(fits([(observed, prior) for observed, priors in cases for prior in priors]))
+    """Of each, by the prior that explains the observations best (the most probable one); of equal ones the first. A
+    case's priors are of one batch.
+    """
+    told = [(evidence(observed, priors[0].batch or 1), priors) for observed, priors in cases]
+    found = iter(_fits([(known, prior) for known, priors in told for prior in priors]))
     return [min(islice(found, len(priors)), key=lambda fitted: fitted.misfit) for _, priors in cases]
 
 
 def fits(cases: Sequence[Case]) -> list[Fit]:
-    known = [evidence(observed, prior.batch or 1) for observed, prior in cases]
+    return _fits([(evidence(observed, prior.batch or 1), prior) for observed, prior in cases])
+
+
+def _fits(cases: Sequence[tuple[Evidence, Prior]]) -> list[Fit]:
     found: dict[int, Fit] = {}
-    for lot in _lots([len(told.times) for told in known]):
-        found.update(zip(lot, _fitted([known[n] for n in lot], [cases[n][1] for n in lot]), strict=True))
+    for lot in _lots([len(known.times) for known, _ in cases]):
+        found.update(zip(lot, _fitted(*zip(*(cases[n] for n in lot), strict=True)), strict=True))
     return [found[n] for n in range(len(cases))]
 
 

@@ -193,7 +193,8 @@ class Room:
         return None if self._stands(job) else (self._moments[-1], self.purse(job), most, least, sizes)
 
     def _stands(self, job: str) -> bool:
-        return any(job in self.nodes[name].hosts for name in self._homes.get(job, ()))
+        homes = self._homes.get(job)
+        return homes is not None and any(job in self.nodes[name].hosts for name in homes)
 
     def mark(self) -> int:
         """The room as it is now, to come back to."""

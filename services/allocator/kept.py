@@ -6,11 +6,13 @@ What is looked at in every pass, a node's picture or a decision, changes seldom.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Generic, TypeVar
 
 MOST = 16_384
+FEW = 8
+"""Of so many things one may have changed, where the last answer is followed."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -85,3 +87,27 @@ class KeptTogether(Generic[K, T, R]):
         answer = self.function(things)
         self.known[key] = (ids, [*things], answer)
         return answer
+
+
+class KeptNear(Generic[T, R]):
+    """As `Kept`, for a function of many named objects of which few change: its last answer is made into the next one,
+    by what is gone and what has come; where much has, it is asked anew.
+    """
+
+    def __init__(
+        self, function: Callable[[Collection[T]], R], follow: Callable[[R, Sequence[T], Sequence[T]], R]
+    ) -> None:
+        self.function, self.follow = function, follow
+        self.known: list[tuple[dict[str, T], R]] = []
+
+    def __call__(self, things: Mapping[str, T]) -> R:
+        answer = self._near(*self.known.pop(), things) if self.known else self.function(things.values())
+        self.known = [(dict(things), answer)]
+        return answer
+
+    def _near(self, before: Mapping[str, T], answer: R, things: Mapping[str, T]) -> R:
+        come = [thing for name, thing in things.items() if before.get(name) is not thing]
+        gone = [thing for name, thing in before.items() if things.get(name) is not thing]
+        if len(come) + len(gone) > len(things) // FEW:
+            return self.function(things.values())
+        return self.follow(answer, gone, come) if come or gone else answer

@@ -32,10 +32,21 @@ class Order:
         for shelf in self.shelves.values():
             shelf.sort()
 
+    def copy(self) -> Order:
+        other = Order(())
+        other.shelves = {gpu: shelf.copy() for gpu, shelf in self.shelves.items()}
+        return other
+
     def move(self, name: str, before: Resources, after: Resources) -> None:
-        shelf = self.shelves[before.gpu]
-        del shelf[bisect_left(shelf, (before.cpu, before.memory_gib, name))]
-        insort(self.shelves.setdefault(after.gpu, []), (after.cpu, after.memory_gib, name))
+        self.leave(name, before)
+        self.come(name, after)
+
+    def leave(self, name: str, free: Resources) -> None:
+        shelf = self.shelves[free.gpu]
+        del shelf[bisect_left(shelf, (free.cpu, free.memory_gib, name))]
+
+    def come(self, name: str, free: Resources) -> None:
+        insort(self.shelves.setdefault(free.gpu, []), (free.cpu, free.memory_gib, name))
 
     def first(self, wants: Resources) -> str | None:
         """The best fit; None where it fits nowhere."""

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from services.allocator.placing.amounts import NO_MORE, fits, less, plus, taken, times
 from services.allocator.placing.order import Order, rank
+from services.allocator.placing.survey import Survey, surveyed
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
@@ -66,6 +67,7 @@ class Room:
     def __init__(self, nodes: Iterable[Node], purses: Mapping[str, Resources] | None = None) -> None:
         self.nodes = {node.name: node for node in nodes}
         self.purses = dict(purses or {})
+        self._came: defaultdict[str, set[str]] = defaultdict(set)
         self._before: list[tuple[Node, str, Resources | None]] = []
         self._ordinals, self._moments = count(1), [0]
         self.refused: set[Question] = set()
@@ -73,21 +75,25 @@ class Room:
 
     @cached_property
     def _order(self) -> Order:
-        return Order((node.name, node.free) for node in self.nodes.values() if node.open)
+        return self._survey.order.copy()
+
+    @cached_property
+    def _survey(self) -> Survey:
+        """Of the nodes as they were at first."""
+        return surveyed(self.nodes)
 
     @cached_property
     def shapes(self) -> tuple[Resources, ...]:
         """What there are of empty nodes that take tasks; to take changes nothing of it."""
         return tuple(dict.fromkeys(node.allocatable for node in self.nodes.values() if node.open))
 
-    @cached_property
-    def _homes(self) -> defaultdict[str, set[str]]:
-        """The nodes on which each job has tasks, and some on which it has no more."""
-        homes: defaultdict[str, set[str]] = defaultdict(set)
-        for node in self.nodes.values():
-            for job in node.hosts:
-                homes[job].add(node.name)
-        return homes
+    def _homes(self, job: str) -> list[Node]:
+        """The nodes on which it has tasks."""
+        stood, came = self._survey.homes, self._came
+        if job not in stood and job not in came:
+            return []
+        names = {*stood.get(job, ()), *came.get(job, ())}
+        return [node for name in names if job in (node := self.nodes[name]).hosts]
 
     def purse(self, job: str) -> Resources | None:
         """None: without a limit."""
@@ -97,8 +103,7 @@ class Room:
         """The best node for the first of so many more tasks: beside the job's others, else where all of them and the
         `rest` of the job fit, else where most of them do.
         """
-        homes = [self.nodes[name] for name in self._homes.get(job, ())]
-        beside = [rank(n.free, n.name) for n in homes if n.open and job in n.hosts and fits(wants, n.free)]
+        beside = [rank(n.free, n.name) for n in self._homes(job) if n.open and fits(wants, n.free)]
         if beside:
             return min(beside)[-1]
         if rest is not NO_MORE and (name := self._order.first(plus(times(wants, count), rest))):
@@ -153,7 +158,7 @@ class Room:
 
     def _at_once(self, job: str, parts: Sequence[tuple[Resources, int]], whole: Resources) -> str | None:
         """The node to which all tasks of a job that stands nowhere would go one after the other; they are taken."""
-        if self.purse(job) is not None or self._stands(job) or not any(number for _, number in parts):
+        if self.purse(job) is not None or self._homes(job) or not any(number for _, number in parts):
             return None
         name = self._order.first(whole)
         if name is None:
@@ -184,17 +189,13 @@ class Room:
             self.purses[_space(job)] = less(purse, less(here.free, left))
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
         self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning))
-        self._homes[job].add(name)
+        self._came[job].add(name)
 
     def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
         """The same for all that have no task yet, while nothing is taken, or what was taken is given back. So is the
         answer, where it is no. None for a job that has tasks.
         """
-        return None if self._stands(job) else (self._moments[-1], self.purse(job), most, least, sizes)
-
-    def _stands(self, job: str) -> bool:
-        homes = self._homes.get(job)
-        return homes is not None and any(job in self.nodes[name].hosts for name in homes)
+        return None if self._homes(job) else (self._moments[-1], self.purse(job), most, least, sizes)
 
     def mark(self) -> int:
         """The room as it is now, to come back to."""

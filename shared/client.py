@@ -1,21 +1,43 @@
-"""The NATS client, made to survive what it cannot decode.
+"""The NATS client, made to survive what it cannot decode, and to say at once what will never be answered.
 
 The library's read loop ends at the first message whose subject or status line is no text, and the connection hangs
 until its pings fail; the server then sends the same message again (nats-py 2.16; a test shows it). Here such a message
 is handed on with its subject escaped and without its headers, for somebody to bury.
+
+Who asks for what he may not is told of it beside the request, and the library lets him wait until it times out; so it
+does with all that was asked on a connection that has broken. Here the waiting ends with `Refused`, or with `Lost`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import re
 import ssl
 from pathlib import Path
 from typing import Any
 
 from nats.aio.client import Client, Credentials, RawCredentials
+from nats.aio.msg import Msg
+from nats.errors import ConnectionDrainingError
 from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NatsTimeout
 
 from shared import permissions, tokens
+
+REFUSAL = re.compile(r'permissions violation for publish to "(.*)"')
+"""What the server says beside a request; the library has made its letters small."""
+
+
+class Refused(NatsError):
+    """The server does not let these credentials say this; no later try can end otherwise."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"these credentials may not publish to {subject}")
+
+
+class Lost(NatsError):
+    """The connection broke before the answer came: what was asked for may have been done."""
 
 
 class SturdyClient(Client):
@@ -23,6 +45,10 @@ class SturdyClient(Client):
     """The prefix of JetStream's API."""
     veiled = False
     """Whether to speak over TLS only. The library would speak in the clear with a server that does not ask for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: dict[asyncio.Future[Msg], str] = {}  # answers that are waited for, and what was asked
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and self.veiled and not info.get("tls_required"):
@@ -35,6 +61,40 @@ class SturdyClient(Client):
         except (UnicodeDecodeError, IndexError):
             plain = subject.decode("utf-8", "backslashreplace").encode()
             await super()._process_msg(sid, plain, reply, data, b"")
+
+    async def _request_new_style(
+        self, subject: str, payload: bytes, timeout: float = 1, headers: dict[str, Any] | None = None
+    ) -> Msg:
+        """As the library's; the answer may also be that there will be none."""
+        if self.is_draining_pubs:
+            raise ConnectionDrainingError
+        if not self._resp_sub_prefix:
+            await self._init_request_sub()
+        assert self._resp_sub_prefix
+        token = self._nuid.next().decode()
+        answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
+        self._resp_map[token], self._asked[answer] = answer, subject
+        try:
+            await self.publish(subject, payload, reply=f"{self._resp_sub_prefix.decode()}{token}", headers=headers)
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError as error:
+            raise NatsTimeout from error
+        finally:
+            del self._resp_map[token], self._asked[answer]
+
+    async def _process_err(self, err_msg: str) -> None:
+        await super()._process_err(err_msg)
+        if refused := REFUSAL.search(err_msg):
+            for answer, subject in self._asked.items():
+                if subject.lower() == refused[1] and not answer.done():
+                    answer.set_exception(Refused(subject))
+
+    async def _attempt_reconnect(self) -> None:
+        for answer in self._asked:
+            if not answer.done():
+                answer.set_exception(Lost("nats: the connection broke"))
+        await super()._attempt_reconnect()
 
 
 async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) -> SturdyClient:

@@ -16,11 +16,12 @@ import msgspec
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.errors import NotFoundError
 
-from shared.bus import NAME_BYTES, Bus
+from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM
 from shared.permissions import CHUNKS, META, PROGRAM_STREAM
 from shared.pull import Puller
 from shared.subjects import PROGRAMS
+from shared.watching import NAME_BYTES
 
 IDLE_S = 60.0
 PART_BYTES = 128 << 10

@@ -5,6 +5,10 @@ What comes next is then answered on that old request, and the next `fetch` waits
 for up to 5 s after a quiet spell (nats-py 2.16 on nats-server 2.15; a test shows it). So we ask ourselves, with one
 request open at a time, and know by its heartbeat that the server still has it. What was asked for is never dropped,
 however large: it would come again late, behind what it came before.
+
+A consumer counts what it delivers. A number left out was lost on the way: on a connection that broke, say. It would
+come again late, or, where nothing is acknowledged, never; so who reads is told, and makes another consumer behind what
+it has seen.
 """
 
 from __future__ import annotations
@@ -27,11 +31,11 @@ NANO = 1_000_000_000
 
 
 class Gone(NatsError):
-    """The server no longer has our request, or not our consumer: ask again, or make another."""
+    """The server has not our request any more, or not our consumer, or what it sent was lost: make another."""
 
 
 class Puller:
-    """One consumer, read by one reader."""
+    """One consumer, read from its beginning by one reader."""
 
     def __init__(
         self, client: SturdyClient, stream: str, consumer: str, may_ask: Callable[[], None] = lambda: None
@@ -39,20 +43,20 @@ class Puller:
         self._client, self._may_ask = client, may_ask
         self._subject = f"{client.api}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._inbox: Subscription | None = None
-        self._due = 0
+        self._due, self._count = 0, 0
         self.hears = False
         """Has the server our request? It says so at each heartbeat: a connection alone delivers nothing."""
 
     async def next(self) -> Msg:
-        """Wait for the next message, however long. Raises `Gone`, after which it may be called again."""
+        """Wait for the next message, however long. Raises `Gone`."""
         try:
             while True:
                 raw = await self._hear()
-                status = None if raw.reply.startswith(ACK) else (raw.headers or {}).get("Status")
+                if raw.reply.startswith(ACK):
+                    return self._counted(raw)
+                status = (raw.headers or {}).get("Status")
                 if status is None:
-                    self._due -= 1
-                    self.hears = True
-                    return raw
+                    raise Gone("an answer that is neither a message nor a status")
                 if status not in (HEARTBEAT, *OVER):
                     raise Gone(f"{status} {(raw.headers or {}).get('Description', '')}")
                 self.hears = True
@@ -63,11 +67,26 @@ class Puller:
             await self.close()
             raise
 
+    def _counted(self, raw: Msg) -> Msg:
+        self._due -= 1
+        self._count += 1
+        if (number := raw.metadata.sequence.consumer) != self._count:
+            raise Gone(f"delivery {number} came where {self._count} was due")
+        self.hears = True
+        return raw
+
+    @property
+    def at_hand(self) -> int:
+        """How many need not be waited for."""
+        return self._inbox.pending_msgs if self._inbox else 0
+
     async def _hear(self) -> Msg:
         inbox = self._inbox or await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=0)
         self._inbox = inbox
         if self._due == 0:
             await self._ask(inbox)
+        if inbox.pending_msgs:  # the library makes a task for each message that is waited for
+            return inbox._pending_queue.get_nowait()
         try:
             return await inbox.next_msg(timeout=2.5 * HEARTBEAT_S)
         except NatsTimeout as error:

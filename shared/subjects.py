@@ -36,6 +36,11 @@ def pattern(kind: type[Message], key: str = ">") -> str:
     return f"{PREFIX}.{tag_of(kind)}.{key}"
 
 
+def stream_holding(subject: str) -> str:
+    """Which of the two streams of messages holds a subject (or a pattern that begins with its area)."""
+    return ORDERS if subject.split(".")[1] in ("job", "allocation", "cluster") else FACTS
+
+
 def about(key: str, area: str) -> str:
     """A subscription to all that is said of one key in one area (the first word of a tag)."""
     return f"{PREFIX}.{area}.*.{key}"

@@ -14,8 +14,8 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from services.allocator.state import State
-from shared import bus
-from shared.bus import Bus
+from shared.bus import Bus, Stale
+from shared.subjects import STATE
 
 log = structlog.get_logger()
 
@@ -25,7 +25,7 @@ LARGEST = 1_000_000  # bytes; the server's default for one message
 
 async def recall(connection: Bus) -> State:
     try:
-        entry = await (await connection.bucket(bus.STATE)).get(KEY)
+        entry = await (await connection.bucket(STATE)).get(KEY)
         state = msgspec.json.decode(zlib.decompress(entry.value or b""), type=State)
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("StartsFromTheLog", reason=repr(error))
@@ -45,5 +45,5 @@ async def remember(connection: Bus, state: State) -> None:
         return
     try:
         await connection.keep(KEY, body)
-    except (NatsError, bus.Stale) as error:  # the bus is away, or another leads: a restart will read more
+    except (NatsError, Stale) as error:  # the bus is away, or another leads: a restart will read more
         log.warning("SnapshotFailed", error=repr(error))

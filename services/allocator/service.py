@@ -25,7 +25,6 @@ from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.state import HEARD, State, apply
 from services.allocator.view import JobView, closed_view, job_view
-from shared import bus as wire
 from shared import programs, subjects
 from shared.bus import Bus, Heard, Stale
 from shared.log import about
@@ -214,5 +213,5 @@ async def start(bus: Bus, settings: Settings) -> None:
     await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())
-    bus.spawn(allocator.show_for_ever(await bus.bucket(wire.JOBS)))
+    bus.spawn(allocator.show_for_ever(await bus.bucket(subjects.JOBS)))
     bus.spawn(allocator.keep_for_ever())

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from services.cli.reader import Wanted
 from services.cli.reading import read
-from shared.bus import Bus, stream_of
+from shared.bus import Bus
 from shared.messages import Message
-from shared.subjects import pattern
+from shared.subjects import pattern, stream_holding
 
 M = TypeVar("M", bound=Message)
 
@@ -20,7 +20,7 @@ async def first(
     bus: Bus, kinds: tuple[type[M], ...], after: int, is_it: Callable[[M], bool], within_s: float, key: str = ">"
 ) -> M | None:
     """The first order of these kinds stored behind `after` that is the one; None where none comes in time."""
-    wanted = Wanted(stream_of(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after)
+    wanted = Wanted(stream_holding(pattern(kinds[0])), [pattern(kind, key) for kind in kinds], after=after)
     try:
         async with asyncio.timeout(within_s), aclosing(read(bus, [wanted], follow=True)) as entries:
             async for entry in entries:

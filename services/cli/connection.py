@@ -21,8 +21,9 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError, Servi
 
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.bus import Bus
-from shared.client import SturdyClient, dial
+from shared.client import Refused, SturdyClient, dial
 from shared.keyring import credentials_file
+from shared.outbox import no_room
 from shared.tasks import end
 
 FILE = Path(".weir/connection.json")
@@ -174,6 +175,10 @@ def _explained(error: Exception, connection: Connection) -> str:
         return f"{where} has no JetStream: start it with -js"
     if isinstance(error, (NotFoundError, NoStreamResponseError)):
         return f"{where} lacks Weir's streams or buckets: create them with `weir streams create`"
+    if isinstance(error, Refused):
+        return str(error)
+    if no_room(error):
+        return f"{where} has no room for it ({error.description}); `weir streams create --orders-gib N` makes some"
     if isinstance(error, APIError):
         return f"{where} refuses: {error.description}"
     return f"{where} does not answer: {error or type(error).__name__}"

@@ -18,10 +18,12 @@ from services.cli import connection, words
 from services.cli.jobs_table import table
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE
-from shared.bus import JOBS, NAME_BYTES, Bus
+from shared.bus import Bus
 from shared.messages import JobAccepted
 from shared.permissions import entry, stream_of
 from shared.pull import Gone, Puller
+from shared.subjects import JOBS
+from shared.watching import NAME_BYTES
 
 WIDE = 200  # columns, where no terminal says how many it has
 VIEWS, IDLE_S = stream_of(JOBS), 60.0

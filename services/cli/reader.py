@@ -20,9 +20,10 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from services.cli.entry import Entry
 from shared import subjects
-from shared.bus import NAME_BYTES, Bus, filtered
+from shared.bus import Bus
 from shared.messages import DeadLetter, Message
 from shared.pull import Puller
+from shared.watching import NAME_BYTES, filtered
 
 WAIT_S, RETRY_S, IDLE_S = 2.0, 0.5, 60.0
 

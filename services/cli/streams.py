@@ -6,8 +6,10 @@ import argparse
 
 from services.cli import connection
 from services.cli.trouble import DONE
-from shared.bus import BUCKETS, PROGRAMS, Bus, streams
+from shared.bus import Bus
 from shared.permissions import SETUP
+from shared.streams import BUCKETS, GIB, streams
+from shared.subjects import PROGRAMS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +18,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("create", "verify"), help=said)
     kept = "how many servers of a cluster keep each stream (default: 1)"
     parser.add_argument("--replicas", type=int, choices=(1, 3, 5), default=1, help=kept)
+    room = "how much weir-orders may hold (default: 1, or what it has been given before); full, it refuses every order"
+    parser.add_argument("--orders-gib", type=int, default=0, metavar="N", help=room)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -23,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def create(bus: Bus, args: argparse.Namespace) -> int:
-    await bus.create(args.replicas)
+    await bus.create(args.replicas, args.orders_gib * GIB)
     return _show("made")
 
 

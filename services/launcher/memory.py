@@ -13,8 +13,8 @@ import structlog
 from nats.errors import Error as NatsError
 
 from services.launcher.view import Told
-from shared import bus
-from shared.bus import Bus
+from shared.bus import Bus, Stale
+from shared.subjects import STATE
 
 log = structlog.get_logger()
 
@@ -29,7 +29,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def load(connection: Bus) -> Snapshot:
-    bucket = await connection.bucket(bus.STATE)
+    bucket = await connection.bucket(STATE)
     try:
         entry = await bucket.get(KEY)
         found = msgspec.json.decode(zlib.decompress(entry.value or b""), type=Snapshot)
@@ -49,5 +49,5 @@ async def _fits(connection: Bus, found: Snapshot) -> bool:
 async def save(connection: Bus, snapshot: Snapshot) -> None:
     try:
         await connection.keep(KEY, zlib.compress(msgspec.json.encode(snapshot), 1))
-    except (NatsError, bus.Stale) as error:  # too large, the bus is away, or another leads: a restart will read more
+    except (NatsError, Stale) as error:  # too large, the bus is away, or another leads: a restart will read more
         log.warning("SnapshotFailed", error=repr(error))

@@ -15,8 +15,9 @@ import structlog
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
-from shared.bus import LEDGER, Bus, Stale
+from shared.bus import Bus, Stale
 from shared.messages import NotNegative
+from shared.subjects import LEDGER
 
 logger = structlog.get_logger()
 

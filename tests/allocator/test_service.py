@@ -65,7 +65,7 @@ async def last(bus: Bus, kind: type[M], key: str = "default.mnist", past: int = 
 
 
 async def view(bus: Bus, wanted: Callable[[JobView], bool]) -> JobView:
-    bucket = await bus.bucket(wire.JOBS)
+    bucket = await bus.bucket(subjects.JOBS)
     async with asyncio.timeout(30):
         while True:
             try:
@@ -157,7 +157,7 @@ async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: B
     before = (await person.js.stream_info(subjects.ORDERS)).state.last_seq
     for forget in (False, True):
         if forget:
-            await (await person.bucket(wire.STATE)).purge("allocator")
+            await (await person.bucket(subjects.STATE)).purge("allocator")
         async with allocator(nats_url):
             await asyncio.sleep(0.2)
             assert (await person.js.stream_info(subjects.ORDERS)).state.last_seq == before

@@ -13,7 +13,7 @@ import pytest
 from services.allocator import memory
 from services.allocator.state import State, apply
 from services.cli import past
-from shared import bus as wire
+from shared import subjects
 from shared.bus import Bus
 from shared.messages import AllocationDecided, JobRejected, Message
 from shared.subjects import FACTS, ORDERS
@@ -165,7 +165,7 @@ async def remembered(bus: Bus) -> None:
     for stream in (ORDERS, FACTS):
         for sequence in range(1, (await bus.js.stream_info(stream)).state.last_seq + 1):
             raw = await bus.js.get_msg(stream, sequence)
-            message = wire.subjects.decode(raw.subject or "", raw.data or b"")
+            message = subjects.decode(raw.subject or "", raw.data or b"")
             state = apply(state, message, stream, sequence, raw.time.timestamp() if raw.time else 0.0)
     await memory.remember(bus, state)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.cli.filters import AREAS, filters
-from shared.bus import streams
 from shared.messages import JobRequested
+from shared.streams import streams
 from shared.subjects import DEAD, FACTS, ORDERS, subject_of
 from tests.shared.words import one_of_each
 

@@ -11,8 +11,9 @@ import msgspec
 
 from services.allocator.view import JobView
 from services.cli.jobs import snapshots
-from shared.bus import JOBS, Bus
+from shared.bus import Bus
 from shared.messages import JobAccepted
+from shared.subjects import JOBS
 from tests.cli.conftest import Prompt
 from tests.shared.words import request
 

@@ -85,7 +85,7 @@ async def made(url: str, *replicas: str) -> None:
 
 async def stored(bus: wire.Bus) -> int:
     try:
-        info = await bus.js.stream_info(wire.streams()[0].name)
+        info = await bus.js.stream_info(subjects.ORDERS)
     except NatsError:
         return 0
     assert info.config.num_replicas == SERVERS

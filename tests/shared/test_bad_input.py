@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from nats.js.api import DiscardPolicy
 from nats.js.errors import NotFoundError
 
-from shared import bus as wire
-from shared import subjects
+from shared import streams, subjects
 from shared.bus import Bus
 from shared.messages import MESSAGES, DeadLetter, GenerationAbandoned, TrainingResumed
 from tests.conftest import connected
@@ -167,7 +166,7 @@ async def test_a_message_that_was_buried_long_ago_is_not_buried_again(bus: Bus) 
     """Whoever reads the log from its beginning finds it again; the server must still know the letter."""
     window = (await bus.js.stream_info(subjects.DEAD)).config.duplicate_window
 
-    assert window == (await bus.js.stream_info(subjects.DEAD)).config.max_age == 30 * wire.DAY_S
+    assert window == (await bus.js.stream_info(subjects.DEAD)).config.max_age == 30 * streams.DAY_S
 
 
 async def test_in_a_stream_that_was_made_anew_the_same_place_is_another_letter(bus: Bus) -> None:
@@ -182,7 +181,7 @@ async def test_in_a_stream_that_was_made_anew_the_same_place_is_another_letter(b
 
 async def test_a_letter_that_there_is_no_room_for_stops_nobody(bus: Bus) -> None:
     await bus.js.delete_stream(subjects.DEAD)
-    full = next(config for config in wire.streams() if config.name == subjects.DEAD)
+    full = next(config for config in streams.streams() if config.name == subjects.DEAD)
     await bus.js.add_stream(full, max_bytes=1, discard=DiscardPolicy.NEW)
     await bus.js.publish(SUBJECT, b"{")
     await bus.publish(abandoned())

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from nats.aio.msg import Msg
+from nats.errors import TimeoutError as NatsTimeout
 
-from shared.client import dial
+from shared.client import Lost, Refused, dial
+from shared.permissions import API, MONITOR, stream_of
+from shared.subjects import FACTS, LEDGER
+from tests.conftest import NatsServer
+from tests.shared import guarded
+from tests.shared.guarded import credentials
 
 
 async def spoken(url: str, *lines: bytes) -> None:
@@ -46,4 +54,48 @@ async def test_a_message_whose_subject_or_status_is_no_text_is_handed_on(
 
     first, second = await heard.next_msg(30), await heard.next_msg(30)
     assert (first.subject, first.data, second.data) == (subject, b"one", b"two")
+    await client.close()
+
+
+# ------------------------------------------------------------ what will never be answered
+
+SOON_S = 2.0
+
+
+async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(nats_server: NatsServer) -> None:
+    client, other = await dial(nats_server.url, max_reconnect_attempts=-1), await dial(nats_server.url)
+    await other.subscribe("questions")  # and never answers
+    await other.flush()
+    asking = asyncio.ensure_future(client.request("questions", b"?", timeout=60))
+    await client.flush()
+
+    await nats_server.kill()
+
+    with pytest.raises(Lost):
+        async with asyncio.timeout(SOON_S):
+            await asking
+    await client.close()
+    await other.close()
+
+
+async def test_who_asks_for_what_he_may_not_is_told_and_who_may_is_answered(tmp_path: Path) -> None:
+    async with guarded.guarded(tmp_path) as server, guarded.visitor(server.url, credentials(MONITOR)) as guest:
+        allowed, refused = await asyncio.gather(
+            guest.client.request(f"{API}.STREAM.INFO.{FACTS}", timeout=SOON_S),
+            guest.client.request(f"{API}.STREAM.INFO.{stream_of(LEDGER)}", timeout=60),
+            return_exceptions=True,
+        )
+
+    assert isinstance(allowed, Msg) and isinstance(refused, Refused)
+    assert str(refused) == f"these credentials may not publish to {API}.STREAM.INFO.{stream_of(LEDGER)}"
+
+
+async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
+    client = await dial(nats_url)
+    await client.subscribe("questions")
+
+    with pytest.raises(NatsTimeout):
+        await client.request("questions", b"?", timeout=0.1)
+
+    assert client._asked == {} and client._resp_map == {}
     await client.close()

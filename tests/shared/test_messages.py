@@ -65,12 +65,13 @@ def test_the_dots_of_a_node_do_not_make_tokens() -> None:
 
 
 def test_every_kind_is_stored_in_one_stream_only() -> None:
-    from shared.bus import stream_of, streams
+    from shared.streams import streams
+    from shared.subjects import stream_holding
 
     areas = {s.name: [str(p).split(".")[1] for p in s.subjects or []] for s in streams()}
     for message in one_of_each():
         subject = subjects.subject_of(message)
-        assert subject.split(".")[1] in areas[stream_of(subject)]
+        assert subject.split(".")[1] in areas[stream_holding(subject)]
 
 
 @EACH

@@ -8,8 +8,9 @@ import pytest
 from services.trainer import fence
 from services.trainer.fence import Fence
 from shared import dead, subjects
-from shared.bus import LEDGER, Bus, Stale
+from shared.bus import Bus, Stale
 from shared.messages import DeadLetter
+from shared.subjects import LEDGER
 
 KEY = "default.digits"
 

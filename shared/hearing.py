@@ -1,0 +1,141 @@
+"""Hearing: a service's durable consumer on one stream, read in order. Edge.
+
+Promise: every message once, in the stream's order, behind the last that was handed on, whatever becomes of the server,
+of the connection, and of the consumer. For that the place is kept here, and not with the server: where a delivery is
+missing, comes again, or is no longer to be had, the consumer is made anew behind what was heard. An acknowledgement
+covers all that came before it; it is for those who look at the consumer from outside, and lets the server send more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.errors import NotFoundError
+
+from shared import subjects
+from shared.client import Refused, SturdyClient
+from shared.messages import Message
+from shared.permissions import durable
+from shared.pull import Puller
+
+log = structlog.get_logger()
+
+RETRY_S = 0.2
+UNACKNOWLEDGED = 128
+"""Most messages that are dealt with and not yet acknowledged; when nothing waits to be read, there are none."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A message with where and when the server stored it."""
+
+    message: Message
+    subject: str
+    stream: str
+    sequence: int
+    stored_s: float
+
+
+Handler = Callable[[Heard], Awaitable[None]]
+Unusable = Callable[[str, bytes, int, str], Awaitable[bool]]
+"""Subject, body, stream sequence, error -> was it answered? The message goes to the dead letters all the same."""
+
+
+@dataclass(frozen=True)
+class Ear:
+    """Who hears a stream, and which kinds of what it holds. `filters`: what is asked for; empty: all of it."""
+
+    stream: str
+    kinds: frozenset[type[Message]]
+    handler: Handler
+    unusable: Unusable | None = None
+    filters: tuple[str, ...] = ()
+
+
+class MadeAnew(Exception):
+    """The stream ends before what we have heard of it: it is another one, and what we know is of the old."""
+
+
+def read(raw: Msg) -> Heard:
+    """Raises `subjects.Unusable`."""
+    meta = raw.metadata
+    message = subjects.decode(raw.subject, raw.data)
+    return Heard(message, raw.subject, meta.stream, meta.sequence.stream, meta.timestamp.timestamp())
+
+
+class Follower:
+    """`after`: the stream sequence of the last message that was dealt with. `pending`: how many are to come."""
+
+    def __init__(
+        self, client: SturdyClient, js: JetStreamContext, name: str, ear: Ear, after: int, may_ask: Callable[[], None]
+    ) -> None:
+        self.client, self.js, self.ear, self.may_ask = client, js, ear, may_ask
+        self.durable = durable(name, ear.stream)
+        self.after, self.pending, self.owed = after, 0, 0
+        self.puller = self._puller()
+
+    def _puller(self) -> Puller:
+        return Puller(self.client, self.ear.stream, self.durable, self.may_ask)
+
+    async def begin(self) -> None:
+        """Make the consumer, in the place of one that may be there."""
+        with contextlib.suppress(NotFoundError):
+            await self.js.delete_consumer(self.ear.stream, self.durable)
+        config = ConsumerConfig(
+            durable_name=self.durable,
+            deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+            opt_start_seq=self.after + 1,
+            ack_policy=AckPolicy.ALL,
+            max_ack_pending=10_000,
+            filter_subjects=list(self.ear.filters) or None,
+        )
+        info = await self.js.add_consumer(self.ear.stream, config)
+        self.pending, self.owed, self.puller = int(info.num_pending or 0), 0, self._puller()
+
+    async def next(self) -> Msg:
+        """The next message, however long the server is away meanwhile."""
+        while True:
+            try:
+                raw = await self.puller.next()
+            except NatsError as error:
+                await self._begin_again(error)
+                continue
+            self.pending = raw.metadata.num_pending
+            if raw.metadata.sequence.stream > self.after:
+                return raw
+            await self.done(raw)  # the acknowledgement was too late, or got lost
+
+    async def done(self, raw: Msg) -> None:
+        """It is dealt with, and so is all that came before it."""
+        self.after = max(self.after, raw.metadata.sequence.stream)
+        self.owed += 1
+        if self.owed >= UNACKNOWLEDGED or not self.puller.at_hand:
+            self.owed = 0
+            with contextlib.suppress(NatsError):  # then it comes again, and is passed over
+                await raw.ack()
+
+    async def _begin_again(self, error: NatsError) -> None:
+        """Where we are in the stream we know; raises `MadeAnew`, and what no later try can heal."""
+        log.warning("FollowsAgain", stream=self.ear.stream, after=self.after, error=repr(error))
+        while True:
+            if self.client.is_closed:
+                raise error
+            await asyncio.sleep(RETRY_S)
+            self.may_ask()
+            try:
+                state = (await self.js.stream_info(self.ear.stream)).state
+                if state.last_seq < self.after:
+                    raise MadeAnew(f"{self.ear.stream} ends at {state.last_seq}, and we have heard {self.after}")
+                return await self.begin()
+            except Refused:
+                raise
+            except NatsError as again:
+                log.debug("FollowWaits", stream=self.ear.stream, error=repr(again))

@@ -1,0 +1,157 @@
+"""Saying: what is published stays here until the server has it. Edge.
+
+Promises. `publish` returns once the server has stored the message, however long it is away meanwhile. Saying the same
+thing twice is harmless: the id is the message's own, a server takes it once within its stream's duplicate window, and
+behind that every fold ignores it. What the server refuses is raised at once, with one exception: where it has no room,
+room may be made, so that is waited for, and complained of.
+
+Of one subject's messages the next is published when the last one is stored: so they keep their order, whatever fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeGuard
+
+import structlog
+from nats.errors import BadSubjectError, ConnectionClosedError, MaxPayloadError
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.api import RawStreamMsg
+from nats.js.errors import APIError, NotFoundError
+
+from shared import subjects
+from shared.client import Refused, SturdyClient
+from shared.messages import Message
+from shared.traffic import Traffic
+
+log = structlog.get_logger()
+
+RETRY_S, ROOM_S = 0.2, 2.0
+TOLD_S = 30.0
+"""Between two words about what cannot be said: a bus that is away for long fills no log."""
+WRONG_LAST_SEQUENCE = 10071
+NO_ROOM = (10077, 10047, 10023)
+"""A stream could not store it (`max_bytes`, say); the server's, or the account's, storage is used up."""
+REMEDY = "Nothing is lost: it is tried again. Make room: `weir streams create --orders-gib N`, or a larger disk."
+EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+NEVER = (APIError, BadSubjectError, MaxPayloadError, ConnectionClosedError, Refused)
+"""No later try can end otherwise."""
+
+
+class Stale(Exception):
+    """Somebody has written since we looked: a compare-and-set was refused."""
+
+
+def no_room(error: Exception) -> TypeGuard[APIError]:
+    return isinstance(error, APIError) and error.err_code in NO_ROOM
+
+
+class Outbox:
+    """`may_say` raises where we may not, any more."""
+
+    def __init__(
+        self, client: SturdyClient, js: JetStreamContext, name: str, traffic: Traffic, may_say: Callable[[], None]
+    ) -> None:
+        self._client, self._js, self._name, self._traffic, self._may_say = client, js, name, traffic, may_say
+        self._told_s = -TOLD_S
+
+    async def publish(self, message: Message, expect_last: int | None, over: str) -> int:
+        """See `Bus.publish`."""
+        subject, body = subjects.subject_of(message), subjects.encode(message)
+        headers = headers_of(message, subject, self._name)
+        if expect_last is not None:
+            headers |= {EXPECTED: str(expect_last)} | ({f"{EXPECTED}-Subject": over} if over else {})
+        try:
+            sequence = await self.store(subject, body, headers)
+        except APIError as error:
+            if error.err_code != WRONG_LAST_SEQUENCE:
+                raise
+            if mine := await self._said_already(subject, message):
+                return mine
+            raise Stale(subject) from error
+        self._traffic.published.count(subjects.tag_of(type(message)))
+        return sequence
+
+    async def once(self, message: Message) -> int:
+        """See `Bus.request`."""
+        subject = subjects.subject_of(message)
+        headers = headers_of(message, subject, self._name)
+        return int((await self._js.publish(subject, subjects.encode(message), headers=headers)).seq)
+
+    async def replace(self, subject: str, body: bytes, on_top_of: int, timeout_s: float | None) -> int:
+        """See `Bus.replace`."""
+        headers = {EXPECTED: str(on_top_of)}
+        try:
+            return int((await self._js.publish(subject, body, timeout=timeout_s, headers=headers)).seq)
+        except APIError as error:
+            if error.err_code != WRONG_LAST_SEQUENCE:
+                raise
+            raise Stale(subject) from error
+
+    async def store(self, subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool = True) -> int:
+        """Try until the server has it; returns its stream sequence."""
+        try:
+            while True:
+                self._may_say()
+                if (sequence := await self._tried(subject, body, headers, wait_for_room)) is not None:
+                    return sequence
+                self._traffic.waiting.add(subject)
+                await asyncio.sleep(RETRY_S)
+        finally:
+            self._traffic.waiting.discard(subject)
+
+    async def _tried(self, subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool) -> int | None:
+        """None: again. While there is no connection it stays with us, and not in the library's buffer as well."""
+        if self._client.is_reconnecting:
+            return None
+        try:
+            return int((await self._js.publish(subject, body, headers=headers)).seq)
+        except NEVER as error:
+            if not (wait_for_room and no_room(error)):
+                raise
+            await self._no_room(subject, error)
+        except NatsError as error:
+            self._tell("PublishWaits", subject, error)
+        return None
+
+    async def _no_room(self, subject: str, error: NatsError) -> None:
+        self._tell("NoRoom", subject, error, stream=subjects.stream_holding(subject), remedy=REMEDY)
+        self._traffic.waiting.add(subject)
+        await asyncio.sleep(ROOM_S)
+
+    def _tell(self, event: str, subject: str, error: NatsError, **more: str) -> None:
+        if time.monotonic() >= self._told_s + TOLD_S:
+            self._told_s = time.monotonic()
+            log.warning(event, subject=subject, error=repr(error), waiting=len(self._traffic.waiting) + 1, **more)
+
+    async def _said_already(self, subject: str, message: Message) -> int:
+        """Where we ourselves said this last on its subject, before an acknowledgement got lost; 0: we did not."""
+        try:
+            last = await self.last_on(subject)
+        except NotFoundError:
+            return 0
+        return int(last.seq or 0) if (last.headers or {}).get("Nats-Msg-Id") == message.id() else 0
+
+    async def last_on(self, subject: str) -> RawStreamMsg:
+        """Of orders as their stream's leader has it; of facts as any server, for nobody may ask for all of those."""
+        stream = subjects.stream_holding(subject)
+        return await self._js.get_msg(stream, subject=subject, direct=stream == subjects.FACTS)
+
+
+def headers_of(message: Message, subject: str, source: str) -> dict[str, str]:
+    """CloudEvents 1.0 attributes, and the id by which the server ignores repetitions."""
+    said = message.id()
+    return {
+        "Nats-Msg-Id": said,
+        "ce-specversion": "1.0",
+        "ce-id": said,
+        "ce-type": f"dev.weir.{subjects.tag_of(type(message))}.v1",
+        "ce-source": source,
+        "ce-subject": message.key(),
+        "ce-time": datetime.now(UTC).isoformat(),
+        "content-type": "application/json",
+    }

@@ -1,0 +1,69 @@
+"""The streams and buckets: what each of them keeps, and how they are made. Edge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nats.js import JetStreamContext
+from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from nats.js.errors import APIError
+
+from shared import subjects
+from shared.messages import DeadLetter
+from shared.permissions import stream_of
+from shared.subjects import JOBS, LEDGER, PROGRAMS, STATE
+
+DAY_S = 86_400.0
+GIB = 1 << 30
+DEAD_S = 30 * DAY_S
+BUCKETS = (STATE, JOBS, LEDGER)
+NAME_IN_USE = 10058
+
+
+def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[StreamConfig, ...]:
+    """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a month."""
+    return (
+        StreamConfig(
+            name=subjects.ORDERS,
+            subjects=["weir.job.>", "weir.allocation.>", "weir.cluster.>"],
+            discard=DiscardPolicy.NEW,
+            max_bytes=orders_max_bytes,
+            allow_direct=True,
+        ),
+        StreamConfig(
+            name=subjects.FACTS,
+            subjects=["weir.task.>", "weir.training.>", "weir.capacity.>"],
+            discard=DiscardPolicy.OLD,
+            max_bytes=facts_max_bytes,
+            allow_direct=True,
+        ),
+        StreamConfig(name=subjects.DEAD, subjects=[f"{DeadLetter.PREFIX}.>"], max_age=DEAD_S, duplicate_window=DEAD_S),
+    )
+
+
+async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0) -> None:
+    """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given since, if more."""
+    for config in (replace(config, num_replicas=replicas) for config in streams()):
+        await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
+    for bucket in BUCKETS:
+        await _create_bucket(js, bucket, replicas)
+    await js.create_object_store(PROGRAMS, config=ObjectStoreConfig(max_bytes=GIB, replicas=replicas))
+
+
+async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: int) -> None:
+    try:
+        await js.add_stream(replace(config, max_bytes=max_bytes or config.max_bytes))
+    except APIError as error:
+        if error.err_code != NAME_IN_USE:
+            raise
+        there = (await js.stream_info(str(config.name))).config.max_bytes or 0
+        await js.update_stream(replace(config, max_bytes=max_bytes or max(config.max_bytes or 0, there)))
+
+
+async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:
+    """One that an earlier version made gives no entries by their keys yet."""
+    try:
+        await js.create_key_value(KeyValueConfig(bucket=bucket, direct=True, replicas=replicas))
+    except APIError:
+        there = (await js.stream_info(stream_of(bucket))).config
+        await js.update_stream(replace(there, allow_direct=True, num_replicas=replicas))

@@ -1,0 +1,145 @@
+"""Every message once, in the stream's order, whatever becomes of server, connection and consumer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from nats.js.errors import NotFoundError
+
+from shared import subjects
+from shared.bus import Bus, Heard
+from shared.hearing import MadeAnew
+from shared.messages import GenerationAbandoned
+from shared.permissions import durable
+from tests.conftest import NatsServer, connected
+from tests.shared.ears import Ears
+from tests.shared.words import abandoned
+
+NAME = durable("test", subjects.ORDERS)
+
+
+async def say(bus: Bus, begin: int, end: int) -> None:
+    """Of generations `begin` to `end - 1`."""
+    await asyncio.gather(*(bus.publish(abandoned(generation=g)) for g in range(begin, end)))
+
+
+def in_order(ears: Ears) -> bool:
+    """Each once, none left out, as they lie in the stream; nothing else is in it."""
+    return [h.sequence for h in ears.heard] == list(range(1, len(ears.heard) + 1))
+
+
+async def impatient(bus: Bus, seconds: float) -> None:
+    """The server sends again what is not acknowledged within so long."""
+    config = (await bus.js.consumer_info(subjects.ORDERS, NAME)).config
+    await bus.js.add_consumer(subjects.ORDERS, replace(config, ack_wait=seconds))
+
+
+async def unacknowledged(bus: Bus) -> int:
+    return int((await bus.js.consumer_info(subjects.ORDERS, NAME)).num_ack_pending or 0)
+
+
+async def test_all_that_is_dealt_with_is_acknowledged(bus: Bus) -> None:
+    ears = Ears()
+    await bus.follow([GenerationAbandoned], ears, {})
+
+    await say(bus, 0, 500)
+    await ears.until(500)
+
+    async with asyncio.timeout(5):
+        while await unacknowledged(bus):
+            await asyncio.sleep(0.02)
+
+
+async def test_one_who_is_slower_than_the_server_is_patient_hears_each_message_once(bus: Bus) -> None:
+    ears = Ears()
+
+    async def slowly(heard: Heard) -> None:
+        await asyncio.sleep(0.05)
+        await ears(heard)
+
+    await bus.follow([GenerationAbandoned], slowly, {})
+    await impatient(bus, 0.3)
+
+    await say(bus, 0, 60)
+    await ears.until(60, within_s=30)
+    await asyncio.sleep(1.0)  # what is sent again comes now
+
+    assert in_order(ears)
+
+
+async def test_one_whose_consumer_was_deleted_goes_on_with_another(bus: Bus) -> None:
+    ears = Ears()
+    await bus.follow([GenerationAbandoned], ears, {})
+    await say(bus, 0, 3)
+    await ears.until(3)
+
+    await bus.js.delete_consumer(subjects.ORDERS, NAME)
+    await say(bus, 3, 6)
+    await ears.until(6)
+
+    assert in_order(ears)
+
+
+async def test_what_was_lost_on_the_way_is_heard_before_what_came_behind_it(bus: Bus) -> None:
+    """No connection loses a message and lives; a connection that breaks loses the last ones."""
+    ears = Ears()
+    await bus.follow([GenerationAbandoned], ears, {})
+    reading, lost = bus.client._process_msg, list[bytes]()
+
+    async def lossy(sid: int, subject: bytes, reply: bytes, *more: Any) -> None:
+        if reply.startswith(b"$JS.ACK.") and b".3." in reply and not lost:
+            lost.append(reply)
+        else:
+            await reading(sid, subject, reply, *more)
+
+    bus.client._process_msg = lossy  # type: ignore[method-assign]
+    await say(bus, 0, 10)
+    await ears.until(10)
+
+    assert lost and in_order(ears)
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+async def test_a_server_that_is_killed_in_the_middle_of_a_burst_repeats_and_leaves_out_nothing(
+    nats_server: NatsServer, bus: Bus
+) -> None:
+    speaker, ears = await connected(nats_server.url, "speaker"), Ears()
+    await say(speaker, 0, 2_000)
+    following = asyncio.ensure_future(bus.follow([GenerationAbandoned], ears, {}))
+    await ears.until(100)
+
+    await nats_server.kill()
+    await nats_server.start()
+    await following
+    await say(speaker, 2_000, 2_100)
+    await ears.until(2_100, within_s=30)
+
+    assert in_order(ears)
+    await speaker.close()
+
+
+async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus) -> None:
+    """What we remember is of messages that are no more: whoever begins again reads the new ones from the first."""
+    ears = Ears()
+    await bus.follow([GenerationAbandoned], ears, {})
+    await say(bus, 0, 5)
+    await ears.until(5)
+
+    await bus.js.delete_stream(subjects.ORDERS)
+    await bus.create()
+
+    with pytest.raises(MadeAnew, match="ends at 0, and we have heard 5"):
+        async with asyncio.timeout(15):
+            await bus.failed()
+
+
+async def test_one_who_begins_takes_the_place_of_his_own_old_consumer(bus: Bus) -> None:
+    with pytest.raises(NotFoundError):
+        await bus.js.consumer_info(subjects.ORDERS, NAME)
+
+    await bus.follow([GenerationAbandoned], Ears(), {subjects.ORDERS: 7})
+
+    assert (await bus.js.consumer_info(subjects.ORDERS, NAME)).config.opt_start_seq == 8

@@ -24,6 +24,7 @@ COMMANDS = {
     "simulate": "what would happen to these jobs on these machines",
     "decide": "the shipping decision as JSON: a world a line in, decisions a line out",
     "credentials": "write who may do what on the bus, as files",
+    "dead-letters": "what nobody could read, and why; put one back",
     "streams": "create or verify the streams on NATS",
 }
 
@@ -50,7 +51,7 @@ def parser(chosen: str) -> argparse.ArgumentParser:
 
 
 def command(name: str) -> ModuleType:
-    return importlib.import_module(f"services.cli.{name}")
+    return importlib.import_module(f"services.cli.{name.replace('-', '_')}")
 
 
 def _run(chosen: ModuleType, args: argparse.Namespace) -> int:

@@ -44,3 +44,8 @@ def shortened(text: str, most: int) -> str:
     """Headers may hold halves of characters, which no JSON can."""
     whole = text.encode("utf-8", "backslashreplace").decode()
     return whole if len(whole) <= most else f"{whole[:most]}... ({len(whole)} characters in all)"
+
+
+def headers_back(letter: DeadLetter, number: int, said_by: str) -> dict[str, str]:
+    """Of the message when it is put back: another id than it had, for the server may know that one still."""
+    return {"Nats-Msg-Id": f"back.{number}.{letter.stream}.{letter.sequence}", "ce-source": said_by}

@@ -18,6 +18,8 @@ As narrow as it goes, and where that is wider than the table:
 - Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
 - A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
   services' consumers are denied; those of all others are random.
+- To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
+  dead letters. (He does so in his own name, and what is late changes nothing.)
 - A submitter may keep programs, and a program's name is its digest: he may replace another's by what has not that
   digest, which trainers then refuse to run.
 """
@@ -90,6 +92,9 @@ HEARD_BY: dict[type[Message], tuple[str, ...]] = {
     ProgressReported: (*ALL, JOB),
 }
 """The monitor hears what it said itself, after a restart. JOB and SUBMITTER: of their own job and namespace only."""
+
+PUT_BACK_BY = (OPERATOR,)
+"""Who may put back what lies among the dead letters: a message of any kind, on its own subject."""
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +182,7 @@ def inbox(name: str) -> str:
 
 def said(user: str, key: str = ">") -> list[str]:
     """Subjects of what a user says, as the table has it; `key`: of which job or node."""
-    return [subjects.pattern(kind, key) for kind, users in SAID_BY.items() if user in users]
+    return [subjects.pattern(kind, key) for kind, users in SAID_BY.items() if user in (*users, *PUT_BACK_BY)]
 
 
 WATCHED = ("weir.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")

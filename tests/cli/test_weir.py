@@ -29,7 +29,7 @@ def test_every_command_is_a_module_with_the_same_two_functions(name: str) -> Non
 
 def test_every_command_module_is_a_command() -> None:
     folder = Path(services.cli.__path__[0])
-    modules = {file.stem for file in folder.glob("*.py") if "\ndef run(args: " in file.read_text()}
+    modules = {file.stem.replace("_", "-") for file in folder.glob("*.py") if "\ndef run(args: " in file.read_text()}
 
     assert modules == set(COMMANDS)
 

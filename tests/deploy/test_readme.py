@@ -25,7 +25,7 @@ def test_every_folder_and_file_of_deploy_that_is_named_is_there(page: Path) -> N
 
 @pytest.mark.parametrize("page", PAGES, ids=["README", "deploy"])
 def test_every_command_of_weir_that_is_typed_is_one(page: Path) -> None:
-    typed = set(re.findall(r"^    weir ([a-z]+)", page.read_text(), re.MULTILINE))
+    typed = set(re.findall(r"^    weir ([a-z-]+)", page.read_text(), re.MULTILINE))
     assert typed
     assert typed <= set(COMMANDS)
 

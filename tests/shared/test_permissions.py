@@ -11,7 +11,6 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from shared import subjects
-from shared.bus import stream_of
 from shared.messages import MESSAGES, CapacityChanged, Message
 from shared.permissions import (
     ALLOCATOR,
@@ -24,6 +23,7 @@ from shared.permissions import (
     MONITOR,
     OPERATOR,
     PROGRAM_STREAM,
+    PUT_BACK_BY,
     SAID_BY,
     SERVICES,
     SETUP,
@@ -68,7 +68,7 @@ def subject_of(kind: type[Message], key: str) -> str:
 async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
     """Whether one may follow the messages of a kind, alone or with their kin, or may ask for the last."""
     subject, api = subject_of(kind, key), f"{guest.client.api}."
-    stream, kin = stream_of(subject), subject.split(".")
+    stream, kin = subjects.stream_holding(subject), subject.split(".")
     kin[2] = "*"
     made = [f"CONSUMER.CREATE.{stream}.a-name.{each}" for each in (subject, ".".join(kin))]
     return any([await guest.may_say(api + asked) for asked in (*made, f"DIRECT.GET.{stream}.{subject}")])
@@ -83,7 +83,7 @@ async def test_a_user_says_what_the_table_has_and_is_refused_all_else(server: Na
     async with visitor(server.url, credentials(user)) as guest:
         for kind in MESSAGES:
             for key, own in keys_of(user):
-                may = own and user in SAID_BY[kind]
+                may = own and user in (*SAID_BY[kind], *PUT_BACK_BY)
                 assert await guest.may_say(subject_of(kind, key)) == may, (kind, key)
 
 

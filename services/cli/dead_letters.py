@@ -1,0 +1,103 @@
+"""`weir dead-letters`: what nobody could use, and why; and putting it back, once somebody can."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import msgspec
+from nats.js.errors import NotFoundError
+
+from services.cli import connection, words
+from services.cli.entry import Entry
+from services.cli.filters import filters
+from services.cli.letter_line import document, line, whole
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from services.cli.terminal import Terminal
+from services.cli.trouble import DONE, WRONG_USE, Trouble
+from shared import dead, subjects
+from shared.bus import Bus
+from shared.messages import DeadLetter
+from shared.subjects import DEAD, FACTS, ORDERS
+
+WHAT = """\
+list: one line each, with the number by which the others ask for it; show N: all that is kept of it;
+put-back N: say the message again, on its own subject, if it can be read by now. The letter itself stays for a month."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    parser.add_argument("what", nargs="?", choices=("list", "show", "put-back"), default="list", help=WHAT)
+    parser.add_argument("number", nargs="?", type=int, metavar="N", help="the letter's number")
+    parser.add_argument("--since", type=words.duration, metavar="AGE", help="list nothing older than, e.g., 2h or 1d")
+    parser.add_argument("--json", action="store_true", help="one JSON object a letter, on a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    if (args.number is None) != (args.what == "list"):
+        raise Trouble(f"{args.what} takes {'no' if args.what == 'list' else 'a'} letter's number", WRONG_USE)
+    return connection.on_bus(args, {"list": list_all, "show": show, "put-back": put_back}[args.what])
+
+
+# ---------------------------------------------------------------- looking
+
+
+async def list_all(bus: Bus, args: argparse.Namespace) -> int:
+    console, found = Terminal(highlight=False, soft_wrap=True), 0
+    since_s = None if args.since is None else time.time() - args.since
+    async for entry in read(bus, [Wanted(DEAD, filters(DEAD), since_s=since_s)], follow=False):
+        found += 1
+        if args.json:
+            print(document(entry), flush=True)
+        elif isinstance(entry.said, DeadLetter):
+            console.print(line(entry.sequence, entry.said, entry.stored_s, None))
+    if not found:
+        print("there are no dead letters", file=sys.stderr)
+    return DONE
+
+
+async def show(bus: Bus, args: argparse.Namespace) -> int:
+    entry = await letter(bus, args.number)
+    assert isinstance(entry.said, DeadLetter)
+    print(document(entry) if args.json else whole(entry.said))
+    return DONE
+
+
+async def letter(bus: Bus, number: int) -> Entry:
+    try:
+        raw = await bus.js.get_msg(DEAD, number)
+    except NotFoundError as error:
+        raise Trouble(f"there is no dead letter {number}; `weir dead-letters` lists them") from error
+    said = msgspec.json.decode(raw.data or b"", type=DeadLetter)
+    stored_s = raw.time.timestamp() if raw.time else 0.0
+    return Entry(said, raw.subject or "", DEAD, number, stored_s)
+
+
+# ---------------------------------------------------------------- putting back
+
+
+async def put_back(bus: Bus, args: argparse.Namespace) -> int:
+    """Its id is the letter's: within the stream's duplicate window it is stored once, however often one asks."""
+    said = (await letter(bus, args.number)).said
+    assert isinstance(said, DeadLetter)
+    if said.stream not in (ORDERS, FACTS):
+        raise Trouble(f"{said.subject} is an entry of a bucket: whoever keeps it has written on")
+    body = await _body(bus, said)
+    try:
+        subjects.decode(said.subject, body)
+    except subjects.Unusable as error:
+        raise Trouble(f"it still cannot be read, and is not put back: {error}") from error
+    ack = await bus.js.publish(said.subject, body, headers=dead.headers_back(said, args.number, bus.name))
+    print(f"put back: {said.subject} is number {ack.seq} of {ack.stream}")
+    return DONE
+
+
+async def _body(bus: Bus, said: DeadLetter) -> bytes:
+    """All of it, where it still lies; otherwise what the letter has of it, and that may not be all."""
+    try:
+        raw = await bus.js.get_msg(said.stream, said.sequence)
+    except NotFoundError:
+        return said.body.encode()
+    return raw.data or b"" if raw.subject == said.subject else said.body.encode()

@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon fuzz test-cluster clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -68,6 +68,9 @@ bench-flowcon: $(READY) ## FlowCon on one simulated machine: a late job's comple
 
 bench-decide: $(READY) ## one decision of `weir` on 64 to 4,096 nodes with 40 to 2,560 jobs
 	$(BIN)/python -m tests.bench.decide
+
+bench-bus: $(READY) ## the bus under pressure: facts a second, latency, a frozen hearer, a server that is killed
+	$(BIN)/python -m tests.bench.bus
 
 clean: ## remove the environment and what `weir up` left
 	rm -rf $(VENV) .weir

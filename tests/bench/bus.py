@@ -1,0 +1,204 @@
+"""The bus under pressure: `make bench-bus` (about 4 minutes).
+
+A nats-server, and on it the services' own bus code in processes of their own (`bus_sides.py`): SPEAKERS that publish
+facts of many jobs, each fact when the job's last one is acknowledged, and one that follows them durably, folds and
+acknowledges. Credentials are left out. One run, in which the speakers never stop:
+
+    steady     MEASURED_S long: facts_per_s (applied), p99_ms (from before `publish` to applied; one machine's clock)
+    frozen     the hearer is stopped (SIGSTOP) for 30 s
+    restart    the server is killed (SIGKILL) and begun again
+    absence    it is killed and comes back long after it has forgotten what it need not take twice. The clock is moved
+               by a shorter memory: the stream is configured to know repetitions for WINDOW_S instead of 120 s, and
+               the server stays away for ABSENT_S, as much longer than that as 10 minutes are than 120 s
+
+`catch_up_s`: the longest of the three times from the hearer's (or the server's) return to a fact that is applied within
+CURRENT_S of its saying. `lost`: acknowledged and never applied. `applied_disordered`: applied behind a later one of its
+job, or against the stream's order. `repeated`: stored twice, for an acknowledgement was lost; applied once.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from shared.subjects import FACTS
+from tests.bench.report import finish, percentile, say
+from tests.conftest import NatsServer, connected
+
+SPEAKERS = int(os.environ.get("BENCH_SPEAKERS", "1"))
+JOBS = int(os.environ.get("BENCH_JOBS", "200"))
+RATE = float(os.environ.get("BENCH_RATE", "5500"))
+MEASURED_S = float(os.environ.get("BENCH_STEADY_S", "30"))
+SETTLE_S, FROZEN_S = 5.0, 30.0
+WINDOW_S, ABSENT_S = 3.0, 15.0
+CURRENT_S = 0.05
+LINE = 1 << 24  # bytes
+PATIENCE_S = 120.0
+
+
+@dataclass
+class Side:
+    """A process, and what it tells."""
+
+    process: asyncio.subprocess.Process
+    told: dict[str, Any] = field(default_factory=dict)
+    listening: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def start(cls, *words: object) -> Side:
+        command = (sys.executable, "-m", "tests.bench.bus_sides", *map(str, words))
+        side = cls(await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, limit=LINE))
+        side.listening = asyncio.ensure_future(side._listen())
+        return side
+
+    async def _listen(self) -> None:
+        assert self.process.stdout
+        async for line in self.process.stdout:
+            self.told = json.loads(line)
+
+    async def end(self) -> dict[str, Any]:
+        """Its last words."""
+        if self.process.returncode is None:
+            self.process.terminate()
+        await asyncio.wait_for(self.process.wait(), PATIENCE_S)
+        if self.listening:
+            await self.listening
+        return self.told
+
+
+class Bench:
+    def __init__(self, server: NatsServer, folder: Path) -> None:
+        self.server, self.file = server, folder / "times"
+        self.hearer: Side
+        self.speakers: list[Side] = []
+        self.marks: dict[str, float] = {}  # when whoever was away came back
+        self.steady = (0.0, 0.0)
+
+    async def start(self) -> None:
+        await self._forgetful()
+        self.hearer = await Side.start("hearer", self.server.url, "hearer", self.file)
+        jobs = JOBS // SPEAKERS
+        self.speakers = [
+            await Side.start("speaker", self.server.url, f"speaker-{n}", 1 + n * jobs, jobs, RATE / SPEAKERS)
+            for n in range(SPEAKERS)
+        ]
+        await self._current()
+
+    async def _forgetful(self) -> None:
+        bus = await connected(self.server.url, "bench")
+        config = (await bus.js.stream_info(FACTS)).config
+        await bus.js.update_stream(replace(config, duplicate_window=WINDOW_S))
+        await bus.close()
+
+    async def _current(self) -> None:
+        """Until what is applied was said just now."""
+        began_s = time.time()
+        async with asyncio.timeout(PATIENCE_S):
+            while not (self.hearer.told.get("at_s", 0.0) > began_s and self.hearer.told["late_ms"] < CURRENT_S * 1000):
+                self._all_live()
+                await asyncio.sleep(0.1)
+
+    def _all_live(self) -> None:
+        for side in (self.hearer, *self.speakers):
+            if side.process.returncode is not None:
+                raise RuntimeError("a side has ended; its words are above")
+
+    async def run(self) -> None:
+        say(f"steady: {RATE:g} facts/s of {JOBS} jobs for {MEASURED_S:g} s")
+        await asyncio.sleep(SETTLE_S)
+        begin_s = time.time()
+        await asyncio.sleep(MEASURED_S)
+        self.steady = (begin_s, time.time())
+        await self._phase("frozen", self._frozen)
+        await self._phase("restart", lambda: self._away(0.0))
+        await self._phase("absence", lambda: self._away(ABSENT_S))
+
+    async def _phase(self, name: str, trouble: Callable[[], Any]) -> None:
+        await trouble()
+        self.marks[name] = time.time()
+        await self._current()
+        say(
+            f"{name}: current again {time.time() - self.marks[name]:.1f} s later, {self.hearer.told['applied']} applied"
+        )
+        await asyncio.sleep(SETTLE_S)
+
+    async def _frozen(self) -> None:
+        self.hearer.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(FROZEN_S)
+        self.hearer.process.send_signal(signal.SIGCONT)
+
+    async def _away(self, seconds: float) -> None:
+        await self.server.kill()
+        await asyncio.sleep(seconds)
+        await self.server.start()
+
+    async def result(self) -> dict[str, Any]:
+        said: dict[str, int] = {}
+        for side in self.speakers:
+            said |= (await side.end())["said"]
+        await asyncio.sleep(SETTLE_S)
+        last = await self.hearer.end()
+        times = array.array("d", self.file.read_bytes())
+        return figures(said, last, list(zip(times[::2], times[1::2], strict=True)), self.steady, self.marks)
+
+    async def close(self) -> None:
+        for side in (self.hearer, *self.speakers):
+            if side.process.returncode is None:
+                side.process.kill()
+                await side.process.wait()
+
+
+Applied = list[tuple[float, float]]  # when (s since 1970), how long after it was said (s)
+
+
+def figures(
+    said: dict[str, int], last: dict[str, Any], applied: Applied, steady: tuple[float, float], marks: dict[str, float]
+) -> dict[str, Any]:
+    late_ms = [late_s * 1000 for at_s, late_s in applied if steady[0] <= at_s < steady[1]]
+    waits = {name: current(applied, mark_s) - mark_s for name, mark_s in marks.items()}
+    behind = sum(max(0, step - last["steps"].get(job, 0)) for job, step in said.items())
+    return {
+        "facts_per_s": len(late_ms) / (steady[1] - steady[0]),
+        "p99_ms": percentile(late_ms, 0.99),
+        "lost": len(last["missing"]) + behind,
+        "applied_disordered": last["disordered"],
+        "catch_up_s": max(waits.values()),
+        **{f"{name}_s": wait_s for name, wait_s in waits.items()},
+        "p50_ms": percentile(late_ms, 0.5),
+        "facts": sum(said.values()),
+        "applied": last["applied"],
+        "repeated": last["repeated"],
+    }
+
+
+def current(applied: Applied, after_s: float) -> float:
+    """The first moment behind `after_s` at which something was applied that had just been said."""
+    return next(at_s for at_s, late_s in applied if at_s >= after_s and late_s <= CURRENT_S)
+
+
+async def main() -> dict[str, Any]:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-bench-")))
+        server = NatsServer(folder / "nats")
+        await server.start()
+        stack.push_async_callback(server.kill)
+        bench = Bench(server, folder)
+        stack.push_async_callback(bench.close)
+        await bench.start()
+        await bench.run()
+        return await bench.result()
+
+
+if __name__ == "__main__":
+    finish(asyncio.run(main()))

@@ -1,0 +1,137 @@
+"""The two sides of `make bench-bus`, each a process of its own: jobs that speak, and a fold that hears them.
+
+    python -m tests.bench.bus_sides speaker URL NAME FIRST_UID JOBS FACTS_PER_S
+    python -m tests.bench.bus_sides hearer URL NAME FILE
+
+Every job says how far it is, one fact behind the other, each when the last one is acknowledged; what it could not say
+in time it does not make up for. Both end on SIGTERM: a speaker when all it said is acknowledged. A side's last line
+tells what became of it; the hearer writes two numbers for each fact applied to FILE: when (s since 1970), and how
+long after it was said (s).
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import random
+import signal
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from shared import bus as wire
+from shared import log
+from shared.bus import Bus, Heard
+from shared.messages import ProgressReported
+from shared.tasks import end
+
+TOLD_S = 0.25
+
+
+def tell(**what: Any) -> None:
+    print(msgspec.json.encode(what).decode(), flush=True)
+
+
+def stop_signal() -> asyncio.Event:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    return stop
+
+
+# ---------------------------------------------------------------- speaking
+
+
+async def speak(url: str, name: str, first: int, jobs: int, facts_per_s: float) -> None:
+    stop, bus = stop_signal(), await wire.connect(url, name)
+    said: dict[str, int] = {}
+    each_s = jobs / facts_per_s
+    await asyncio.gather(*(one_job(bus, first + n, each_s, said, stop) for n in range(jobs)))
+    tell(said=said)
+    await bus.close()
+
+
+async def one_job(bus: Bus, uid: int, each_s: float, said: dict[str, int], stop: asyncio.Event) -> None:
+    job, due_s = f"job-{uid}", time.monotonic() + random.random() * each_s
+    while not stop.is_set():
+        await asyncio.sleep(due_s - time.monotonic())
+        step = said.get(job, 0) + 1
+        await bus.publish(progress(job, uid, step, time.time()))
+        said[job] = step
+        due_s = max(due_s + each_s, time.monotonic())
+
+
+def progress(job: str, uid: int, step: int, now_s: float) -> ProgressReported:
+    return ProgressReported(
+        job=job,
+        uid=uid,
+        generation=1,
+        step=step,
+        epoch=0,
+        samples=step * 32,
+        total_samples=1 << 40,
+        samples_per_second=1000.0,
+        loss=0.5,
+        reported_s=now_s,
+    )
+
+
+# ---------------------------------------------------------------- hearing
+
+
+class Fold:
+    """Of each job the last step. A step that comes again changes nothing, as in every fold of a service."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, int] = {}
+        self.missing: set[tuple[str, int]] = set()
+        self.sequence = self.applied = self.disordered = self.repeated = 0
+        self.times = array.array("d")
+
+    async def on_fact(self, heard: Heard) -> None:
+        said = heard.message
+        assert isinstance(said, ProgressReported)
+        last = self.steps.get(said.job, 0)
+        if said.step <= last and (said.job, said.step) not in self.missing:
+            self.repeated += 1
+            return
+        if said.step <= last or heard.sequence <= self.sequence:
+            self.disordered += 1
+        self.missing.discard((said.job, said.step))
+        self.missing.update((said.job, step) for step in range(last + 1, said.step))
+        self.steps[said.job], self.sequence = max(last, said.step), max(self.sequence, heard.sequence)
+        self.applied += 1
+        now_s = time.time()
+        self.times.extend((now_s, now_s - said.reported_s))
+
+    def lost(self, said: dict[str, int]) -> int:
+        """Of what was acknowledged, how much was never applied."""
+        return len(self.missing) + sum(max(0, step - self.steps.get(job, 0)) for job, step in said.items())
+
+
+async def hear(url: str, name: str, file: str) -> None:
+    stop, bus, fold = stop_signal(), await wire.connect(url, name), Fold()
+    await bus.follow([ProgressReported], fold.on_fact, {})
+    failing, stopping = asyncio.ensure_future(bus.failed()), asyncio.ensure_future(stop.wait())
+    while not (stopping.done() or failing.done()):
+        late_s = fold.times[-1] if fold.times else 0.0
+        tell(applied=fold.applied, late_ms=late_s * 1000, at_s=fold.times[-2] if fold.times else 0.0)
+        await asyncio.wait((failing, stopping), timeout=TOLD_S, return_when=asyncio.FIRST_COMPLETED)
+    if failing.done():
+        failing.result()
+    await end(failing, stopping)
+    with open(file, "wb") as out:
+        fold.times.tofile(out)
+    missing = sorted(fold.missing)
+    tell(steps=fold.steps, missing=missing, disordered=fold.disordered, repeated=fold.repeated, applied=fold.applied)
+    await bus.close()
+
+
+if __name__ == "__main__":
+    log.configure("bench", "error")
+    side, url, name, *more = sys.argv[1:]
+    if side == "speaker":
+        asyncio.run(speak(url, name, int(more[0]), int(more[1]), float(more[2])))
+    else:
+        asyncio.run(hear(url, name, more[0]))

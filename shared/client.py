@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class SturdyClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._asked: dict[asyncio.Future[Msg], str] = {}  # answers that are waited for, and what was asked
+        self.on_break: set[Callable[[], None]] = set()  # to be called when the connection breaks
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and self.veiled and not info.get("tls_required"):
@@ -94,6 +96,8 @@ class SturdyClient(Client):
         for answer in self._asked:
             if not answer.done():
                 answer.set_exception(Lost("nats: the connection broke"))
+        for told in self.on_break:
+            told()
         await super()._attempt_reconnect()
 
 

@@ -125,11 +125,14 @@ class Follower:
     async def _begin_again(self, error: NatsError) -> None:
         """Where we are in the stream we know; raises `MadeAnew`, and what no later try can heal."""
         log.warning("FollowsAgain", stream=self.ear.stream, after=self.after, error=repr(error))
+        await self.puller.close()
         while True:
             if self.client.is_closed:
                 raise error
             await asyncio.sleep(RETRY_S)
             self.may_ask()
+            if self.client.is_reconnecting:
+                continue
             try:
                 state = (await self.js.stream_info(self.ear.stream)).state
                 if state.last_seq < self.after:

@@ -26,6 +26,7 @@ from shared.client import SturdyClient
 ASKED_FOR = 256
 EXPIRES_S, HEARTBEAT_S = 30.0, 2.0
 HEARTBEAT, OVER = "100", ("404", "408")
+BROKEN = "the connection broke, and with it our request"
 ACK = "$JS.ACK."  # a message of the stream wants an answer; only without that is a status the server's own word
 NANO = 1_000_000_000
 
@@ -81,8 +82,7 @@ class Puller:
         return self._inbox.pending_msgs if self._inbox else 0
 
     async def _hear(self) -> Msg:
-        inbox = self._inbox or await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=0)
-        self._inbox = inbox
+        inbox = self._inbox or await self._open()
         if self._due == 0:
             await self._ask(inbox)
         if inbox.pending_msgs:  # the library makes a task for each message that is waited for
@@ -92,6 +92,16 @@ class Puller:
         except NatsTimeout as error:
             raise Gone("no heartbeat") from error
 
+    async def _open(self) -> Subscription:
+        self._inbox = await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=0)
+        self._client.on_break.add(self._broke)
+        return self._inbox
+
+    def _broke(self) -> None:
+        """What came before it is read first."""
+        if self._inbox:
+            self._inbox._pending_queue.put_nowait(Msg(_client=self._client, headers={"Status": BROKEN}))
+
     async def _ask(self, inbox: Subscription) -> None:
         self._may_ask()  # what is given to one who no longer leads is missed by who does
         wanted = {"batch": ASKED_FOR, "expires": int(EXPIRES_S * NANO), "idle_heartbeat": int(HEARTBEAT_S * NANO)}
@@ -100,5 +110,6 @@ class Puller:
 
     async def close(self) -> None:
         inbox, self._inbox, self._due = self._inbox, None, 0
+        self._client.on_break.discard(self._broke)
         if inbox is not None and not self._client.is_closed:
             await inbox.unsubscribe()

@@ -13,7 +13,8 @@ acknowledges. Credentials are left out. One run, in which the speakers never sto
 
 `catch_up_s`: the longest of the three times from the hearer's (or the server's) return to a fact that is applied within
 CURRENT_S of its saying. `lost`: acknowledged and never applied. `applied_disordered`: applied behind a later one of its
-job, or against the stream's order. `repeated`: stored twice, for an acknowledgement was lost; applied once.
+job, or against the stream's order. `repeated`: stored twice and applied once; after the absence every job says one fact
+again behind a newer one, as if its acknowledgement had been lost, and the server has forgotten that it has it.
 """
 
 from __future__ import annotations

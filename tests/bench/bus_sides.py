@@ -28,6 +28,7 @@ from shared.messages import ProgressReported
 from shared.tasks import end
 
 TOLD_S = 0.25
+LONG_S = 8.0
 
 
 def tell(**what: Any) -> None:
@@ -53,12 +54,15 @@ async def speak(url: str, name: str, first: int, jobs: int, facts_per_s: float) 
 
 
 async def one_job(bus: Bus, uid: int, each_s: float, said: dict[str, int], stop: asyncio.Event) -> None:
+    """One that was kept waiting for long says the fact before again, behind the newer one: as if unsure of it."""
     job, due_s = f"job-{uid}", time.monotonic() + random.random() * each_s
     while not stop.is_set():
         await asyncio.sleep(due_s - time.monotonic())
-        step = said.get(job, 0) + 1
+        step, began_s = said.get(job, 0) + 1, time.monotonic()
         await bus.publish(progress(job, uid, step, time.time()))
         said[job] = step
+        if step > 1 and time.monotonic() > began_s + LONG_S:
+            await bus.publish(progress(job, uid, step - 1, time.time()))
         due_s = max(due_s + each_s, time.monotonic())
 
 

@@ -14,6 +14,7 @@ from shared.bus import Bus, Heard
 from shared.hearing import MadeAnew
 from shared.messages import GenerationAbandoned
 from shared.permissions import durable
+from shared.pull import HEARTBEAT_S
 from tests.conftest import NatsServer, connected
 from tests.shared.ears import Ears
 from tests.shared.words import abandoned
@@ -119,6 +120,22 @@ async def test_a_server_that_is_killed_in_the_middle_of_a_burst_repeats_and_leav
 
     assert in_order(ears)
     await speaker.close()
+
+
+async def test_a_server_that_comes_back_is_heard_sooner_than_its_silence_would_be_noticed(
+    nats_server: NatsServer, bus: Bus
+) -> None:
+    ears = Ears()
+    await bus.follow([GenerationAbandoned], ears, {})
+
+    await nats_server.kill()
+    await nats_server.start()
+    other = await connected(nats_server.url, "other")
+    await say(other, 0, 3)
+
+    await ears.until(3, within_s=2 * HEARTBEAT_S)
+    assert in_order(ears)
+    await other.close()
 
 
 async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus) -> None:

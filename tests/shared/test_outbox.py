@@ -105,14 +105,6 @@ async def test_a_person_is_told_that_there_is_no_room(bus: Bus) -> None:
     assert no_room(refused.value)
 
 
-async def test_to_create_streams_anew_takes_no_room_away_that_somebody_gave(bus: Bus) -> None:
-    await bus.create(orders_max_bytes=2 << 30)
-
-    await bus.create()
-
-    assert (await bus.js.stream_info(subjects.ORDERS)).config.max_bytes == 2 << 30
-
-
 # ------------------------------------------------------------ the server is away
 
 

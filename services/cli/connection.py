@@ -171,14 +171,14 @@ async def _dial(connection: Connection, on_error: Callable[[Exception], Awaitabl
 
 def _explained(error: Exception, connection: Connection) -> str:
     where = f"NATS at {connection.shown}"
+    if no_room(error):
+        return f"{where} has no room for it ({error.description}); `weir streams create --orders-gib N` makes some"
     if isinstance(error, ServiceUnavailableError):
         return f"{where} has no JetStream: start it with -js"
     if isinstance(error, (NotFoundError, NoStreamResponseError)):
         return f"{where} lacks Weir's streams or buckets: create them with `weir streams create`"
     if isinstance(error, Refused):
         return str(error)
-    if no_room(error):
-        return f"{where} has no room for it ({error.description}); `weir streams create --orders-gib N` makes some"
     if isinstance(error, APIError):
         return f"{where} refuses: {error.description}"
     return f"{where} does not answer: {error or type(error).__name__}"

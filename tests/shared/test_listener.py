@@ -74,7 +74,9 @@ async def test_a_bus_that_hangs_is_found_out_though_the_connection_stands(
     name: str, bus: Bus, nats_server: NatsServer, api: ApiServer
 ) -> None:
     """By whoever listens when nothing comes any more, not even a heartbeat; by who speaks when he wants to."""
-    async with service(name, nats_server.url, api) as asked:
+    asked = service(name, nats_server.url, api)
+    asked.environ["WEIR_LEASE_S"] = "60"  # one that cannot renew it ends, and may do so before it finds out
+    async with asked:
         await asked.until("/readyz", 200)
         with nats_server.hung():
             api.put("pods", pod("b"))
@@ -139,6 +141,7 @@ async def test_a_service_that_hears_nothing_on_a_connection_is_not_ready(
         await bus.js.delete_consumer(subjects.FACTS, f"allocator-{subjects.FACTS}")
         assert await asked.until("/readyz", 503) == f"not ready: hearing {subjects.FACTS}\n"
         assert (await asked.values())["weir_bus_connected", NOBODY] == 1
+        assert await asked.until("/readyz", 200) == "ready\n"  # it has made another
 
 
 async def test_the_monitor_tells_the_cluster(bus: Bus, nats_url: str, api: ApiServer) -> None:

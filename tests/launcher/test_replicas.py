@@ -56,14 +56,14 @@ async def orders(bus: Bus) -> list[int]:
 
 def after_the_look(bus: Bus, act: Callable[[], object]) -> None:
     """Something happens between the last look at the clock and the write."""
-    store = bus._store
+    store = bus.outbox.store
 
-    async def late(subject: str, body: bytes, headers: dict[str, str]) -> int:
-        bus._store = store  # type: ignore[method-assign]
+    async def late(subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool = True) -> int:
+        bus.outbox.store = store  # type: ignore[method-assign]
         await act()  # type: ignore[misc]
-        return await store(subject, body, headers)
+        return await store(subject, body, headers, wait_for_room)
 
-    bus._store = late  # type: ignore[method-assign]
+    bus.outbox.store = late  # type: ignore[method-assign]
 
 
 async def test_an_order_is_refused_where_a_later_leader_has_given_any_for_this_job(bus: Bus, api: Api) -> None:

@@ -306,6 +306,26 @@ class TaskStarted(TaskMessage, frozen=True, kw_only=True, tag="task.started"):
     node: str
 
 
+SIGTERM = "SIGTERM"
+"""Why a task leaves that was itself asked to end: nothing takes that back."""
+
+
+class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
+    """A task that still works will have to go. `leaves_s`: by then it is killed; 0: nobody says when.
+
+    `why`: SIGTERM (the task was told itself), Evicted, Deleted, NodeCordoned, NodeTainted. `message`: of who wants it.
+    """
+
+    node: str
+    why: str
+    leaves_s: float = 0.0
+    message: str = ""
+
+    def ordinal(self) -> str:
+        """One notice may follow another, and each says another time."""
+        return f"{self.pod_uid}.{self.why}.{round(self.leaves_s)}"
+
+
 class TaskExited(TaskMessage, frozen=True, kw_only=True, tag="task.exited"):
     """A pod ended. `reason` is Kubernetes' (OOMKilled, Evicted, NodeLost, Error, Completed, Deleted, Unschedulable)."""
 
@@ -502,6 +522,7 @@ MESSAGES: tuple[type[Message], ...] = (
     AllocationDecided,
     TaskReady,
     TaskStarted,
+    TaskLeaving,
     TaskExited,
     ClusterSpecPublished,
     GenerationPrepared,

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from services.allocator import change, outgrowing, relief, repair
+from services.allocator import change, leaving, outgrowing, relief, repair
 from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
 from services.allocator.job import Job
@@ -49,11 +49,14 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     for key, job in stirred.items():
         _say(verdicts, key, ending(job, now, rules))
     # 2. What was lost comes back first, in what is free.
-    nodes = relief.shunned(free_nodes(state), stirred.values(), now, rules)
-    room = Room(nodes, purses(state, rules.quotas))
+    nodes = leaving.shunned(free_nodes(state), stirred.values())
+    room = Room(relief.shunned(nodes, stirred.values(), now, rules), purses(state, rules.quotas))
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, repair.repaired(job, room, now, rules))
-    # 3. What is in flight is waited for; who has too little where it stands gets more, or goes elsewhere.
+    # 3. What will be lost moves while it still works; what is in flight is waited for; who has too little where it
+    #    stands gets more, or goes elsewhere.
+    for key, job in _open(stirred, verdicts):
+        _say(verdicts, key, leaving.moved(job, room, now, rules))
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, change.in_flight(job) or outgrowing.enlarged(job, room, now, rules))
     for key, job in _open(stirred, verdicts):
@@ -87,6 +90,7 @@ def _has_stirred(job: Job) -> bool:
     return bool(
         job.cancelled
         or job.exits
+        or job.leaving
         or job.starving
         or job.crowded
         or job.abandonments

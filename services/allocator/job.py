@@ -25,6 +25,7 @@ from shared.messages import (
     Message,
     ProgressReported,
     TaskExited,
+    TaskLeaving,
     TaskPlan,
     TaskUsage,
     TrainingResumed,
@@ -39,6 +40,9 @@ MOST_USED = 1e6
 """Cores or GiB of one task; more was not measured rightly."""
 CROWDED = 0.7
 """Of its memory; who uses more may need more soon."""
+CORDONED, TAINTED = "NodeCordoned", "NodeTainted"
+OF_NODE = (TAINTED, CORDONED)
+"""Why a task leaves, where that may be taken back; the harder first."""
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
@@ -86,6 +90,18 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
     loss: float
 
 
+class Leaving(msgspec.Struct, frozen=True, gc=False):
+    """A task was told, or is seen, to have to go; `leaves_s`: killed by then, 0: nobody says when."""
+
+    why: str
+    leaves_s: float = 0.0
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Of two notices the lower one is gone by: what nobody takes back first, then what comes sooner."""
+        return OF_NODE.index(self.why) if self.why in OF_NODE else -1, self.leaves_s or math.inf
+
+
 class Early(msgspec.Struct, frozen=True, gc=False):
     """A generation has resumed whose decision was not heard yet: facts and orders come in separate streams."""
 
@@ -116,6 +132,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     abandoned_s: float = 0.0
     abandoned_why: str = ""
     exits: dict[str, Exit] = {}
+    leaving: dict[str, Leaving] = {}
+    """By pod: the notice to go by."""
     failed_generations: tuple[int, ...] = ()
     killed_generations: tuple[int, ...] = ()
     """In which a task was killed without anybody saying why, since the job last got further."""
@@ -191,11 +209,14 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     if now not in job.decided or now <= (job.running or 0):
         return job
     pauses = (*job.pauses, message.pause_s) if message.pause_s is not None else job.pauses
+    left = {g: d for g, d in job.decided.items() if g >= now}
+    pods = {job.pod(task) for decision in left.values() for task in decision.tasks}
     return replace(
         job,
         running=now,
         coming=None if job.coming == now else job.coming,
-        decided={g: d for g, d in job.decided.items() if g >= now},
+        decided=left,
+        leaving={pod: notice for pod, notice in job.leaving.items() if pod in pods},
         resumed_s=stored_s,
         starving={},
         crowded=False,
@@ -229,6 +250,14 @@ def _restarting(job: Job, message: GenerationAbandoned) -> Job:
     if NOT_ENOUGH_MEMORY not in message.reason:
         return job
     return replace(job, request=replace(job.request, handover="restart"))
+
+
+def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
+    notice = Leaving(message.why, message.leaves_s)
+    known = job.leaving.get(message.pod)
+    if known is not None and notice.rank >= known.rank:
+        return job
+    return replace(job, leaving=job.leaving | {message.pod: notice})
 
 
 def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
@@ -393,6 +422,7 @@ OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {
     AllocationDecided: _decided,
     TrainingResumed: _resumed,
     GenerationAbandoned: _abandoned,
+    TaskLeaving: _leaving,
     TaskExited: _exited,
     ProgressReported: _progress,
 }

@@ -14,6 +14,7 @@ import math
 
 from services.allocator import exits
 from services.allocator.job import Job
+from services.allocator.leaving import going
 from services.allocator.placing.misfit import misfit
 from services.allocator.placing.placement import Room, Size, place, place_most
 from services.allocator.placing.quota import growth, shortage
@@ -49,7 +50,9 @@ def _replaced(
     most, sizes = size_of(wanted), wanted_sizes(job, None, rules)
     least = Size(min(most.ps, job.request.ps.min), min(most.workers, job.request.workers.min))
     settled_s = max(job.exits[job.pod(t)].at_s for t in lost) + rules.settle_s
-    tasks = place(room, job.key, keep, most, sizes, job.serials)
+    staying = [t for t in keep if t not in going(job, keep, room)]  # who has to leave goes in the same hand-over
+    tasks = place(room, job.key, staying, most, sizes, job.serials)
+    tasks = tasks or place(room, job.key, keep, most, sizes, job.serials)
     if tasks is None and now < settled_s:
         return Verdict(why=f"lost {names}; looks whether its room comes free", wake_s=settled_s)
     tasks = tasks or place_most(room, job.key, keep, most, least, sizes, job.serials)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from services.allocator.placing.misfit import told as amount
@@ -30,6 +31,7 @@ from shared.messages import (
     Role,
     Span,
     TaskExited,
+    TaskLeaving,
     TaskMessage,
     TaskReady,
     TaskStarted,
@@ -89,6 +91,24 @@ def _ready(m: TaskReady) -> str:
 
 def _started(m: TaskStarted) -> str:
     return f"{_task(m)} runs on {m.node}"
+
+
+def _leaving(m: TaskLeaving) -> str:
+    cause, by = LEAVES.get(m.why, (m.why, MOVES))
+    told = f" ({headline(m.message)})" if m.message else ""
+    until = f", by {_clock(m.leaves_s)} at the latest" if m.leaves_s else ""
+    return f"{_task(m)} has to leave {m.node}{until}: {cause}{told}; {by}"
+
+
+MOVES = "it works on until another node has its place, and the chief saves in time"
+LEAVES = {
+    "SIGTERM": ("it was told to end", MOVES),
+    "Evicted": ("Kubernetes evicts the pod", MOVES),
+    "Deleted": ("somebody deletes the pod", MOVES),
+    "NodeCordoned": ("the node is cordoned", "it moves when all fits elsewhere, and stays if that is taken back"),
+    "NodeTainted": ("the node is being taken away", MOVES),
+}
+"""Cause and remedy, by the reason."""
 
 
 def _exited(m: TaskExited) -> str:
@@ -171,6 +191,10 @@ def _roles(roles: Iterable[Role]) -> str:
     return " + ".join(f"{counts[role]} {word}" for role, word in named.items() if counts[role])
 
 
+def _clock(point_s: float) -> str:
+    return datetime.fromtimestamp(point_s, UTC).strftime("%H:%M:%S UTC")
+
+
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
@@ -192,6 +216,7 @@ SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     AllocationDecided: _decided,
     TaskReady: _ready,
     TaskStarted: _started,
+    TaskLeaving: _leaving,
     TaskExited: _exited,
     ClusterSpecPublished: _spec,
     GenerationPrepared: _prepared,

@@ -29,15 +29,15 @@ def lost_s(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> floa
 def starts(view: View, job: Job) -> list[TaskStarted]:
     stays = wanted(job)
     return [
-        TaskStarted(**_about(job, pod), node=pod.node)
-        for pod in _by_name(view.pods_of(job.uid))
+        TaskStarted(**about_pod(job, pod), node=pod.node)
+        for pod in by_name(view.pods_of(job.uid))
         if pod.phase == "Running" and not pod.gone and pod.name in stays and pod.uid not in job.started
     ]
 
 
 def exits(view: View, job: Job, now: float, node_lost_s: float) -> list[TaskExited]:
     stays = wanted(job)
-    found = [_exit(job, pod, view.nodes, now, node_lost_s) for pod in _by_name(view.pods_of(job.uid))]
+    found = [_exit(job, pod, view.nodes, now, node_lost_s) for pod in by_name(view.pods_of(job.uid))]
     said = [fact for fact in [*found, *_vanished(view, job)] if fact is not None]
     return [fact for fact in said if fact.pod in stays and fact.pod_uid not in job.exited]
 
@@ -56,12 +56,12 @@ def _exit(job: Job, pod: PodFact, nodes: dict[str, NodeFact], now: float, node_l
     if pod.over or pod.gone:
         reason = pod.reason or DELETED
         ending: dict[str, Any] = {"exit_code": pod.exit_code, "reason": reason, "message": pod.message}
-        return TaskExited(**_about(job, pod), node=pod.node, **ending)
+        return TaskExited(**about_pod(job, pod), node=pod.node, **ending)
     lost = lost_s(pod, nodes, node_lost_s)
     if lost is None or lost > now:
         return None
     message = f"node {pod.node} is not ready"
-    return TaskExited(**_about(job, pod), node=pod.node, reason=NODE_LOST, message=message)
+    return TaskExited(**about_pod(job, pod), node=pod.node, reason=NODE_LOST, message=message)
 
 
 def _vanished(view: View, job: Job) -> Iterable[TaskExited]:
@@ -74,7 +74,7 @@ def _vanished(view: View, job: Job) -> Iterable[TaskExited]:
     )
 
 
-def _about(job: Job, pod: PodFact) -> dict[str, Any]:
+def about_pod(job: Job, pod: PodFact) -> dict[str, Any]:
     return {
         "namespace": job.namespace,
         "job": job.job,
@@ -92,5 +92,5 @@ def about(fact: JobMessage) -> dict[str, Any]:
     return {name: getattr(fact, name) for name in names}
 
 
-def _by_name(pods: Iterable[PodFact]) -> list[PodFact]:
+def by_name(pods: Iterable[PodFact]) -> list[PodFact]:
     return sorted(pods, key=lambda pod: pod.name)

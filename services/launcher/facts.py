@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.launcher import labels
+from services.launcher.doom import doom
 from services.launcher.quantities import resources
 from services.launcher.shapes import (
     Condition,
@@ -23,6 +24,7 @@ from services.launcher.shapes import (
     ContainerStatus,
     Meta,
     NodeObject,
+    NodeSpec,
     NodeStatus,
     PodObject,
     PodStatus,
@@ -34,7 +36,7 @@ from services.launcher.shapes import (
     Waiting,
 )
 from shared.kube.shapes import Shape, Strange
-from shared.messages import Resources, Role
+from shared.messages import Resources, Role, Taint
 
 Kind = Literal["pods", "services", "networkpolicies", "nodes"]
 OVER = ("Succeeded", "Failed")
@@ -57,6 +59,7 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     phase: str = "Pending"
     leaving: bool = False  # has a deletionTimestamp
+    leaves_s: float = 0.0  # ... which is when it is killed
     gone: bool = False
     exit_code: int | None = None
     ended_s: float = 0.0  # when its container did
@@ -93,11 +96,15 @@ class PolicyFact(OwnFact, frozen=True, kw_only=True):
 
 
 class NodeFact(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's readiness, and since when it is so."""
+    """A node's readiness, and since when it is so; and why its pods have to go, if they have to."""
 
     name: str
     ready: bool = True
     since_s: float = 0.0
+    doom: str = ""  # NodeCordoned, NodeTainted
+    doomed_by: str = ""  # the taint
+    within_s: float = 0.0  # its notice; 0: not known
+    leaves_s: float = 0.0  # by when its pods are gone, from when we saw the taint; 0: not known
 
 
 # ---------------------------------------------------------------- reading
@@ -160,6 +167,7 @@ def _pod(pod: PodObject) -> PodFact | None:
         node=spec.node_name or "",
         phase=status.phase or "Pending",
         leaving=leaving,
+        leaves_s=seconds(meta.deletion_timestamp),
         stuck=(stuck.message or "Unschedulable") if stuck else "",
         stuck_s=seconds(stuck.last_transition_time) if stuck else 0.0,
         waiting=((live.state or State()).waiting or Waiting()).reason or "",
@@ -181,9 +189,15 @@ def _policy(policy: ServiceObject) -> PolicyFact | None:
 
 def _node(node: NodeObject) -> NodeFact:
     ready = next((c for c in (node.status or NodeStatus()).conditions or () if c.type == "Ready"), None)
+    fact = NodeFact(name=node.metadata.name, **_doom(node.spec or NodeSpec()))
     if ready is None:
-        return NodeFact(name=node.metadata.name)
-    return NodeFact(name=node.metadata.name, ready=ready.status == "True", since_s=seconds(ready.last_transition_time))
+        return fact
+    return replace(fact, ready=ready.status == "True", since_s=seconds(ready.last_transition_time))
+
+
+def _doom(spec: NodeSpec) -> dict[str, Any]:
+    found = doom(bool(spec.unschedulable), [Taint(key=t.key, effect=t.effect) for t in spec.taints or ()])
+    return {"doom": found.why, "doomed_by": found.by, "within_s": found.within_s} if found else {}
 
 
 # ---------------------------------------------------------------- whose it is

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.launcher.jobs import Generation, Job, ahead, paused
+from services.launcher.jobs import Generation, Job, Leaving, ahead, paused
 from shared.messages import (
     AllocationDecided,
     CheckpointSaved,
@@ -21,6 +21,7 @@ from shared.messages import (
     HandOverOrdered,
     JobMessage,
     TaskExited,
+    TaskLeaving,
     TaskReady,
     TaskStarted,
     TaskUpdated,
@@ -75,7 +76,7 @@ def _ordered(job: Job, message: HandOverOrdered, at_s: float) -> Job:
     known = job.generations.get(message.generation)
     if known is None or known.ordered_s is not None:
         return job
-    return _with(job, message.generation, replace(known, ordered_s=at_s))
+    return _with(job, message.generation, replace(known, ordered_s=at_s, drains=message.previous))
 
 
 def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
@@ -114,6 +115,14 @@ def _updated(job: Job, message: TaskUpdated, at_s: float) -> Job:
     return replace(job, updated={**job.updated, message.pod_uid: message})
 
 
+def _leaving(job: Job, message: TaskLeaving, at_s: float) -> Job:
+    known = job.leaving.get(message.pod_uid) or Leaving(pod=message.pod, whys=(), at_s=at_s)
+    if message.why in known.whys:
+        return job
+    told = replace(known, whys=(*known.whys, message.why))
+    return replace(job, leaving={**job.leaving, message.pod_uid: told})
+
+
 def _task_fact(field: str) -> Callable[[Job, Any, float], Job]:
     def fold_one(job: Job, message: Any, at_s: float) -> Job:
         facts = getattr(job, field)
@@ -135,7 +144,7 @@ def _tidy(job: Job) -> Job:
     over = sorted(n for n, g in left.items() if g.abandoned and n != job.running)[:-ABANDONED_KEPT]
     left = {n: g for n, g in left.items() if n not in over}
     names = {name for generation in left.values() for name in generation.tasks}
-    fields = ("ready", "started", "exited", "updated")
+    fields = ("ready", "started", "leaving", "exited", "updated")
     facts = {f: {u: m for u, m in getattr(job, f).items() if m.pod in names} for f in fields}
     return replace(job, generations=left, **facts)
 
@@ -150,6 +159,7 @@ _FOLDS: dict[type[JobMessage], Callable[[Job, Any, float], Job]] = {
     CheckpointSaved: _saved,
     TaskReady: _task_fact("ready"),
     TaskStarted: _task_fact("started"),
+    TaskLeaving: _leaving,
     TaskExited: _task_fact("exited"),
     TaskUpdated: _updated,
 }

@@ -17,6 +17,14 @@ from shared.messages import (
 )
 
 
+class Leaving(msgspec.Struct, frozen=True, kw_only=True):
+    """What was said of a pod that will have to go: each reason, and when the first was said."""
+
+    pod: str
+    whys: tuple[str, ...]
+    at_s: float
+
+
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """How far one generation has come. `prepared` is by pod uid; times are when the server stored the message."""
 
@@ -26,6 +34,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     spec_s: float = 0.0
     prepared: dict[str, GenerationPrepared] = {}
     ordered_s: float | None = None
+    drains: int | None = None  # the generation that was ordered to
     abandoned: bool = False
 
     @property
@@ -46,6 +55,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     settled_s: float = 0.0  # when a generation last resumed or was abandoned
     ready: dict[str, TaskReady] = {}
     started: dict[str, TaskStarted] = {}
+    leaving: dict[str, Leaving] = {}
     exited: dict[str, TaskExited] = {}
     updated: dict[str, TaskUpdated] = {}
 

@@ -4,7 +4,7 @@ It looks at the world as it is and not at what has just happened, so a repeated 
 moment makes no difference. For each job, in this order:
 
     1  a job that is over leaves nothing behind
-    2  pods that ended are reported
+    2  pods that ended are reported, and those that will have to go
     3  a generation that is overtaken, or will not be, is abandoned
     4  its pods are closed to everybody else
     5  the one in flight takes its next step (cluster spec, then hand-over), and what it lacks is made
@@ -23,6 +23,7 @@ from services.launcher.creations import creations
 from services.launcher.exits import exits, lost_s, starts
 from services.launcher.generations import abandonment, in_flight, superseded
 from services.launcher.jobs import Job
+from services.launcher.notices import notices
 from services.launcher.resizes import resizes
 from services.launcher.settings import Settings
 from services.launcher.specs import next_step
@@ -54,6 +55,7 @@ def _without_job(view: View, uid: int, now: float, rules: Settings) -> list[Acti
 def _of_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
     return [
         *_say(exits(view, job, now, rules.node_lost_s)),
+        *_say(notices(view, job)),
         *_say(superseded(job)),
         *policies.missing(view, job, rules),
         *_flight(view, job, now, rules),

@@ -41,6 +41,7 @@ from shared.messages import (
     JobMessage,
     Message,
     TaskExited,
+    TaskLeaving,
     TaskReady,
     TaskStarted,
     TaskUpdated,
@@ -55,6 +56,7 @@ ORDERS: tuple[type[Message], ...] = (ClusterSpecPublished, HandOverOrdered, Gene
 SAID: tuple[type[Message], ...] = (
     *ORDERS,
     TaskStarted,
+    TaskLeaving,
     TaskExited,
     TaskUpdated,
 )
@@ -142,9 +144,13 @@ class Launcher:
             self.stir(fact.job_uid, *(self.namesakes(fact) if gone else ()))
 
     def on_node(self, node: facts.NodeFact, gone: bool) -> None:
-        """Nodes report themselves all the time; only their readiness matters."""
+        """Nodes report themselves all the time; only their readiness matters, and whether their pods have to go."""
         known = self.view.nodes.get(node.name)
-        if gone or known is None or known.ready != node.ready:
+        if (
+            gone
+            or known is None
+            or (known.ready, known.doom, known.doomed_by) != (node.ready, node.doom, node.doomed_by)
+        ):
             self.view = view.node_seen(self.view, node, gone, self.clock())
             self.stir(*self.view.uids())
 

@@ -36,6 +36,7 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     # How long a generation may take for each step, from the message that began it; then it is abandoned.
     unschedulable_s: float = 30.0  # the scheduler says no
     overtake_s: float = 2.0  # a task has ended: so long its replacement may be decided, which keeps what stands ready
+    drained_s: float = 5.0  # the chief that is to drain has ended: so long its checkpoint may still be heard of
     start_timeout_s: float = 300.0  # decided -> every task ready (images may have to be pulled)
     prepare_timeout_s: float = 180.0  # cluster spec -> every task prepared
     resume_timeout_s: float = 120.0  # hand-over -> training resumed

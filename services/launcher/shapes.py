@@ -84,6 +84,17 @@ class ServiceObject(Shape, frozen=True):
     metadata: Meta
 
 
+class NodeTaint(Shape, frozen=True):
+    key: str
+    effect: str
+
+
+class NodeSpec(Shape, frozen=True):
+    unschedulable: bool | None = None
+    taints: list[NodeTaint] | None = None
+
+
 class NodeObject(Shape, frozen=True):
     metadata: Meta
+    spec: NodeSpec | None = None
     status: NodeStatus | None = None

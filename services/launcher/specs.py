@@ -63,11 +63,13 @@ def hand_over(view: View, job: Job, spec: ClusterSpecPublished) -> HandOverOrder
 
 
 def led(view: View, job: Job, number: int | None) -> int | None:
-    """The generation, if its chief's pod still runs; else nobody can drain it: the next begins from a checkpoint."""
+    """The generation, if its chief's pod still runs (be it for its last seconds); else nobody can drain it: the next
+    begins from a checkpoint.
+    """
     generation = job.generations.get(-1 if number is None else number)
     tasks = generation.tasks.items() if generation else ()
     pods = view.standing(job.uid)
-    return number if any(t.role == "chief" and n in pods and _runs(pods[n]) for n, t in tasks) else None
+    return number if any(t.role == "chief" and n in pods and pods[n].phase == "Running" for n, t in tasks) else None
 
 
 def free_port(ready: TaskReady, running: ClusterSpecPublished | None) -> int:

@@ -20,7 +20,7 @@ Trouble = tuple[float, str]
 
 def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble]:
     generation = job.generations[number]
-    found = [late(view, job, generation, rules)]
+    found = [late(view, job, generation, rules), *undrained(view, job, generation, rules)]
     if rules.job_namespaces and job.namespace not in rules.job_namespaces:
         found.append((NOW, f"jobs do not run in namespace {job.namespace}, but in {', '.join(rules.job_namespaces)}"))
     if (job.uid, number) in view.refused:
@@ -49,6 +49,19 @@ def late(view: View, job: Job, generation: Generation, rules: Settings) -> Troub
     return due, f"not ready within {rules.start_timeout_s:g} s: {_unready(view, job, generation)}"
 
 
+def undrained(view: View, job: Job, generation: Generation, rules: Settings) -> list[Trouble]:
+    """The chief that was ordered to drain has ended before it could: nobody will say that the next may begin."""
+    before = job.generations.get(-1 if generation.drains is None else generation.drains)
+    if generation.ordered_s is None or before is None or job.drained == generation.drains:
+        return []
+    name = next((name for name, task in before.tasks.items() if task.role == "chief"), "")
+    pod = view.standing(job.uid).get(name)
+    if name not in job.known_pods() or (pod is not None and not pod.over):
+        return []
+    due = max(pod.ended_s if pod else 0.0, generation.ordered_s) + rules.drained_s
+    return [(due, f"{name} ended before it had drained generation {generation.drains}")]
+
+
 def _unready(view: View, job: Job, generation: Generation) -> str:
     ready, pods = ready_tasks(view, job, generation), view.standing(job.uid)
     return ", ".join(f"{name} ({_state(pods.get(name))})" for name in sorted(generation.tasks) if name not in ready)
@@ -72,6 +85,14 @@ def _of_task(view: View, job: Job, generation: Generation, name: str, rules: Set
     return failed + _of_pod(view, job, generation.decision.generation, name, rules)
 
 
+def _overtaken_s(job: Job, pod: PodFact, number: int, rules: Settings) -> float | None:
+    """Until then a generation without the pod may be decided, which keeps what stands ready. None: it is told now."""
+    if number != job.newest or pod.phase != "Running":
+        return NOW
+    known = job.leaving.get(pod.uid)
+    return known.at_s + rules.overtake_s if known else None
+
+
 def _behind(message: str) -> str:
     """A line is told in the same one; a log below, so that the first line can be read alone."""
     return f"\n{message}" if "\n" in message else f" {message}".rstrip()
@@ -90,7 +111,8 @@ def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> li
         due = pod.ended_s + rules.overtake_s if number == job.newest else NOW
         return [(due, f"{name} ended: {pod.reason} (exit code {pod.exit_code}){_behind(pod.message.strip())}")]
     if pod.leaving:
-        return [(NOW, f"{name} is being deleted")]
+        due = None if locked(job) == number else _overtaken_s(job, pod, number, rules)
+        return [] if due is None else [(due, f"{name} is being deleted")]
     lost = lost_s(pod, view.nodes, rules.node_lost_s)
     found = [] if lost is None else [(lost, f"{name} is lost: node {pod.node} is not ready")]
     if pod.stuck:

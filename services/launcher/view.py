@@ -166,13 +166,21 @@ def _inside(fact: PodFact | OwnFact, namespace: str) -> bool:
 
 
 def node_seen(view: View, node: NodeFact, gone: bool, now: float) -> View:
-    fact = NodeFact(name=node.name, ready=False, since_s=now) if gone else node
+    fact = NodeFact(name=node.name, ready=False, since_s=now) if gone else _dated(view, node, now)
     return replace(view, nodes={**view.nodes, node.name: fact})
+
+
+def _dated(view: View, node: NodeFact, now: float) -> NodeFact:
+    """With the time by which its pods are gone, from when we first saw who takes it away."""
+    known = view.nodes.get(node.name)
+    if known is not None and known.doomed_by == node.doomed_by:
+        return replace(node, leaves_s=known.leaves_s)
+    return replace(node, leaves_s=now + node.within_s if node.within_s else 0.0)
 
 
 def nodes_listed(view: View, listed: Iterable[NodeFact], now: float) -> View:
     """All there are: a node that was there and is not any more counts as not ready from now on."""
-    found = {node.name: node for node in listed}
+    found = {node.name: _dated(view, node, now) for node in listed}
     lost = {n: f if not f.ready else NodeFact(name=n, ready=False, since_s=now) for n, f in view.nodes.items()}
     return replace(view, nodes={**lost, **found})
 

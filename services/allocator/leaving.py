@@ -1,0 +1,96 @@
+"""Tasks that still work and will have to go: each is given another place before it is lost.
+
+A task that was told to end, whose pod is evicted or deleted, or whose node is being taken away, is doomed: it moves at
+once, without window, cooldown or payback, because nobody wishes for it. It never goes where it stands now, nor does
+anything else while it is there. Where not all of the job fits elsewhere it moves smaller, down to its minimum; where
+not even that fits, it waits, and `repair` does what is left to do once the task has ended.
+
+A cordon is an operator's order without a deadline: the node's tasks move as soon as all of them fit elsewhere, one
+generation at a time, and the job never shrinks for it. What is said of a node counts for as long as the node takes no
+tasks; so who takes a cordon back, takes this back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from services.allocator.job import CORDONED, OF_NODE, Job, Leaving
+from services.allocator.placing.placement import Node, Room, Size, place, place_most
+from services.allocator.placing.resizing import wanted_sizes
+from services.allocator.rules import Rules
+from services.allocator.seen import size_of
+from services.allocator.timing import retry_s
+from services.allocator.verdict import Verdict, decision
+from shared.messages import AllocationDecided, TaskPlan
+
+
+def going(job: Job, tasks: Iterable[TaskPlan], room: Room) -> list[TaskPlan]:
+    """Of these tasks, those that will have to leave, doomed or not."""
+    return [task for task in tasks if _notice(job, task, room)]
+
+
+def shunned(nodes: Sequence[Node], jobs: Iterable[Job]) -> list[Node]:
+    """The same nodes; those from which a pod is being sent away take nothing new meanwhile."""
+    names = {task.node for job in jobs if job.leaving for task in _sent_away(job)}
+    return [replace(node, open=False) if node.name in names else node for node in nodes]
+
+
+def moved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
+    """None where nothing has to leave, or where a cordon has to wait."""
+    wanted = job.wanted
+    if wanted is None or not job.leaving:
+        return None
+    leaves = going(job, wanted.tasks, room)
+    doomed = [task for task in leaves if _doomed(job, task)]
+    if not leaves or (not doomed and (job.coming is not None or now < retry_s(job, rules))):
+        return None
+    names = ", ".join(_told(job, task) for task in leaves)
+    if now < retry_s(job, rules):
+        return Verdict(why=f"{names}; tries again after a pause", wake_s=retry_s(job, rules))
+    tasks = _elsewhere(job, wanted, leaves, doomed, room, rules)
+    if tasks is None:
+        return Verdict(why=f"{names}; there is no room for it elsewhere") if doomed else None
+    reason = f"{names}; moved" + ("" if len(tasks) == len(wanted.tasks) else ", as far as there is room")
+    action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(leaves[0]))
+    return Verdict(why=reason, action=action)
+
+
+def _elsewhere(
+    job: Job, wanted: AllocationDecided, leaves: list[TaskPlan], doomed: list[TaskPlan], room: Room, rules: Rules
+) -> tuple[TaskPlan, ...] | None:
+    """All that leave in new places; else the doomed alone, in the end as many of them as fit."""
+    most, sizes = size_of(wanted), wanted_sizes(job, None, rules)
+    tasks = place(room, job.key, _without(wanted, leaves), most, sizes, job.serials)
+    if tasks is not None or not doomed:
+        return tasks
+    least = Size(min(most.ps, job.request.ps.min), min(most.workers, job.request.workers.min))
+    return place_most(room, job.key, _without(wanted, doomed), most, least, sizes, job.serials)
+
+
+def _without(wanted: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
+    return [task for task in wanted.tasks if task not in gone]
+
+
+def _notice(job: Job, task: TaskPlan, room: Room) -> Leaving | None:
+    """Of a task that has not ended; what is said of a node that takes tasks does not count any more."""
+    notice = job.leaving.get(job.pod(task))
+    if notice is None or job.exit_of(task):
+        return None
+    here = room.nodes.get(task.node)
+    return None if notice.why in OF_NODE and here is not None and here.open else notice
+
+
+def _doomed(job: Job, task: TaskPlan) -> bool:
+    return job.leaving[job.pod(task)].why != CORDONED
+
+
+def _sent_away(job: Job) -> list[TaskPlan]:
+    decided = [d for d in (job.runs, job.flies) if d]
+    mine = [task for d in decided for task in d.tasks if not job.exit_of(task)]
+    return [t for t in mine if (notice := job.leaving.get(job.pod(t))) and notice.why not in OF_NODE]
+
+
+def _told(job: Job, task: TaskPlan) -> str:
+    return f"{job.pod(task)} has to leave {task.node} ({job.leaving[job.pod(task)].why})"

@@ -1,0 +1,158 @@
+"""What will have to leave moves while it still works: doomed tasks at once, cordoned ones when all fit elsewhere."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from services.allocator.rules import Rules
+from shared.messages import AllocationDecided, TaskLeaving, TaskPlan
+from tests.allocator.builders import (
+    AT_ONCE,
+    UID,
+    Story,
+    abandoned,
+    accepted,
+    exited,
+    node,
+    own,
+    request,
+    resumed,
+    size,
+    span,
+    tasks,
+)
+
+SLOW = replace(AT_ONCE, policy="static", window_s=60, cooldown_s=600, max_delay_s=600, backoff_s=5, settle_s=0)
+
+
+def leaving(task: TaskPlan, why: str = "SIGTERM", leaves_s: float = 0.0, generation: int = 1) -> TaskLeaving:
+    return TaskLeaving(
+        job="mnist",
+        uid=UID,
+        generation=generation,
+        pod=f"mnist-{task.role}-{task.serial}",
+        pod_uid=f"pod-{task.serial}",
+        role=task.role,
+        serial=task.serial,
+        node=task.node,
+        why=why,
+        leaves_s=leaves_s,
+    )
+
+
+def training(
+    rules: Rules = SLOW, spare: float = 8, workers: int = 1, least: int = 1
+) -> tuple[Story, AllocationDecided]:
+    """Generation 1 fills n1; n2 has so many cores to spare."""
+    asked = request(ps=span(1), workers=span(workers, least))
+    cores = 2 + workers
+    story = Story(rules).hear(node("n1", cpu=cores), accepted(asked))
+    first = story.decided()
+    return story.hear(
+        node("n1", cpu=cores, free=0, own=own("mnist", *first.tasks)), node("n2", cpu=spare), resumed(1)
+    ), first
+
+
+def closed(first: AllocationDecided, name: str = "n1", **fields: object) -> object:
+    return node(name, cpu=3, free=0, own=own("mnist", *first.tasks), **{"schedulable": False, **fields})
+
+
+def test_a_task_that_was_told_to_end_moves_at_once_and_the_rest_stays_where_it_is():
+    story, first = training()
+    (ps,) = tasks(first, "ps")
+    moved = story.hear(leaving(ps, leaves_s=2000.0)).decided()
+    assert moved.reason == "mnist-ps-1 has to leave n1 (SIGTERM); moved"
+    assert [(t.node, t.index) for t in tasks(moved, "ps")] == [("n2", 0)]
+    assert [t for t in moved.tasks if t.role != "ps"] == [t for t in first.tasks if t.role != "ps"]
+    assert story.decide() == () and "in flight" in story.why()
+
+
+def test_the_same_notice_twice_moves_a_task_once_and_not_again_after_it_moved():
+    story, first = training()
+    notice = leaving(tasks(first, "worker")[0])
+    story.hear(notice).decided()
+    assert story.hear(notice, resumed(2), notice).decide() == ()
+
+
+def test_it_never_moves_to_where_it_stands_though_there_is_room():
+    story, first = training(spare=0)
+    story.hear(node("n1", cpu=9, free=6, own=own("mnist", *first.tasks)))
+    assert story.hear(leaving(tasks(first, "ps")[0])).decide() == ()
+    assert story.why() == "mnist-ps-1 has to leave n1 (SIGTERM); there is no room for it elsewhere"
+    again = story.hear(exited(tasks(first, "ps")[0], 143)).decided()
+    assert tasks(again, "ps")[0].node == "n1"
+
+
+def test_a_doomed_task_overtakes_the_generation_in_flight():
+    story, first = training()
+    worker, ps = tasks(first, "worker")[0], tasks(first, "ps")[0]
+    story.hear(leaving(worker)).decided()
+    again = story.hear(leaving(ps)).decided()
+    assert again.generation == 3 and tasks(again, "ps")[0].node == "n2" and tasks(again, "worker")[0].serial == 3
+
+
+def test_where_not_all_fits_elsewhere_a_doomed_job_moves_smaller_down_to_its_minimum():
+    story, first = training(spare=1, workers=3)
+    doomed = tasks(first, "worker")[:2]
+    moved = story.hear(*map(leaving, doomed)).decided()
+    assert size(moved) == (1, 2) and moved.reason.endswith("moved, as far as there is room")
+    assert not {t.serial for t in doomed} & {t.serial for t in moved.tasks}
+
+
+def test_a_cordoned_node_s_tasks_move_when_all_fit_elsewhere_and_the_job_never_shrinks_for_it():
+    story, first = training(spare=2)
+    story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
+    assert story.decide() == ()
+    moved = story.hear(node("n2", cpu=3)).decided()
+    assert {t.node for t in moved.tasks} == {"n2"} and size(moved) == (1, 1)
+
+
+def test_a_cordon_waits_for_what_is_in_flight():
+    story, first = training()
+    (worker,) = tasks(first, "worker")
+    story.hear(exited(worker)).decided()
+    story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
+    assert story.decide() == () and "in flight" in story.why()
+    moved = story.hear(resumed(2)).decided()
+    assert {t.node for t in moved.tasks} == {"n2"}
+
+
+def test_who_takes_a_cordon_back_takes_the_notice_back_and_a_second_cordon_counts_again():
+    story, first = training()
+    notices = [leaving(t, "NodeCordoned") for t in first.tasks]
+    assert story.hear(*notices).decide() == (), "n1 takes tasks"
+    assert story.hear(closed(first)).decided().generation == 2
+
+
+def test_a_lost_task_and_one_that_has_to_leave_are_replaced_by_the_same_hand_over():
+    story, first = training()
+    (worker,), (ps,) = tasks(first, "worker"), tasks(first, "ps")
+    both = story.hear(leaving(ps), exited(worker)).decided()
+    assert {t.serial for t in both.tasks} & {worker.serial, ps.serial} == set()
+
+
+def test_after_an_abandoned_move_the_next_is_tried_after_the_back_off():
+    story, first = training()
+    story.hear(leaving(tasks(first, "ps")[0])).decided()
+    assert story.hear(abandoned(2)).decide() == ()
+    assert story.decisions.wake_s == story.now + 5.0
+    assert story.decided(after_s=5.0).generation == 3
+
+
+def test_the_harder_and_the_sooner_notice_is_gone_by():
+    story, first = training(spare=0)
+    ps = tasks(first, "ps")[0]
+    story.hear(leaving(ps, "NodeTainted", 3000.0), leaving(ps, "NodeCordoned"), leaving(ps, "SIGTERM", 2000.0))
+    story.hear(leaving(ps, "Evicted", 2500.0))
+    known = story.state.jobs["default.mnist"].leaving["mnist-ps-1"]
+    assert (known.why, known.leaves_s) == ("SIGTERM", 2000.0)
+    assert story.replayed() == story.state
+
+
+def test_who_leaves_costs_the_job_none_of_its_budgets():
+    story, first = training()
+    (ps,) = tasks(first, "ps")
+    story.hear(leaving(ps)).decided()
+    story.hear(resumed(2), exited(ps, 143, "Deleted"))
+    job = story.state.jobs["default.mnist"]
+    assert (job.failed_generations, job.killed_generations, job.abandonments, job.leaving) == ((), (), 0, {})

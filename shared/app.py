@@ -12,12 +12,13 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import structlog
 
 from shared import bus, config, log
 from shared.bus import Bus
+from shared.tasks import end
 from shared.vitals import BEGUN, Vitals
 
 C = TypeVar("C", bound=config.Common)
@@ -98,11 +99,13 @@ async def _connected(
 async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int | None:
     connection.spawn(_begun(connection, start(connection, chosen)))
     stopping, failing = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(connection.failed())
-    done, _ = await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
-    if failing not in done:
-        failing.cancel()
+    await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
+    leaving = asyncio.ensure_future(_farewell(connection, stopping))
+    await asyncio.wait((leaving, failing), return_when=asyncio.FIRST_COMPLETED)
+    ended = failing if failing.done() else leaving
+    await end(leaving, failing)
     await asyncio.wait_for(connection.close(), chosen.drain_s)
-    return _outcome(failing) if failing in done else None
+    return _outcome(ended)
 
 
 async def _begun(connection: Bus, start: Awaitable[None]) -> None:
@@ -110,13 +113,18 @@ async def _begun(connection: Bus, start: Awaitable[None]) -> None:
     connection.vitals.need(BEGUN, lambda: True)
 
 
-def _outcome(failing: asyncio.Future[None]) -> int:
-    """The exit code that a service asked for; raises what broke it."""
+async def _farewell(connection: Bus, stopping: asyncio.Future[Literal[True]]) -> None:
+    await stopping
+    await connection.farewell()
+
+
+def _outcome(ended: asyncio.Future[None]) -> int | None:
+    """The exit code that a service asked for, None where it was stopped; raises what broke it."""
     try:
-        failing.result()
+        ended.result()
     except Leave as leave:
         return leave.code
-    return 0
+    return None
 
 
 def _stop_signal() -> asyncio.Event:

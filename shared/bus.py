@@ -75,6 +75,7 @@ class Bus:
         self.outbox = Outbox(client, self.js, name, self.traffic, lambda: self.must_lead())
         self.burial = Burial(self.outbox, self.traffic)
         self._tasks: set[asyncio.Future[None]] = set()
+        self._farewells: list[Callable[[], Awaitable[None]]] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._last_words: list[Callable[[], Awaitable[None]]] = []
         self._new: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -255,6 +256,14 @@ class Bus:
             for task in [t for t in self._tasks if t.done()]:
                 self._tasks.discard(task)
                 task.result()
+
+    def on_stop(self, farewell: Callable[[], Awaitable[None]]) -> None:
+        """Somebody asks us to stop: wait for this, while everything goes on, before anything is closed."""
+        self._farewells.append(farewell)
+
+    async def farewell(self) -> None:
+        for farewell in self._farewells:
+            await farewell()
 
     def on_close(self, closer: Callable[[], Awaitable[None]]) -> None:
         """Call this before the connection closes."""

@@ -289,7 +289,7 @@ def of_job(namespace: str, job: str, meta: str, chunks: str) -> Permissions:
             *_pull(FACTS, f"weir.training.*.{key}"),
             *_pull(FACTS, subjects.pattern(TaskLeaving, key)),
             *(_last(ORDERS, subjects.pattern(kind, key)) for kind in (AllocationDecided, JobFinished)),
-            _last(FACTS, subjects.pattern(ProgressReported, key)),
+            *(_last(FACTS, subjects.pattern(kind, key)) for kind in (ProgressReported, TrainingResumed)),
             ledger,
             _last(stream_of(LEDGER), ledger),
             f"{DeadLetter.PREFIX}.{ledger}",

@@ -156,6 +156,7 @@ def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) 
 
 
 def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> list[Body]:
+    request = decision.request
     values = {
         "WEIR_NATS_URL": settings.trainer_nats_url or settings.nats_url,
         "WEIR_LOG_LEVEL": settings.log_level,
@@ -168,6 +169,7 @@ def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> lis
         "WEIR_TRAINER_CHECKPOINT_DIR": checkpoint_dir(decision, settings),
         "WEIR_TRAINER_CPU": f"{task.resources.cpu:g}",
         "WEIR_TRAINER_MEMORY_GIB": f"{task.resources.memory_gib:g}",
+        "WEIR_TRAINER_GRACE_S": f"{round(request.grace_s)}",
         "WEIR_TRAINER_STUCK_S": f"{settings.stuck_s:g}",
         "WEIR_TRAINER_STUCK_EARLY_S": f"{settings.stuck_early_s:g}",
         "WEIR_TRAINER_STUCK_PATIENCE": f"{settings.stuck_patience:g}",

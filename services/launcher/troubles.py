@@ -111,8 +111,8 @@ def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> li
         due = pod.ended_s + rules.overtake_s if number == job.newest else NOW
         return [(due, f"{name} ended: {pod.reason} (exit code {pod.exit_code}){_behind(pod.message.strip())}")]
     if pod.leaving:
-        due = None if locked(job) == number else _overtaken_s(job, pod, number, rules)
-        return [] if due is None else [(due, f"{name} is being deleted")]
+        until_s = None if locked(job) == number else _overtaken_s(job, pod, number, rules)
+        return [] if until_s is None else [(until_s, f"{name} is being deleted")]
     lost = lost_s(pod, view.nodes, rules.node_lost_s)
     found = [] if lost is None else [(lost, f"{name} is lost: node {pod.node} is not ready")]
     if pod.stuck:

@@ -21,7 +21,19 @@ import tensorflow as tf
 from services.trainer import build, evaluate, rate, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.lanes import Lanes, fetched
-from services.trainer.orders import Assignment, Begin, Drain, Finished, GoOn, Line, Prepared, Progress, Resumed, Saved
+from services.trainer.orders import (
+    Assignment,
+    Begin,
+    Drain,
+    Finished,
+    GoOn,
+    Line,
+    Prepared,
+    Progress,
+    Resumed,
+    Saved,
+    SaveNow,
+)
 from services.trainer.program import examples
 from services.trainer.pulse import Pulse, absent, lost
 from services.trainer.watchdog import Watchdog
@@ -150,17 +162,23 @@ class Chief:
             if word == "finished":
                 self.finish()
                 return True
-            if isinstance(word, Drain) and self._hand_over(word.successor):
+            if isinstance(word, SaveNow):
+                self._save_and_go_on()
+            if isinstance(word, Drain) and self._hand_over(word):
                 return True
 
-    def _hand_over(self, successor: int) -> bool:
+    def _save_and_go_on(self) -> None:
+        self.save()
+        self._go(self.lanes.steps)
+
+    def _hand_over(self, drain: Drain) -> bool:
         """Drain, save and wait. True when draining finished the job; otherwise train on when told to."""
         began = time.monotonic()
         self.lanes.drain()
         if self.lanes.ledger.finished:
             self.finish()
             return True
-        self.save(successor, began)
+        self.save(drain, began)
         while not isinstance(self.inbox.get(), GoOn):
             pass
         self._go(self.lanes.steps)
@@ -184,8 +202,7 @@ class Chief:
         if now >= self.reported + self.assignment.progress_s:
             self.report(now)
         if now >= self.saved + self.assignment.request.checkpoint.every_s:
-            self.save()
-            self._go(self.lanes.steps)
+            self._save_and_go_on()
 
     def report(self, now: float) -> None:
         loss, _ = self.lanes.losses()
@@ -206,10 +223,10 @@ class Chief:
 
     # ------------------------------------------------------------ drain
 
-    def save(self, successor: int | None = None, began: float | None = None) -> None:
+    def save(self, drain: Drain | None = None, began: float | None = None) -> None:
         """Stop at a batch boundary (since `began`, where somebody has begun to) and write all down.
 
-        `successor`: it is final, for that generation.
+        `drain`: it is final, for the generation that this names, if any.
         """
         began = time.monotonic() if began is None else began
         self.lanes.drain()
@@ -224,8 +241,8 @@ class Chief:
                 path=path,
                 seconds=self.saved - drained,
                 drain_s=drained - began,
-                final=successor is not None,
-                successor=successor,
+                final=drain is not None,
+                successor=drain.successor if drain else None,
             )
         )
 

@@ -15,16 +15,16 @@ from services.trainer import priority, program_file
 from services.trainer.assignment import assignment
 from services.trainer.children import Child, Nursery
 from services.trainer.fence import Fence
-from services.trainer.orders import Assignment, Begin, Drain, Failed, GoOn, Order, Word
+from services.trainer.orders import Assignment, Begin, Drain, Failed, GoOn, Order, SaveNow, Word
 from services.trainer.program import BadProgram
 from services.trainer.settings import Settings
-from services.trainer.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
+from services.trainer.supervise import BeginChild, DrainChild, EndChild, ForChild, GoOnChild, SaveChild, StartChild
 from services.trainer.usage import lacks_room
 from shared.bus import Bus
 from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished
 
 ENDING_S = 5.0  # more than a killed process takes to go
-ChildAction = StartChild | BeginChild | DrainChild | GoOnChild | EndChild
+ChildAction = ForChild
 
 
 class Ears(Protocol):
@@ -63,6 +63,8 @@ class Hands:
                 await self.begin(generation, path, chief)
             case DrainChild(generation, successor):
                 self.tell(generation, Drain(successor=successor))
+            case SaveChild(generation):
+                self.tell(generation, SaveNow())
             case GoOnChild(generation):
                 await self.gate.claim(generation, back=True)
                 self.tell(generation, GoOn())

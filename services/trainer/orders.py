@@ -1,9 +1,9 @@
 """What a supervisor and its children say to each other: one JSON document a line, over a socket pair.
 
-The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`; `Drain` makes it
-stop at a batch boundary and save; `GoOn` after that lets it train on as if nothing had been asked. A ps or worker only
-stands. A child that cannot say `Failed` any more (it crashed, or holds the global lock for ever) leaves what
-`faulthandler` writes: plain text, its last words.
+The child is born with an `Assignment`. A chief prepares, says `Prepared`, and waits for `Begin`; `SaveNow` makes it
+save and train on, `Drain` stop at a batch boundary and save; `GoOn` after that lets it train on as if nothing had been
+asked. A ps or worker only stands. A child that cannot say `Failed` any more (it crashed, or holds the global lock for
+ever) leaves what `faulthandler` writes: plain text, its last words.
 """
 
 from __future__ import annotations
@@ -52,9 +52,13 @@ class Begin(Line, frozen=True, kw_only=True, tag="begin"):
 
 
 class Drain(Line, frozen=True, kw_only=True, tag="drain"):
-    """Stop at a batch boundary, save, and wait. `successor`: for which generation."""
+    """Stop at a batch boundary, save, and wait. `successor`: for which generation; None: for good."""
 
-    successor: int
+    successor: int | None = None
+
+
+class SaveNow(Line, frozen=True, kw_only=True, tag="save-now"):
+    """Save at once, and train on."""
 
 
 class GoOn(Line, frozen=True, kw_only=True, tag="go-on"):
@@ -117,7 +121,7 @@ class Failed(Line, frozen=True, kw_only=True, tag="failed"):
     peer: bool = False
 
 
-Order = Begin | Drain | GoOn
+Order = Begin | Drain | SaveNow | GoOn
 Word = Born | Prepared | Saved | Resumed | Progress | Finished | Failed
 WORDS = msgspec.json.Decoder(Word)
 ORDERS = msgspec.json.Decoder(Order)

@@ -26,6 +26,7 @@ from nats.js.api import DeliverPolicy
 from services.trainer import fence, retention, supervise
 from services.trainer.children import Nursery
 from services.trainer.ends import KILLED, Ends
+from services.trainer.farewell import Farewell
 from services.trainer.hands import Hands
 from services.trainer.meter import Meter
 from services.trainer.orders import Failed, Finished, Prepared, Progress, Resumed, Saved, Word
@@ -43,12 +44,14 @@ from shared.messages import (
     GenerationAbandoned,
     HandOverOrdered,
     Message,
+    TaskLeaving,
     TrainingResumed,
 )
 
 logger = structlog.get_logger()
 ORDERS: tuple[type[Message], ...] = (ClusterSpecPublished, HandOverOrdered, GenerationAbandoned)
 FACTS: tuple[type[Message], ...] = (CheckpointSaved, TrainingResumed)
+NOTICES: tuple[type[Message], ...] = (TaskLeaving,)
 EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = 143, 138, 137  # taken away; lost another task; the child was killed
 AGAIN_S = 0.5  # until a child of a generation that is just going has gone
 
@@ -61,7 +64,7 @@ class Trainer:
         self.pod = Pod(name=settings.pod)
         self.hands = Hands(bus, settings, gate, folder, nursery, self)
         self.voice, self.meter, self.ports = Voice(bus, settings), Meter(bus, settings), Ports(settings.ports)
-        self.ends = Ends()
+        self.ends, self.farewell = Ends(), Farewell(self)
         self.drains: dict[int, CheckpointSaved] = {}  # with which a generation made way
 
     # ------------------------------------------------------------ facts from the bus
@@ -80,6 +83,7 @@ class Trainer:
             GenerationAbandoned: self.on_abandoned,
             CheckpointSaved: self.on_saved,
             TrainingResumed: self.on_resumed,
+            TaskLeaving: self.farewell.on_leaving,
         }
 
     async def on_spec(self, spec: ClusterSpecPublished) -> None:
@@ -92,6 +96,7 @@ class Trainer:
         await self.perform(supervise.on_abandoned(self.pod, fact))
 
     async def on_saved(self, fact: CheckpointSaved) -> None:
+        self.farewell.on_saved(fact)
         if fact.final:
             self.drains[fact.generation] = fact
             await self.perform(supervise.on_final(self.pod, fact))
@@ -106,6 +111,7 @@ class Trainer:
         for action in actions:
             logger.info(type(action).__name__, of=getattr(action, "generation", None))
             await self.act(action)
+        self.farewell.stirred.set()
 
     async def act(self, action: Action) -> None:
         match action:
@@ -113,6 +119,8 @@ class Trainer:
                 await self.voice.last_is_final(generation, successor, await self.gate.look())
             case supervise.StayForNext(generation):
                 self.bus.spawn(self.stay_for_next(generation))
+            case supervise.GoAway():
+                self.farewell.may_go.set()
             case supervise.LeavePod():
                 raise Leave(EXIT_RETRY)
             case _:
@@ -123,6 +131,14 @@ class Trainer:
         await asyncio.sleep(self.settings.peer_grace_s)
         if self.pod.newest in (generation, self.pod.given_up):
             raise Leave(EXIT_RETRY)
+
+    async def attend(self) -> None:
+        with fenced():
+            await self.farewell.attend()
+
+    async def leave(self) -> None:
+        with fenced():
+            await self.farewell.leave()
 
     # ------------------------------------------------------------ facts from children
 
@@ -205,8 +221,10 @@ async def start(bus: Bus, settings: Settings) -> None:
     await trainer.voice.ready(trainer.ports.numbers)
     if settings.role == "chief":
         await trainer.meter.collect()
-    orders, facts = ([subjects.pattern(kind, key) for kind in kinds] for kinds in (ORDERS, FACTS))
-    await asyncio.gather(_each(bus, orders, trainer), _each(bus, facts, trainer), trainer.meter.measure())
+    bus.on_stop(trainer.leave)
+    heard = [[subjects.pattern(kind, key) for kind in kinds] for kinds in (ORDERS, FACTS, NOTICES)]
+    following = [_each(bus, filters, trainer) for filters in heard]
+    await asyncio.gather(*following, trainer.meter.measure(), trainer.attend())
 
 
 async def _each(bus: Bus, filters: list[str], trainer: Trainer) -> None:

@@ -35,6 +35,12 @@ class Settings(Common, frozen=True, kw_only=True):
     progress_s: float = 1.0
     usage_s: float = 5.0
 
+    # Told to end, it works on until another generation trains; else until `leave_s` before its grace is over. So long
+    # before that, or twice as long as the last save took, the chief begins the last save for who has to go.
+    grace_s: float = 30.0
+    leave_s: float = 1.0
+    last_save_s: float = 3.0
+
     peer_grace_s: float = 10.0  # how long a chief that lost a task waits for a new generation before its pod ends
 
     # How long one call of the program's code may take before the job fails for it. The second, until a generation

@@ -48,10 +48,16 @@ class BeginChild(msgspec.Struct, frozen=True):
 
 
 class DrainChild(msgspec.Struct, frozen=True):
-    """`successor`: the generation for which it stops."""
+    """`successor`: the generation for which it stops; None: for good, because tasks of it have to go."""
 
     generation: int
-    successor: int
+    successor: int | None
+
+
+class SaveChild(msgspec.Struct, frozen=True):
+    """Save now, and train on."""
+
+    generation: int
 
 
 class GoOnChild(msgspec.Struct, frozen=True):
@@ -81,15 +87,29 @@ class LeavePod(msgspec.Struct, frozen=True):
     generation: int
 
 
-Action = StartChild | BeginChild | DrainChild | GoOnChild | EndChild | SayLastIsFinal | StayForNext | LeavePod
+class GoAway(msgspec.Struct, frozen=True):
+    """This pod was told to end, and may."""
+
+
+ForChild = StartChild | BeginChild | DrainChild | SaveChild | GoOnChild | EndChild
+Action = ForChild | SayLastIsFinal | StayForNext | LeavePod | GoAway
 Actions = tuple[Action, ...]
 Ending = Literal["ignored", "fails the job", "prepares again", "is missed by its generation", "breaks", "ends the pod"]
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Of a task that will have to go: killed by then (0: nobody says when), for certain, and told so itself."""
+
+    leaves_s: float = 0.0
+    certain: bool = False
+    told: bool = False
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
     """What a pod knows. `children` are alive or broken; `again` are generations to be restarted, with their path.
 
-    `newest`, `trains` and `given_up`: the newest generation that is wanted, that has resumed, that was abandoned.
+    `newest`, `trains` and `given_up`: the newest generation that is wanted, that has resumed, that was abandoned;
+    `leaving`: who has to go, by pod; `saved_s`: when the chief was last told to save for one.
     """
 
     name: str
@@ -101,6 +121,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     finals: dict[int, CheckpointSaved] = {}
     ordered: dict[int, int | None] = {}
     again: dict[int, str] = {}
+    leaving: dict[str, Notice] = {}
+    saved_s: float = 0.0
 
     def leads(self, generation: int | None) -> bool:
         """Whether this pod is the chief of a generation that it knows."""

@@ -19,6 +19,7 @@ from shared.messages import (
     JobMessage,
     Phases,
     ProgressReported,
+    TaskLeaving,
     TaskReady,
     TaskUsage,
     TrainingResumed,
@@ -42,6 +43,11 @@ class Voice:
 
     async def ready(self, ports: tuple[int, int]) -> None:
         await self.bus.publish(TaskReady(**self.task, node=self.settings.node, host=self.settings.host, ports=ports))
+
+    def leaving(self, generation: int, why: str, leaves_s: float) -> TaskLeaving:
+        """Of this very task; not said yet, because what follows from it is more urgent."""
+        about = {**self.task, "generation": max(generation, 0), "node": self.settings.node}
+        return TaskLeaving(**about, why=why, leaves_s=leaves_s)
 
     async def prepared(self, generation: int, seconds: float) -> None:
         await self.bus.publish(GenerationPrepared(**self.task, generation=generation, seconds=seconds))

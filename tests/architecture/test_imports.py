@@ -18,7 +18,7 @@ EDGES = {
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "retention", "watchdog"),
-        *("program_file", "hands", "voice", "meter", "sealed"),
+        *("program_file", "hands", "voice", "meter", "sealed", "farewell"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 SERVICES = ("monitor", "allocator", "launcher")
 COMMON = ("WEIR_NATS_URL", "WEIR_NATS_CREDENTIALS", "WEIR_NATS_CA", "WEIR_LOG_LEVEL", "WEIR_METRICS_PORT")
-START_S, STOP_S, AGAIN_S = 20.0, 8.0, 0.2
+START_S, STOP_S, AGAIN_S = 20.0, 12.0, 0.2
 
 
 class CannotStart(Exception):

@@ -111,6 +111,13 @@ async def test_objects_are_changed(talking: Prompt, kube: Kube) -> None:
     assert columns(await talking.does("get", "node", "big"), 1) == [("Ready,SchedulingDisabled",)]
 
 
+async def test_a_node_is_drained(talking: Prompt, kube: Kube) -> None:
+    told = await talking.does("drain", "big", "--force", "--ignore-daemonsets", "--timeout=15s", "--grace-period=1")
+    assert "evicting pod default/p" in told + (await talking("get", "events")).out
+    assert (await kube.v1.list_namespaced_pod("default")).items == []
+    assert columns(await talking.does("get", "node", "big"), 1) == [("Ready,SchedulingDisabled",)]
+
+
 async def test_use_is_shown(talking: Prompt) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not (await talking("top", "pods", "--no-headers")).out.startswith("p "):

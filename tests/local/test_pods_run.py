@@ -231,6 +231,21 @@ async def test_an_eviction_is_a_graceful_deletion(kube):
     await kube.until_gone("p")
 
 
+async def test_an_evicted_pod_says_why_it_goes(kube):
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
+    await kube.create(pod("p", python(f"{deaf}; {FOREVER}"), terminationGracePeriodSeconds=2))
+    await kube.until_phase("p", "Running")
+    while "deaf" not in await kube.logs("p"):
+        await asyncio.sleep(0.05)
+    evict = kube.v1.create_namespaced_pod_eviction_without_preload_content
+    async with await evict("p", "default", {"metadata": {"name": "p"}}) as answer:
+        assert answer.status == 201
+    told = (await kube.until("p", lambda b: "deletionTimestamp" in b["metadata"]))["status"]["conditions"]
+    (why,) = [c for c in told if c["type"] == "DisruptionTarget"]
+    assert (why["status"], why["reason"]) == ("True", "EvictionByEvictionAPI")
+    await kube.until_gone("p")
+
+
 async def test_a_config_map_that_comes_late_is_waited_for(kube):
     env = [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]
     await kube.create(pod("p", python("import os; print(os.environ['K'])", env=env)))

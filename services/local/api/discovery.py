@@ -71,9 +71,16 @@ def subresources(kind: Kind) -> list[Body]:
             "namespaced": kind.namespaced,
             "kind": kind.name,
             "verbs": ["get", "patch", "update"],
+            **OF_ITS_OWN.get(name, {}),
         }
         for name in names
     ]
+
+
+OF_ITS_OWN: dict[str, Body] = {
+    "eviction": {"group": "policy", "version": "v1", "kind": "Eviction", "verbs": ["create"]},
+}
+"""What a subresource takes that is not the object itself; `kubectl drain` looks for it."""
 
 
 def resource_list(group: str, version: str) -> Body | None:

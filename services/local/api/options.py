@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from services.local.api.protobuf import PROTOBUF, body_in
 from services.local.objects.bodies import Body
 from services.local.objects.kinds import Kind
 from services.local.objects.refusals import bad_request, unsupported_media
@@ -59,6 +60,8 @@ async def body_of(request: web.Request, *media: str) -> Any:
     given = request.content_type if "Content-Type" in request.headers else JSON
     if given not in media:
         raise unsupported_media(given, ", ".join(media))
+    if given == PROTOBUF:
+        return body_in(await request.read())
     try:
         return msgspec.json.decode(await request.read())
     except (msgspec.DecodeError, RecursionError) as error:
@@ -67,7 +70,7 @@ async def body_of(request: web.Request, *media: str) -> Any:
 
 async def deletion_of(request: web.Request) -> Deletion:
     """From the body and from the query; the query wins, as it does in a real one."""
-    raw: Body = await body_of(request, JSON) if request.can_read_body and await request.read() else {}
+    raw: Body = await body_of(request, JSON, PROTOBUF) if request.can_read_body and await request.read() else {}
     asked = number(request.query, "gracePeriodSeconds")
     policy = request.query.get("propagationPolicy") or raw.get("propagationPolicy")
     legacy = truth(request.query.get("orphanDependents")) or bool(raw.get("orphanDependents"))

@@ -9,6 +9,7 @@ from aiohttp import web
 from services.local.api.decoding import decoded
 from services.local.api.options import JSON, body_of, is_dry, number, truth
 from services.local.api.paths import Place
+from services.local.api.protobuf import PROTOBUF
 from services.local.api.reading import answer
 from services.local.api.writing import PATCHES
 from services.local.objects.admission import check, risen
@@ -21,6 +22,7 @@ from services.local.objects.bodies import (
     node_of,
     spec,
     status,
+    with_condition,
     with_spec,
 )
 from services.local.objects.kinds import NAMESPACE, POD
@@ -31,6 +33,7 @@ from services.local.store import Deletion, Store
 
 LOOK_S = 0.1  # between two looks at a log that is followed
 OF_TIME = ("timestamps", "sinceSeconds", "sinceTime")
+EVICTED = ("DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
 SUCCESS: Body = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
@@ -49,8 +52,8 @@ async def bind(request: web.Request, store: Store, place: Place) -> web.Response
 
 
 async def evict(request: web.Request, store: Store, place: Place) -> web.Response:
-    """No disruption budget is looked at."""
-    eviction = await body_of(request, JSON)
+    """No disruption budget is looked at. As a real one, it first says on the pod why it goes."""
+    eviction = await body_of(request, JSON, PROTOBUF)
     options = eviction.get("deleteOptions") or {}
     before = options.get("preconditions") or {}
     how = Deletion(
@@ -58,7 +61,11 @@ async def evict(request: web.Request, store: Store, place: Place) -> web.Respons
         uid=before.get("uid"),
         revision=before.get("resourceVersion"),
     )
-    store.delete(POD, place.namespace, place.name, how)
+    pod = store.read(POD, place.namespace, place.name)
+    if not is_dry(request):
+        if not is_over(pod) and not (how.uid and how.uid != meta(pod)["uid"]) and not how.revision:
+            store.update(POD, with_condition(pod, store.now(), *EVICTED))
+        store.delete(POD, place.namespace, place.name, how)
     return answer(SUCCESS, 201)
 
 

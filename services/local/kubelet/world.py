@@ -23,7 +23,7 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     restart_first_s: float = 10.0  # back-off of a container that is restarted ...
     restart_longest_s: float = 300.0  # ... doubles up to this
     retry_s: float = 2.0  # for a container whose environment cannot be made
-    shutdown_s: float = 3.0  # what pods are given when the whole cluster ends
+    shutdown_s: float = 6.0  # what pods are given when the whole cluster ends
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):

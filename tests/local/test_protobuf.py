@@ -1,0 +1,70 @@
+"""What kubectl sends in protobuf is read as if it were JSON; all else is refused in words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.local.api.protobuf import MAGIC, body_in
+from services.local.objects.refusals import Refusal
+
+DELETE = bytes.fromhex("6b3873000a130a027631120d44656c6574654f7074696f6e7312020802" + "1a002200")
+"""As kubectl 1.32 sends it for `drain --grace-period=2`."""
+
+
+def field(number: int, value: bytes | str | int) -> bytes:
+    """One value as protobuf has it, for small ones."""
+    if isinstance(value, int):
+        return bytes([number << 3]) + varint(value)
+    raw = value.encode() if isinstance(value, str) else value
+    return bytes([number << 3 | 2]) + varint(len(raw)) + raw
+
+
+def varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def sent(kind: str, raw: bytes) -> bytes:
+    return MAGIC + field(1, field(1, "policy/v1") + field(2, kind)) + field(2, raw)
+
+
+def test_a_deletion_as_kubectl_sends_it() -> None:
+    assert body_in(DELETE) == {"kind": "DeleteOptions", "gracePeriodSeconds": 2}
+
+
+def test_an_eviction_with_everything_that_is_looked_at() -> None:
+    options = field(1, 300) + field(2, field(1, "u") + field(2, "7")) + field(3, 0) + field(4, "Background")
+    meta = field(1, "p") + field(2, "unknown") + field(3, "default")
+    assert body_in(sent("Eviction", field(1, meta) + field(2, options))) == {
+        "kind": "Eviction",
+        "metadata": {"name": "p", "namespace": "default"},
+        "deleteOptions": {
+            "gracePeriodSeconds": 300,
+            "preconditions": {"uid": "u", "resourceVersion": "7"},
+            "orphanDependents": False,
+            "propagationPolicy": "Background",
+        },
+    }
+
+
+def test_numbers_may_be_negative_and_what_is_not_known_is_passed_over() -> None:
+    strange = bytes([9 << 3 | 1]) + b"8 bytes!" + bytes([8 << 3 | 5]) + b"four"
+    assert body_in(sent("DeleteOptions", strange + field(1, -1)))["gracePeriodSeconds"] == -1
+
+
+@pytest.mark.parametrize("raw", [b"", b"{}", MAGIC, sent("Pod", b""), DELETE[:-6], sent("Eviction", field(1, 5))])
+def test_what_is_something_else_is_refused(raw: bytes) -> None:
+    with pytest.raises(Refusal, match="no protobuf of an Eviction"):
+        body_in(raw)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_break_it(raw: bytes) -> None:
+    for body in (MAGIC + raw, sent("Eviction", raw)):
+        try:
+            assert "kind" in body_in(body)
+        except Refusal as refused:
+            assert refused.code == 400

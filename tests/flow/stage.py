@@ -205,9 +205,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def stage(folder: Path, settings: dict[str, str] | None = None) -> AsyncIterator[Scene]:
+async def stage(folder: Path, settings: dict[str, str] | None = None, places: str = PLACES) -> AsyncIterator[Scene]:
     file = folder / "cluster.yaml"
-    file.write_text(PLACES)
+    file.write_text(places)
     async with Stack(folder / "weir", file, {**QUICK, **(settings or {})}) as stack, trial(stack) as watched:
         yield Scene(watched, folder)
 

@@ -1,0 +1,178 @@
+"""Notice, on real parts: a cordon, an eviction and a SIGTERM in mid-run cost no example, and hardly any time.
+
+What is told in the end: each pause on the ps' clocks, and the examples that were applied, lost and applied again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    GenerationAbandoned,
+    JobFinished,
+    JobMessage,
+    ProgressReported,
+    TaskAddress,
+    TaskExited,
+    TaskLeaving,
+    TrainingResumed,
+)
+from tests.flow.kills import family
+from tests.flow.stage import EPOCHS, PATIENCE_S, Scene, left_behind, stage
+
+NODES = "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n  - {name: node-2, cpu: 3, memory_gib: 12}\n"
+BOTH = ("node-1", "node-2")
+ONE = {"start": 1, "min": 1, "max": 1}
+GRACE_S, EVERY_S = 20.0, 600.0  # no checkpoint is due by itself
+MOST_REDONE_S, AT_ONCE_S = 5.0, 10.0
+
+
+class Operator:
+    """Somebody with the rights to cordon and to evict, and a hand on the processes."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, self.core = scene, f"{scene.watched.stack.kube_url}/api/v1"
+
+    async def cordon(self, *nodes: str, closed: bool = True) -> None:
+        for node in nodes:
+            await self._send("PATCH", f"nodes/{node}", {"spec": {"unschedulable": closed}}, "merge-patch+json")
+
+    async def evict(self, pod: str) -> None:
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
+        await self._send("POST", f"namespaces/default/pods/{pod}/eviction", body, "json")
+
+    async def terminate(self, pod: str) -> None:
+        uid = next(p["metadata"]["uid"] for p in await self.scene.pods() if p["metadata"]["name"] == pod)
+        supervisor = family(uid).supervisor
+        assert supervisor is not None
+        os.kill(supervisor, signal.SIGTERM)
+
+    async def _send(self, verb: str, path: str, body: Any, media: str) -> None:
+        headers = {"Content-Type": f"application/{media}"}
+        async with aiohttp.ClientSession() as http:
+            sent = http.request(verb, f"{self.core}/{path}", data=json.dumps(body), headers=headers)
+            async with sent as answer:
+                answer.raise_for_status()
+
+
+def task(scene: Scene, role: str) -> TaskAddress:
+    """Of the generation that runs."""
+    return next(t for t in scene.spec(scene.running).tasks if t.role == role)
+
+
+def nodes_of(scene: Scene, generation: int) -> set[str]:
+    decided = next(m for m in scene.of(AllocationDecided) if m.generation == generation)
+    return {task.node for task in decided.tasks}
+
+
+def furthest(scene: Scene, generation: int) -> int:
+    """The most samples that a generation is known to have applied."""
+    said: list[Any] = [*scene.of(ProgressReported), *scene.of(CheckpointSaved)]
+    return max(m.samples for m in said if m.generation == generation)
+
+
+def begun_from(scene: Scene, generation: int) -> int:
+    """Samples of the checkpoint that a generation restored: the last one of those before it."""
+    return max(m.samples for m in scene.of(CheckpointSaved) if m.generation < generation)
+
+
+def redone_s(scene: Scene, before: int, after: int) -> float:
+    """Seconds of training that generation `before` did in vain."""
+    speeds = [m.samples_per_second for m in scene.of(ProgressReported) if m.generation == before]
+    return max(0, furthest(scene, before) - begun_from(scene, after)) / max(speeds)
+
+
+async def resumes(scene: Scene, since: int) -> TrainingResumed:
+    return await scene.hear(TrainingResumed, since=since, within_s=2 * PATIENCE_S)
+
+
+async def cordoned(scene: Scene, operator: Operator) -> TrainingResumed:
+    """All tasks of the node move, by one hand-over."""
+    (home,), since = nodes_of(scene, scene.running), scene.now
+    await operator.cordon(home)
+    resumed = await resumes(scene, since)
+    assert nodes_of(scene, resumed.generation) == {*BOTH} - {home} and resumed.previous is not None
+    assert {m.why for m in scene.of(TaskLeaving)} == {"NodeCordoned"} and scene.of(TaskExited) == []
+    await scene.goes_on()
+    return resumed
+
+
+async def evicted(scene: Scene, operator: Operator) -> TrainingResumed:
+    """The ps moves to the node that takes tasks again, while the old one still works."""
+    since, ps = scene.now, task(scene, "ps")
+    home = nodes_of(scene, scene.running)
+    await operator.cordon(*BOTH, closed=False)
+    await operator.evict(ps.pod)
+    notice = await scene.hear(TaskLeaving, lambda m: m.why == "Evicted", since)
+    await saved_at_once(scene, since)
+    resumed = await resumes(scene, since)
+    assert notice.pod == ps.pod and notice.leaves_s > 0 and task(scene, "ps").pod != ps.pod
+    assert not nodes_of(scene, resumed.generation) <= home
+    await scene.goes_on()
+    return resumed
+
+
+async def terminated(scene: Scene, operator: Operator) -> TrainingResumed:
+    """A ps is told to end while no node takes its place: it works on, and is replaced once it is gone."""
+    await operator.cordon(*BOTH)
+    await scene.goes_on()
+    since, ps = scene.now, task(scene, "ps")
+    await operator.terminate(ps.pod)
+    await scene.hear(TaskLeaving, lambda m: m.why == "SIGTERM", since)
+    await saved_at_once(scene, since)
+    gone = await scene.hear(TaskExited, lambda m: m.pod == ps.pod, since)
+    assert gone.exit_code == 143
+    last = [m for m in scene.of(CheckpointSaved) if m.final][-1]
+    assert last.generation == scene.running and last.successor is None
+    await operator.cordon(*BOTH, closed=False)
+    resumed = await resumes(scene, since)
+    await scene.goes_on()
+    return resumed
+
+
+async def saved_at_once(scene: Scene, since: int) -> None:
+    await scene.hear(CheckpointSaved, since=since, within_s=AT_ONCE_S)
+
+
+def told(scene: Scene, over: JobFinished, resumed: dict[str, TrainingResumed], counts: list[int]) -> dict[str, Any]:
+    before = {name: max(m.generation for m in _heard_before(scene, after)) for name, after in resumed.items()}
+    return {
+        **{f"{name}_pause_s": round(m.pause_s or 0.0, 2) for name, m in resumed.items()},
+        **{f"{name}_redone_s": round(redone_s(scene, before[name], m.generation), 2) for name, m in resumed.items()},
+        "examples_lost": sum(max(0, EPOCHS - count) for count in counts),
+        "applied_twice": sum(max(0, count - EPOCHS) for count in counts),
+        "outcome": over.outcome,
+    }
+
+
+def _heard_before(scene: Scene, after: JobMessage) -> list[TrainingResumed]:
+    return [m for m in scene.of(TrainingResumed) if m.generation < after.generation]
+
+
+@pytest.mark.filterwarnings("default")
+async def test_a_cordon_an_eviction_and_a_sigterm_cost_no_example(tmp_path: Path) -> None:
+    asked = {"ps": ONE, "workers": ONE, "policy": "static", "grace_s": GRACE_S, "checkpoint": {"every_s": EVERY_S}}
+    async with stage(tmp_path, places=NODES) as scene:
+        operator = Operator(scene)
+        await scene.submit(**asked)
+        await scene.goes_on()
+        moves = {"cordon": cordoned, "eviction": evicted, "sigterm": terminated}
+        resumed = {name: await move(scene, operator) for name, move in moves.items()}
+        scene.pace(0)
+        over = await scene.watched.finished(PATIENCE_S)
+        counts = await scene.counts(over)
+        figures = told(scene, over, resumed, counts)
+        gave_up = [m.reason for m in scene.of(GenerationAbandoned)]
+    print(json.dumps(figures))
+    assert (figures["examples_lost"], figures["applied_twice"], over.outcome) == (0, 0, "succeeded"), gave_up
+    assert max(figures[f"{name}_redone_s"] for name in resumed) <= MOST_REDONE_S
+    assert left_behind(tmp_path) == []

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from services.allocator import change, leaving, outgrowing, relief, repair
 from services.allocator.capacity import free_nodes, purses
@@ -71,6 +72,8 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
         want, wish = wants.get(key), wishes.get(key)
         _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause))
     # 6. Say it.
+    for key, job in stirred.items():
+        verdicts[key] = _noting(verdicts[key], leaving.stays(job, room))
     return _together(verdicts)
 
 
@@ -107,6 +110,10 @@ def _is_calm(job: Job, rules: Rules) -> bool:
 def _say(verdicts: dict[str, Verdict], key: str, verdict: Verdict | None) -> None:
     if verdict is not None:
         verdicts[key] = verdict
+
+
+def _noting(verdict: Verdict, note: str) -> Verdict:
+    return replace(verdict, why=f"{verdict.why}; {note}") if note and verdict.action is None else verdict
 
 
 def _open(jobs: Jobs, verdicts: Mapping[str, Verdict]) -> list[tuple[str, Job]]:

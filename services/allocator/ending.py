@@ -6,14 +6,14 @@ not started, or started again, in too many tries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from services.allocator import exits
 from services.allocator.exits import Exit
 from services.allocator.job import Job
 from services.allocator.rules import Rules
 from services.allocator.verdict import Verdict
-from shared.messages import JobFinished, Outcome
+from shared.messages import JobFinished, Outcome, TaskPlan
 
 
 def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
@@ -21,6 +21,17 @@ def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
         return _over(job, "cancelled", "cancelled on request", now)
     cause = _failure(job, max(1, rules.max_failures), max(1, rules.max_start_failures))
     return _over(job, "failed", cause, now) if cause else None
+
+
+def charged(job: Job, lost: Iterable[TaskPlan], rules: Rules) -> str:
+    """Against which budget the loss of these tasks counts, and how much of that is used."""
+    ends = [ended for task in lost if (ended := job.exit_of(task))]
+    most = max(1, rules.max_failures)
+    if any(map(exits.own_fault, ends)):
+        return f"failed generation {len(job.failed_generations)} of {most}"
+    if any(map(exits.unexplained, ends)):
+        return f"killed generation {len(job.killed_generations)} of {most} while the job gets no further"
+    return "not by its fault, so it counts against no budget"
 
 
 def _failure(job: Job, failures: int, tries: int) -> str | None:

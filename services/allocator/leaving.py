@@ -57,6 +57,13 @@ def moved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     return Verdict(why=reason, action=action)
 
 
+def stays(job: Job, room: Room) -> str:
+    """Why tasks of a job are still on a node that is cordoned; empty where there are none."""
+    tasks = going(job, job.wanted.tasks, room) if job.wanted and job.leaving else []
+    names = ", ".join(job.pod(task) for task in tasks if not _doomed(job, task))
+    return f"{names} will move from a cordoned node when all of that fits elsewhere" if names else ""
+
+
 def _elsewhere(
     job: Job, wanted: AllocationDecided, leaves: list[TaskPlan], doomed: list[TaskPlan], room: Room, rules: Rules
 ) -> tuple[TaskPlan, ...] | None:

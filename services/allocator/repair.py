@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 
 from services.allocator import exits
+from services.allocator.ending import charged
 from services.allocator.job import Job
 from services.allocator.leaving import going
 from services.allocator.placing.misfit import misfit
@@ -61,7 +62,8 @@ def _replaced(
             room, job.key, growth(keep, least, sizes, stretched=False)
         )
         return Verdict(why=f"lost {names}; {never or 'waits for room to replace it'}")
-    reason = f"lost {names}; replaced" + ("" if len(tasks) == len(wanted.tasks) else " as far as there is room")
+    whole = len(tasks) == len(wanted.tasks)
+    reason = f"lost {names}; replaced{'' if whole else ' as far as there is room'} ({charged(job, lost, rules)})"
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
     return Verdict(why=reason, action=action)
 

@@ -38,6 +38,25 @@ def comes_to_train(story: Story, action: object) -> AllocationDecided:
     return action
 
 
+@pytest.mark.parametrize(
+    ("code", "reason", "charged"),
+    [
+        (1, "Error", "failed generation 1 of 3"),
+        (KILLED, "OOMKilled", "failed generation 1 of 3"),
+        (KILLED, "Error", "killed generation 1 of 3 while the job gets no further"),
+        (TERMINATED, "Error", "not by its fault, so it counts against no budget"),
+        (KILLED, "Evicted", "not by its fault, so it counts against no budget"),
+        (None, "NodeLost", "not by its fault, so it counts against no budget"),
+    ],
+)
+def test_who_is_replaced_is_told_with_the_budget_that_it_counts_against(
+    code: int | None, reason: str, charged: str
+) -> None:
+    story, running = started()
+    again = replaced(story, running, "worker", code, reason)
+    assert isinstance(again, AllocationDecided) and again.reason.endswith(f"; replaced ({charged})")
+
+
 @pytest.mark.parametrize("role", ["chief", "ps", "worker"])
 @pytest.mark.parametrize("code", [KILLED, LOST_ANOTHER])
 def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_fails(role: str, code: int) -> None:

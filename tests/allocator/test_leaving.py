@@ -80,6 +80,7 @@ def test_it_never_moves_to_where_it_stands_though_there_is_room():
     assert story.hear(leaving(tasks(first, "ps")[0])).decide() == ()
     assert story.why() == "mnist-ps-1 has to leave n1 (SIGTERM); there is no room for it elsewhere"
     again = story.hear(exited(tasks(first, "ps")[0], 143)).decided()
+    assert again.reason == "lost mnist-ps-1 (exit code 143); replaced (not by its fault, so it counts against no budget)"
     assert tasks(again, "ps")[0].node == "n1"
 
 
@@ -103,6 +104,7 @@ def test_a_cordoned_node_s_tasks_move_when_all_fit_elsewhere_and_the_job_never_s
     story, first = training(spare=2)
     story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
     assert story.decide() == ()
+    assert story.why().endswith("mnist-worker-2 will move from a cordoned node when all of that fits elsewhere")
     moved = story.hear(node("n2", cpu=3)).decided()
     assert {t.node for t in moved.tasks} == {"n2"} and size(moved) == (1, 1)
 

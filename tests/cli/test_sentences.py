@@ -16,6 +16,7 @@ from shared.messages import (
     ProgressReported,
     Resources,
     TaskExited,
+    TaskLeaving,
     TrainingResumed,
 )
 from tests.shared.words import JOB, TASK, one_of_each
@@ -81,6 +82,18 @@ def test_control_characters_of_others_do_not_reach_the_terminal() -> None:
     exited = TaskExited(**TASK, node="n1", exit_code=1, reason="Error", message="\x1b[2Jgone\x07")
 
     assert sentence(exited) == "ps-3 ended on n1 with code 1, Error, [2Jgone"
+
+
+def test_who_has_to_leave_is_told_with_who_wants_it_by_when_and_what_is_done_about_it() -> None:
+    evicted = TaskLeaving(**TASK, node="n1", why="Evicted", leaves_s=3_661.0, message="Eviction API: evicting")
+    cordoned = TaskLeaving(**TASK, node="n1", why="NodeCordoned")
+    assert sentence(evicted) == (
+        "ps-3 has to leave n1, by 01:01:01 UTC at the latest: Kubernetes evicts the pod (Eviction API: evicting); "
+        "it works on until another node has its place, and the chief saves in time"
+    )
+    assert sentence(cordoned) == (
+        "ps-3 has to leave n1: the node is cordoned; it moves when all fits elsewhere, and stays if that is taken back"
+    )
 
 
 def test_a_node_tells_why_nothing_can_be_put_on_it() -> None:

@@ -164,6 +164,7 @@ async def test_a_cordon_an_eviction_and_a_sigterm_cost_no_example(tmp_path: Path
     async with stage(tmp_path, places=NODES) as scene:
         operator = Operator(scene)
         await scene.submit(**asked)
+        await scene.hear(TrainingResumed)
         await scene.goes_on()
         moves = {"cordon": cordoned, "eviction": evicted, "sigterm": terminated}
         resumed = {name: await move(scene, operator) for name, move in moves.items()}

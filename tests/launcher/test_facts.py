@@ -59,6 +59,14 @@ def test_since_when_a_pod_finds_no_place() -> None:
     assert (fact.stuck, fact.stuck_s) == ("no room", 60.0)
 
 
+def test_by_when_a_leaving_pod_is_killed_and_who_wants_it() -> None:
+    moved = {"type": "DisruptionTarget", "status": "True", "message": "Eviction API: evicting"}
+    fact = pod({"phase": "Running", "conditions": [moved]}, deletionTimestamp="1970-01-01T00:01:00Z")
+    assert (fact.leaving, fact.leaves_s, fact.reason, fact.message) == (True, 60.0, "Evicted", moved["message"])
+    assert pod({"phase": "Running"}, deletionTimestamp="1970-01-01T00:01:00Z").reason == "Deleted"
+    assert (pod({"phase": "Running"}).leaves_s, pod({"phase": "Running"}).reason) == (0.0, "")
+
+
 def test_why_a_container_waits() -> None:
     assert (
         pod({"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]}).waiting

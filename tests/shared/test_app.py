@@ -30,9 +30,26 @@ async def start(bus, settings):
         raise ZeroDivisionError("the oven is cold")
     if settings.mood == "broken-behind":
         bus.spawn(fail())
+    if settings.mood.startswith("polite"):
+        bus.on_stop(farewell)
+    if settings.mood == "polite-but-broken":
+        bus.spawn(fail_later())
     if settings.mood == "done":
         raise Leave(75)
     await asyncio.Event().wait()
+
+async def farewell():
+    print("a moment", flush=True)
+    await asyncio.sleep(0.3)
+    if os.environ["WEIR_BAKER_MOOD"] == "polite-and-done":
+        raise Leave(75)
+    if os.environ["WEIR_BAKER_MOOD"] == "polite-but-broken":
+        await asyncio.Event().wait()
+    print("enough", flush=True)
+
+async def fail_later():
+    await asyncio.sleep(1.0)
+    raise ZeroDivisionError("the oven is cold")
 
 async def fail():
     raise ZeroDivisionError("the oven is cold")
@@ -105,6 +122,24 @@ async def test_a_service_whose_work_is_not_done_when_it_is_stopped_says_so_by_it
         code, out, _ = await ended(process)
 
     assert code == 143 and "goodbye" in out
+
+
+@pytest.mark.parametrize(
+    ("mood", "code", "words"),
+    [
+        ("polite", 143, "a moment\nenough\ngoodbye\n"),
+        ("polite-and-done", 75, "a moment\ngoodbye\n"),
+        ("polite-but-broken", 1, "a moment\ngoodbye\n"),
+    ],
+)
+async def test_a_farewell_is_waited_for_while_all_goes_on(
+    bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch, mood: str, code: int, words: str
+) -> None:
+    monkeypatch.setenv("STOPPED", "143")
+    async with Service(nats_url, mood=mood) as process:
+        assert process.stdout and await process.stdout.readline() == b"started\n"
+        process.send_signal(signal.SIGTERM)
+        assert (await ended(process))[:2] == (code, words)
 
 
 async def test_a_service_that_is_done_exits_with_its_own_code_and_drains(bus: Bus, nats_url: str) -> None:

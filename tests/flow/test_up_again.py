@@ -1,0 +1,52 @@
+"""`weir up` ends on Ctrl-C while a job trains: the job has saved, and goes on at the next start where it was."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from services.cli.trial import trial
+from services.local.stack import Stack
+from shared.messages import CheckpointSaved, ProgressReported, TaskLeaving, TrainingResumed
+from tests.flow.stage import EPOCHS, PATIENCE_S, PLACES, QUICK, Scene, left_behind
+
+ASKED = {
+    "ps": {"start": 1, "min": 1, "max": 1},
+    "workers": {"start": 1, "min": 1, "max": 1},
+    "policy": "static",
+    "grace_s": 30.0,  # far more than Ctrl-C leaves
+    "checkpoint": {"every_s": 600.0},
+}
+REPORT_S = 1.0  # of progress; so much may have been trained since the last one
+LONGEST_S = 30.0
+
+
+@pytest.mark.filterwarnings("default")
+async def test_ctrl_c_costs_no_training(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(PLACES)
+    async with Stack(tmp_path / "weir", file, QUICK) as stack:
+        async with trial(stack) as watched:
+            scene = Scene(watched, tmp_path)
+            await scene.submit(**ASKED)
+            first = await scene.hear(TrainingResumed)
+            await scene.goes_on()
+            before = (await scene.goes_on()).samples
+            assert scene.of(CheckpointSaved) == []
+        began = time.monotonic()
+    took_s = time.monotonic() - began
+    assert left_behind(tmp_path) == [] and took_s < LONGEST_S
+    async with Stack(tmp_path / "weir", file, QUICK) as stack, trial(stack) as watched:
+        scene = Scene(watched, tmp_path)
+        again = await scene.hear(TrainingResumed, lambda m: m.generation > first.generation)
+        saved = [m for m in scene.of(CheckpointSaved) if m.generation == first.generation][-1]
+        reports = [m.samples for m in scene.of(ProgressReported) if m.generation == first.generation]
+        told = {m.pod for m in scene.of(TaskLeaving) if m.why == "SIGTERM"}
+        scene.pace(0)
+        over = await watched.finished(PATIENCE_S)
+        counts = await scene.counts(over)
+    print(f"down in {took_s:.1f} s; {max(reports)} samples reported, {saved.samples} saved, {again.samples} at the start")
+    assert len(told) == 3 and saved.final and again.samples >= saved.samples >= max(reports) >= before
+    assert set(counts) == {EPOCHS}

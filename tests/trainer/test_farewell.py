@@ -1,0 +1,117 @@
+"""A pod that is told to end, on a real bus: what it says, how long it stays, and when it has nothing to stay for."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from services.trainer.supervise import DrainChild, EndChild, SaveChild
+from shared.bus import Bus
+from shared.messages import JobFinished, TaskLeaving
+from tests.trainer.builders import JOB, final, order, resumed, spec
+from tests.trainer.test_service import Pod, pod_of
+
+SOON_S = 5.0
+WITHOUT_IT = spec(2, previous=1, pods=["chief-0", "ps-1", "worker-0"])
+
+
+async def told(pod: Pod, grace_s: float = 30.0, leave_s: float = 1.0) -> asyncio.Task[None]:
+    """SIGTERM: what the pod does until it may go."""
+    chosen = msgspec.structs.replace(pod.trainer.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=0.1)
+    pod.trainer.settings = chosen
+    pod.bus.spawn(pod.trainer.attend())
+    return asyncio.create_task(pod.trainer.leave())
+
+
+async def gone(leaving: asyncio.Task[None]) -> bool:
+    done, _ = await asyncio.wait([leaving], timeout=SOON_S)
+    return bool(done)
+
+
+@pytest.fixture
+async def ps(bus: Bus, tmp_path: Path) -> Pod:
+    return await pod_of(bus, tmp_path, "ps-0")
+
+
+@pytest.fixture
+async def chief(bus: Bus, tmp_path: Path) -> Pod:
+    return await pod_of(bus, tmp_path, "chief-0")
+
+
+async def trains(pod: Pod) -> None:
+    """Generation 1, as a pod hears of it that does not lead."""
+    await pod.hears(spec(1))
+    await pod.trainer.perform((_running(pod), ()))
+    await pod.hears(resumed(1))
+
+
+def _running(pod: Pod) -> object:
+    return msgspec.structs.replace(pod.trainer.pod, children={1: "running"})
+
+
+async def heard(pod: Pod) -> TaskLeaving | None:
+    async with asyncio.timeout(SOON_S):
+        while not (said := await pod.said(TaskLeaving)):
+            await asyncio.sleep(0.02)
+    return said
+
+
+async def test_it_says_so_and_stays_until_the_next_generation_trains(ps: Pod) -> None:
+    await trains(ps)
+    leaving = await told(ps)
+    said = await heard(ps)
+    assert said and (said.why, said.pod, said.generation) == ("SIGTERM", "ps-0", 1)
+    assert said.leaves_s == pytest.approx(time.time() + 30.0, abs=3.0) and not leaving.done()
+    assert (await ps.hears(WITHOUT_IT, resumed(2)))[-1] == EndChild(1)
+    assert await gone(leaving)
+
+
+async def test_it_goes_by_itself_shortly_before_its_grace_is_over(ps: Pod) -> None:
+    await trains(ps)
+    began = time.monotonic()
+    assert await gone(await told(ps, grace_s=1.5, leave_s=0.5)) and time.monotonic() - began >= 0.9
+
+
+async def test_one_that_does_nothing_goes_at_once_without_a_word(ps: Pod) -> None:
+    assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
+
+
+async def test_one_whose_job_is_over_goes_at_once_without_a_word(ps: Pod) -> None:
+    await trains(ps)
+    await ps.bus.publish(JobFinished(**JOB, outcome="cancelled"))
+    assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
+
+
+async def test_one_of_which_another_generation_needs_nothing_goes_at_once_though_it_has_not_heard(ps: Pod) -> None:
+    await trains(ps)
+    await ps.bus.publish(resumed(2))
+    assert await gone(await told(ps)) and await ps.said(TaskLeaving) is None
+
+
+async def test_an_earlier_job_of_that_name_has_no_say(ps: Pod) -> None:
+    await trains(ps)
+    await ps.bus.publish(JobFinished(**{**JOB, "uid": 6}, outcome="succeeded"))
+    leaving = await told(ps)
+    assert await heard(ps) and not leaving.done()
+    leaving.cancel()
+
+
+async def test_a_chief_saves_at_once_and_for_good_before_it_goes(chief: Pod) -> None:
+    await chief.trains()
+    leaving = await told(chief, grace_s=2.0, leave_s=0.5)
+    assert await heard(chief)
+    async with asyncio.timeout(SOON_S):
+        while DrainChild(1, None) not in chief.hands.noted:
+            await asyncio.sleep(0.02)
+    assert SaveChild(1) in chief.hands.noted and not leaving.done()
+    await chief.hears(final(1))
+    assert await gone(leaving)
+
+
+async def test_how_long_a_save_took_is_allowed_for(chief: Pod) -> None:
+    await chief.hears(order(1), msgspec.structs.replace(final(1), drain_s=2.0, seconds=4.0))
+    assert chief.trainer.farewell.times.last_save_s == 12.0

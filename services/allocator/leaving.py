@@ -6,8 +6,8 @@ anything else while it is there. Where not all of the job fits elsewhere it move
 not even that fits, it waits, and `repair` does what is left to do once the task has ended.
 
 A cordon is an operator's order without a deadline: the node's tasks move as soon as all of them fit elsewhere, one
-generation at a time, and the job never shrinks for it. What is said of a node counts for as long as the node takes no
-tasks; so who takes a cordon back, takes this back.
+generation at a time, and the job never shrinks for it. What is said of a node is said of all tasks on it, and counts
+for as long as the node takes no tasks; so who takes a cordon back, takes this back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.job import CORDONED, OF_NODE, Job, Leaving
+from services.allocator.job import CORDONED, OF_NODE, Job
 from services.allocator.placing.placement import Node, Room, Size, place, place_most
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.rules import Rules
@@ -25,10 +25,16 @@ from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, TaskPlan
 
+Whys = dict[TaskPlan, str]
+"""Why each of the tasks that have to leave has to."""
 
-def going(job: Job, tasks: Iterable[TaskPlan], room: Room) -> list[TaskPlan]:
-    """Of these tasks, those that will have to leave, doomed or not."""
-    return [task for task in tasks if _notice(job, task, room)]
+
+def going(job: Job, tasks: Sequence[TaskPlan], room: Room) -> Whys:
+    """Of these tasks, those that work and will have to leave, doomed or not."""
+    known = {t: job.leaving[job.pod(t)].why for t in tasks if job.pod(t) in job.leaving}
+    closed = {t.node: why for t, why in known.items() if why in OF_NODE and not _takes_tasks(room, t.node)}
+    whys = {t: known[t] if known.get(t, CORDONED) not in OF_NODE else closed.get(t.node, "") for t in tasks}
+    return {t: why for t, why in whys.items() if why and not job.exit_of(t)}
 
 
 def shunned(nodes: Sequence[Node], jobs: Iterable[Job]) -> list[Node]:
@@ -42,25 +48,25 @@ def moved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     wanted = job.wanted
     if wanted is None or not job.leaving:
         return None
-    leaves = going(job, wanted.tasks, room)
-    doomed = [task for task in leaves if _doomed(job, task)]
-    if not leaves or (not doomed and (job.coming is not None or now < retry_s(job, rules))):
+    whys = going(job, wanted.tasks, room)
+    doomed = [task for task, why in whys.items() if why != CORDONED]
+    if not whys or (not doomed and (job.coming is not None or now < retry_s(job, rules))):
         return None
-    names = ", ".join(_told(job, task) for task in leaves)
+    names = ", ".join(f"{job.pod(task)} has to leave {task.node} ({why})" for task, why in whys.items())
     if now < retry_s(job, rules):
         return Verdict(why=f"{names}; tries again after a pause", wake_s=retry_s(job, rules))
-    tasks = _elsewhere(job, wanted, leaves, doomed, room, rules)
+    tasks = _elsewhere(job, wanted, list(whys), doomed, room, rules)
     if tasks is None:
         return Verdict(why=f"{names}; there is no room for it elsewhere") if doomed else None
     reason = f"{names}; moved" + ("" if len(tasks) == len(wanted.tasks) else ", as far as there is room")
-    action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(leaves[0]))
+    action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(next(iter(whys))))
     return Verdict(why=reason, action=action)
 
 
 def stays(job: Job, room: Room) -> str:
     """Why tasks of a job are still on a node that is cordoned; empty where there are none."""
-    tasks = going(job, job.wanted.tasks, room) if job.wanted and job.leaving else []
-    names = ", ".join(job.pod(task) for task in tasks if not _doomed(job, task))
+    whys = going(job, job.wanted.tasks, room) if job.wanted and job.leaving else {}
+    names = ", ".join(job.pod(task) for task, why in whys.items() if why == CORDONED)
     return f"{names} will move from a cordoned node when all of that fits elsewhere" if names else ""
 
 
@@ -80,24 +86,12 @@ def _without(wanted: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
     return [task for task in wanted.tasks if task not in gone]
 
 
-def _notice(job: Job, task: TaskPlan, room: Room) -> Leaving | None:
-    """Of a task that has not ended; what is said of a node that takes tasks does not count any more."""
-    notice = job.leaving.get(job.pod(task))
-    if notice is None or job.exit_of(task):
-        return None
-    here = room.nodes.get(task.node)
-    return None if notice.why in OF_NODE and here is not None and here.open else notice
-
-
-def _doomed(job: Job, task: TaskPlan) -> bool:
-    return job.leaving[job.pod(task)].why != CORDONED
+def _takes_tasks(room: Room, name: str) -> bool:
+    node = room.nodes.get(name)
+    return node is not None and node.open
 
 
 def _sent_away(job: Job) -> list[TaskPlan]:
     decided = [d for d in (job.runs, job.flies) if d]
     mine = [task for d in decided for task in d.tasks if not job.exit_of(task)]
     return [t for t in mine if (notice := job.leaving.get(job.pod(t))) and notice.why not in OF_NODE]
-
-
-def _told(job: Job, task: TaskPlan) -> str:
-    return f"{job.pod(task)} has to leave {task.node} ({job.leaving[job.pod(task)].why})"

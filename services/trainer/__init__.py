@@ -2,6 +2,7 @@
 
 Hears `ClusterSpecPublished`, `HandOverOrdered`, `GenerationAbandoned`, `CheckpointSaved`, `TrainingResumed`,
 `TaskLeaving` (of itself, or of another task of its job).
-Says `TaskReady`, `GenerationPrepared`, `CheckpointSaved`, `TrainingResumed`, `ProgressReported`, `JobFinished`, `TaskLeaving`.
+Says `TaskReady`, `GenerationPrepared`, `CheckpointSaved`, `TrainingResumed`, `ProgressReported`, `JobFinished`; and
+`TaskLeaving`.
 Read first: `supervise.py` (what a pod does about each fact), then `chief.py` (what the training child does).
 """

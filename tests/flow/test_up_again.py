@@ -19,7 +19,7 @@ ASKED = {
     "grace_s": 30.0,  # far more than Ctrl-C leaves
     "checkpoint": {"every_s": 600.0},
 }
-REPORT_S = 1.0  # of progress; so much may have been trained since the last one
+
 LONGEST_S = 30.0
 
 
@@ -47,6 +47,8 @@ async def test_ctrl_c_costs_no_training(tmp_path: Path) -> None:
         scene.pace(0)
         over = await watched.finished(PATIENCE_S)
         counts = await scene.counts(over)
-    print(f"down in {took_s:.1f} s; {max(reports)} samples reported, {saved.samples} saved, {again.samples} at the start")
+    print(
+        f"down in {took_s:.1f} s; samples: {max(reports)} reported, {saved.samples} saved, {again.samples} at the start"
+    )
     assert len(told) == 3 and saved.final and again.samples >= saved.samples >= max(reports) >= before
     assert set(counts) == {EPOCHS}

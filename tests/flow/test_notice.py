@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from shared.messages import (
     AllocationDecided,
+    CapacityChanged,
     CheckpointSaved,
     GenerationAbandoned,
     JobFinished,
@@ -123,7 +125,10 @@ async def evicted(scene: Scene, operator: Operator) -> TrainingResumed:
 
 async def terminated(scene: Scene, operator: Operator) -> TrainingResumed:
     """A ps is told to end while no node takes its place: it works on, and is replaced once it is gone."""
+    since = scene.now
     await operator.cordon(*BOTH)
+    for node in BOTH:  # meanwhile who stands on the first may move to the second
+        await scene.hear(CapacityChanged, partial(is_closed, node), since)
     await scene.goes_on()
     since, ps = scene.now, task(scene, "ps")
     await operator.terminate(ps.pod)
@@ -137,6 +142,10 @@ async def terminated(scene: Scene, operator: Operator) -> TrainingResumed:
     resumed = await resumes(scene, since)
     await scene.goes_on()
     return resumed
+
+
+def is_closed(node: str, seen: CapacityChanged) -> bool:
+    return seen.node == node and not seen.schedulable
 
 
 async def saved_at_once(scene: Scene, since: int) -> None:

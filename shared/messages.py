@@ -17,6 +17,7 @@ from msgspec import Meta
 Role = Literal["chief", "ps", "worker"]
 HandOver = Literal["make-before-break", "restart"]
 Outcome = Literal["succeeded", "failed", "cancelled"]
+CpuLimits = Literal["hard", "soft"]
 
 DNS_LABEL = r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z"
 JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
@@ -48,7 +49,8 @@ class Resources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class RoleResources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Requests of one task of each role; they are its limits too. What a role leaves out, or 0, is Weir's default."""
+    """Requests of one task of each role; they are its limits too, unless the job's CPU limits are soft. What a role
+    leaves out, or 0, is Weir's default."""
 
     chief: Resources = Resources(cpu=0.25, memory_gib=1.0)
     ps: Resources = Resources(cpu=0.25, memory_gib=1.0)
@@ -116,6 +118,8 @@ class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested", forbi
     `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or `sqrt` (its root).
     `rate_with_workers`: with more workers than at the start the rate falls so far that stale gradients stay `stable`
     (see `services/trainer/rate.py`), or not at all (`keep`).
+    `cpu_limits`: `hard`: a task never uses more cores than it has; `soft`: its cores are its share where others want
+    theirs, and it may use what nobody else on its node does.
     """
 
     program: Program
@@ -133,6 +137,7 @@ class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested", forbi
     handover: HandOver = "make-before-break"
     learning_rate: Literal["keep", "linear", "sqrt"] = "keep"
     rate_with_workers: Literal["stable", "keep"] = "stable"
+    cpu_limits: CpuLimits = "hard"
     volumes: tuple[Volume, ...] = ()
     request_id: str = "-"
 

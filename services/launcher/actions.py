@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shared.messages import AllocationDecided, JobMessage, TaskPlan
+from shared.messages import AllocationDecided, CpuLimits, JobMessage, TaskPlan
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +98,7 @@ class ResizePod(Action, frozen=True, kw_only=True):
     uid: str
     task: TaskPlan
     revision: int
+    cpu_limits: CpuLimits = "hard"
 
     def key(self) -> str:
         return f"resize pod {self.uid} {self.revision}"

@@ -120,7 +120,7 @@ async def _delete(api: Api, where: str, uid: str, grace_s: int | None = None) ->
 
 async def _resize(action: ResizePod, api: Api, settings: Settings) -> None:
     where = path("pods", action.namespace, action.name) + "/resize"
-    await api.call("PATCH", where, pods.resize(action.task.resources), patch=True)
+    await api.call("PATCH", where, pods.resize(action.task.resources, action.cpu_limits), patch=True)
 
 
 _PERFORM: dict[type[Action], Any] = {

@@ -1,8 +1,8 @@
 """What a trainer's pod and a job's service look like to Kubernetes: plain manifests, made from a decision.
 
 The service is headless and owns the pods, so that deleting it removes the job. A pod is bound by affinity to the node
-that was chosen, so the scheduler has the last word; what it requests is its limit; and it never restarts: a lost task
-is decided anew. What it may do is in `confinement.py`.
+that was chosen, so the scheduler has the last word; what it requests is its limit, of cpu only where that is hard; and
+it never restarts: a lost task is decided anew. What it may do is in `confinement.py`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import posixpath
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from services.launcher import confinement, labels
 from services.launcher.actions import CreatePod, CreateSecret
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
-from shared.messages import AllocationDecided, JobRequested, Resources, TaskPlan, Volume
+from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, TaskPlan, Volume
 from shared.quantities import GPU
 
 Body = dict[str, Any]
@@ -105,11 +106,17 @@ def _pod(order: CreatePod, settings: Settings) -> Body:
     }
 
 
-def resize(resources: Resources) -> Body:
+def resize(resources: Resources, cpu_limits: CpuLimits) -> Body:
     """The patch for a pod's `resize` subresource: cpu and memory only, devices cannot change."""
-    wanted = {k: v for k, v in quantities(resources).items() if k != GPU}
-    container = {"name": CONTAINER, "resources": {"requests": wanted, "limits": wanted}}
+    container = {"name": CONTAINER, "resources": amounts(replace(resources, gpu=0), cpu_limits)}
     return {"spec": {"containers": [container]}}
+
+
+def amounts(resources: Resources, cpu_limits: CpuLimits) -> Body:
+    """Requests and limits. Soft: no limit of cpu; the kernel weighs a pod by what it requests."""
+    wanted = quantities(resources)
+    limits = wanted if cpu_limits == "hard" else {k: v for k, v in wanted.items() if k != "cpu"}
+    return {"requests": wanted, "limits": limits}
 
 
 def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
@@ -137,7 +144,7 @@ def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Sett
 
 
 def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> Body:
-    request, amounts = decision.request, quantities(task.resources)
+    request = decision.request
     mounts = [{"name": v.name, "mountPath": v.mount_path} for v in request.volumes]
     if settings.checkpoint_claim:
         mounts.append({"name": CHECKPOINTS, "mountPath": settings.checkpoint_dir})
@@ -147,7 +154,7 @@ def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) 
         "image": request.image or settings.image,
         "command": COMMAND,
         "env": [*_env(decision, task, settings), *_pod_env()],
-        "resources": {"requests": amounts, "limits": amounts},
+        "resources": amounts(task.resources, request.cpu_limits),
         "securityContext": confinement.CONTAINER,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*mounts, confinement.mount()],

@@ -26,10 +26,21 @@ def _step(job: Job, decision: AllocationDecided, task: TaskPlan, pod: PodFact) -
     if not same(pod.resources, task.resources):
         if ahead(job, decision.generation) and not grows(pod.resources, task.resources):
             return None
-        return ResizePod(namespace=pod.namespace, name=pod.name, uid=pod.uid, task=task, revision=decision.revision)
+        return _resize(decision, task, pod)
     if same(_last_said(job, pod), task.resources) or not same(pod.actual or pod.resources, task.resources):
         return None
     return Say(message=_updated(job, decision, task, pod))
+
+
+def _resize(decision: AllocationDecided, task: TaskPlan, pod: PodFact) -> ResizePod:
+    return ResizePod(
+        namespace=pod.namespace,
+        name=pod.name,
+        uid=pod.uid,
+        task=task,
+        revision=decision.revision,
+        cpu_limits=decision.request.cpu_limits,
+    )
 
 
 def _last_said(job: Job, pod: PodFact) -> Resources:

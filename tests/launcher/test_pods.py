@@ -58,8 +58,16 @@ def test_requests_are_limits() -> None:
 
 
 def test_a_resize_leaves_devices_alone() -> None:
-    patched = pods.resize(Resources(cpu=1, memory_gib=1, gpu=2))["spec"]["containers"][0]
+    patched = pods.resize(Resources(cpu=1, memory_gib=1, gpu=2), "hard")["spec"]["containers"][0]
     assert patched["resources"]["requests"] == {"cpu": "1000m", "memory": "1024Mi"}
+
+
+def test_soft_limits_leave_cpu_without_one_before_and_after_a_resize() -> None:
+    first = container(made(wanted=request(cpu_limits="soft")))["resources"]
+    then = pods.resize(Resources(cpu=1, memory_gib=1), "soft")["spec"]["containers"][0]["resources"]
+    for resources in (first, then):
+        assert "cpu" in resources["requests"] and "cpu" not in resources["limits"]
+        assert resources["limits"]["memory"] == resources["requests"]["memory"]
 
 
 def test_the_pod_goes_to_its_node_and_never_restarts() -> None:

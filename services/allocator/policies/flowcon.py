@@ -6,12 +6,16 @@
 
 As a policy (our reconstruction). A list is a memory of two passes: no low reading is NL, one is WL, two are CL. So a
 function of the readings needs no other memory: it looks at the last boundary of the interval (counted from the newest
-job's start) and at the two before it. A limit in Docker is soft, because limits may sum to more than the machine; a
-Kubernetes limit is the pod's reservation, so limits become weights, and the nodes' cores are filled in proportion to
-them. Watching jobs keep what they have. All jobs share one pool of cores; the chief keeps its own; no count changes.
-Whoever waits starts with an equal share of the cores, as a new container does, or with what was asked for it, if that
-is less; room is made for it first. Changes that are all small are left out. The back-off has no place here: the
-allocator is woken by facts, and between two boundaries the answer does not change.
+job's start) and at the two before it. A limit in Docker is soft, because limits may sum to more than the machine; what
+a pod requests is reserved for it, so limits become weights, and the nodes' cores are filled in proportion to them. Who
+may use what another leaves idle is the request's to say (`cpu_limits: soft`). Watching jobs keep what they have. All
+jobs share one pool of cores. A container is a whole job: what it has is spread over its chief, ps and workers in the
+ratio that was asked for, each on top of a floor of 0.05 core, below which remote calls starve; no count changes.
+A new container has no limit, which is a limit of all cores: so whoever waits starts with the share that this weight
+gives it, or with what was asked for it, if that is less; room is made for it first. It keeps the weight until it has
+told of two whole intervals, before which nobody can say how fast it learns (the authors' code takes that for a low
+reading). Changes that are all small are left out. The back-off has no place here: the allocator is woken by facts, and
+between two boundaries the answer does not change.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from msgspec.structs import replace
 from services.allocator.job import Reading
 from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.growth import Container, Rules, Sample, growth, pass_
-from services.allocator.placing.placement import Node, Room, place_most
+from services.allocator.placing.placement import ROLES, Node, Room, place_most
 from services.allocator.placing.sharing import filled
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from shared.messages import Role, RoleResources, TaskPlan
@@ -39,7 +43,7 @@ IN_SIGHT = 5  # intervals: three passes look back on two each, the rest makes su
 STEP_CPU = 0.01  # cores: task sizes are multiples of it
 WORTH = 0.05  # of what a task has; if nobody's changes by more, nobody's does
 DIVISIONS_KEPT = 8
-COMPUTING: tuple[Role, ...] = ("ps", "worker")
+JUDGED = 1.5  # intervals after its start: readings of two intervals are there, of the first one half at least
 
 
 def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = LIVE) -> list[Want]:
@@ -49,26 +53,27 @@ def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     rules = replace(rules, interval_s=interval_s(running, rules.interval_s))
     passes = passed(running, now, rules.interval_s)
     stood = [_container(j, passes, cores, rules) for j in running]
-    # 2. Who changes: not the watched, nor anybody where nobody grew and nothing is released; all, where somebody waits.
-    judged = pass_(stood, cores, rules)
+    # 2. Who changes: not the watched, nor anybody where nobody grew and nothing is released; all, where somebody is new.
+    judged = pass_([*stood, *(Container(name=j.key, limit=cores) for j in waiting)], cores, rules)[: len(stood)]
     stirred = all(c.completing for c in stood) or any(c.growth > 0 for c in stood)
-    free = [(j, c.limit) for j, c in zip(running, judged, strict=True) if waiting or (stirred and not c.watching)]
+    anew = waiting or any(_is_new(j, passes, rules) for j in running)
+    free = [(j, c.limit) for j, c in zip(running, judged, strict=True) if anew or (stirred and not c.watching)]
     # 3. The cores that they share, less what the waiting need, filled in proportion to the limits.
-    equal = _equal(cluster, jobs) if waiting else 0.0
-    (firsts, sizes), *_ = _divided([Shares(cluster, waiting, equal, free, rules.floor_cpu)])
-    return [replace(at_start(j, "an equal share of the cores at first"), sizes=firsts[j.key]) for j in waiting] + [
+    share = _share(cluster, waiting, free, cores) if waiting else 0.0
+    (firsts, sizes), *_ = _divided([Shares(cluster, waiting, share, free, rules.floor_cpu)])
+    return [replace(at_start(j, "no limit of its own at first"), sizes=firsts[j.key]) for j in waiting] + [
         _want(j, c, sizes.get(j.key), cores) for j, c in zip(running, judged, strict=True)
     ]
 
 
 class Shares(NamedTuple):
-    """What the cores are divided by. `equal`: what each of the `waiting` may start with; `free`: who may change, and
+    """What the cores are divided by. `share`: what each of the `waiting` may start with; `free`: who may change, and
     each one's limit.
     """
 
     cluster: Sequence[Node]
     waiting: Sequence[JobSeen]
-    equal: float
+    share: float
     free: Sequence[tuple[JobSeen, float]]
     floor: float
 
@@ -80,7 +85,7 @@ def _divide(shares: Shares) -> tuple[Sizes, Sizes]:
     """What tasks have: of those that wait, and of those that change."""
     there = {node.name for node in shares.cluster}
     movers = {j.key: j for j, _ in shares.free if _known(j, there)}
-    firsts = {j.key: _first(j, shares.equal, shares.floor) for j in shares.waiting}
+    firsts = {j.key: _first(j, shares.share, shares.floor) for j in shares.waiting}
     pots = _pots(shares.cluster, list(movers.values()), shares.waiting, firsts, shares.floor)
     demands = {key: _demand(job) for key, job in movers.items()}
     level = filled(pots, demands, {j.key: limit for j, limit in shares.free})
@@ -90,7 +95,7 @@ def _divide(shares: Shares) -> tuple[Sizes, Sizes]:
 def _same(shares: Shares) -> Hashable:
     """Of those that run nothing counts but their tasks, and what was asked for these: not what they report."""
     there, waiting = tuple(map(id, shares.cluster)), tuple(map(id, shares.waiting))
-    return there, waiting, shares.equal, tuple([(id(j.tasks), id(j.sizes), limit) for j, limit in shares.free])
+    return there, waiting, shares.share, tuple([(id(j.tasks), id(j.sizes), limit) for j, limit in shares.free])
 
 
 _divided: KeptEach[Shares, tuple[Sizes, Sizes]] = KeptEach(lambda asked: map(_divide, asked), _same, DIVISIONS_KEPT)
@@ -122,11 +127,23 @@ def passed(running: Sequence[JobSeen], now: float, interval_s: float) -> list[fl
 
 
 def _container(job: JobSeen, passes: Sequence[float], cores: float, rules: Rules) -> Container:
-    """The job as it stood before this pass, and its growth now."""
-    *times, sight_s = passes
-    grew = _grew(job, [t for t in times if t >= job.since_s], sight_s, cores, rules) or [0.0]
+    """The job as it stood before this pass, and its growth now; a new one has no limit."""
+    *_, sight_s = passes
+    if _is_new(job, passes, rules):
+        return Container(name=job.key, limit=cores)
+    grew = _grew(job, _heard(job, passes, rules), sight_s, cores, rules)
     lows = next((i for i, g in enumerate(grew[1:]) if g >= rules.alpha), len(grew) - 1)
     return Container(name=job.key, limit=_held(job), growth=grew[0], watching=lows == 1, completing=lows >= 2)
+
+
+def _heard(job: JobSeen, passes: Sequence[float], rules: Rules) -> list[float]:
+    """The passes at which it had told of two intervals."""
+    *times, _ = passes
+    return [t for t in times if t >= job.since_s + JUDGED * rules.interval_s]
+
+
+def _is_new(job: JobSeen, passes: Sequence[float], rules: Rules) -> bool:
+    return not _heard(job, passes, rules)
 
 
 def _grew(job: JobSeen, passes: Sequence[float], sight_s: float, cores: float, rules: Rules) -> list[float]:
@@ -148,17 +165,15 @@ def _samples(job: JobSeen, recent: Sequence[Reading], cores: float) -> list[Samp
 
 
 def _computing(job: JobSeen) -> list[TaskPlan]:
-    return [task for task in job.tasks if task.role != "chief"]
+    """Its tasks, less those of roles that cost nothing (a chief may, in a simulation)."""
+    return [task for task in job.tasks if _asked(job, task.role) > 0]
 
 
 def _held(job: JobSeen) -> float:
     return _cores(job.tasks)
 
 
-_cores: Kept[Sequence[TaskPlan], float] = Kept(
-    lambda tasks: math.fsum(task.resources.cpu for task in tasks if task.role != "chief")
-)
-"""Of tasks that compute."""
+_cores: Kept[Sequence[TaskPlan], float] = Kept(lambda tasks: math.fsum(task.resources.cpu for task in tasks))
 
 
 def _asked(job: JobSeen, role: Role) -> float:
@@ -169,7 +184,7 @@ def _asked(job: JobSeen, role: Role) -> float:
 def _shared_out(things: Sequence[Any]) -> tuple[float, dict[str, float]]:
     """How many cores were asked for the tasks, and which share of them lies on each node; sums to 1."""
     tasks, sizes = things
-    asked = [(task.node, getattr(sizes, task.role).cpu) for task in tasks if task.role != "chief"]
+    asked = [(task.node, getattr(sizes, task.role).cpu) for task in tasks]
     total, shares = math.fsum(cpu for _, cpu in asked), dict[str, float]()
     for node, cpu in asked if total > 0 else ():
         shares[node] = shares.get(node, 0.0) + cpu / total
@@ -192,21 +207,24 @@ def _known(job: JobSeen, there: Set[str]) -> bool:
     return _total(job) > 0 and _demand(job).keys() <= there
 
 
-def _equal(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> float:
-    """Cores that each job would have, if all had as many."""
+def _share(
+    cluster: Sequence[Node], waiting: Sequence[JobSeen], free: Sequence[tuple[JobSeen, float]], cores: float
+) -> float:
+    """Cores of each that waits, if its limit is all `cores`, like that of others who have none."""
     there = math.fsum(node.free.cpu + node.returning.cpu for node in cluster if node.open)
-    return (there + math.fsum(task.resources.cpu for job in jobs for task in job.tasks)) / max(1, len(jobs))
+    there += math.fsum(_held(job) for job, _ in free)
+    return there * cores / (len(waiting) * cores + math.fsum(limit for _, limit in free))
 
 
 def _first(job: JobSeen, share: float, floor: float) -> RoleResources:
     """Of the cores asked for, as many as the share allows."""
-    asked = job.start.ps * job.sizes.ps.cpu + job.start.workers * job.sizes.worker.cpu
-    part = max(0.0, share - job.sizes.chief.cpu) / asked if asked else 1.0
-    ps, worker = (
-        asked if part >= 1 else min(asked, max(floor, _stepped(part * asked)))
-        for asked in (job.sizes.ps.cpu, job.sizes.worker.cpu)
+    counts = {"chief": 1, "ps": job.start.ps, "worker": job.start.workers}
+    whole = math.fsum(counts[role] * _asked(job, role) for role in ROLES)
+    part = share / whole if whole else 1.0
+    asked = {role: _asked(job, role) for role in ROLES}
+    return _with_cores(
+        job, {role: a if part >= 1 else min(a, max(floor, _stepped(part * a))) for role, a in asked.items()}
     )
-    return _with_cores(job, ps, worker)
 
 
 def _pots(
@@ -228,13 +246,12 @@ def _pots(
 
 def _sizes(job: JobSeen, cores: float, floor: float) -> RoleResources:
     """The job's cores divided over its tasks as requested, on top of each one's floor."""
-    total = _total(job)
-    ps, worker = (_stepped(floor + cores * _asked(job, role) / total) for role in COMPUTING)
-    return _with_cores(job, ps, worker)
+    total, asked = _total(job), {role: _asked(job, role) for role in ROLES}
+    return _with_cores(job, {role: _stepped(floor + cores * a / total) if a > 0 else 0.0 for role, a in asked.items()})
 
 
-def _with_cores(job: JobSeen, ps: float, worker: float) -> RoleResources:
-    return replace(job.sizes, ps=replace(job.sizes.ps, cpu=ps), worker=replace(job.sizes.worker, cpu=worker))
+def _with_cores(job: JobSeen, cores: Mapping[Role, float]) -> RoleResources:
+    return RoleResources(**{role: replace(getattr(job.sizes, role), cpu=cpu) for role, cpu in cores.items()})
 
 
 def _worth(movers: Mapping[str, JobSeen], sizes: dict[str, RoleResources]) -> dict[str, RoleResources]:

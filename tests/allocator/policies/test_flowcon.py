@@ -75,7 +75,30 @@ def test_cores_go_from_a_flat_job_to_a_learning_one_without_any_new_task():
     assert (fast.ps, fast.workers, fast.batch) == (1, 1, 32)
     assert fast.sizes.worker.cpu > 2 > flat.sizes.worker.cpu > 0
     assert "growing" in fast.reason and "completing" in flat.reason
-    assert fast.sizes.ps.cpu + fast.sizes.worker.cpu + flat.sizes.ps.cpu + flat.sizes.worker.cpu <= 8.0
+    assert fast.sizes.chief.cpu > 2 > flat.sizes.chief.cpu > 0
+    assert sum(_whole(wants).values()) <= 12.0
+
+
+def _whole(wants: dict[str, Want]) -> dict[str, float]:
+    """Cores of each job of one ps and one worker that changes."""
+    return {name: s.chief.cpu + s.ps.cpu + s.worker.cpu for name, want in wants.items() if (s := want.sizes)}
+
+
+def test_a_jobs_cores_are_spread_over_its_tasks_as_was_asked_for_on_top_of_a_floor():
+    asked = replace(EVEN, chief=Resources(cpu=0.5), ps=Resources(cpu=1.0), worker=Resources(cpu=4.5))
+    flat = job("flat", *FLAT, sizes=asked)
+    sizes = by_job(flowcon([node()], [job("fast", *FAST), flat], 48.0, TWELVE))["flat"].sizes
+    assert sizes
+    above = [task.cpu - TWELVE.floor_cpu for task in (sizes.chief, sizes.ps, sizes.worker)]
+    assert above[1] / above[0] == pytest.approx(2.0, abs=0.1) and above[2] / above[1] == pytest.approx(4.5, abs=0.1)
+    starved = job("flat", *FLAT, sizes=replace(asked, ps=Resources(cpu=1e-6)))
+    sizes = by_job(flowcon([node()], [job("fast", *FAST), starved], 48.0, TWELVE))["flat"].sizes
+    assert sizes and sizes.ps.cpu == TWELVE.floor_cpu
+
+
+def test_a_chief_that_costs_nothing_goes_on_costing_nothing():
+    free = [job(name, *losses, sizes=replace(EVEN, chief=Resources())) for name, losses in (("a", FAST), ("b", FLAT))]
+    assert [want.sizes.chief.cpu for want in flowcon([node()], free, 48.0, TWELVE) if want.sizes] == [0.0, 0.0]
 
 
 def test_between_two_boundaries_the_answer_does_not_change():
@@ -92,7 +115,7 @@ def test_when_its_advice_was_taken_it_has_nothing_more_to_say():
     for seen in jobs:
         sizes = first[seen.request.job].sizes
         assert sizes
-        had = {"chief": Resources(cpu=2), "ps": sizes.ps, "worker": sizes.worker}
+        had = {"chief": sizes.chief, "ps": sizes.ps, "worker": sizes.worker}
         moved = tuple(
             TaskPlan(role=t.role, index=0, serial=t.serial, node=t.node, resources=had[t.role]) for t in seen.tasks
         )
@@ -111,6 +134,17 @@ def test_a_new_job_is_watched_first_and_keeps_what_it_has():
     assert wants["new"].sizes is None and wants["new"].reason.startswith("watched")
 
 
+def test_a_new_job_has_no_limit_until_it_has_told_of_two_intervals():
+    def cores_at(now: float) -> dict[str, float]:
+        jobs = [job("fast", *FAST), job("flat", *FLAT), job("new", *[5.0] * 36, since_s=12.0)]
+        return _whole(by_job(flowcon([node()], jobs, now, TWELVE)))
+
+    early = cores_at(24.0)
+    assert early["new"] == pytest.approx(early["fast"], abs=0.1) and early["new"] > early["flat"]
+    assert "new" not in cores_at(36.0)  # watched: its loss was flat for once
+    assert cores_at(48.0)["new"] < early["new"]
+
+
 def test_when_all_are_flat_everybody_gets_an_equal_share():
     jobs = [job("a", *[5.0] * 64, tasks=tasks("n1", cpu=3.0)), job("b", *[3.0] * 64, tasks=tasks("n1", cpu=1.0))]
     wants = by_job(flowcon([node()], jobs, 60.0, TWELVE))
@@ -118,14 +152,27 @@ def test_when_all_are_flat_everybody_gets_an_equal_share():
     assert sizes[0] and sizes[0] == sizes[1] and sizes[0].worker.cpu == 2.0 and "limit 100%" in wants["a"].reason
 
 
-def test_who_waits_starts_with_an_equal_share_and_the_others_make_room_for_it():
-    waiting = job("next", size=None, tasks=(), sizes=replace(EVEN, ps=Resources(cpu=4.0), worker=Resources(cpu=8.0)))
-    runs = job("flat", *FLAT, tasks=tasks("n1", cpu=4.0))
-    wants = by_job(flowcon([node()], [runs, waiting], 48.0, TWELVE))
-    first, left = wants["next"].sizes, wants["flat"].sizes
-    assert wants["next"].size == Size(1, 1) and first and left
-    assert (first.chief.cpu, first.ps.cpu, first.worker.cpu) == (1.0, 1.66, 3.33)  # 12 cores / 2, less the chief's
-    assert left.ps.cpu + left.worker.cpu == pytest.approx(8 - 1 - 1.66 - 3.33, abs=0.03)
+NEXT = job("next", size=None, tasks=(), sizes=replace(EVEN, ps=Resources(cpu=4.0), worker=Resources(cpu=8.0)))
+
+
+def test_who_waits_starts_as_if_it_had_all_cores_for_a_limit_and_the_others_make_room_for_it():
+    fast, flat = job("fast", *FAST), job("flat", *FLAT)
+    cores = _whole(wants := by_job(flowcon([node()], [fast, flat, NEXT], 48.0, TWELVE)))
+    assert wants["next"].size == Size(1, 1)
+    assert cores["next"] == pytest.approx(12 * 1 / (1 + 1 + 1 / 4), abs=0.05)  # G / sum G = 1, and 1 / (beta n)
+    assert cores["fast"] == pytest.approx(cores["next"], rel=0.05) and cores["flat"] < cores["fast"]
+    assert sum(cores.values()) <= 12.0
+
+
+def test_beside_flat_jobs_alone_who_waits_starts_with_more_than_they_have():
+    flat = [job(f"flat{i}", *FLAT[:-1], 5.0 - 0.01, tasks=tasks("n1", cpu=2.0)) for i in range(2)]
+    cores = _whole(by_job(flowcon([node()], [*flat, NEXT], 48.0, TWELVE)))
+    assert cores["next"] > 1.5 * cores["flat0"]
+
+
+def test_who_comes_at_once_with_others_gets_as_much_as_they():
+    three = [replace(NEXT, key=f"default.j{i}", request=request(f"j{i}")) for i in range(3)]
+    assert {round(c, 1) for c in _whole(by_job(flowcon([node(free=12.0)], three, 0.0, TWELVE))).values()} == {4.0}
 
 
 def test_who_waits_gets_no_more_than_was_asked_for():
@@ -139,11 +186,12 @@ def test_jobs_that_report_seldom_are_judged_over_longer_intervals():
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, None, 0.0])
-def test_losses_that_say_nothing_change_nothing_and_then_count_as_flat(loss):
-    jobs = [job("a", *[loss] * 30), job("b", *[loss] * 30, tasks=tasks("n1", cpu=1.0))]
-    assert [want.sizes for want in flowcon([node()], jobs, 20.0, TWELVE)] == [None, None]
-    even = [want.sizes for want in flowcon([node()], jobs, 30.0, TWELVE)]
-    assert even[0] == even[1] and even[0] and even[0].worker.cpu == 1.5
+def test_losses_that_say_nothing_count_as_flat_and_their_jobs_have_as_much_as_each_other(loss):
+    jobs = [job("a", *[loss] * 60), job("b", *[loss] * 60, tasks=tasks("n1", cpu=1.0))]
+    for now, list_ in ((20.0, "watched"), (55.0, "completing")):
+        one, other = flowcon([node()], jobs, now, TWELVE)
+        assert one.reason.startswith(list_) and other.reason.startswith(list_)
+        assert one.sizes == other.sizes and one.sizes and one.sizes.worker.cpu == 1.5
 
 
 @settings(max_examples=60, deadline=None)
@@ -166,7 +214,7 @@ def test_no_node_is_ever_promised_more_than_it_has(losses, free, now):
 
 
 def _cpu(sizes: Any, task: TaskPlan) -> float:
-    if sizes is None or task.role == "chief":
+    if sizes is None:
         return task.resources.cpu
     return float(getattr(sizes, task.role).cpu)
 

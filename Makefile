@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz test-cluster clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,9 @@ bench-dlrover: $(READY) ## DLRover-RM against requests made by hand, in a simula
 
 bench-flowcon: $(READY) ## FlowCon on one simulated machine: a late job's completion and the makespan, every arm
 	$(BIN)/python -m tests.bench.flowcon
+
+bench-flowcon-live: $(READY) ## FlowCon on three real jobs against equal shares: a late job's completion, the makespan
+	$(BIN)/python -m tests.bench.flowcon_live
 
 bench-decide: $(READY) ## one decision of `weir` on 64 to 4,096 nodes with 40 to 2,560 jobs
 	$(BIN)/python -m tests.bench.decide

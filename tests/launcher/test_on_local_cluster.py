@@ -14,6 +14,7 @@ from services.launcher import pods
 from services.launcher.service import start
 from services.launcher.settings import Settings
 from services.local.controllers import identified
+from services.local.kubelet.rules import limits_of
 from services.local.node_spec import NodeSpec
 from services.local.objects.kinds import NAMESPACE
 from services.local.service import Cluster, local_cluster
@@ -29,7 +30,7 @@ from shared.messages import (
     TaskStarted,
     TaskUpdated,
 )
-from tests.launcher.builders import JOB, SMALL, UID, decided, names
+from tests.launcher.builders import JOB, SMALL, UID, decided, names, request
 
 SAID: tuple[type[Message], ...] = (TaskStarted, TaskExited, TaskUpdated, GenerationAbandoned)
 POLICIES = "networkpolicies.networking.k8s.io"
@@ -88,6 +89,20 @@ async def test_pods_run_change_in_place_get_lost_and_go(stage: Stage) -> None:
     await stage.until(lambda: not stage.names("pods") and JOB not in stage.names("services"))
     await stage.until(lambda: not stage.names(POLICIES))
     assert stage.all(TaskExited) == []
+
+
+async def test_soft_limits_move_what_a_pod_is_weighed_by_and_never_stop_it(stage: Stage) -> None:
+    soft = request(cpu_limits="soft")
+    await stage.bus.publish(on_node(replace(decided(1, "w2", revision=1), request=soft)))
+    await stage.until(lambda: len(stage.all(TaskStarted)) == 1)
+    more = replace(SMALL, cpu=0.75)
+    await stage.bus.publish(on_node(replace(decided(1, "w2", revision=2, resources=more), request=soft)))
+    await stage.until(lambda: len(stage.all(TaskUpdated)) == 1)
+    [pod] = [kept.body for kept in stage.cluster.store.objects["pods"].values()]
+    [status] = pod["status"]["containerStatuses"]
+    assert status["resources"] == {"requests": {"cpu": "750m", "memory": "1024Mi"}, "limits": {"memory": "1024Mi"}}
+    assert limits_of(pod).cpu is None and limits_of(pod).cpu_request == 750
+    assert pod["status"]["qosClass"] == "Burstable" and status["restartCount"] == 0
 
 
 def add_namespace(cluster: Cluster, name: str) -> None:

@@ -16,6 +16,14 @@ from services.local.kubelet.pod import PodLife
 from tests.local.builders import FOREVER, container, pinned, pod, python
 
 BURN = "while True: pass"
+GAPS = """import time
+longest, last = 0.0, time.monotonic()
+while True:
+    now = time.monotonic()
+    if now - last > longest:
+        longest = now - last
+        print(longest, flush=True)
+    last = now"""
 
 
 def terminated(body, index=0):
@@ -294,6 +302,30 @@ async def test_a_cpu_limit_is_kept_and_a_resize_moves_it_at_once(kube):
     assert resized["metadata"]["generation"] == 2
     await kube.until("p", lambda b: b["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] == "600m")
     assert 0.35 < await cores(kube, "p") < 0.75
+
+
+async def test_a_pod_without_a_cpu_limit_uses_what_is_idle_however_little_it_requests(kube):
+    needs_groups(kube)
+    await kube.create(pod("p", python(BURN, cpu="100m"), affinity=pinned("small-1")))
+    await kube.until_phase("p", "Running")
+    assert await cores(kube, "p", 1.0) > 0.2
+    change = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "700m"}}}]}}
+    kind = "application/strategic-merge-patch+json"
+    await kube.v1.patch_namespaced_pod_resize("p", "default", change, _content_type=kind)
+    found = await kube.until("p", lambda b: b["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "700m")
+    assert "limits" not in found["status"]["containerStatuses"][0]["resources"]
+    assert await cores(kube, "p", 1.0) > 0.2
+
+
+async def test_resizes_do_not_interrupt_what_runs(kube):
+    await kube.create(pod("p", python(GAPS, cpu="200m", limit="200m")))
+    await kube.until_phase("p", "Running")
+    for limit in 10 * ("600m", "200m"):
+        await resize(kube, "p", limit)
+        await kube.until(
+            "p", lambda b: b["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] == limit  # noqa: B023
+        )
+    assert 0.0 < float((await kube.logs("p")).split()[-1]) < 1.0
 
 
 async def test_a_resize_that_does_not_fit_is_deferred_until_it_does(kube):

@@ -53,7 +53,7 @@ def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     rules = replace(rules, interval_s=interval_s(running, rules.interval_s))
     passes = passed(running, now, rules.interval_s)
     stood = [_container(j, passes, cores, rules) for j in running]
-    # 2. Who changes: not the watched, nor anybody where nobody grew and nothing is released; all, where somebody is new.
+    # 2. Who changes: not the watched, nor anybody where nobody grew and nothing is released; all, if somebody is new.
     judged = pass_([*stood, *(Container(name=j.key, limit=cores) for j in waiting)], cores, rules)[: len(stood)]
     stirred = all(c.completing for c in stood) or any(c.growth > 0 for c in stood)
     anew = waiting or any(_is_new(j, passes, rules) for j in running)

@@ -15,8 +15,9 @@ from services.allocator.models.growth import Rules
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.flowcon import boundary, flowcon, interval_s
-from shared.messages import Resources, TaskPlan
-from tests.allocator.builders import EVEN, request
+from shared.messages import AllocationDecided, Resources, RoleResources, TaskPlan
+from tests.allocator.builders import AT_ONCE, EVEN, Story, accepted, own, progress, request, resumed
+from tests.allocator.builders import node as told_node
 
 
 def tasks(*where: str, cpu: float = 2.0) -> tuple[TaskPlan, ...]:
@@ -217,6 +218,61 @@ def _cpu(sizes: Any, task: TaskPlan) -> float:
     if sizes is None:
         return task.resources.cpu
     return float(getattr(sizes, task.role).cpu)
+
+
+# ---------------------------------------------------------------- live: told, decided, told again
+
+LIVE_CORES = 6.0
+
+
+def seen_on_node(story: Story) -> None:
+    """Every pod is there as it was decided."""
+    jobs = [job for job in story.state.jobs.values() if job.wanted]
+    has = sum(task.resources.cpu for job in jobs for task in job.wanted.tasks)
+    pods = tuple(pod for job in jobs for pod in own(job.request.job, *job.wanted.tasks))
+    story.hear(told_node(cpu=LIVE_CORES, free=max(0.0, LIVE_CORES - has), own=pods), after_s=0.0)
+
+
+def settle(story: Story) -> list[AllocationDecided]:
+    """What is decided until nothing more is, each time seen on the node."""
+    found: list[AllocationDecided] = []
+    while now := story.decide():
+        found += [action for action in now if isinstance(action, AllocationDecided)]
+        seen_on_node(story)
+    return found
+
+
+def comes(story: Story, uid: int, name: str) -> None:
+    story.hear(accepted(request(name, policy="flowcon", resources=WIDE), uid=uid), after_s=0.0)
+    settle(story)
+    story.hear(resumed(1, name, uid=uid), after_s=0.0)
+
+
+def report(story: Story, uid: int, name: str, step: int, loss: float) -> None:
+    told = replace(progress(1, step, 100_000, 1.0, step), job=name, uid=uid, loss=loss)
+    story.hear(told, after_s=0.5)
+
+
+WIDE = RoleResources(
+    chief=Resources(cpu=1, memory_gib=1), ps=Resources(cpu=1, memory_gib=1), worker=Resources(cpu=4, memory_gib=1)
+)
+
+
+def test_live_cores_move_by_revisions_of_one_generation_and_a_new_job_gets_in():
+    story = Story(replace(AT_ONCE, policy="flowcon")).hear(told_node(cpu=LIVE_CORES))
+    comes(story, 1, "fast")
+    comes(story, 2, "flat")
+    for second in range(1, 45):
+        report(story, 1, "fast", second, 100.0 - second)
+        report(story, 2, "flat", second, 5.0)
+        settle(story)
+    has = {job.request.job: job.runs for job in story.state.jobs.values()}
+    cores = {name: sum(task.resources.cpu for task in runs.tasks) for name, runs in has.items()}
+    assert cores["fast"] > 1.5 * cores["flat"] and sum(cores.values()) <= LIVE_CORES
+    assert {runs.generation for runs in has.values()} == {1} and has["fast"].revision > 1
+    story.hear(accepted(request("next", policy="flowcon", resources=WIDE), uid=3), after_s=0.0)
+    new = [decided for decided in settle(story) if decided.job == "next"]
+    assert new and sum(task.resources.cpu for task in new[-1].tasks) > cores["flat"]
 
 
 def test_an_empty_cluster_and_no_jobs_are_answered():

@@ -32,7 +32,7 @@ from rich.progress import Progress
 
 from services.allocator.models.growth import Rules
 from services.allocator.policies.flowcon import LIVE
-from tests.bench.flowcon_cluster import EQUAL, STATIC, completions
+from tests.bench.flowcon_cluster import STATIC, completions, equal
 from tests.bench.flowcon_jobs import LATE, SEED_SCHEDULE, Schedule, drawn, falling
 from tests.bench.machine import Arm, Outcome, run
 from tests.bench.report import finish, say
@@ -174,7 +174,7 @@ def policies(done: Done) -> Figures:
 
 
 def _under_allocator(schedule: Schedule, policy: Rules | str, seed: int) -> Pair:
-    return completions(schedule, policy, seed), completions(schedule, EQUAL, seed)
+    return completions(schedule, policy, seed), completions(schedule, equal, seed)
 
 
 # ---------------------------------------------------------------- all of it

@@ -6,13 +6,13 @@ a job leaves idle nobody else can use, and between two passes a new job is given
 Speeds vary by 2 % (normal, of the logarithm) from one report to the next; losses have no noise of their own. A job
 stands still for a second before its first step, and never again.
 
-Yardstick (`equal`): the same policy with alpha infinite, so that every job is completing and all get equal shares.
+Yardstick (`equal`): the same policy to which every job is always new, so that none has a limit and all get equal shares.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,8 +20,10 @@ from msgspec.structs import replace
 
 from services.allocator import rules
 from services.allocator.models.growth import Rules
+from services.allocator.placing.placement import Node
 from services.allocator.policies import POLICIES
-from services.allocator.policies.flowcon import LIVE, flowcon
+from services.allocator.policies.contract import JobSeen, Policy, Want
+from services.allocator.policies.flowcon import flowcon
 from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.run import simulate
 from services.allocator.simulator.scenario import Cluster, Machine, Scenario, Work
@@ -33,13 +35,20 @@ from tests.bench.machine import CORES, Image
 BATCH, POINTS, NOISE = 100, 200, 0.02
 RATE = 100.0
 """Samples a core-second."""
-EQUAL = replace(LIVE, alpha=math.inf)
 STATIC = "static"
 ONE, NONE = Span(start=1, min=1, max=1), Span(start=0, min=0, max=0)
 
 
-def completions(schedule: Schedule, policy: Rules | str, seed: int) -> tuple[dict[str, float], float]:
-    """Completion time (end - submission) of each job, and the makespan, s; of a registered policy, or by such rules."""
+def equal(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    return flowcon(cluster, [replace(job, since_s=now) for job in jobs], now)
+
+
+Chosen = Rules | str | Policy
+"""FlowCon by such rules, a registered policy, or one of the benchmark's own."""
+
+
+def completions(schedule: Schedule, policy: Chosen, seed: int) -> tuple[dict[str, float], float]:
+    """Completion time (end - submission) of each job, and the makespan, s."""
     with named(policy) as name:
         done = simulate(scenario(schedule), rules.Rules(policy=name), seed, lambda: 0.0)
     ends = {record.work.job: record.finished_s or math.inf for record in done.records}
@@ -47,12 +56,12 @@ def completions(schedule: Schedule, policy: Rules | str, seed: int) -> tuple[dic
 
 
 @contextmanager
-def named(policy: Rules | str) -> Iterator[str]:
-    """FlowCon by these rules has a name of its own for a while."""
+def named(policy: Chosen) -> Iterator[str]:
+    """What is not registered has a name of its own for a while."""
     if isinstance(policy, str):
         yield policy
         return
-    POLICIES["flowcon-bench"] = partial(flowcon, rules=policy)
+    POLICIES["flowcon-bench"] = partial(flowcon, rules=policy) if isinstance(policy, Rules) else policy
     try:
         yield "flowcon-bench"
     finally:

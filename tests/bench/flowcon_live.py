@@ -34,7 +34,15 @@ import msgspec
 from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
-from shared.messages import AllocationDecided, JobFinished, ProgressReported, TaskStarted, TaskUpdated, TrainingResumed
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    JobFinished,
+    ProgressReported,
+    TaskStarted,
+    TaskUpdated,
+    TrainingResumed,
+)
 from tests.bench import alone
 from tests.bench.report import NoLimits, finish, median, say
 
@@ -43,7 +51,7 @@ STARTS_S = (0.0, 40.0, 80.0)
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 16}\n"
 PROGRAMS = Path(__file__).with_name("programs")
 PATIENCE_S = 600.0
-JOBS = {"vae": 235, "cancer": 400, "late": 66}
+JOBS = {"vae": 257, "cancer": 473, "late": 96}
 """And how many epochs, in the order in which they start."""
 BATCH = {"start": 256, "min": 256, "max": 256}
 ONE = {"start": 1, "min": 1, "max": 1}
@@ -101,6 +109,7 @@ async def once(arm: str) -> Outcome:
 
 async def _play(watched: Trial, arm: str) -> dict[str, float]:
     """When each job was submitted."""
+    await watched.until(lambda: watched.of(CapacityChanged), PATIENCE_S, "the node")
     began, submitted = time.time(), {}
     for job, start_s in zip(JOBS, STARTS_S, strict=True):
         await asyncio.sleep(max(0.0, began + start_s * SCALE - time.time()))

@@ -10,7 +10,8 @@ job's start) and at the two before it. A limit in Docker is soft, because limits
 a pod requests is reserved for it, so limits become weights, and the nodes' cores are filled in proportion to them. Who
 may use what another leaves idle is the request's to say (`cpu_limits: soft`). Watching jobs keep what they have. All
 jobs share one pool of cores. A container is a whole job: what it has is spread over its chief, ps and workers in the
-ratio that was asked for, each on top of a floor of 0.05 core, below which remote calls starve; no count changes.
+ratio that was asked for, on top of a floor: 0.05 core for each task, below which a quota makes remote calls starve, or
+for the whole job where limits are soft, and so only weights. No count changes.
 A new container has no limit, which is a limit of all cores: so whoever waits starts with the share that this weight
 gives it, or with what was asked for it, if that is less; room is made for it first. It keeps the weight until it has
 told of two whole intervals, before which nobody can say how fast it learns (the authors' code takes that for a low
@@ -52,7 +53,7 @@ def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     cores = math.fsum(node.allocatable.cpu for node in cluster) or 1.0
     rules = replace(rules, interval_s=interval_s(running, rules.interval_s))
     passes = passed(running, now, rules.interval_s)
-    stood = [_container(j, passes, cores, rules) for j in running]
+    stood = _stood(running, passes, cores, rules)
     # 2. Who changes: not the watched, nor anybody where nobody grew and nothing is released; all, if somebody is new.
     judged = pass_([*stood, *(Container(name=j.key, limit=cores) for j in waiting)], cores, rules)[: len(stood)]
     stirred = all(c.completing for c in stood) or any(c.growth > 0 for c in stood)
@@ -92,6 +93,16 @@ def _divide(shares: Shares) -> tuple[Sizes, Sizes]:
     return firsts, _worth(movers, {key: _sizes(job, level[key], shares.floor) for key, job in movers.items()})
 
 
+def floors(job: JobSeen, floor: float) -> dict[Role, float]:
+    """Cores below which no task of a role falls; a role that costs nothing has none."""
+    asked = {role: _asked(job, role) for role in ROLES}
+    hard, total = job.request.cpu_limits == "hard", _total(job)
+    return {
+        role: 0.0 if cpu <= 0 else floor if hard else max(STEP_CPU, _stepped(floor * cpu / total))
+        for role, cpu in asked.items()
+    }
+
+
 def _same(shares: Shares) -> Hashable:
     """Of those that run nothing counts but their tasks, and what was asked for these: not what they report."""
     there, waiting = tuple(map(id, shares.cluster)), tuple(map(id, shares.waiting))
@@ -126,14 +137,24 @@ def passed(running: Sequence[JobSeen], now: float, interval_s: float) -> list[fl
 # ---------------------------------------------------------------- who learns how fast
 
 
-def _container(job: JobSeen, passes: Sequence[float], cores: float, rules: Rules) -> Container:
-    """The job as it stood before this pass, and its growth now; a new one has no limit."""
+def _stood(running: Sequence[JobSeen], passes: Sequence[float], cores: float, rules: Rules) -> list[Container]:
+    """The jobs as they stood before this pass, and their growth now."""
     *_, sight_s = passes
-    if _is_new(job, passes, rules):
-        return Container(name=job.key, limit=cores)
-    grew = _grew(job, _heard(job, passes, rules), sight_s, cores, rules)
+    grew = [_grew(job, _heard(job, passes, rules), sight_s, cores, rules) for job in running]
+    before = math.fsum(now_and_before[1] for now_and_before in grew if len(now_and_before) > 1)
+    return [_container(job.key, each, before, cores, rules) for job, each in zip(running, grew, strict=True)]
+
+
+def _container(name: str, grew: Sequence[float], before: float, cores: float, rules: Rules) -> Container:
+    """`grew`: at this pass, the one before, and so on; `before`: of all jobs at the one before.
+
+    Its limit is the one that the pass before gave it. A new one has none, nor has anybody if nobody grew then.
+    """
+    if not grew:
+        return Container(name=name, limit=cores)
     lows = next((i for i, g in enumerate(grew[1:]) if g >= rules.alpha), len(grew) - 1)
-    return Container(name=job.key, limit=_held(job), growth=grew[0], watching=lows == 1, completing=lows >= 2)
+    limit = max(rules.floor_cpu, grew[1] / before * cores) if len(grew) > 1 and before > 0 else cores
+    return Container(name=name, limit=limit, growth=grew[0], watching=lows == 1, completing=lows >= 2)
 
 
 def _heard(job: JobSeen, passes: Sequence[float], rules: Rules) -> list[float]:
@@ -236,8 +257,10 @@ def _pots(
 ) -> dict[str, float]:
     """Cores on each node that the movers share, above everybody's floor."""
     pots = {node.name: node.free.cpu + node.returning.cpu if node.open else 0.0 for node in cluster}
-    for task in (task for job in movers for task in _computing(job)):
-        pots[task.node] += task.resources.cpu - floor
+    for job in movers:
+        least = floors(job, floor)
+        for task in job.tasks:
+            pots[task.node] += task.resources.cpu - least[task.role]
     room = Room(replace(n, free=replace(n.free, cpu=max(0.0, pots[n.name]))) for n in cluster)
     for job in waiting:
         place_most(room, job.key, (), job.start, job.least, firsts[job.key], serial=0)
@@ -246,8 +269,10 @@ def _pots(
 
 def _sizes(job: JobSeen, cores: float, floor: float) -> RoleResources:
     """The job's cores divided over its tasks as requested, on top of each one's floor."""
-    total, asked = _total(job), {role: _asked(job, role) for role in ROLES}
-    return _with_cores(job, {role: _stepped(floor + cores * a / total) if a > 0 else 0.0 for role, a in asked.items()})
+    total = _total(job)
+    return _with_cores(
+        job, {role: _stepped(f + cores * _asked(job, role) / total) for role, f in floors(job, floor).items()}
+    )
 
 
 def _with_cores(job: JobSeen, cores: Mapping[Role, float]) -> RoleResources:

@@ -14,7 +14,7 @@ from services.allocator.job import Learned, Reading
 from services.allocator.models.growth import Rules
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
-from services.allocator.policies.flowcon import boundary, flowcon, interval_s
+from services.allocator.policies.flowcon import boundary, floors, flowcon, interval_s
 from shared.messages import AllocationDecided, Resources, RoleResources, TaskPlan
 from tests.allocator.builders import AT_ONCE, EVEN, Story, accepted, own, progress, request, resumed
 from tests.allocator.builders import node as told_node
@@ -97,6 +97,13 @@ def test_a_jobs_cores_are_spread_over_its_tasks_as_was_asked_for_on_top_of_a_flo
     assert sizes and sizes.ps.cpu == TWELVE.floor_cpu
 
 
+def test_where_limits_are_soft_the_floor_is_the_whole_jobs():
+    one = RoleResources(chief=Resources(cpu=0.2), ps=Resources(cpu=0.2), worker=Resources(cpu=0.6))
+    assert floors(job("a", sizes=one), 0.05) == {"chief": 0.05, "ps": 0.05, "worker": 0.05}
+    soft = job("a", sizes=one, request=request("a", cpu_limits="soft"))
+    assert floors(soft, 0.05) == {"chief": 0.01, "ps": 0.01, "worker": 0.03}
+
+
 def test_a_chief_that_costs_nothing_goes_on_costing_nothing():
     free = [job(name, *losses, sizes=replace(EVEN, chief=Resources())) for name, losses in (("a", FAST), ("b", FLAT))]
     assert [want.sizes.chief.cpu for want in flowcon([node()], free, 48.0, TWELVE) if want.sizes] == [0.0, 0.0]
@@ -109,19 +116,20 @@ def test_between_two_boundaries_the_answer_does_not_change():
     assert answers[0] != flowcon([node()], jobs, 60.1, TWELVE)
 
 
+def taken(seen: JobSeen, wants: dict[str, Want]) -> JobSeen:
+    """The job, once it has what was wanted for it."""
+    sizes = wants[seen.request.job].sizes
+    assert sizes
+    return replace(
+        seen, tasks=tuple(replace(task, resources=getattr(sizes, task.role)) for task in seen.tasks)
+    )
+
+
 def test_when_its_advice_was_taken_it_has_nothing_more_to_say():
     jobs = [job("fast", *FAST), job("flat", *FLAT)]
     first = by_job(flowcon([node()], jobs, 48.0, TWELVE))
-    taken = []
-    for seen in jobs:
-        sizes = first[seen.request.job].sizes
-        assert sizes
-        had = {"chief": sizes.chief, "ps": sizes.ps, "worker": sizes.worker}
-        moved = tuple(
-            TaskPlan(role=t.role, index=0, serial=t.serial, node=t.node, resources=had[t.role]) for t in seen.tasks
-        )
-        taken.append(job(seen.request.job, *[r.loss for r in seen.recent], tasks=moved))
-    assert [want.sizes for want in flowcon([node()], taken, 50.0, TWELVE)] == [None, None]
+    after = [taken(seen, first) for seen in jobs]
+    assert [want.sizes for want in flowcon([node()], after, 50.0, TWELVE)] == [None, None]
 
 
 def test_what_pods_are_still_to_give_up_counts_as_there():
@@ -137,13 +145,13 @@ def test_a_new_job_is_watched_first_and_keeps_what_it_has():
 
 def test_a_new_job_has_no_limit_until_it_has_told_of_two_intervals():
     def cores_at(now: float) -> dict[str, float]:
-        jobs = [job("fast", *FAST), job("flat", *FLAT), job("new", *[5.0] * 36, since_s=12.0)]
-        return _whole(by_job(flowcon([node()], jobs, now, TWELVE)))
+        old = [job("fast", *falling(72, 1.0)), job("flat", *[5.0] * 72)]
+        return _whole(by_job(flowcon([node()], [*old, job("new", *[5.0] * 48, since_s=24.0)], now, TWELVE)))
 
-    early = cores_at(24.0)
+    early = cores_at(36.0)
     assert early["new"] == pytest.approx(early["fast"], abs=0.1) and early["new"] > early["flat"]
-    assert "new" not in cores_at(36.0)  # watched: its loss was flat for once
-    assert cores_at(48.0)["new"] < early["new"]
+    assert "new" not in cores_at(48.0)  # watched: its loss was flat for once
+    assert cores_at(60.0)["new"] < early["new"]
 
 
 def test_when_all_are_flat_everybody_gets_an_equal_share():
@@ -169,6 +177,19 @@ def test_beside_flat_jobs_alone_who_waits_starts_with_more_than_they_have():
     flat = [job(f"flat{i}", *FLAT[:-1], 5.0 - 0.01, tasks=tasks("n1", cpu=2.0)) for i in range(2)]
     cores = _whole(by_job(flowcon([node()], [*flat, NEXT], 48.0, TWELVE)))
     assert cores["next"] > 1.5 * cores["flat0"]
+
+
+def test_those_who_made_room_for_a_new_job_are_not_asked_for_more():
+    fading = [100.0 - i for i in range(24)] + [76.0] * 24
+    steep = [200.0 - 4 * i for i in range(48)]
+    jobs = [job(n, *told, recent=readings(*told, cpu=4.0)) for n, told in (("steep", steep), ("fading", fading))]
+    first = by_job(flowcon([node()], [*jobs, NEXT], 48.0, TWELVE))
+    made = [taken(each, first) for each in jobs]
+    room = node(free=12.0 - sum(_cpu(None, task) for each in made for task in each.tasks))
+    again = by_job(flowcon([room], [*made, NEXT], 50.0, TWELVE))
+    assert again["fading"].reason.startswith("watched")
+    assert again["steep"].sizes is None and again["fading"].sizes is None
+    assert _whole(again)["next"] == pytest.approx(_whole(first)["next"], abs=0.05)
 
 
 def test_who_comes_at_once_with_others_gets_as_much_as_they():
@@ -273,6 +294,18 @@ def test_live_cores_move_by_revisions_of_one_generation_and_a_new_job_gets_in():
     story.hear(accepted(request("next", policy="flowcon", resources=WIDE), uid=3), after_s=0.0)
     new = [decided for decided in settle(story) if decided.job == "next"]
     assert new and sum(task.resources.cpu for task in new[-1].tasks) > cores["flat"]
+
+
+def test_live_once_all_are_flat_nothing_moves_any_more():
+    story = Story(replace(AT_ONCE, policy="flowcon")).hear(told_node(cpu=LIVE_CORES))
+    comes(story, 1, "one")
+    comes(story, 2, "other")
+    moved = []
+    for second in range(1, 100):
+        for uid, name in ((1, "one"), (2, "other")):
+            report(story, uid, name, second, 5.0 + uid)
+        moved += [second for _ in settle(story)]
+    assert max(moved, default=0) < 50
 
 
 def test_an_empty_cluster_and_no_jobs_are_answered():

@@ -24,7 +24,7 @@ def model():
 
 
 def optimizer():
-    return keras.optimizers.Adam(2e-4)
+    return keras.optimizers.Adam(6e-5)
 
 
 def loss(labels, outputs):

@@ -12,10 +12,10 @@ may use what another leaves idle is the request's to say (`cpu_limits: soft`). W
 jobs share one pool of cores. A container is a whole job: what it has is spread over its chief, ps and workers in the
 ratio that was asked for, on top of a floor: 0.05 core for each task, below which a quota makes remote calls starve, or
 for the whole job where limits are soft, and so only weights. No count changes.
-A new container has no limit, which is a limit of all cores: so whoever waits starts with the share that this weight
-gives it, or with what was asked for it, if that is less; room is made for it first. It keeps the weight until it has
-told of two whole intervals, before which nobody can say how fast it learns (the authors' code takes that for a low
-reading). Changes that are all small are left out. The back-off has no place here: the allocator is woken by facts, and
+Before a job has told of two whole intervals nobody can say how fast it learns. The authors' code takes that for a low
+reading, after a start without a limit; here a new job is taken to learn as fast as can be, its whole loss in one
+interval by the whole machine: G = 1 / interval. So whoever waits starts with the share that this gives it, or with what
+was asked for it, if that is less; room is made for it first. Changes that are all small are left out. The back-off has no place here: the allocator is woken by facts, and
 between two boundaries the answer does not change.
 """
 
@@ -55,15 +55,18 @@ def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     passes = passed(running, now, rules.interval_s)
     stood = _stood(running, passes, cores, rules)
     # 2. Who changes: not the watched, nor anybody where nobody grew and nothing is released; all, if somebody is new.
-    judged = pass_([*stood, *(Container(name=j.key, limit=cores) for j in waiting)], cores, rules)[: len(stood)]
+    coming = [_container(j.key, (), 0.0, cores, rules) for j in waiting]
+    passed_all = pass_([*stood, *coming], cores, rules)
+    judged, firsts_limits = passed_all[: len(stood)], passed_all[len(stood) :]
     stirred = all(c.completing for c in stood) or any(c.growth > 0 for c in stood)
     anew = waiting or any(_is_new(j, passes, rules) for j in running)
     free = [(j, c.limit) for j, c in zip(running, judged, strict=True) if anew or (stirred and not c.watching)]
     # 3. The cores that they share, less what the waiting need, filled in proportion to the limits.
-    share = _share(cluster, waiting, free, cores) if waiting else 0.0
+    share = _share(cluster, free, [c.limit for c in firsts_limits])
     (firsts, sizes), *_ = _divided([Shares(cluster, waiting, share, free, rules.floor_cpu)])
-    return [replace(at_start(j, "no limit of its own at first"), sizes=firsts[j.key]) for j in waiting] + [
-        _want(j, c, sizes.get(j.key), cores) for j, c in zip(running, judged, strict=True)
+    return [replace(at_start(j, "new: may learn fast"), sizes=firsts[j.key]) for j in waiting] + [
+        _want(j, c, sizes.get(j.key), cores, _is_new(j, passes, rules))
+        for j, c in zip(running, judged, strict=True)
     ]
 
 
@@ -141,20 +144,25 @@ def _stood(running: Sequence[JobSeen], passes: Sequence[float], cores: float, ru
     """The jobs as they stood before this pass, and their growth now."""
     *_, sight_s = passes
     grew = [_grew(job, _heard(job, passes, rules), sight_s, cores, rules) for job in running]
-    before = math.fsum(now_and_before[1] for now_and_before in grew if len(now_and_before) > 1)
+    before = math.fsum(_before(each, rules) for each in grew)
     return [_container(job.key, each, before, cores, rules) for job, each in zip(running, grew, strict=True)]
 
 
 def _container(name: str, grew: Sequence[float], before: float, cores: float, rules: Rules) -> Container:
     """`grew`: at this pass, the one before, and so on; `before`: of all jobs at the one before.
 
-    Its limit is the one that the pass before gave it. A new one has none, nor has anybody if nobody grew then.
+    Its limit is the one that the pass before gave it; all cores if nobody grew then.
     """
     if not grew:
-        return Container(name=name, limit=cores)
+        return Container(name=name, limit=cores, growth=1 / rules.interval_s)
     lows = next((i for i, g in enumerate(grew[1:]) if g >= rules.alpha), len(grew) - 1)
-    limit = max(rules.floor_cpu, grew[1] / before * cores) if len(grew) > 1 and before > 0 else cores
+    limit = max(rules.floor_cpu, _before(grew, rules) / before * cores) if before > 0 else cores
     return Container(name=name, limit=limit, growth=grew[0], watching=lows == 1, completing=lows >= 2)
+
+
+def _before(grew: Sequence[float], rules: Rules) -> float:
+    """Growth at the pass before this one; it was new then, if none was measured."""
+    return grew[1] if len(grew) > 1 else 1 / rules.interval_s
 
 
 def _heard(job: JobSeen, passes: Sequence[float], rules: Rules) -> list[float]:
@@ -228,13 +236,11 @@ def _known(job: JobSeen, there: Set[str]) -> bool:
     return _total(job) > 0 and _demand(job).keys() <= there
 
 
-def _share(
-    cluster: Sequence[Node], waiting: Sequence[JobSeen], free: Sequence[tuple[JobSeen, float]], cores: float
-) -> float:
-    """Cores of each that waits, if its limit is all `cores`, like that of others who have none."""
+def _share(cluster: Sequence[Node], free: Sequence[tuple[JobSeen, float]], firsts: Sequence[float]) -> float:
+    """Cores of each that waits, by its limit among all; these are alike."""
     there = math.fsum(node.free.cpu + node.returning.cpu for node in cluster if node.open)
     there += math.fsum(_held(job) for job, _ in free)
-    return there * cores / (len(waiting) * cores + math.fsum(limit for _, limit in free))
+    return there * firsts[0] / (math.fsum(firsts) + math.fsum(limit for _, limit in free)) if firsts else 0.0
 
 
 def _first(job: JobSeen, share: float, floor: float) -> RoleResources:
@@ -293,8 +299,8 @@ def _stepped(cpu: float) -> float:
     return round(math.floor(cpu / STEP_CPU + 1e-6) * STEP_CPU, 6)
 
 
-def _want(job: JobSeen, judged: Container, sizes: RoleResources | None, cores: float) -> Want:
+def _want(job: JobSeen, judged: Container, sizes: RoleResources | None, cores: float, new: bool) -> Want:
     size = job.size or job.start
-    list_ = "watched" if judged.watching else "completing" if judged.completing else "growing"
+    list_ = "new" if new else "watched" if judged.watching else "completing" if judged.completing else "growing"
     reason = f"{list_}: growth {judged.growth:.4f}/s, limit {judged.limit / cores:.0%} of the cores"
     return Want(job=job.key, ps=size.ps, workers=size.workers, batch=job.batch, reason=reason, sizes=sizes)

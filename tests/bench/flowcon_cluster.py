@@ -6,7 +6,7 @@ a job leaves idle nobody else can use, and between two passes a new job is given
 Speeds vary by 2 % (normal, of the logarithm) from one report to the next; losses have no noise of their own. A job
 stands still for a second before its first step, and never again.
 
-Yardstick (`equal`): the same policy to which every job is always new, so that none has a limit and all get equal shares.
+Yardstick (`equal`): the same policy, to which every job is always new, so that all get equal shares.
 """
 
 from __future__ import annotations

@@ -201,7 +201,9 @@ def result(arms: dict[str, Outcome]) -> dict[str, Any]:
 
 
 def _plain(outcome: Outcome) -> dict[str, Any]:
-    jobs = {name: {k: round(v, 3) for k, v in msgspec.structs.asdict(run).items()} for name, run in outcome.jobs.items()}
+    jobs = {
+        name: {k: round(v, 3) for k, v in msgspec.structs.asdict(run).items()} for name, run in outcome.jobs.items()
+    }
     return {"makespan_s": round(outcome.makespan_s, 1), "jobs": jobs}
 
 

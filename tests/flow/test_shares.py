@@ -55,7 +55,7 @@ async def test_cores_go_to_the_job_that_learns_and_nothing_restarts(tmp_path: Pa
 
         await watched.until(moved, PATIENCE_S, "more cores for the one that learns")
         [decided] = [m for m in watched.of(AllocationDecided) if m.job == "late"][-1:]
-        found = [m for m in decided.tasks if m.role == "worker"][0].resources
+        found = next(m for m in decided.tasks if m.role == "worker").resources
         await watched.until(
             lambda: any(m.resources == found for m in watched.of(TaskUpdated)), PATIENCE_S, "the worker's new cores"
         )

@@ -10,13 +10,12 @@ job's start) and at the two before it. A limit in Docker is soft, because limits
 a pod requests is reserved for it, so limits become weights, and the nodes' cores are filled in proportion to them. Who
 may use what another leaves idle is the request's to say (`cpu_limits: soft`). Watching jobs keep what they have. All
 jobs share one pool of cores. A container is a whole job: what it has is spread over its chief, ps and workers in the
-ratio that was asked for, on top of a floor: 0.05 core for each task, below which a quota makes remote calls starve, or
-for the whole job where limits are soft, and so only weights. No count changes.
+ratio that was asked for, each on top of a floor of 0.05 core, below which remote calls starve; no count changes.
 Before a job has told of two whole intervals nobody can say how fast it learns. The authors' code takes that for a low
 reading, after a start without a limit; here a new job is taken to learn as fast as can be, its whole loss in one
 interval by the whole machine: G = 1 / interval. So whoever waits starts with the share that this gives it, or with what
-was asked for it, if that is less; room is made for it first. Changes that are all small are left out. The back-off has no place here: the allocator is woken by facts, and
-between two boundaries the answer does not change.
+was asked for it, if that is less; room is made for it first. Changes that are all small are left out. The back-off has
+no place here: the allocator is woken by facts, and between two boundaries the answer does not change.
 """
 
 from __future__ import annotations
@@ -55,18 +54,17 @@ def flowcon(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules:
     passes = passed(running, now, rules.interval_s)
     stood = _stood(running, passes, cores, rules)
     # 2. Who changes: not the watched, nor anybody where nobody grew and nothing is released; all, if somebody is new.
-    coming = [_container(j.key, (), 0.0, cores, rules) for j in waiting]
-    passed_all = pass_([*stood, *coming], cores, rules)
-    judged, firsts_limits = passed_all[: len(stood)], passed_all[len(stood) :]
+    coming = tuple(_container(j.key, (), 0.0, cores, rules) for j in waiting)
+    everybody = pass_([*stood, *coming], cores, rules)
+    judged, coming = everybody[: len(stood)], everybody[len(stood) :]
     stirred = all(c.completing for c in stood) or any(c.growth > 0 for c in stood)
     anew = waiting or any(_is_new(j, passes, rules) for j in running)
     free = [(j, c.limit) for j, c in zip(running, judged, strict=True) if anew or (stirred and not c.watching)]
     # 3. The cores that they share, less what the waiting need, filled in proportion to the limits.
-    share = _share(cluster, free, [c.limit for c in firsts_limits])
+    share = _share(cluster, free, [c.limit for c in coming])
     (firsts, sizes), *_ = _divided([Shares(cluster, waiting, share, free, rules.floor_cpu)])
     return [replace(at_start(j, "new: may learn fast"), sizes=firsts[j.key]) for j in waiting] + [
-        _want(j, c, sizes.get(j.key), cores, _is_new(j, passes, rules))
-        for j, c in zip(running, judged, strict=True)
+        _want(j, c, sizes.get(j.key), cores, _is_new(j, passes, rules)) for j, c in zip(running, judged, strict=True)
     ]
 
 
@@ -98,12 +96,7 @@ def _divide(shares: Shares) -> tuple[Sizes, Sizes]:
 
 def floors(job: JobSeen, floor: float) -> dict[Role, float]:
     """Cores below which no task of a role falls; a role that costs nothing has none."""
-    asked = {role: _asked(job, role) for role in ROLES}
-    hard, total = job.request.cpu_limits == "hard", _total(job)
-    return {
-        role: 0.0 if cpu <= 0 else floor if hard else max(STEP_CPU, _stepped(floor * cpu / total))
-        for role, cpu in asked.items()
-    }
+    return {role: floor if _asked(job, role) > 0 else 0.0 for role in ROLES}
 
 
 def _same(shares: Shares) -> Hashable:

@@ -14,7 +14,7 @@ from services.allocator.job import Learned, Reading
 from services.allocator.models.growth import Rules
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
-from services.allocator.policies.flowcon import boundary, floors, flowcon, interval_s
+from services.allocator.policies.flowcon import boundary, flowcon, interval_s
 from shared.messages import AllocationDecided, Resources, RoleResources, TaskPlan
 from tests.allocator.builders import AT_ONCE, EVEN, Story, accepted, own, progress, request, resumed
 from tests.allocator.builders import node as told_node
@@ -97,13 +97,6 @@ def test_a_jobs_cores_are_spread_over_its_tasks_as_was_asked_for_on_top_of_a_flo
     assert sizes and sizes.ps.cpu == TWELVE.floor_cpu
 
 
-def test_where_limits_are_soft_the_floor_is_the_whole_jobs():
-    one = RoleResources(chief=Resources(cpu=0.2), ps=Resources(cpu=0.2), worker=Resources(cpu=0.6))
-    assert floors(job("a", sizes=one), 0.05) == {"chief": 0.05, "ps": 0.05, "worker": 0.05}
-    soft = job("a", sizes=one, request=request("a", cpu_limits="soft"))
-    assert floors(soft, 0.05) == {"chief": 0.01, "ps": 0.01, "worker": 0.03}
-
-
 def test_a_chief_that_costs_nothing_goes_on_costing_nothing():
     free = [job(name, *losses, sizes=replace(EVEN, chief=Resources())) for name, losses in (("a", FAST), ("b", FLAT))]
     assert [want.sizes.chief.cpu for want in flowcon([node()], free, 48.0, TWELVE) if want.sizes] == [0.0, 0.0]
@@ -120,9 +113,7 @@ def taken(seen: JobSeen, wants: dict[str, Want]) -> JobSeen:
     """The job, once it has what was wanted for it."""
     sizes = wants[seen.request.job].sizes
     assert sizes
-    return replace(
-        seen, tasks=tuple(replace(task, resources=getattr(sizes, task.role)) for task in seen.tasks)
-    )
+    return replace(seen, tasks=tuple(replace(task, resources=getattr(sizes, task.role)) for task in seen.tasks))
 
 
 def test_when_its_advice_was_taken_it_has_nothing_more_to_say():
@@ -163,7 +154,7 @@ def test_who_waits_starts_as_if_it_learnt_all_in_one_interval_and_the_others_mak
     fast = job("fast", *FAST, recent=readings(*FAST, cpu=6.0))
     cores = _whole(wants := by_job(flowcon([node()], [fast, job("flat", *FLAT), NEXT], 48.0, TWELVE)))
     assert wants["next"].size == Size(1, 1)
-    # Growth of 2 / 100 a second with half of the cores is 0.04; of who is new 1 / 12; flat and completing: 1 / (beta n).
+    # 2 / 100 a second with half of the cores is a growth of 0.04; of who is new 1 / 12; flat has 1 / (beta n).
     total = 0.04 + 1 / 12
     assert cores["next"] == pytest.approx(12 * (1 / 12 / total) / (1 + 1 / 4), abs=0.05)
     assert cores["fast"] / cores["next"] == pytest.approx(0.04 * 12, rel=0.1) and sum(cores.values()) <= 12.0

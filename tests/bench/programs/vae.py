@@ -1,4 +1,4 @@
-"""A variational auto-encoder of the digits that scikit-learn ships: converges slowly, as the first of FlowCon's jobs."""
+"""A variational auto-encoder of the digits that scikit-learn ships: converges slowly, as FlowCon's first job."""
 
 import keras
 import tensorflow as tf

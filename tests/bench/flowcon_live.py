@@ -51,7 +51,7 @@ STARTS_S = (0.0, 40.0, 80.0)
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 16}\n"
 PROGRAMS = Path(__file__).with_name("programs")
 PATIENCE_S = 600.0
-JOBS = {"vae": 257, "cancer": 473, "late": 96}
+JOBS = {"vae": 235, "cancer": 473, "late": 96}
 """And how many epochs, in the order in which they start."""
 BATCH = {"start": 256, "min": 256, "max": 256}
 ONE = {"start": 1, "min": 1, "max": 1}

@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 
 
 class Stairs:
-    """Staircases side by side. `slopes`, `costs`, `speeds`: [jobs, steps], past a staircase's end nothing; `takes`:
+    """Staircases side by side. `costs`, `speeds`: [jobs, steps], past a staircase's end nothing; `takes`:
     [jobs, steps, (cores, GiB, devices)] of each step more than the one before; with the same three again for each
     purse, a room that only some jobs may take from (`purses`: each job's, -1: none).
     """
@@ -38,7 +38,11 @@ class Stairs:
         more = np.diff(rows, axis=1)
         self.there, self.costs, self.speeds = there, rows[:, 1:, 0], rows[:, 1:, 1]
         self.takes = _from_purses(more[:, :, 2:], purses)
-        self.slopes = np.where(there, more[:, :, 1] / np.maximum(more[:, :, 0], 1e-12), 0.0)
+
+    def slopes(self, speeds: Array) -> Array:
+        """What each step gains for its cost, over the step before it: [jobs, steps], as `speeds`."""
+        gained, paid = (np.diff(each, axis=1, prepend=0.0) for each in (speeds, self.costs))
+        return np.where(self.there, gained / np.maximum(paid, 1e-12), 0.0)
 
 
 def _from_purses(takes: Array, purses: Sequence[int]) -> Array:

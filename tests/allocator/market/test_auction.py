@@ -23,9 +23,13 @@ def room(cpu: float) -> np.ndarray:
     return np.array([cpu, 0.0, 0.0])
 
 
+def slopes(stairs: Stairs) -> np.ndarray:
+    return stairs.slopes(stairs.speeds)
+
+
 def sold(jobs: list[list[Config]], worth: list[float], cpu: float, first: tuple[int, ...] = ()) -> list[int]:
     side_by_side = Stairs(jobs)
-    return granted(side_by_side, side_by_side.slopes * np.array(worth)[:, None], room(cpu), first).tolist()
+    return granted(side_by_side, slopes(side_by_side) * np.array(worth)[:, None], room(cpu), first).tolist()
 
 
 @given(st.lists(POINTS, min_size=1, max_size=3), st.lists(st.integers(1, 9), min_size=3, max_size=3))
@@ -66,7 +70,7 @@ def test_a_step_that_has_to_leave_something_leaves_it_and_others_may_take_it():
     side_by_side = Stairs([stairs((1, 10), (3, 20)), stairs((1, 1))])
     spare = np.zeros_like(side_by_side.takes)
     spare[0, 1, 0] = 1.0
-    got = [granted(side_by_side, side_by_side.slopes, room(cpu), (), spare).tolist() for cpu in (3.0, 4.0, 5.0)]
+    got = [granted(side_by_side, slopes(side_by_side), room(cpu), (), spare).tolist() for cpu in (3.0, 4.0, 5.0)]
     assert got == [[0, 0], [1, 0], [1, 0]]
 
 
@@ -74,7 +78,10 @@ def test_no_resource_is_given_twice():
     wide = [Config(0, 1, 1, 1.0, 8.0, 1.0, 0.5, 10.0)]
     side_by_side = Stairs([wide, wide])
     for there in ([9.0, 9.0, 9.0], [9.0, 99.0, 1.0], [1.0, 99.0, 9.0]):
-        assert sorted(granted(side_by_side, side_by_side.slopes, np.array(there)).tolist()) == [NONE, 0]
+        assert sorted(granted(side_by_side, slopes(side_by_side), np.array(there)).tolist()) == [
+            NONE,
+            0,
+        ]
 
 
 def test_whose_purse_is_empty_takes_nothing_from_the_room_that_all_share():
@@ -82,4 +89,4 @@ def test_whose_purse_is_empty_takes_nothing_from_the_room_that_all_share():
     jobs = [stairs((1, 100), (3, 200)), stairs((1, 90)), stairs((1, 1))]
     side_by_side = Stairs(jobs, (0, 0, -1))
     rooms = np.concatenate([room(9.0), np.array([2.0, np.inf, np.inf])])
-    assert granted(side_by_side, side_by_side.slopes, rooms).tolist() == [0, 0, 0]
+    assert granted(side_by_side, slopes(side_by_side), rooms).tolist() == [0, 0, 0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from services.allocator.market.auction import Stairs
+from services.allocator.market.auction import Ints, Stairs
 from services.allocator.market.patience import Stays, everybody, to_come_s, urgent
 from services.allocator.market.pricing import prices
 from services.allocator.market.stand import Stand, ended
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the policies import this module
 PAUSED_TO_GROW = 2.0
 """A job has just paused while that was more than so many times what it would gain since by its largest size."""
 PAUSES = 2.0
-"""Where a job's steps go to another, so many jobs pause."""
+"""Where a job's steps go to another, so many jobs pause; and so often does who grows, and shrinks again."""
 NEARLY, TRIFLE = 0.9, 0.1
 """Everybody waits in the end for who takes at least so much of the time that all work together takes, while others have
 at least so much of its own."""
@@ -35,9 +35,11 @@ class Queue:
         self.members, mine = np.array(members), [stands[n] for n in members]
         known = [s.left_s for s in mine if s.left_s is not None]
         middle = median(known) if known else 1.0
-        left = np.array([middle if s.left_s is None else s.left_s for s in mine])
-        done = np.array([s.job.progress.samples / s.best if s.job.progress else 0.0 for s in mine])
         waits = np.array([s.job.size is None for s in mine])
+        start = np.array([s.start_s for s in mine])
+        left = np.array([middle if s.left_s is None else s.left_s for s in mine]) + np.where(waits, start, 0.0)
+        done = np.array([s.job.progress.samples / s.best if s.job.progress else 0.0 for s in mine])
+        done += np.where(waits, 0.0, start)
         alone = np.array([s.alone_s for s in mine])
         self.stays = Stays(np.array([s.job.submitted_s for s in mine]), left, done, alone, waits)
         self.shortest_s = np.array([s.shortest_s for s in mine])
@@ -73,9 +75,9 @@ class Field:
         self.holds = self.stairs.there & (self.stairs.costs <= held)
         self.spare = np.array([s.spare for s in stands])
         self.worth = worth / np.array([s.best for s in stands])
-        self.values = self.stairs.slopes * self.worth[:, None]
         self.speed = np.array([s.speed for s in stands])
-        self.pause_s = np.array([job.pauses_s if job.size is not None else 0.0 for job in jobs])
+        self.pause_s = np.array([s.pause_s if s.job.size is not None else 0.0 for s in stands])
+        self.values = self._slopes(stands) * self.worth[:, None]
         self.since_s = np.array([job.since_s for job in jobs])
         self.settles_s = np.array([_after_pause_s(s.job, PAUSED_TO_GROW * _gain(s)) for s in stands])
 
@@ -85,6 +87,31 @@ class Field:
         worth = np.maximum(self.values, self._held(now))
         worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
         return np.asarray(worth)
+
+    def late(self, now: float) -> list[int]:
+        """Those that wait and must not be overtaken any more, most urgent first."""
+        return [n for queue in self.queues for n in queue.urgent(now)]
+
+    def late_first(self, offers: Array, late: Sequence[int], given: Ints) -> Array:
+        """Offers with which the late come before whoever else would get more, but after what a job keeps where nobody
+        is late (`given`): that would be free only after a pause, and what is free sooner goes to the late anyway.
+        """
+        keeps = self.holds & (np.arange(self.holds.shape[1]) <= given[:, None])
+        top = offers[~keeps].max()
+        offers = np.where(keeps, offers + 2 * top, offers)
+        offers[late, 0] = top * (2 - np.arange(len(late)) / len(late))
+        return offers
+
+    def _slopes(self, stands: Sequence[Stand]) -> Array:
+        """What each step gains for its cost. A job that runs grows by a pause, and shrinks again by another, when room
+        is short: over what is left of it a step brings only
+
+            left / (left / v + PAUSES x pause)      examples a second
+        """
+        part = np.array([1.0 / (s.left_s * s.best) if s.left_s else 0.0 for s in stands])
+        lost = np.where(self.holds, 0.0, (PAUSES * self.pause_s * part)[:, None])
+        net = self.stairs.speeds / (1.0 + lost * self.stairs.speeds)
+        return self.stairs.slopes(net)
 
     def _held(self, now: float) -> Array:
         """What the steps that a job holds are worth to it together, for whoever loses one of them pauses, and whoever
@@ -114,9 +141,8 @@ class Field:
 
     def first(self, now: float) -> list[int]:
         """Whose gang floors come before any other step, in their order."""
-        late = [n for queue in self.queues for n in queue.urgent(now)]
         last = [n for queue in self.queues for n in queue.last(now)]
-        return [*dict.fromkeys([*self.runs, *late, *last])]
+        return [*dict.fromkeys([*self.runs, *last])]
 
 
 def _by_scarcity(stands: Sequence[Stand]) -> list[list[int]]:

@@ -5,11 +5,11 @@ does not, and says how long is long: had it been the rule so far, job j, asked f
 
     F_j = C_j - a_j + (k - 1) w_j       C_j = max(C_(j-1), a_j) + w_j       [s]
 
-after that, with w in seconds of the whole cluster at its best use, C by Lindley's recursion, and k the times that a
-job's least size takes longer (the median of those there are). `LENGTH` times the `SHARE` quantile of F, over all jobs
-there are and were, and over half as many to come, is the limit: who would otherwise end later goes first, most urgent
-first. Exempt are those that cannot end in time any more, and the few largest of all (above the `SHARE` quantile of w):
-they would cost everybody else most.
+after that, with w in seconds of the whole cluster at its best use, the pause of its start at its least size among
+them, C by Lindley's recursion, and k the times that a job's least size takes longer (the median of those there are).
+`LENGTH` times the `SHARE` quantile of F, over all jobs there are and were, and over half as many to come, is the limit:
+who would otherwise end later goes first, most urgent first. Exempt are those that cannot end in time any more, and the
+few largest of all (above the `SHARE` quantile of w): they would cost everybody else most.
 
 Ours; the rule is that of the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003) with first come, first
 served in place of equal shares.
@@ -38,8 +38,8 @@ FEWEST = 20
 
 
 class Stays(NamedTuple):
-    """Jobs, an entry each. `left_s`, `done_s`: work in seconds of the whole cluster; `alone_s`: how long it takes at
-    its least size.
+    """Jobs, an entry each. `left_s`, `done_s`: work in seconds of the whole cluster, its start included; `alone_s`: how
+    long it takes at its least size.
     """
 
     asked_s: Array

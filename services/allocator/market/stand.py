@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.market.hull import Config
+from services.allocator.market.pauses import pauses
 from services.allocator.market.staircase import CLUSTERS_KEPT, Staircase, beside, held_by, staircases
 from services.allocator.models.evidence import SPEEDS
 from services.allocator.models.programs import KEPT, modelled
@@ -41,8 +42,9 @@ class Stand(Struct, frozen=True):
 
     `best`: examples a second for the whole cluster's cost, at the best use; `left_s`: remaining seconds at that (None:
     nobody knows); `scarce`: the resource (of cores, GiB, devices) of which its least takes the largest share;
-    `spare`: what it leaves when it grows (cores, GiB, devices); `shortest_s`: at the top of its staircase; `alone_s`:
-    at its least.
+    `spare`: what it leaves when it grows (cores, GiB, devices); `pause_s`: what a change costs it, as far as is known.
+    `shortest_s`: at the top of its staircase; `alone_s`: at its least, its start included if it waits; `start_s`: what
+    its start takes of the whole cluster, at its least.
     """
 
     job: JobSeen
@@ -53,6 +55,7 @@ class Stand(Struct, frozen=True):
     left_s: float | None
     scarce: int
     spare: tuple[float, ...]
+    pause_s: float
 
     @property
     def shortest_s(self) -> float:
@@ -60,7 +63,12 @@ class Stand(Struct, frozen=True):
 
     @property
     def alone_s(self) -> float:
-        return (self.left_s or 0.0) * self.best / self.steps[0].speed
+        start_s = self.pause_s if self.job.size is None else 0.0
+        return start_s + (self.left_s or 0.0) * self.best / self.steps[0].speed
+
+    @property
+    def start_s(self) -> float:
+        return self.pause_s * self.steps[0].cost
 
 
 def vector(of: Resources) -> Array:
@@ -79,23 +87,24 @@ all_held: KeptTogether[tuple[()], JobSeen, Resources] = KeptTogether(
 @lru_cache(CLUSTERS_KEPT)
 def stands_in(there: Resources, node: Resources) -> KeptTogether[tuple[()], JobSeen, list[Stand]]:
     """`node`: the largest one, empty."""
-    new = KeptEach(partial(_new_stands, there=there, node=node), lambda case: (*by_ids(case), case[2]), KEPT)
+    new = KeptEach(partial(_new_stands, there=there, node=node), lambda case: (*by_ids(case), *case[2:]), KEPT)
 
     def of_all(jobs: Sequence[JobSeen]) -> list[Stand]:
         epochs = epochs_known(jobs)
-        return new([(job, fitted, epochs.get(job.request.program.digest)) for job, fitted in modelled(jobs)])
+        each = zip(modelled(jobs), pauses(jobs), strict=True)
+        return new([(job, fitted, epochs.get(job.request.program.digest), pause_s) for (job, fitted), pause_s in each])
 
     return KeptTogether(of_all)
 
 
 def _new_stands(
-    jobs: Sequence[tuple[JobSeen, Fit, float | None]], there: Resources, node: Resources
+    jobs: Sequence[tuple[JobSeen, Fit, float | None, float]], there: Resources, node: Resources
 ) -> Iterator[Stand]:
-    steps = staircases([(job, fitted) for job, fitted, _ in jobs], there, node)
+    steps = staircases([(job, fitted) for job, fitted, *_ in jobs], there, node)
     return (stand(*case, there, stairs) for case, stairs in zip(jobs, steps, strict=True))
 
 
-def stand(job: JobSeen, fitted: Fit, epoch: float | None, there: Resources, steps: Staircase) -> Stand:
+def stand(job: JobSeen, fitted: Fit, epoch: float | None, pause_s: float, there: Resources, steps: Staircase) -> Stand:
     """`epoch`: how many examples its program's epochs have, where somebody told."""
     now = _now(job, fitted, there)
     steps = beside(steps, now) if now else steps
@@ -104,11 +113,11 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, there: Resources, step
     left_s = left / best if left and best else None
     scarce, spare = _scarce(steps[0], there) if steps else 0, _spare(job.sizes.worker, there)
     if now is None:
-        return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare)
-    least, most = _pays_from(job, now, left), now.cost * (1 + 1e-9)
+        return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare, pause_s)
+    least, most = _pays_from(pause_s, now, left), now.cost * (1 + 1e-9)
     holds, pays = bisect_right(steps, most, key=_cost), bisect_left(steps, least, key=_speeds)
     steps = steps if pays <= holds else (*steps[: max(1, holds)], *steps[pays:])
-    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare)
+    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare, pause_s)
 
 
 _cost, _speeds = attrgetter("cost"), attrgetter("speed")
@@ -133,12 +142,12 @@ def _spare(worker: Resources, there: Resources) -> tuple[float, ...]:
 _best: Kept[Staircase, float] = Kept(lambda steps: max((step.speed / step.cost for step in steps), default=0.0))
 
 
-def _pays_from(job: JobSeen, now: Config, left: float | None) -> float:
+def _pays_from(pause_s: float, now: Config, left: float | None) -> float:
     """The speed from which on a job gains enough by a pause to be given more. Else room would wait for it in vain."""
     enough = (1.0 + KEEP) * now.speed
     if left is None or not now.speed:
         return enough
-    trained_s = left / now.speed - job.pauses_s
+    trained_s = left / now.speed - pause_s
     return max(enough, left / trained_s) if trained_s > 0 else math.inf
 
 
@@ -177,5 +186,5 @@ def epochs_known(jobs: Sequence[JobSeen]) -> dict[str, float]:
 
 def ended(stands: Sequence[Stand]) -> list[tuple[float, float]]:
     """Of jobs that are over: when they were asked for, and their work in seconds of the whole cluster."""
-    kins = {s.job.request.program.digest: (s.job.kin, s.best) for s in stands if s.job.kin}
-    return [(asked_s, samples / best) for kin, best in kins.values() if kin for asked_s, samples in kin.ended]
+    kins = {s.job.request.program.digest: (s.job.kin, s) for s in stands if s.job.kin}
+    return [(at, samples / s.best + s.start_s) for kin, s in kins.values() if kin for at, samples in kin.ended]

@@ -4,10 +4,11 @@
        concave hull over cost (`market/staircase.py`).
     2. Each job's price: what a second less of its work saves all jobs together (`market/pricing.py`, heSRPT).
     3. The room, step by step, to whoever gains most price x speed for its cost (`market/auction.py`); first steps are
-       gang floors: of those that run, then of those that may not be overtaken any more (`market/patience.py`), then of
-       those for which all would wait in the end, then of the others by their price. What a job has counts more, so
-       that nobody is robbed for a trifle; who has just paused may shrink, but not grow, until what it may gain is more
-       than another pause.
+       gang floors: of those that run, then of those for which all would wait in the end, then of the others by their
+       price. What a job has counts more, so that nobody is robbed for a trifle; who has just paused may shrink, but
+       not grow, until what it may gain is more than another pause.
+    4. Where that passes over those that may not be overtaken any more (`market/patience.py`): once more, with these
+       first in all that jobs would not keep anyway.
 
 From the seeds: free room is used (Config Manager), but for a little that waits for who comes next; by a fitted model
 that a growth path refines (Dike), what remains to be learned counts (FlowCon's and Optimus' loss-awareness enter by the
@@ -28,7 +29,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from services.allocator.kept import Kept, KeptTogether
-from services.allocator.market.auction import NONE, granted
+from services.allocator.market.auction import NONE, Ints, granted
 from services.allocator.market.field import Field, limited
 from services.allocator.market.hull import Config
 from services.allocator.market.stand import KEEP, Stand, all_held, held, stands_in, vector
@@ -48,8 +49,16 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
         return none
     room = vector(there) - sum((vector(held(s.job)) for s in stands if s.job.busy or not s.steps), np.zeros(3))
     field, rooms = _field((), free), np.concatenate([room, *_purses(stands)])
-    given = granted(field.stairs, field.offers(now), rooms, field.first(now), field.leaves(now))
-    return [*none, *map(_wanted, free, given.tolist())]
+    return [*none, *map(_wanted, free, _given(field, rooms, now).tolist())]
+
+
+def _given(field: Field, rooms: Array, now: float) -> Ints:
+    """Which step each job gets: by worth alone, and where that passes over who is late, once more."""
+    offers, first, leaves, late = field.offers(now), field.first(now), field.leaves(now), field.late(now)
+    given = granted(field.stairs, offers, rooms, first, leaves)
+    if all(given[n] != NONE for n in late):
+        return given
+    return granted(field.stairs, field.late_first(offers, late, given), rooms, first, leaves)
 
 
 _field: KeptTogether[tuple[()], Stand, Field] = KeptTogether(Field)

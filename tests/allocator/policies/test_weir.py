@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from services.allocator.job import Observed
+from services.allocator.market.auction import NONE
+from services.allocator.market.field import Field
+from services.allocator.market.stand import stands_in
 from services.allocator.models.kin import Kin
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.quota import Quota
@@ -50,7 +54,7 @@ def test_a_job_alone_gets_what_is_free():
 
 
 def test_the_shorter_of_two_gets_more():
-    got = workers(weir([node(1.5)], [running("long", 100_000), running("short", 1_000)], 0.0))
+    got = workers(weir([node(1.5)], [running("long", 100_000), running("short", 10_000)], 0.0))
     assert got["short"] > got["long"] >= 1
 
 
@@ -133,9 +137,32 @@ def test_before_anything_is_told_a_job_has_its_first_batch():
 def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
     had = running("one", 1_000_000)
     more = replace(had.tasks[1], index=1, serial=2)
-    wide = replace(had, size=Size(1, 2), tasks=(*had.tasks, more))
-    new = replace(waiting("new"), kin=Kin(epoch_samples=100.0))
+    wide = replace(had, size=Size(1, 2), tasks=(*had.tasks, more), request=replace(had.request, epochs=10_000))
+    new = waiting("new")
     assert workers(weir([node(0.5)], [wide, new], 0.0)) == {"one": 1, "new": 1}
+
+
+def with_two(job: JobSeen) -> JobSeen:
+    """It has a second worker."""
+    return replace(job, size=Size(1, 2), tasks=(*job.tasks, replace(job.tasks[1], index=1, serial=2)))
+
+
+@pytest.mark.parametrize(("pause_s", "more"), [(1.0, True), (250.0, False)])
+def test_before_its_first_pause_a_job_grows_where_those_of_its_program_paused_shortly(pause_s, more):
+    """It has 53 s left."""
+    one, beside = replace(with_two(running("one", 10_000)), pause_s=None), running("beside", 10_000)
+    got = workers(weir([node(4.0)], [one, replace(beside, busy=True, pause_s=pause_s)], 0.0))
+    assert (got["one"] > 2) == more
+
+
+@pytest.mark.parametrize(("keeps", "before"), [(0, [1, 2, 0]), (1, [0, 1, 2])])
+def test_who_is_late_comes_first_in_what_others_would_not_keep(keeps, before):
+    """The second worker of one that runs, the floor of the late one, and that of a shorter one that waits."""
+    short = replace(waiting("short"), request=replace(waiting("short").request, priority=3))
+    jobs = [with_two(running("one", 100_000)), waiting("late"), short]
+    field = Field(stands_in(Resources(cpu=4.0, memory_gib=64.0), Resources(cpu=4.0, memory_gib=64.0))((), jobs))
+    offers = field.late_first(field.offers(0.0), [1], np.array([keeps, NONE, 0]))
+    assert np.argsort([-offers[0, 1], -offers[1, 0], -offers[2, 0]]).tolist() == before
 
 
 def test_who_grows_leaves_a_little_of_a_large_cluster_for_who_comes():
@@ -182,7 +209,7 @@ def of(space: str, job: JobSeen, quota: Quota | None = None) -> JobSeen:
 
 def test_what_a_namespace_may_not_use_goes_to_others():
     def granted(quota: Quota | None) -> dict[str, int]:
-        jobs = [of("team-b", running("long", 100_000)), of("team-a", running("short", 1_000), quota)]
+        jobs = [of("team-b", running("long", 100_000)), of("team-a", running("short", 10_000), quota)]
         return {want.job: want.workers for want in weir([node(1.0)], jobs, 0.0)}
 
     assert granted(None) == {"team-b.long": 1, "team-a.short": 3}

@@ -1,0 +1,36 @@
+"""What a change costs each job, in seconds for which it stands still, before it has paused for the first time, too.
+
+As its own pauses were measured; before that as those of its program's other jobs, which have as much to copy; before
+that as the median program's; before anybody has paused, `PAUSE_S`. (Where nobody knew better than `PAUSE_S`, each job
+had to pause once for long to learn that it had better not.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+from services.allocator.rules import PAUSE_S
+
+if TYPE_CHECKING:  # the policies import this module
+    from services.allocator.policies.contract import JobSeen
+
+
+def pauses(jobs: Sequence[JobSeen]) -> list[float]:
+    """One a job, in the order given."""
+    found: dict[str, list[float]] = {}
+    for digest, kin in {job.request.program.digest: job.kin for job in jobs if job.kin}.items():
+        if kin.pause_s is not None:
+            found[digest] = [kin.pause_s]
+    for job in jobs:
+        if job.pause_s is not None:
+            found.setdefault(job.request.program.digest, []).append(job.pause_s)
+    alike = {digest: _two(fmean(measured)) for digest, measured in found.items()}
+    usual = _two(median(alike.values())) if alike else PAUSE_S
+    return [alike.get(job.request.program.digest, usual) if job.pause_s is None else job.pause_s for job in jobs]
+
+
+def _two(seconds: float) -> float:
+    """To two digits: what is kept by it stays, while a mean changes little."""
+    return float(f"{seconds:.1e}")

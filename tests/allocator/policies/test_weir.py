@@ -155,12 +155,22 @@ def test_before_its_first_pause_a_job_grows_where_those_of_its_program_paused_sh
     assert (got["one"] > 2) == more
 
 
+def field_of(jobs: list[JobSeen]) -> Field:
+    there = Resources(cpu=4.0, memory_gib=64.0)
+    return Field(stands_in(there, there)((), jobs))
+
+
+def test_growth_is_worth_less_the_longer_it_stops_a_job_and_what_it_has_is_not():
+    short, long = (field_of([replace(running("one", 100_000), pause_s=s)]).values[0] for s in (1.0, 100.0))
+    assert short[0] == long[0] and short[1] > long[1] > 0.0
+
+
 @pytest.mark.parametrize(("keeps", "before"), [(0, [1, 2, 0]), (1, [0, 1, 2])])
 def test_who_is_late_comes_first_in_what_others_would_not_keep(keeps, before):
     """The second worker of one that runs, the floor of the late one, and that of a shorter one that waits."""
     short = replace(waiting("short"), request=replace(waiting("short").request, priority=3))
     jobs = [with_two(running("one", 100_000)), waiting("late"), short]
-    field = Field(stands_in(Resources(cpu=4.0, memory_gib=64.0), Resources(cpu=4.0, memory_gib=64.0))((), jobs))
+    field = field_of(jobs)
     offers = field.late_first(field.offers(0.0), [1], np.array([keeps, NONE, 0]))
     assert np.argsort([-offers[0, 1], -offers[1, 0], -offers[2, 0]]).tolist() == before
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from services.allocator.models.speed import Array
 
-LENGTH = 0.97
+LENGTH = 0.9
 SHARE = 0.95
 NEAR = 0.125
 """Who has less left than this share of the limit is urgent; who is later than twice so much is given up."""

@@ -22,7 +22,7 @@ from services.allocator.placing.resizing import alike, in_place, replaced, wante
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
 from services.allocator.seen import seen, size_of
-from services.allocator.timing import Wish, due_s, held_s, retry_s, wished
+from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, Alternative, TaskPlan
@@ -99,9 +99,10 @@ def _stays(
     if barred := _barred(job, runs):
         return Verdict(why=f"keeps its cores {barred}: {want.reason}")
     held = wished(wish, want.size, want.batch, now, cause, sizes)
-    if now < held_s(held, rules):
+    due = held.first_s + rules.window_s  # a wish that moves a little is no other wish, for it costs no pause
+    if now < due:
         told = f"will have other cores or memory, if still so: {want.reason}"
-        return Verdict(why=told, wake_s=held_s(held, rules), wish=held)
+        return Verdict(why=told, wake_s=due, wish=held)
     tasks = in_place(room, job.key, runs.tasks, sizes)
     if tasks == runs.tasks:
         waits = f"waits for room for more cores or memory: {want.reason}"

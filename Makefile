@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live test-cluster clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -71,6 +71,9 @@ bench-flowcon-live: $(READY) ## FlowCon on three real jobs against equal shares:
 
 bench-decide: $(READY) ## one decision of `weir` on 64 to 4,096 nodes with 40 to 2,560 jobs
 	$(BIN)/python -m tests.bench.decide
+
+bench-hot-ps: $(READY) ## a ps with a quarter of its CPU: nothing, stop-and-restart, Weir
+	$(BIN)/python -m tests.bench.hot_ps
 
 bench-bus: $(READY) ## the bus under pressure: facts a second, latency, a frozen hearer, a server that is killed
 	$(BIN)/python -m tests.bench.bus

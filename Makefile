@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps test-cluster clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -25,6 +25,12 @@ test: $(READY) ## every test, on real parts, two at a time
 
 fuzz: $(READY) ## 300,000 decisions in random worlds, every policy
 	FUZZ_DECISIONS=300000 $(BIN)/pytest tests/allocator/fuzz
+
+chaos: $(READY) ## 64 faults of 16 kinds while real jobs train (under an hour; CHAOS_FAULTS=16: a quarter of it)
+	$(BIN)/python -m tests.bench.chaos
+
+soak: $(READY) ## 200 hand-overs of one job, in which nothing may grow (under 90 minutes; SOAK_HANDOVERS=30)
+	$(BIN)/python -m tests.bench.soak
 
 test-cluster: $(if $(KUBECONFIG),$(READY)) ## deploy on a real Kubernetes, try it, take it away: KUBECONFIG=FILE
 	@test -n "$(KUBECONFIG)" || { echo "Which cluster? make test-cluster KUBECONFIG=FILE (and OVERLAY, WEIR_IMAGE, WEIR_TRAINER_IMAGE)"; exit 2; }

@@ -1,0 +1,21 @@
+"""Chaos: real TensorFlow jobs, while everything that can break does. `make chaos` (at most an hour).
+
+    schedule    what is to happen, from a seed: printed before anything starts
+    world       the stack on this machine, with what is needed to hurt it
+    injectors   one function a kind of fault
+    standing    where a job stands, from what was heard of it
+    probes      whether a service answers
+    doubling    messages said again, late and out of order, with new ids
+    tallies     what it came to: from the streams, the ps' own counts and the process table
+    play        the run: provoke, strike, wait until it has recovered, next
+
+One fault at a time: the next waits until the one before has recovered (updates are applied again, and what was struck
+answers), for `LIMIT_S` at most; after that the run says what did not recover, and goes on.
+
+"Restarts": `weir up` starts a service or a server that has died at once, as Kubernetes would. The cluster's stand-in
+keeps its objects in memory, so where it is killed all pods end with it and nothing is left: that is a cluster that is
+lost and comes back empty, which is more than an API server that is away (`API cut off`).
+
+Environment, for shorter runs: CHAOS_FAULTS (64), CHAOS_SEED (1), CHAOS_NAIVE (2: restarts of everything, to compare),
+CHAOS_KINDS (comma-separated: only these), CHAOS_KEEP=1 (leave the folder with all logs).
+"""

@@ -1,0 +1,52 @@
+"""`make chaos`: the schedule first, then the run, then one line of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.bench.chaos.ending import result
+from tests.bench.chaos.naive import compared
+from tests.bench.chaos.play import Play
+from tests.bench.chaos.schedule import BY_NAME, Fault, counted, schedule
+from tests.bench.chaos.world import world
+from tests.bench.report import finish, say
+
+FAULTS, SEED = int(os.environ.get("CHAOS_FAULTS", "64")), int(os.environ.get("CHAOS_SEED", "1"))
+NAIVE = int(os.environ.get("CHAOS_NAIVE", "2"))
+KINDS = [name for name in os.environ.get("CHAOS_KINDS", "").split(",") if name] or list(BY_NAME)
+LONGEST_S = 52 * 60.0
+"""After this no further fault is struck: what is left of the hour is for the comparison and the last job's end."""
+
+
+def told(faults: tuple[Fault, ...]) -> None:
+    say(f"seed {SEED}: {len(faults)} faults, {sum(f.trains for f in faults)} on processes that train, ")
+    say(f"{sum(f.inside for f in faults)} inside a hand-over; {counted(faults)}")
+    for fault in faults:
+        say(fault.told())
+
+
+async def main(folder: Path) -> dict[str, Any]:
+    faults, began_s = schedule(SEED, FAULTS, KINDS), time.time()
+    told(faults)
+    async with world(folder) as here:
+        play = Play(here, began_s + LONGEST_S)
+        await play.play(faults)
+        rounds = await compared(play, NAIVE)
+        return {"seed": SEED, **await result(here, play, rounds), "minutes": round((time.time() - began_s) / 60, 1)}
+
+
+if __name__ == "__main__":
+    place = Path(tempfile.mkdtemp(prefix="weir-chaos-"))
+    try:
+        finish(asyncio.run(main(place)))
+    finally:
+        if os.environ.get("CHAOS_KEEP"):
+            say(f"logs: {place}")
+        else:
+            shutil.rmtree(place)

@@ -1,0 +1,81 @@
+"""Messages said again: what a publisher does whose acknowledgement got lost, only later than the server remembers ids.
+
+Each is stored again with its own body and headers and a new `Nats-Msg-Id`, so that the server cannot know it; by whose
+credentials it was said at first. An order carries what its sender saw before (`Nats-Expected-Last-Subject-Sequence`),
+now as then, so the server may refuse it: that is its defence. Late: what the job said up to its generation before the
+last. Reordered: its last messages, in another order.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import random
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from nats.errors import Error as NatsError
+
+from shared import bus as wire
+from shared import permissions
+from shared.bus import Bus
+from shared.messages import CapacityChanged, JobFinished, JobRequested, Message
+
+if TYPE_CHECKING:
+    from tests.bench.chaos.schedule import Fault
+    from tests.bench.chaos.world import World
+
+MOST = 60
+SERVER_S = ("Nats-Msg-Id", "Nats-Time-Stamp", "Nats-Sequence", "Nats-Stream", "Nats-Subject", "Nats-Last-Sequence")
+Again = tuple[str, str, int]
+"""Who said it, its stream, and its sequence there."""
+
+
+async def double(world: World, fault: Fault) -> str:
+    chosen = [again for again in _chosen(world, fault.who) if again[0]]
+    random.Random(fault.choice).shuffle(chosen)
+    said = 0
+    for user in sorted({user for user, _, _ in chosen}):
+        text = await _of_job(world) if user == permissions.JOB else world.stack.credentials_of(user)
+        name = f"job.default.{world.job}" if user == permissions.JOB else user
+        voice = await wire.connect(world.stack.nats_url, name, text)
+        try:
+            said += sum([await _said(world.watch.bus, voice, again) for again in chosen if again[0] == user])
+        finally:
+            await voice.close()
+    return f"{said} of {len(chosen)} messages, {fault.who}"
+
+
+def _chosen(world: World, how: str) -> list[Again]:
+    here = [h for h in world.watch.heard if _is_of(h.message, world.uid)]
+    half = len(here) // 2
+    kept = here[:half][-MOST:] if how == "late" else here[-MOST:]
+    return [(_sayer(h.message), h.stream, h.sequence) for h in kept]
+
+
+def _is_of(message: Message, uid: int) -> bool:
+    over = isinstance(message, JobFinished | JobRequested)
+    return not over and (getattr(message, "uid", None) == uid or isinstance(message, CapacityChanged))
+
+
+def _sayer(message: Message) -> str:
+    users = permissions.SAID_BY[type(message)]
+    return next((u for u in users if u in (*permissions.SERVICES, permissions.JOB)), "")
+
+
+async def _of_job(world: World) -> str:
+    """The job's own credential, from its Secret."""
+    kept = await world.listed("namespaces/default/secrets")
+    mine = next(s for s in kept if s["metadata"]["name"].startswith(f"{world.job}-nats-"))
+    return base64.b64decode(mine["data"]["nats.creds"]).decode()
+
+
+async def _said(reader: Bus, voice: Bus, again: Again) -> bool:
+    """False where the server refuses it."""
+    _, stream, sequence = again
+    with contextlib.suppress(NatsError):
+        raw: Any = await reader.js.get_msg(stream, sequence)
+        headers = {k: v for k, v in (raw.headers or {}).items() if k not in SERVER_S}
+        await voice.js.publish(raw.subject, raw.data, headers={**headers, "Nats-Msg-Id": secrets.token_hex(8)})
+        return True
+    return False

@@ -1,0 +1,154 @@
+"""The last look: every job's counts, what is left, what was lost; then the figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+from collections import Counter
+from functools import reduce
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.allocator import memory
+from services.allocator.state import HEARD, State, apply
+from services.local.kubelet import processes
+from shared.bus import Heard
+from shared.messages import CheckpointSaved, JobFinished
+from shared.subjects import DEAD
+from tests.bench.chaos import standing, tallies
+from tests.bench.chaos.naive import Rounds
+from tests.bench.chaos.play import Play
+from tests.bench.chaos.tallies import Counted, Record
+from tests.bench.chaos.world import BATCH, EVERY_S, World
+from tests.bench.report import say
+from tests.trainer import fleet
+
+TIDY_S, LOOK_S, READ_S = 30.0, 0.5, 120.0
+
+
+async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
+    logs = {uid: standing.of_job(world.watch.heard, uid) for uid in play.jobs}
+    counts = [await counted(log, play.jobs[uid]) for uid, log in logs.items() if _succeeded(log)]
+    redone = {uid: tallies.redone_s(log, world.beats(0.0, float("inf"))) for uid, log in logs.items()}
+    return {
+        **struck(play.records),
+        "examples_lost": sum(c.lost for c in counts),
+        "applied_twice": sum(c.twice for c in counts),
+        "applied_twice_bound": sum(c.bound for c in counts),
+        "applied_twice_within": all(c.twice <= c.bound for c in counts),
+        "pods_leaked": await leaked(world),
+        "jobs": len(play.jobs),
+        "jobs_finished": len(counts),
+        **await lost(world, logs),
+        "recovery_s": tallies.recovery(play.records),
+        "redone_intervals_max": round(max((s for each in redone.values() for s in each), default=0.0) / EVERY_S, 3),
+        "lost_worker_gap_s": gap_s(world, play.records),
+        **_naive(rounds),
+        "ended_by_themselves": _surplus(world, play.records),
+        "disk_full_by": world.disk_by,
+    }
+
+
+def _succeeded(log: list[Heard]) -> bool:
+    over = standing.finished(log)
+    return over is not None and over.outcome == "succeeded"
+
+
+def struck(records: list[Record]) -> dict[str, Any]:
+    hits = [r for r in records if r.hit]
+    return {
+        "faults": len(hits),
+        "kinds": dict(sorted(Counter(r.fault.kind for r in hits).items())),
+        "faults_on_training": sum(r.fault.trains for r in hits),
+        "faults_in_hand_over": sum(r.fault.inside for r in hits),
+        "not_recovered": [f"{r.fault.told()}: {r.trouble}" for r in records if r.recovered_s is None],
+    }
+
+
+async def counted(log: list[Heard], epochs: int) -> Counted:
+    """How often each example was applied, as the job's last checkpoint has it, read in another process."""
+    over = standing.of(log, JobFinished)[-1]
+    last = [m for m in standing.of(log, CheckpointSaved) if m.samples == over.samples][-1]
+    command = [sys.executable, str(fleet.PROGRAMS / "read_counts.py"), last.path]
+    made = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, env=fleet.environ(), check=True, timeout=READ_S
+    )
+    found = tallies.counted(json.loads(made.stdout)["counts"], epochs, BATCH, tallies.workers_lost(log))
+    say(f"{over.job}: {found}")
+    return found
+
+
+def gap_s(world: World, records: list[Record]) -> float | None:
+    """Of all workers that were lost at rest while there were others: the longest time without an update."""
+    lost = [r for r in records if r.fault.kind == "worker killed" and not r.fault.inside and r.workers > 1 and r.hit]
+    gaps = [tallies.longest_gap_s(world.beats(0.0, float("inf")), r.struck_s, r.settled_s) for r in lost]
+    return round(max(gaps), 2) if gaps else None
+
+
+def _naive(rounds: Rounds) -> dict[str, Any]:
+    if not rounds.naive_s:
+        return {}
+    lost_s, naive_s = statistics.median(rounds.lost_ps_s), statistics.median(rounds.naive_s)
+    return {"lost_ps_s": lost_s, "naive_s": naive_s, "lost_ps_ratio": lost_s / naive_s}
+
+
+# ---------------------------------------------------------------- what is left, and what was lost
+
+
+async def leaked(world: World) -> int:
+    """Pods of jobs that are over, and of processes those that no pod has."""
+    for _ in range(round(TIDY_S / LOOK_S)):
+        pods = [*await world.pods(), *await world.pods("tenants")]
+        home = processes.home_of(world.folder / "weir" / "cluster")
+        if not pods and not processes.marked(home):
+            return 0
+        await asyncio.sleep(LOOK_S)
+    say(f"left: {[p['metadata']['name'] for p in pods]}, processes {processes.marked(home)}")
+    return max(len(pods), len(processes.marked(home)))
+
+
+async def lost(world: World, logs: dict[int, list[Heard]]) -> dict[str, Any]:
+    """See `tallies`; each part is named where it is not nothing."""
+    letters = int((await world.watch.bus.js.stream_info(DEAD)).state.messages)
+    found = {
+        "requests_unanswered": len(tallies.unanswered(world.watch.heard)),
+        "revisions_missing": sum(tallies.revisions_missing(log) for log in logs.values()),
+        "generations_endless": sum(len(tallies.endless(log)) for log in logs.values()),
+        "jobs_misremembered": await misremembered(world),
+        "dead_letters": letters,
+    }
+    return {"messages_lost": sum(found.values()), "messages_lost_by": {k: v for k, v in found.items() if v}}
+
+
+async def misremembered(world: World) -> int:
+    """Jobs that the allocator has otherwise than the streams, read from their beginning, have it."""
+    known = await memory.recall(world.watch.bus)
+    log = [h for h in world.watch.heard if isinstance(h.message, HEARD) and h.sequence <= known.sequences[h.stream]]
+    log.sort(key=lambda heard: heard.stored_s)
+    read = reduce(lambda s, h: apply(s, h.message, h.stream, h.sequence, h.stored_s), log, State())
+    ours, theirs = _decided(known), _decided(read)
+    wrong = [key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)]
+    for key in wrong:
+        say(f"{key} is remembered as {ours.get(key)}\nand read as {theirs.get(key)}")
+    return len(wrong)
+
+
+def _decided(state: State) -> dict[str, object]:
+    """Without what only follows the order in which two streams were read: the job's last report."""
+    quiet = {"progress": None, "observed": (), "recent": (), "curve": ()}
+    jobs: dict[str, Any] = {**state.jobs, **{k: c.job for k, c in state.closed.items()}}
+    return {key: replace(job, **quiet) for key, job in jobs.items()}
+
+
+def _surplus(world: World, records: list[Record]) -> dict[str, int]:
+    """Parts of the stack that ended without being killed."""
+    killed = Counter(r.fault.who for r in records if r.hit and r.fault.kind in KILLS)
+    found = {name: part.restarts - killed[name] for name, part in world.stack.parts.items()}
+    return {name: many for name, many in found.items() if many}
+
+
+KILLS = ("service killed", "nats-server killed", "cluster lost")

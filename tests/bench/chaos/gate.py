@@ -1,0 +1,62 @@
+"""A gate before a server: bytes go through it both ways, until it is shut; then nobody gets in or stays."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+PART_BYTES = 1 << 16
+
+
+class Gate:
+    """Shut: who is inside is thrown out, and who comes is turned away."""
+
+    def __init__(self, behind: int) -> None:
+        self._behind, self._open = behind, True
+        self._inside: set[asyncio.StreamWriter] = set()
+
+    def shut(self) -> None:
+        self._open = False
+        for writer in self._inside:
+            writer.transport.abort()
+
+    def open(self) -> None:
+        self._open = True
+
+    async def come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its beginning to its end."""
+        if not self._open:
+            writer.transport.abort()
+            return
+        with contextlib.suppress(OSError):
+            there, back = await asyncio.open_connection("127.0.0.1", self._behind)
+            self._inside |= {writer, back}
+            try:
+                await asyncio.gather(_carry(reader, back), _carry(there, writer))
+            finally:
+                self._inside -= {writer, back}
+                back.close()
+        writer.close()
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while part := await reader.read(PART_BYTES):
+            writer.write(part)
+            await writer.drain()
+    with contextlib.suppress(OSError, RuntimeError):
+        writer.write_eof()
+
+
+@asynccontextmanager
+async def gate(port: int, behind: int) -> AsyncIterator[Gate]:
+    """On a port of this machine, in front of another."""
+    door = Gate(behind)
+    server = await asyncio.start_server(door.come, "127.0.0.1", port)
+    try:
+        yield door
+    finally:
+        door.shut()
+        server.close()

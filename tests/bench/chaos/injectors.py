@@ -1,0 +1,236 @@
+"""One function a kind of fault: it strikes, and where something is held it lets go; returns who was hit.
+
+    hit = await INJECTORS[fault.kind](world, fault)
+
+Raises `Missed` where there is nobody to hit just then. What was held is let go before it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from services.local.kubelet import processes
+from shared.messages import ClusterSpecPublished
+from tests.bench.chaos import doubling, standing
+from tests.bench.chaos.schedule import Fault
+from tests.bench.chaos.world import DISK_MIB, EVERY_S, World
+from tests.flow.kills import Family, family
+
+Injector = Callable[[World, Fault], Awaitable[str]]
+LOOKS, LOOK_S = 20, 0.1
+NODE_AWAY_S = 6.0  # besides `hold_s`: longer than until its pods count as lost
+FILLER = "somebody-else-s"
+
+
+class Missed(Exception):
+    """Nobody was there to be hit."""
+
+
+# ---------------------------------------------------------------- tasks
+
+
+async def kill_task(world: World, fault: Fault) -> str:
+    role = fault.kind.split()[0]
+    pod, pid = await _victim(world, fault, role, fault.who)
+    _send([pid], signal.SIGKILL)
+    return f"{fault.who} of {pod}"
+
+
+async def freeze_task(world: World, fault: Fault) -> str:
+    role = fault.kind.split()[0]
+    pod, pid = await _victim(world, fault, role, fault.who)
+    await _held([pid], fault.hold_s)
+    return f"{fault.who} of {pod}"
+
+
+async def kill_next(world: World, fault: Fault) -> str:
+    """A child of the generation that comes; the one that runs is there beside it."""
+    pod, pid = await _victim(world, fault, fault.who, "next")
+    _send([pid], signal.SIGKILL)
+    return f"next child of {pod}"
+
+
+async def _victim(world: World, fault: Fault, role: str, part: str) -> tuple[str, int]:
+    """A pod of the generation that runs (or comes), and a process of it, which may be there only a little later."""
+    for _ in range(LOOKS):
+        coming = standing.of(world.heard, ClusterSpecPublished)[-1]
+        tasks = [t for t in coming.tasks if t.role == role] if part == "next" else standing.tasks(world.heard, role)
+        uids = {p["metadata"]["name"]: p["metadata"]["uid"] for p in await world.pods()}
+        there = sorted(t.pod for t in tasks if t.pod in uids)
+        if there:
+            pod = there[fault.choice % len(there)]
+            pid = _process(family(uids[pod]), part, coming.published_s)
+            if pid is not None:
+                return pod, pid
+        await asyncio.sleep(LOOK_S)
+    raise Missed(f"no {part} of a {role}")
+
+
+def _process(found: Family, part: str, since_s: float) -> int | None:
+    if part == "supervisor":
+        return found.supervisor
+    return found.coming(since_s) if part == "next" else found.running()
+
+
+# ---------------------------------------------------------------- services and servers
+
+
+async def kill_part(world: World, fault: Fault) -> str:
+    """Of the stack; which starts it again at once, as Kubernetes would."""
+    pid = _pid(world, fault.who)
+    _send([pid], signal.SIGKILL)
+    return f"{fault.who} (pid {pid})"
+
+
+async def freeze_part(world: World, fault: Fault) -> str:
+    await _held([_pid(world, fault.who)], fault.hold_s)
+    return fault.who
+
+
+def _pid(world: World, name: str) -> int:
+    process = world.stack.parts[name].process
+    if process is None or process.returncode is not None:
+        raise Missed(f"{name} is just starting")
+    return process.pid
+
+
+async def lose_cluster(world: World, fault: Fault) -> str:
+    """The stand-in is killed: its pods end with it, and it comes back empty; strangers are gone, too."""
+    world.strangers = []
+    return await kill_part(world, fault)
+
+
+async def cut_off(world: World, fault: Fault) -> str:
+    """The API server is away for monitor and launcher, or answers nobody; pods go on."""
+    if fault.who == "frozen":
+        await _held([_pid(world, "cluster")], fault.hold_s)
+        return "the API server, frozen"
+    world.door.shut()
+    await asyncio.sleep(fault.hold_s)
+    world.door.open()
+    return "the API server, for monitor and launcher"
+
+
+# ---------------------------------------------------------------- nodes
+
+
+async def lose_node(world: World, fault: Fault) -> str:
+    """A node of the running generation is not ready; its pods' processes die, or stand still; then it is back."""
+    here = {t.pod for t in standing.tasks(world.heard)}
+    pods = [p for p in await world.pods() if p["metadata"]["name"] in here]
+    nodes = sorted({p["spec"]["nodeName"] for p in pods})
+    if not nodes:
+        raise Missed("no pod on any node")
+    node = nodes[fault.choice % len(nodes)]
+    hit = [p for p in pods if p["spec"]["nodeName"] == node]
+    await _ready(world, node, "Unknown")
+    try:
+        await _silence(hit, fault)
+    finally:
+        await _ready(world, node, "True")
+    return f"{node} with {', '.join(sorted(p['metadata']['name'] for p in hit))}"
+
+
+async def _silence(pods: Iterable[dict[str, Any]], fault: Fault) -> None:
+    pids = [pid for pod in pods for pid in processes.by_pod().get(pod["metadata"]["uid"], [])]
+    if fault.who == "silent":
+        await _held(pids, NODE_AWAY_S + fault.hold_s)
+    else:
+        _send(pids, signal.SIGKILL)
+        await asyncio.sleep(NODE_AWAY_S + fault.hold_s)
+
+
+async def _ready(world: World, node: str, status: str) -> None:
+    """As the node controller of a cluster would write it."""
+    url, condition = f"{world.stack.kube_url}/api/v1/nodes/{node}/status", {"type": "Ready", "status": status}
+    headers = {"Content-Type": "application/strategic-merge-patch+json"}
+    body = {
+        "status": {"conditions": [{**condition, "reason": "NodeStatusUnknown" if status != "True" else "KubeletReady"}]}
+    }
+    async with world.http.patch(url, json=body, headers=headers) as answer:
+        answer.raise_for_status()
+
+
+# ---------------------------------------------------------------- the disk
+
+
+async def fill_disk(world: World, fault: Fault) -> str:
+    """No byte more fits where the checkpoints go, for longer than from one to the next."""
+    disk = world.folder / "weir" / "checkpoints"
+    full = _filled if world.disk_by == "tmpfs" else _forbidden
+    with full(disk):
+        await asyncio.sleep(EVERY_S + fault.hold_s)
+    return f"{disk.name}, by {world.disk_by}"
+
+
+@contextlib.contextmanager
+def _filled(disk: Path):  # type: ignore[no-untyped-def]
+    filler = disk / FILLER
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                for _ in range(DISK_MIB << 8):
+                    file.write(b"\0" * size)
+    try:
+        yield
+    finally:
+        filler.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _forbidden(disk: Path):  # type: ignore[no-untyped-def]
+    folders = [disk, *(path for path in disk.rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        yield
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+# ---------------------------------------------------------------- signals
+
+
+async def _held(pids: Sequence[int], seconds: float) -> None:
+    """Stopped for so long; one that has died meanwhile is no error."""
+    _send(pids, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        _send(pids, signal.SIGCONT)
+
+
+def _send(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+TROUBLE = (Missed, aiohttp.ClientError, TimeoutError)
+INJECTORS: dict[str, Injector] = {
+    "worker killed": kill_task,
+    "ps killed": kill_task,
+    "chief killed": kill_task,
+    "worker frozen": freeze_task,
+    "ps frozen": freeze_task,
+    "chief frozen": freeze_task,
+    "next child killed": kill_next,
+    "node lost": lose_node,
+    "service killed": kill_part,
+    "service frozen": freeze_part,
+    "nats-server killed": kill_part,
+    "nats-server frozen": freeze_part,
+    "cluster lost": lose_cluster,
+    "API cut off": cut_off,
+    "disk full": fill_disk,
+    "messages doubled": doubling.double,
+}

@@ -1,0 +1,184 @@
+"""The run: jobs follow one another, and while one trains fault follows fault."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from shared.messages import CancelRequested, ClusterSpecPublished, HandOverOrdered, JobFinished
+from tests.bench.chaos import probes, standing
+from tests.bench.chaos.injectors import INJECTORS, TROUBLE, Missed
+from tests.bench.chaos.schedule import Fault, Moment
+from tests.bench.chaos.tallies import Record
+from tests.bench.chaos.watch import Late
+from tests.bench.chaos.world import World
+from tests.bench.report import say
+
+LIMIT_S = 180.0
+"""How long a fault may take to recover; then the run says what did not, and goes on."""
+PROVOKED_S, TRIES = 60.0, 3
+PER_JOB, EPOCHS = 8, 300
+SLOW_S, QUICK_S = 0.6, 0.15
+"""Pace of a worker: slow where a job would end before its faults are through."""
+BEGINS: dict[Moment, type[ClusterSpecPublished] | type[HandOverOrdered]] = {
+    "while it prepares": ClusterSpecPublished,
+    "between order and resumption": HandOverOrdered,
+}
+Probe = Callable[[World, float, float], Awaitable[float]]
+
+
+async def _allocator(world: World, since_s: float, within_s: float) -> float:
+    return await probes.allocator(world, within_s)
+
+
+async def _monitor(world: World, since_s: float, within_s: float) -> float:
+    return await probes.monitor(world, within_s)
+
+
+PROBES: dict[str, tuple[Probe, ...]] = {
+    "nats-server killed": (_allocator, probes.saving),
+    "nats-server frozen": (_allocator, probes.saving),
+    "cluster lost": (_monitor,),
+    "API cut off": (_monitor,),
+    "messages doubled": (_allocator,),
+    "disk full": (),
+}
+OF_SERVICE: dict[str, tuple[Probe, ...]] = {"allocator": (_allocator,), "monitor": (_monitor,)}
+
+
+class Play:
+    """`records`: of every fault; `jobs`: uid -> epochs."""
+
+    def __init__(self, world: World, until_s: float) -> None:
+        self.world, self.until_s = world, until_s
+        self.records, self.jobs = list[Record](), dict[int, int]()
+
+    async def play(self, faults: tuple[Fault, ...]) -> None:
+        for first in range(0, len(faults), PER_JOB):
+            due = faults[first : first + PER_JOB]
+            await self.begin(f"chaos-{first // PER_JOB + 1}", EPOCHS * len(due) // PER_JOB)
+            for number, fault in enumerate(due):
+                if time.time() > self.until_s:
+                    say(f"time is up before fault {fault.number}")
+                    return await self.end()
+                if self.over():
+                    break
+                self.records.append(await self.one(fault))
+                self.steer((number + 1) / len(due))
+            await self.end()
+
+    # ------------------------------------------------------------ jobs
+
+    async def begin(self, job: str, epochs: int, **fields: object) -> None:
+        self.world.pace(QUICK_S)
+        await self.world.strangers_come()
+        uid = await self.world.submit(job, epochs, **fields)
+        self.jobs[uid] = epochs
+        await self.settled(LIMIT_S)
+        say(f"{job} trains")
+
+    def over(self) -> JobFinished | None:
+        return standing.finished(self.world.heard)
+
+    async def end(self) -> None:
+        """Let the job come to its end, and nobody be left."""
+        self.world.pace(0.0)
+        try:
+            over = await self.world.watch.until(self.over, LIMIT_S, f"the end of {self.world.job}")
+            say(f"{self.world.job} {over.outcome} {over.cause[-2000:]}")
+        except Late as late:
+            say(str(late))
+        await self.world.strangers_leave()
+
+    async def cancelled(self) -> None:
+        """The job that is looked at stops, however much of it is left."""
+        await self.world.watch.bus.publish(CancelRequested(job=self.world.job, request_id=str(self.world.uid)))
+        await self.world.watch.until(self.over, LIMIT_S, "the end of what was cancelled")
+
+    def steer(self, faults_done: float) -> None:
+        samples, due = standing.samples(self.world.heard)
+        self.world.pace(SLOW_S if samples / due > 0.9 * faults_done else QUICK_S)
+
+    # ------------------------------------------------------------ one fault
+
+    async def one(self, fault: Fault) -> Record:
+        """Provoke, strike, and wait until it has recovered and all is quiet again."""
+        record = Record(fault=fault)
+        try:
+            record = await self.struck(record)
+            recovered_s = await self.recovered(fault, record.struck_s)
+            record = replace(record, recovered_s=recovered_s)
+            await self.settled(LIMIT_S)
+        except (Late, *TROUBLE) as error:
+            record = replace(record, trouble=f"{type(error).__name__}: {error}")
+        record = replace(record, settled_s=time.time())
+        outcome = f"again after {record.took_s:.1f} s" if record.recovered_s else "DID NOT RECOVER"
+        quiet_s = record.settled_s - record.struck_s
+        say(f"{fault.told()}: {record.hit}; {outcome}, quiet after {quiet_s:.1f} s {record.trouble}")
+        return record
+
+    async def struck(self, record: Record) -> Record:
+        fault = record.fault
+        for left in reversed(range(TRIES)):
+            workers = len(standing.tasks(self.world.heard, "worker"))
+            if fault.inside or fault.who == "launcher":
+                await self.provoked(fault)
+            await asyncio.sleep(fault.delay_s)
+            struck_s = time.time()
+            try:
+                hit = await INJECTORS[fault.kind](self.world, fault)
+                return replace(record, hit=hit, struck_s=struck_s, workers=workers)
+            except Missed:
+                if not left:
+                    raise
+                await self.settled(LIMIT_S)
+        raise Missed
+
+    async def provoked(self, fault: Fault) -> None:
+        """A hand-over, to the moment at which to strike: strangers leave and it grows, or a worker is evicted."""
+        before, since = standing.newest(self.world.heard), len(self.world.watch.heard)
+        kind = BEGINS.get(fault.moment, ClusterSpecPublished)
+
+        def begun() -> bool:
+            said = standing.of(standing.of_job(self.world.watch.heard[since:], self.world.uid), kind)
+            return any(m.generation > before for m in said)
+
+        if self.world.strangers:
+            await self.world.strangers_leave()
+            try:
+                return await self.world.watch.until(begun, PROVOKED_S, "the hand-over for growth")
+            except Late as late:
+                say(str(late))
+        workers = standing.tasks(self.world.heard, "worker")
+        await self.world.evict(workers[fault.choice % len(workers)].pod)
+        await self.world.watch.until(begun, PROVOKED_S, "the hand-over for an evicted worker")
+
+    async def recovered(self, fault: Fault, struck_s: float) -> float:
+        """When what was struck answered again, and updates were applied."""
+        of_kind = PROBES.get(fault.kind, ())
+        asked = (*of_kind, *(OF_SERVICE.get(fault.who, ()) if fault.kind.startswith("service") else ()))
+        if fault.kind == "disk full":
+            return await probes.saving(self.world, time.time(), LIMIT_S)
+        moments = [await probe(self.world, struck_s, LIMIT_S) for probe in (probes.training, *asked)]
+        return max(moments)
+
+    async def settled(self, within_s: float) -> None:
+        """Nothing is in flight, updates are applied, every pod of the generation stands; or the job is over."""
+        async with asyncio.timeout(within_s):
+            while not self.over():
+                await self.world.watch.until(lambda: self.over() or self.rests(), within_s, "rest")
+                since_s, generation = time.time(), standing.running(self.world.heard)
+                await self.world.watch.until(
+                    lambda s=since_s: self.over() or not self.rests() or standing.applies_again_s(self.world.heard, s),  # type: ignore[misc]
+                    within_s,
+                    "a further update",
+                )
+                same = generation == standing.running(self.world.heard)
+                if self.rests() and same and await self.world.stands():
+                    return
+
+    def rests(self) -> bool:
+        return standing.rests(self.world.heard)

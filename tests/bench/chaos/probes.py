@@ -1,0 +1,85 @@
+"""Whether a service answers: it is asked something, and the answer is waited for.
+
+allocator   a request that cannot be: JobRejected
+monitor     a stranger that comes: CapacityChanged of its node
+launcher    a new generation, for which every fault of the launcher is struck inside a hand-over
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+import aiohttp
+import msgspec
+from nats.errors import Error as NatsError
+
+from shared.bus import Heard
+from shared.messages import CapacityChanged, JobFinished, JobRejected, JobRequested
+from tests.bench.chaos import standing
+from tests.bench.chaos.watch import LOOK_S, Late
+from tests.bench.chaos.world import REQUEST, World
+
+NODE, A_LITTLE = "node-1", 0.01
+Look = Callable[[Sequence[Heard], float], float | None]
+DIGEST = "sha256-" + "0" * 64
+
+
+async def allocator(world: World, within_s: float) -> float:
+    """When it answered; raises `Late`, or `TimeoutError` where not even the bus did."""
+    world.made += 1
+    ask = {"job": f"probe-{world.made}", "request_id": str(world.made), "epochs": 1}
+    wrong = {**REQUEST, "ps": {"start": 2, "min": 2, "max": 1}, "program": {"name": "-", "digest": DIGEST}}
+    request, since = msgspec.convert({**wrong, **ask}, JobRequested), len(world.watch.heard)
+    uid = await _asked(world, request, within_s)
+    await world.watch.until(
+        lambda: any(m.uid == uid for m in world.watch.of(JobRejected, since)), within_s, "the allocator's answer"
+    )
+    return time.time()
+
+
+async def _asked(world: World, request: JobRequested, within_s: float) -> int:
+    async with asyncio.timeout(within_s):
+        while True:
+            try:
+                return await world.watch.bus.request(request)
+            except NatsError:
+                await asyncio.sleep(LOOK_S)
+
+
+async def monitor(world: World, within_s: float) -> float:
+    """When it told of the stranger, who leaves again at once."""
+    since, name = len(world.watch.heard), ""
+    async with asyncio.timeout(within_s):
+        while not name:
+            try:
+                name = await world.stranger(NODE, A_LITTLE)
+            except (aiohttp.ClientError, TimeoutError):
+                await asyncio.sleep(LOOK_S)
+    try:
+        await world.watch.until(
+            lambda: any(m.node == NODE for m in world.watch.of(CapacityChanged, since)), within_s, "the monitor's word"
+        )
+        return time.time()
+    finally:
+        await world.stranger_leaves(name)
+
+
+async def training(world: World, since_s: float, within_s: float) -> float:
+    """When further updates were seen to be applied."""
+    return await _found(world, standing.applies_again_s, since_s, within_s, "a further update")
+
+
+async def saving(world: World, since_s: float, within_s: float) -> float:
+    return await _found(world, standing.saved_s, since_s, within_s, "a checkpoint")
+
+
+async def _found(world: World, look: Look, since_s: float, within_s: float, what: str) -> float:
+    """Raises `Late`, at once where the job is over."""
+    over: JobFinished | float = await world.watch.until(
+        lambda: look(world.heard, since_s) or standing.finished(world.heard), within_s, what
+    )
+    if isinstance(over, JobFinished):
+        raise Late(f"the job {over.outcome} before {what}: {over.cause[-1000:]}")
+    return over

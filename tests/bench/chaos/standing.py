@@ -1,0 +1,102 @@
+"""Where one job stands, from what was heard of it. Pure.
+
+`heard` are the messages of one job in the order of their storing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from shared.bus import Heard
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    ClusterSpecPublished,
+    GenerationAbandoned,
+    JobFinished,
+    JobMessage,
+    Message,
+    ProgressReported,
+    TaskAddress,
+    TaskExited,
+    TrainingResumed,
+)
+
+M = TypeVar("M", bound=Message)
+
+
+def of_job(heard: Iterable[Heard], uid: int) -> list[Heard]:
+    """Each message once: what was said again later under the same id is left out."""
+    found: dict[str, Heard] = {}
+    for each in heard:
+        if isinstance(each.message, JobMessage) and each.message.uid == uid:
+            found.setdefault(each.message.id(), each)
+    return sorted(found.values(), key=lambda each: (each.stored_s, each.sequence))
+
+
+def of(heard: Iterable[Heard], kind: type[M]) -> list[M]:
+    return [h.message for h in heard if isinstance(h.message, kind)]
+
+
+def running(heard: Sequence[Heard]) -> int | None:
+    """The generation that resumed last."""
+    return max((m.generation for m in of(heard, TrainingResumed)), default=None)
+
+
+def newest(heard: Sequence[Heard]) -> int:
+    return max((m.generation for m in of(heard, AllocationDecided)), default=0)
+
+
+def finished(heard: Sequence[Heard]) -> JobFinished | None:
+    return next(iter(of(heard, JobFinished)), None)
+
+
+def spec(heard: Sequence[Heard], generation: int | None) -> ClusterSpecPublished | None:
+    return next((m for m in of(heard, ClusterSpecPublished) if m.generation == generation), None)
+
+
+def tasks(heard: Sequence[Heard], role: str = "") -> list[TaskAddress]:
+    """Of the generation that runs, by pod; of one role, or all."""
+    published = spec(heard, running(heard))
+    found = published.tasks if published else ()
+    return sorted((t for t in found if role in ("", t.role)), key=lambda t: t.pod)
+
+
+def rests(heard: Sequence[Heard]) -> bool:
+    """Nothing is in flight, and of whom the running generation needs nobody is known to have gone."""
+    runs, wanted = running(heard), newest(heard)
+    if runs is None:
+        return False
+    settled = wanted <= runs or wanted in {m.generation for m in of(heard, GenerationAbandoned)}
+    return settled and not {m.pod for m in of(heard, TaskExited)} & {t.pod for t in tasks(heard)}
+
+
+def applies_again_s(heard: Sequence[Heard], since_s: float) -> float | None:
+    """When, behind a moment, further updates were first seen to be applied; None: not yet.
+
+    Training that resumed has applied an update; of reports it takes two behind the moment, for the first may tell of
+    what was before.
+    """
+    steps: dict[int, int] = {}
+    for each in heard:
+        if each.stored_s <= since_s:
+            continue
+        if isinstance(each.message, TrainingResumed):
+            return each.stored_s
+        if isinstance(each.message, ProgressReported):
+            generation, step = each.message.generation, each.message.step
+            if step > steps.setdefault(generation, step):
+                return each.stored_s
+    return None
+
+
+def saved_s(heard: Sequence[Heard], since_s: float) -> float | None:
+    """When the first checkpoint behind a moment was saved."""
+    return next((h.stored_s for h in heard if h.stored_s > since_s and isinstance(h.message, CheckpointSaved)), None)
+
+
+def samples(heard: Sequence[Heard]) -> tuple[int, int]:
+    """Applied, and due in all, as last reported; (0, 1) before the first report."""
+    last: Any = next((h.message for h in reversed(heard) if isinstance(h.message, ProgressReported)), None)
+    return (last.samples, last.total_samples) if last else (0, 1)

@@ -1,0 +1,142 @@
+"""What a run came to: from what was heard, what the ps counted and when batches were read. Pure.
+
+applied_twice   of all examples, how often one was applied beyond its epochs; the bound: one batch for each worker lost
+redone          updates applied after the checkpoint that training went on from, in seconds of training, over the
+                interval between checkpoints: at most 1
+messages_lost   requests without an answer, gaps in a job's revisions, generations without an end, jobs that the
+                allocator remembers otherwise than the streams have it, dead letters
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from shared.bus import Heard
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    GenerationAbandoned,
+    JobAccepted,
+    JobRejected,
+    JobRequested,
+    ProgressReported,
+    TaskExited,
+    TrainingResumed,
+)
+from tests.bench.chaos.schedule import Fault
+from tests.bench.chaos.standing import of
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault. `recovered_s`: None where it did not recover within the limit, and `trouble` says what."""
+
+    fault: Fault
+    hit: str = ""
+    struck_s: float = 0.0
+    recovered_s: float | None = None
+    settled_s: float = 0.0
+    workers: int = 0
+    trouble: str = ""
+
+    @property
+    def took_s(self) -> float:
+        return max(0.0, (self.recovered_s or self.struck_s) - self.struck_s)
+
+
+class Counted(msgspec.Struct, frozen=True, kw_only=True):
+    """Examples of one job that were applied too seldom and too often, and how often they may have been."""
+
+    lost: int
+    twice: int
+    bound: int
+
+
+def counted(counts: Sequence[int], epochs: int, batch: int, workers_lost: int) -> Counted:
+    lost = sum(max(0, epochs - times) for times in counts)
+    return Counted(lost=lost, twice=sum(max(0, times - epochs) for times in counts), bound=batch * workers_lost)
+
+
+def workers_lost(heard: Iterable[Heard]) -> int:
+    return len({m.pod_uid for m in of(heard, TaskExited) if m.role == "worker"})
+
+
+# ---------------------------------------------------------------- work done again
+
+
+def redone_s(heard: Sequence[Heard], beats: Sequence[float]) -> list[float]:
+    """Of each generation that took over: for how long had updates been applied that it does not have?"""
+    resumed = [(h.stored_s, h.message) for h in heard if isinstance(h.message, TrainingResumed)]
+    return [
+        _redone(heard, beats, old.generation, old_s, new.samples, new_s)
+        for (old_s, old), (new_s, new) in pairwise(resumed)
+    ]
+
+
+def _redone(
+    heard: Sequence[Heard], beats: Sequence[float], old: int, old_s: float, samples: int, until_s: float
+) -> float:
+    """Batches are read when they are applied, so the last that was read tells better than a report when it ended."""
+    saved = [h for h in heard if isinstance(h.message, CheckpointSaved) and h.stored_s < until_s]
+    kept = max((h.message.samples for h in saved if h.message.samples <= samples), default=0)
+    from_s = min((h.stored_s for h in saved if h.message.samples == kept), default=old_s)
+    told_s = [
+        h.stored_s
+        for h in heard
+        if isinstance(h.message, ProgressReported) and h.message.generation == old and h.message.samples > kept
+        if from_s < h.stored_s < until_s
+    ]
+    if not told_s:
+        return 0.0
+    last = bisect_right(beats, max(told_s))
+    return max(0.0, (beats[last - 1] if last else max(told_s)) - from_s)
+
+
+# ---------------------------------------------------------------- gaps
+
+
+def longest_gap_s(beats: Sequence[float], from_s: float, to_s: float) -> float:
+    """Between two moments, the longest without an update."""
+    inside = [at for at in beats if from_s <= at <= to_s]
+    return max((b - a for a, b in pairwise([from_s, *inside, to_s])), default=0.0)
+
+
+# ---------------------------------------------------------------- messages
+
+
+def unanswered(heard: Iterable[Heard]) -> list[str]:
+    heard = list(heard)
+    answered = {m.uid for m in (*of(heard, JobAccepted), *of(heard, JobRejected))}
+    return [h.message.job for h in heard if isinstance(h.message, JobRequested) and h.sequence not in answered]
+
+
+def revisions_missing(heard: Iterable[Heard]) -> int:
+    """Of one job."""
+    said = {m.revision for m in of(heard, AllocationDecided)}
+    return len(set(range(1, max(said, default=0) + 1)) - said)
+
+
+def endless(heard: Sequence[Heard]) -> list[int]:
+    """Generations of one finished job that neither trained nor were given up, but for the last."""
+    decided = {m.generation for m in of(heard, AllocationDecided)}
+    over = {m.generation for m in (*of(heard, TrainingResumed), *of(heard, GenerationAbandoned))}
+    return sorted(decided - over - {max(decided, default=0)})
+
+
+# ---------------------------------------------------------------- recovery
+
+
+def recovery(records: Iterable[Record]) -> dict[str, dict[str, float]]:
+    by_kind = defaultdict(list)
+    for record in records:
+        if record.recovered_s is not None:
+            by_kind[record.fault.kind].append(record.took_s)
+    return {
+        kind: {"median": round(statistics.median(took), 2), "max": round(max(took), 2)}
+        for kind, took in sorted(by_kind.items())
+    }

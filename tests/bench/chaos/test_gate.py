@@ -1,0 +1,66 @@
+"""The gate before a server: open, shut, and open again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from services.local.stack import free_port
+from tests.bench.chaos.gate import Gate, gate
+
+WITHIN_S = 10.0
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while line := await reader.readline():
+        writer.write(line)
+    writer.close()
+
+
+@asynccontextmanager
+async def echoing() -> AsyncIterator[tuple[Gate, int]]:
+    behind, port = free_port(), free_port()
+    server = await asyncio.start_server(echo, "127.0.0.1", behind)
+    async with server, gate(port, behind) as door:
+        yield door, port
+
+
+async def asked(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"hallo\n")
+        async with asyncio.timeout(WITHIN_S):
+            return await reader.readline()
+    finally:
+        writer.close()
+
+
+async def test_what_is_said_comes_through_both_ways() -> None:
+    async with echoing() as (_, port):
+        assert await asked(port) == b"hallo\n"
+
+
+async def test_a_shut_gate_turns_away_who_comes_and_opens_again() -> None:
+    async with echoing() as (door, port):
+        door.shut()
+        with pytest.raises(ConnectionResetError):
+            assert await asked(port) == b"", "an end without an answer is as good as a reset"
+            raise ConnectionResetError
+        door.open()
+        assert await asked(port) == b"hallo\n"
+
+
+async def test_who_is_inside_is_thrown_out() -> None:
+    async with echoing() as (door, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"one\n")
+        assert await reader.readline() == b"one\n"
+        door.shut()
+        async with asyncio.timeout(WITHIN_S):
+            with pytest.raises(ConnectionResetError):
+                assert await reader.read() == b""
+                raise ConnectionResetError
+        writer.close()

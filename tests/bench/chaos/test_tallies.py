@@ -1,0 +1,106 @@
+"""What a run came to, told from little stories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.bus import Heard
+from shared.messages import (
+    AllocationDecided,
+    CheckpointSaved,
+    GenerationAbandoned,
+    Message,
+    ProgressReported,
+    TaskExited,
+    TrainingResumed,
+)
+from shared.subjects import FACTS, subject_of
+from tests.bench.chaos import standing, tallies
+from tests.bench.chaos.schedule import Fault
+from tests.bench.chaos.tallies import Counted, Record
+from tests.launcher.builders import request
+
+UID = 7
+JOB: dict[str, Any] = {"job": "tiny", "uid": UID}
+
+
+def at(stored_s: float, message: Message) -> Heard:
+    return Heard(message, subject_of(message), FACTS, round(stored_s * 10), stored_s)
+
+
+def resumed(generation: int, samples: int = 0) -> TrainingResumed:
+    return TrainingResumed(**JOB, generation=generation, step=samples, samples=samples)
+
+
+def report(generation: int, samples: int) -> ProgressReported:
+    fields = {"epoch": 0, "total_samples": 100, "samples_per_second": 1.0}
+    return ProgressReported(**JOB, generation=generation, step=samples, samples=samples, **fields)
+
+
+def saved(generation: int, samples: int) -> CheckpointSaved:
+    return CheckpointSaved(**JOB, generation=generation, step=samples, samples=samples, path="/c", seconds=0.1)
+
+
+def lost(pod: str, role: Any = "worker") -> TaskExited:
+    return TaskExited(**JOB, pod=pod, pod_uid=f"uid-{pod}", role=role, serial=1, node="n")
+
+
+def decided(revision: int, generation: int) -> AllocationDecided:
+    return AllocationDecided(
+        **JOB, generation=generation, revision=revision, request=request(), tasks=(), batch=1, reason="-"
+    )
+
+
+def test_an_example_that_was_applied_too_seldom_is_lost_and_one_too_often_is_twice() -> None:
+    assert tallies.counted([3, 2, 5], epochs=3, batch=16, workers_lost=1) == Counted(lost=1, twice=2, bound=16)
+    assert tallies.counted([3, 3], epochs=3, batch=16, workers_lost=0) == Counted(lost=0, twice=0, bound=0)
+
+
+def test_a_worker_that_is_told_lost_twice_is_lost_once_and_a_ps_is_no_worker() -> None:
+    log = [at(1, lost("a")), at(2, lost("a")), at(3, lost("b")), at(4, lost("c", "ps"))]
+    assert tallies.workers_lost(log) == 2
+
+
+def test_what_was_applied_behind_the_checkpoint_is_done_again() -> None:
+    log = [at(0, resumed(1)), at(10, saved(1, 20)), at(12.9, report(1, 26)), at(20, resumed(2, 21))]
+    assert tallies.redone_s(log, beats=[9.5, 11.0, 12.5, 21.0]) == [2.5]
+
+
+def test_after_a_drain_nothing_is_done_again() -> None:
+    log = [at(0, resumed(1)), at(9, report(1, 20)), at(10, saved(1, 20)), at(11, resumed(2, 21))]
+    assert tallies.redone_s(log, beats=[9.0]) == [0.0]
+
+
+def test_before_the_first_checkpoint_all_is_done_again() -> None:
+    log = [at(2, resumed(1)), at(5, report(1, 20)), at(9, resumed(2))]
+    assert tallies.redone_s(log, beats=[3.0, 4.5]) == [2.5]
+
+
+def test_a_gap_reaches_from_the_loss_or_to_the_end() -> None:
+    assert tallies.longest_gap_s([1.0, 2.0, 2.5], 0.5, 4.0) == 1.5
+    assert tallies.longest_gap_s([], 0.0, 4.0) == 4.0
+
+
+def test_a_revision_that_is_not_there_is_missing_and_a_generation_without_an_end_is_named() -> None:
+    log = [at(1, decided(1, 1)), at(2, resumed(1)), at(3, decided(3, 2)), at(4, decided(4, 3)), at(5, resumed(3))]
+    assert tallies.revisions_missing(log) == 1
+    assert tallies.endless(log) == [2]
+    assert tallies.endless([*log, at(6, GenerationAbandoned(**JOB, generation=2, reason="-"))]) == []
+
+
+def test_updates_are_applied_again_once_it_resumes_or_a_second_report_has_more() -> None:
+    log = [at(1, report(1, 5)), at(2, report(1, 6)), at(3, report(1, 6)), at(4, report(1, 7))]
+    assert standing.applies_again_s(log, 0.5) == 2
+    assert standing.applies_again_s(log, 1.5) == 4
+    assert standing.applies_again_s(log, 3.5) is None
+    assert standing.applies_again_s([*log, at(5, resumed(2, 3))], 3.5) == 5
+
+
+def test_recovery_is_told_by_kind_and_leaves_out_what_did_not_recover() -> None:
+    fault = Fault(1, "ps killed", "child", "at rest", 0.0, 1.0, 0)
+    records = [
+        Record(fault=fault, hit="x", struck_s=10.0, recovered_s=13.0),
+        Record(fault=fault, hit="x", struck_s=10.0, recovered_s=15.0),
+        Record(fault=fault, hit="x", struck_s=10.0),
+    ]
+    assert tallies.recovery(records) == {"ps killed": {"median": 4.0, "max": 5.0}}

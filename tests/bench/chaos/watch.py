@@ -1,0 +1,57 @@
+"""Everything that is said, as it is heard; and waiting for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from nats.js.api import DeliverPolicy
+
+from services.cli.trial import EVERYTHING
+from shared import tasks
+from shared.bus import Bus, Heard
+from shared.messages import Message
+
+M = TypeVar("M", bound=Message)
+LOOK_S = 0.25
+
+
+class Late(Exception):
+    """Something did not come; the text says what."""
+
+
+class Watch:
+    """`heard` grows while it listens, in the order in which each of the two streams is read."""
+
+    def __init__(self, bus: Bus) -> None:
+        self.bus, self.heard = bus, list[Heard]()
+        self.changed = asyncio.Event()
+        self.broken = asyncio.ensure_future(bus.failed())
+        for filters in EVERYTHING:
+            bus.spawn(self._listen(filters))
+
+    async def _listen(self, filters: list[str]) -> None:
+        async for heard in self.bus.tail(filters, deliver=DeliverPolicy.ALL):
+            self.heard.append(heard)
+            self.changed.set()
+
+    def of(self, kind: type[M], since: int = 0) -> list[M]:
+        return [h.message for h in self.heard[since:] if isinstance(h.message, kind)]
+
+    async def until(self, holds: Callable[[], Any], within_s: float, what: str) -> Any:
+        """Wait until something holds, looking at each message and now and then; raises `Late`."""
+        try:
+            async with asyncio.timeout(within_s):
+                while not (found := holds()):
+                    if self.broken.done():
+                        self.broken.result()
+                    self.changed.clear()
+                    await asyncio.wait([asyncio.ensure_future(self.changed.wait())], timeout=LOOK_S)
+                return found
+        except TimeoutError as error:
+            raise Late(f"{what} did not come within {within_s:g} s") from error
+
+    async def close(self) -> None:
+        await tasks.end(self.broken)
+        await self.bus.close()

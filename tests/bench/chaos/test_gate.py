@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,8 +16,9 @@ WITHIN_S = 10.0
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while line := await reader.readline():
-        writer.write(line)
+    with contextlib.suppress(ConnectionResetError):
+        while line := await reader.readline():
+            writer.write(line)
     writer.close()
 
 

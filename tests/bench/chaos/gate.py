@@ -16,6 +16,7 @@ class Gate:
     def __init__(self, behind: int) -> None:
         self._behind, self._open = behind, True
         self._inside: set[asyncio.StreamWriter] = set()
+        self.guests: set[asyncio.Future[None]] = set()
 
     def shut(self) -> None:
         self._open = False
@@ -25,7 +26,12 @@ class Gate:
     def open(self) -> None:
         self._open = True
 
-    async def come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        guest = asyncio.ensure_future(self._lead(reader, writer))
+        self.guests.add(guest)
+        guest.add_done_callback(self.guests.discard)
+
+    async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its beginning to its end."""
         if not self._open:
             writer.transport.abort()
@@ -60,3 +66,4 @@ async def gate(port: int, behind: int) -> AsyncIterator[Gate]:
     finally:
         door.shut()
         server.close()
+        await asyncio.gather(*door.guests)

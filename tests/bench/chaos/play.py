@@ -20,8 +20,8 @@ from tests.bench.report import say
 LIMIT_S = 180.0
 """How long a fault may take to recover; then the run says what did not, and goes on."""
 PROVOKED_S, TRIES = 60.0, 3
-PER_JOB, EPOCHS = 8, 300
-SLOW_S, QUICK_S = 0.6, 0.15
+PER_JOB, EPOCHS = 8, 120
+SLOW_S, QUICK_S = 0.8, 0.15
 """Pace of a worker: slow where a job would end before its faults are through."""
 BEGINS: dict[Moment, type[ClusterSpecPublished] | type[HandOverOrdered]] = {
     "while it prepares": ClusterSpecPublished,

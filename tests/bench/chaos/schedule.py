@@ -94,7 +94,7 @@ def schedule(seed: int, faults: int, kinds: Sequence[str] = tuple(BY_NAME)) -> t
 
 def _fault(chance: random.Random, number: int, kind: Kind, turn: int) -> Fault:
     """Whom and when it hits goes round with the passes, so that four of them have met all."""
-    moment = chance.choice(kind.moments[turn % len(kind.moments)])
+    moment = chance.choice(kind.moments[(turn + KINDS.index(kind)) % len(kind.moments)])
     who = (
         kind.who[(turn // len(kind.moments)) % len(kind.who)] if len(kind.who) == 2 else kind.who[turn % len(kind.who)]
     )

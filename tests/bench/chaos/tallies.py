@@ -81,10 +81,10 @@ def redone_s(heard: Sequence[Heard], beats: Sequence[float]) -> list[float]:
 def _redone(
     heard: Sequence[Heard], beats: Sequence[float], old: int, old_s: float, samples: int, until_s: float
 ) -> float:
-    """Batches are read when they are applied, so the last that was read tells better than a report when it ended."""
+    """From when the checkpoint was begun, to the last batch that was read before the last report of what it lacks."""
     saved = [h for h in heard if isinstance(h.message, CheckpointSaved) and h.stored_s < until_s]
     kept = max((h.message.samples for h in saved if h.message.samples <= samples), default=0)
-    from_s = min((h.stored_s for h in saved if h.message.samples == kept), default=old_s)
+    from_s = min((h.stored_s - h.message.seconds for h in saved if h.message.samples == kept), default=old_s)
     told_s = [
         h.stored_s
         for h in heard

@@ -15,19 +15,22 @@ from tests.bench.chaos.gate import Gate, gate
 WITHIN_S = 10.0
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(ConnectionResetError):
-        while line := await reader.readline():
-            writer.write(line)
-    writer.close()
-
-
 @asynccontextmanager
 async def echoing() -> AsyncIterator[tuple[Gate, int]]:
-    behind, port = free_port(), free_port()
+    behind, port, quiet = free_port(), free_port(), asyncio.Event()
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            while line := await reader.readline():
+                writer.write(line)
+        writer.close()
+        quiet.set()
+
     server = await asyncio.start_server(echo, "127.0.0.1", behind)
     async with server, gate(port, behind) as door:
         yield door, port
+        door.shut()
+        await quiet.wait()
 
 
 async def asked(port: int) -> bytes:

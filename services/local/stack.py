@@ -26,7 +26,14 @@ from shared.permissions import OPERATOR, SETUP
 log = structlog.get_logger()
 
 SERVICES = ("monitor", "allocator", "launcher")
-COMMON = ("WEIR_NATS_URL", "WEIR_NATS_CREDENTIALS", "WEIR_NATS_CA", "WEIR_LOG_LEVEL", "WEIR_METRICS_PORT")
+COMMON = (
+    "WEIR_NATS_URL",
+    "WEIR_NATS_CREDENTIALS",
+    "WEIR_NATS_CA",
+    "WEIR_LOG_LEVEL",
+    "WEIR_LEASE_S",
+    "WEIR_METRICS_PORT",
+)
 START_S, STOP_S, AGAIN_S = 20.0, 12.0, 0.2
 
 

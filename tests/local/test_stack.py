@@ -37,6 +37,13 @@ async def test_each_service_that_is_killed_runs_again_within_a_second(stack: Sta
         assert psutil.pid_exists(part.process.pid)
 
 
+async def test_of_each_service_there_is_one_which_waits_for_no_lease_of_its_own(stack: Stack) -> None:
+    for name in ("monitor", "allocator", "launcher"):
+        process = stack.parts[name].process
+        assert process is not None
+        assert psutil.Process(process.pid).environ()["WEIR_LEASE_S"] == "0"
+
+
 async def test_its_bus_listens_on_loopback_only_and_to_who_has_its_random_credentials(stack: Stack) -> None:
     process = stack.parts["nats"].process
     assert process is not None

@@ -14,11 +14,11 @@ import msgspec
 from services.local.kubelet import processes
 from shared.messages import ClusterSpecPublished
 from tests.bench.chaos import injectors, probes, standing
-from tests.bench.chaos.play import LIMIT_S, Play
+from tests.bench.chaos.play import LIMIT_S, SLOW_S, Play
 from tests.bench.chaos.schedule import Fault
 from tests.bench.report import say
 
-EPOCHS = 4000
+EPOCHS = 150
 
 
 class Rounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +38,7 @@ async def compared(play: Play, rounds: int) -> Rounds:
 async def _measured(play: Play, rounds: int, handover: str) -> tuple[float, ...]:
     world, took = play.world, list[float]()
     await play.begin(f"lost-{handover}", EPOCHS, handover=handover)
+    world.pace(SLOW_S)
     await world.strangers_leave()
     await world.watch.until(lambda: len(standing.tasks(world.heard, "worker")) > 2, LIMIT_S, "growth")
     for number in range(rounds):

@@ -1,7 +1,7 @@
 """The stack on this machine, with what is needed to hurt it: a gate before the API, a small disk, strangers, a pace.
 
-Eight places of one core on paper, on three nodes; a task takes one. Strangers hold three of them while a job starts, so
-that it starts with 1 ps + 2 workers and grows to 2 + 3 once they have left.
+Eight places of one core on paper, on three nodes, and a little more for a probe; a task takes one. Strangers hold three
+of them while a job starts, so that it starts with 1 ps + 2 workers and grows to 2 + 3 once they have left.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tests.flow.stage import PACED, SLEEP
 from tests.trainer import fleet
 
 PLACES = """nodes:
-  - {name: node-1, cpu: 3, memory_gib: 9}
-  - {name: node-2, cpu: 3, memory_gib: 9}
-  - {name: node-3, cpu: 2, memory_gib: 6}
+  - {name: node-1, cpu: 3.2, memory_gib: 9}
+  - {name: node-2, cpu: 3.2, memory_gib: 9}
+  - {name: node-3, cpu: 2.2, memory_gib: 6}
 """
 STRANGERS = (("node-3", 2.0), ("node-2", 1.0))
 NAMESPACE = "tenants"

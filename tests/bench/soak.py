@@ -29,7 +29,8 @@ from shared.subjects import FACTS, ORDERS
 from tests.bench import slopes
 from tests.bench.chaos import ending, standing
 from tests.bench.chaos.play import LIMIT_S, Play
-from tests.bench.chaos.world import World, world
+from tests.bench.chaos.put_up import world
+from tests.bench.chaos.world import World
 from tests.bench.report import finish, percentile, say
 from tests.flow.kills import family
 

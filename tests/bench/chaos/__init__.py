@@ -1,7 +1,7 @@
 """Chaos: real TensorFlow jobs, while everything that can break does. `make chaos` (at most an hour).
 
     schedule    what is to happen, from a seed: printed before anything starts
-    world       the stack on this machine, with what is needed to hurt it
+    world       the stack on this machine, with what is needed to hurt it; `put_up` puts it up
     injectors   one function a kind of fault
     standing    where a job stands, from what was heard of it
     probes      whether a service answers
@@ -17,5 +17,5 @@ keeps its objects in memory, so where it is killed all pods end with it and noth
 lost and comes back empty, which is more than an API server that is away (`API cut off`).
 
 Environment, for shorter runs: CHAOS_FAULTS (64), CHAOS_SEED (1), CHAOS_NAIVE (2: restarts of everything, to compare),
-CHAOS_KINDS (comma-separated: only these), CHAOS_KEEP=1 (leave the folder with all logs).
+CHAOS_KINDS (comma-separated: only these), CHAOS_MINUTES (50: then no further fault), CHAOS_KEEP=1 (leave all logs).
 """

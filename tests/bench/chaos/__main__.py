@@ -13,14 +13,14 @@ from typing import Any
 from tests.bench.chaos.ending import result
 from tests.bench.chaos.naive import compared
 from tests.bench.chaos.play import Play
+from tests.bench.chaos.put_up import world
 from tests.bench.chaos.schedule import BY_NAME, Fault, counted, schedule
-from tests.bench.chaos.world import world
 from tests.bench.report import finish, say
 
 FAULTS, SEED = int(os.environ.get("CHAOS_FAULTS", "64")), int(os.environ.get("CHAOS_SEED", "1"))
 NAIVE = int(os.environ.get("CHAOS_NAIVE", "2"))
 KINDS = [name for name in os.environ.get("CHAOS_KINDS", "").split(",") if name] or list(BY_NAME)
-LONGEST_S = 52 * 60.0
+LONGEST_S = 60.0 * float(os.environ.get("CHAOS_MINUTES", "50"))
 """After this no further fault is struck: what is left of the hour is for the comparison and the last job's end."""
 
 

@@ -123,7 +123,7 @@ class Play:
             record = replace(record, trouble=f"{type(error).__name__}: {error}")
         record = replace(record, settled_s=time.time())
         outcome = f"again after {record.took_s:.1f} s" if record.recovered_s else "DID NOT RECOVER"
-        quiet_s = record.settled_s - record.struck_s
+        quiet_s = record.settled_s - (record.struck_s or record.settled_s)
         say(f"{fault.told()}: {record.hit}; {outcome}, quiet after {quiet_s:.1f} s {record.trouble}")
         return record
 

@@ -117,6 +117,7 @@ async def main(folder: Path) -> dict[str, Any]:
     async with world(folder) as here:
         play = Play(here, until_s)
         await play.begin("soak", EPOCHS_EACH * HAND_OVERS, ps=ONE, workers=ONE)
+        await here.strangers_leave()
         here.pace(QUICK_S)
         await measured(here, series, before)
         for number in range(1, HAND_OVERS + 1):

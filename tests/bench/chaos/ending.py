@@ -33,7 +33,6 @@ TIDY_S, LOOK_S, READ_S = 30.0, 0.5, 120.0
 async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
     logs = {uid: standing.of_job(world.watch.heard, uid) for uid in play.jobs}
     counts = [await counted(log, play.jobs[uid]) for uid, log in logs.items() if _succeeded(log)]
-    redone = {uid: tallies.redone_s(log, world.beats(0.0, float("inf"))) for uid, log in logs.items()}
     return {
         **struck(play.records),
         "examples_lost": sum(c.lost for c in counts),
@@ -45,12 +44,18 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
         "jobs_finished": len(counts),
         **await lost(world, logs),
         "recovery_s": tallies.recovery(play.records),
-        "redone_intervals_max": round(max((s for each in redone.values() for s in each), default=0.0) / EVERY_S, 3),
+        "redone_intervals_max": round(max((redone(world, log) for log in logs.values()), default=0.0), 3),
         "lost_worker_gap_s": gap_s(world, play.records),
         **_naive(rounds),
         "ended_by_themselves": _surplus(world, play.records),
         "disk_full_by": world.disk_by,
     }
+
+
+def redone(world: World, log: list[Heard]) -> float:
+    """The most of one job, in intervals between its checkpoints."""
+    again_s = tallies.redone_s(log, world.beats(0.0, float("inf")))
+    return max(again_s, default=0.0) / tallies.interval_s(log, EVERY_S)
 
 
 def _succeeded(log: list[Heard]) -> bool:

@@ -2,7 +2,7 @@
 
 applied_twice   of all examples, how often one was applied beyond its epochs; the bound: one batch for each worker lost
 redone          updates applied after the checkpoint that training went on from, in seconds of training, over the
-                interval between checkpoints: at most 1
+                interval between checkpoints, which is `every_s` and what a save takes: at most 1
 messages_lost   requests without an answer, gaps in a job's revisions, generations without an end, jobs that the
                 allocator remembers otherwise than the streams have it, dead letters
 """
@@ -84,7 +84,8 @@ def _redone(
     """From when the checkpoint was begun, to the last batch that was read before the last report of what it lacks."""
     saved = [h for h in heard if isinstance(h.message, CheckpointSaved) and h.stored_s < until_s]
     kept = max((h.message.samples for h in saved if h.message.samples <= samples), default=0)
-    from_s = min((h.stored_s - h.message.seconds for h in saved if h.message.samples == kept), default=old_s)
+    cut_s = min((h.stored_s - h.message.seconds for h in saved if h.message.samples == kept), default=old_s)
+    from_s = max(cut_s, old_s)  # what was done before was done again, and counted, already
     told_s = [
         h.stored_s
         for h in heard
@@ -95,6 +96,11 @@ def _redone(
         return 0.0
     last = bisect_right(beats, max(told_s))
     return max(0.0, (beats[last - 1] if last else max(told_s)) - from_s)
+
+
+def interval_s(heard: Sequence[Heard], every_s: float) -> float:
+    """From one checkpoint to the next, at most: the next is begun `every_s` after the last is written."""
+    return every_s + max((m.seconds + m.drain_s for m in of(heard, CheckpointSaved)), default=0.0)
 
 
 # ---------------------------------------------------------------- gaps

@@ -76,6 +76,18 @@ def test_before_the_first_checkpoint_all_is_done_again() -> None:
     assert tallies.redone_s(log, beats=[3.0, 4.5]) == [2.5]
 
 
+def test_what_was_redone_already_is_counted_where_it_was() -> None:
+    log = [
+        at(0, resumed(1)),
+        at(10, saved(1, 20)),
+        at(30, resumed(2, 21)),
+        at(33, report(2, 30)),
+        at(40, resumed(3, 21)),
+    ]
+    assert tallies.redone_s(log, beats=[9.5, 31.0, 32.5, 41.0]) == [0.0, 2.5]
+    assert tallies.interval_s(log, every_s=4.0) == 4.5
+
+
 def test_a_gap_reaches_from_the_loss_or_to_the_end() -> None:
     assert tallies.longest_gap_s([1.0, 2.0, 2.5], 0.5, 4.0) == 1.5
     assert tallies.longest_gap_s([], 0.0, 4.0) == 4.0

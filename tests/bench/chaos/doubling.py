@@ -2,8 +2,8 @@
 
 Each is stored again with its own body and headers and a new `Nats-Msg-Id`, so that the server cannot know it; by whose
 credentials it was said at first. An order carries what its sender saw before (`Nats-Expected-Last-Subject-Sequence`),
-now as then, so the server may refuse it: that is its defence. Late: what the job said up to its generation before the
-last. Reordered: its last messages, in another order.
+now as then, so the server may refuse it: that is its defence. Late: of the older half of what was said of the job.
+Reordered: its last messages. Both in another order.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import base64
 import contextlib
 import random
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
 
 from shared import bus as wire
 from shared import permissions
-from shared.bus import Bus
+from shared.bus import Bus, Heard
 from shared.messages import CapacityChanged, JobFinished, JobRequested, Message
 
 if TYPE_CHECKING:
@@ -32,24 +33,24 @@ Again = tuple[str, str, int]
 
 
 async def double(world: World, fault: Fault) -> str:
-    chosen = [again for again in _chosen(world, fault.who) if again[0]]
-    random.Random(fault.choice).shuffle(chosen)
+    again = chosen(world.watch.heard, world.uid, fault.who)
+    random.Random(fault.choice).shuffle(again)
     said = 0
-    for user in sorted({user for user, _, _ in chosen}):
+    for user in sorted({user for user, _, _ in again}):
         text = await _of_job(world) if user == permissions.JOB else world.stack.credentials_of(user)
         name = f"job.default.{world.job}" if user == permissions.JOB else user
         voice = await wire.connect(world.stack.nats_url, name, text)
         try:
-            said += sum([await _said(world.watch.bus, voice, again) for again in chosen if again[0] == user])
+            said += sum([await _said(world.watch.bus, voice, each) for each in again if each[0] == user])
         finally:
             await voice.close()
-    return f"{said} of {len(chosen)} messages, {fault.who}"
+    return f"{said} of {len(again)} messages, {fault.who}"
 
 
-def _chosen(world: World, how: str) -> list[Again]:
-    here = [h for h in world.watch.heard if _is_of(h.message, world.uid)]
-    half = len(here) // 2
-    kept = here[:half][-MOST:] if how == "late" else here[-MOST:]
+def chosen(heard: Sequence[Heard], uid: int, how: str) -> list[Again]:
+    """Of one job, and of the nodes; what a person said is left out."""
+    here = [h for h in heard if _is_of(h.message, uid) and _sayer(h.message)]
+    kept = here[: len(here) // 2][-MOST:] if how == "late" else here[-MOST:]
     return [(_sayer(h.message), h.stream, h.sequence) for h in kept]
 
 

@@ -44,7 +44,7 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
         "jobs_finished": len(counts),
         **await lost(world, logs),
         "recovery_s": tallies.recovery(play.records),
-        "redone_intervals_max": round(max((redone(world, log) for log in logs.values()), default=0.0), 3),
+        "redone_intervals_max": round(max((redone(world, log, play.records) for log in logs.values()), default=0.0), 3),
         "lost_worker_gap_s": gap_s(world, play.records),
         **_naive(rounds),
         "ended_by_themselves": _surplus(world, play.records),
@@ -52,9 +52,10 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
     }
 
 
-def redone(world: World, log: list[Heard]) -> float:
-    """The most of one job, in intervals between its checkpoints."""
-    again_s = tallies.redone_s(log, world.beats(0.0, float("inf")))
+def redone(world: World, log: list[Heard], records: list[Record]) -> float:
+    """The most of one job, in intervals between its checkpoints; not while the disk was full."""
+    full = [(r.struck_s, r.settled_s) for r in records if r.fault.kind == "disk full" and r.hit]
+    again_s = tallies.redone_s(log, world.beats(0.0, float("inf")), full)
     return max(again_s, default=0.0) / tallies.interval_s(log, EVERY_S)
 
 

@@ -25,7 +25,7 @@ from tests.bench.chaos.world import DISK_MIB, EVERY_S, World
 from tests.flow.kills import Family, family
 
 Injector = Callable[[World, Fault], Awaitable[str]]
-LOOKS, LOOK_S = 20, 0.1
+LOOKS, LOOK_S = 100, 0.1
 NODE_AWAY_S = 6.0  # besides `hold_s`: longer than until its pods count as lost
 FILLER = "somebody-else-s"
 

@@ -69,12 +69,20 @@ def workers_lost(heard: Iterable[Heard]) -> int:
 # ---------------------------------------------------------------- work done again
 
 
-def redone_s(heard: Sequence[Heard], beats: Sequence[float]) -> list[float]:
-    """Of each generation that took over: for how long had updates been applied that it does not have?"""
+Stretch = tuple[float, float]
+"""From one moment to another."""
+
+
+def redone_s(heard: Sequence[Heard], beats: Sequence[float], unsaved: Sequence[Stretch] = ()) -> list[float]:
+    """Of each generation that took over: for how long had updates been applied that it does not have?
+
+    `unsaved`: when nothing could be saved, wherever training stood; who resumed then is left out.
+    """
     resumed = [(h.stored_s, h.message) for h in heard if isinstance(h.message, TrainingResumed)]
     return [
         _redone(heard, beats, old.generation, old_s, new.samples, new_s)
         for (old_s, old), (new_s, new) in pairwise(resumed)
+        if not any(from_s <= new_s <= to_s for from_s, to_s in unsaved)
     ]
 
 

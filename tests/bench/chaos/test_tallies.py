@@ -85,6 +85,7 @@ def test_what_was_redone_already_is_counted_where_it_was() -> None:
         at(40, resumed(3, 21)),
     ]
     assert tallies.redone_s(log, beats=[9.5, 31.0, 32.5, 41.0]) == [0.0, 2.5]
+    assert tallies.redone_s(log, beats=[9.5, 31.0, 32.5, 41.0], unsaved=[(35, 45)]) == [0.0]
     assert tallies.interval_s(log, every_s=4.0) == 4.5
 
 

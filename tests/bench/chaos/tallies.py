@@ -2,7 +2,7 @@
 
 applied_twice   of all examples, how often one was applied beyond its epochs; the bound: one batch for each worker lost
 redone          updates applied after the checkpoint that training went on from, in seconds of training, over the
-                interval between checkpoints, which is `every_s` and what a save takes: at most 1
+                interval between checkpoints, as the job had it (`every_s` and what a save takes): at most 1
 messages_lost   requests without an answer, gaps in a job's revisions, generations without an end, jobs that the
                 allocator remembers otherwise than the streams have it, dead letters
 """
@@ -107,8 +107,10 @@ def _redone(
 
 
 def interval_s(heard: Sequence[Heard], every_s: float) -> float:
-    """From one checkpoint to the next, at most: the next is begun `every_s` after the last is written."""
-    return every_s + max((m.seconds + m.drain_s for m in of(heard, CheckpointSaved)), default=0.0)
+    """From one checkpoint to the next, as this job had it: the median; `every_s` where there are no two in a row."""
+    saved = [(h.stored_s, h.message) for h in heard if isinstance(h.message, CheckpointSaved)]
+    found = [b_s - a_s for (a_s, a), (b_s, b) in pairwise(saved) if a.generation == b.generation and not b.final]
+    return statistics.median(found) if found else every_s
 
 
 # ---------------------------------------------------------------- gaps

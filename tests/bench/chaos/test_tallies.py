@@ -86,7 +86,12 @@ def test_what_was_redone_already_is_counted_where_it_was() -> None:
     ]
     assert tallies.redone_s(log, beats=[9.5, 31.0, 32.5, 41.0]) == [0.0, 2.5]
     assert tallies.redone_s(log, beats=[9.5, 31.0, 32.5, 41.0], unsaved=[(35, 45)]) == [0.0]
-    assert tallies.interval_s(log, every_s=4.0) == 4.5
+
+
+def test_the_interval_is_that_between_checkpoints_of_one_generation() -> None:
+    log = [at(1, saved(1, 10)), at(5, saved(1, 20)), at(9.5, saved(1, 30)), at(30, saved(2, 40))]
+    assert tallies.interval_s(log, every_s=4.0) == 4.25
+    assert tallies.interval_s(log[:1], every_s=4.0) == 4.0
 
 
 def test_a_gap_reaches_from_the_loss_or_to_the_end() -> None:

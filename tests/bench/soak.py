@@ -16,6 +16,7 @@ import asyncio
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import structlog
 
 from services.local.kubelet import processes
 from shared.subjects import FACTS, ORDERS
@@ -152,6 +154,7 @@ def result(series: Series, took: list[float], left: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     place = Path(tempfile.mkdtemp(prefix="weir-soak-"))
     try:
         finish(asyncio.run(main(place)))

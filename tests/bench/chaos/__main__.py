@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import structlog
 
 from tests.bench.chaos.ending import result
 from tests.bench.chaos.naive import compared
@@ -42,6 +45,7 @@ async def main(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     place = Path(tempfile.mkdtemp(prefix="weir-chaos-"))
     try:
         finish(asyncio.run(main(place)))

@@ -113,4 +113,4 @@ _together: KeptTogether[tuple[()], tuple[OwnPod, ...], Pods] = KeptTogether(_all
 
 def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:
     free, back = less(node.free, less(wants, has)), plus(node.returning, less(has, wants))
-    return Node(node.name, free, node.allocatable, node.open, node.hosts | {job}, back)
+    return Node(node.name, free, node.allocatable, node.open, node.hosts | {job}, back, node.shunned)

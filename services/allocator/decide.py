@@ -60,8 +60,8 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
         _say(verdicts, key, leaving.moved(job, room, now, rules))
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, change.in_flight(job) or outgrowing.enlarged(job, room, now, rules))
-    for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, relief.relieved(job, room, now, rules))
+        if key not in verdicts:
+            _say(verdicts, key, relief.relieved(job, room, now, rules))
     # 4. Each policy says what its jobs should have, and many have it.
     wants = _wanted(jobs, by_program(state.closed), room, now, rules)
     calm = [(key, job) for key, job in _open(jobs, verdicts) if key in wants and _is_calm(job, rules)]

@@ -142,6 +142,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     progress: ProgressReported | None = None
     starving: dict[str, float] = {}
     """By task: since when it has had far less CPU than it was promised (`strain.py`)."""
+    starved: dict[str, float] = {}
+    """By node: when a task that starved there was last moved away."""
     crowded: bool = False
     """Whether a ps or worker comes near to its memory."""
     observed: tuple[Observed, ...] = ()
@@ -196,6 +198,7 @@ def _known(job: Job, message: AllocationDecided) -> Job:
         job,
         decided=job.decided | {message.generation: message},
         coming=job.coming if message.generation == job.running else message.generation,
+        crowded=False,
         revision=message.revision,
         generation=max(job.generation, message.generation),
         serials=max([job.serials, *(t.serial + 1 for t in message.tasks)]),
@@ -219,6 +222,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         leaving={pod: notice for pod, notice in job.leaving.items() if pod in pods},
         resumed_s=stored_s,
         starving={},
+        starved=job.starved | _fled(job, message, stored_s),
         crowded=False,
         early=None,
         pauses=pauses[-PAUSES_KEPT:],
@@ -226,6 +230,15 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         unprepared=0,
         abandoned_why="",
     )
+
+
+def _fled(job: Job, message: TrainingResumed, stored_s: float) -> dict[str, float]:
+    """The nodes on which a task starved that is no longer of the job."""
+    if job.runs is None or not job.starving:
+        return {}
+    stay = {task.serial for task in job.decided[message.generation].tasks}
+    gone = [task for task in job.runs.tasks if task.serial not in stay]
+    return {task.node: stored_s for task in gone if strain.named(task) in job.starving}
 
 
 def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:

@@ -40,7 +40,7 @@ def going(job: Job, tasks: Sequence[TaskPlan], room: Room) -> Whys:
 def shunned(nodes: Sequence[Node], jobs: Iterable[Job]) -> list[Node]:
     """The same nodes; those from which a pod is being sent away take nothing new meanwhile."""
     names = {task.node for job in jobs if job.leaving for task in _sent_away(job)}
-    return [replace(node, open=False) if node.name in names else node for node in nodes]
+    return [replace(node, shunned=True) if node.name in names else node for node in nodes]
 
 
 def moved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:

@@ -5,7 +5,8 @@
     saved_s  = remaining / v * (1 - worst) * limits      [s], v in examples a second
     it pays  <=>  saved_s > payback_factor * cost_s, the mean of the job's measured pauses
 
-A node on which somebody starves takes nothing new meanwhile. What has starved for less than `starved_s` may pass. Our
+A node on which somebody starves takes nothing new meanwhile. What has starved for less than `starved_s` may pass; where
+a task has fled from a node, none of its job flees there within `shun_s`, so that nothing goes round in circles. Our
 reconstruction of DLRover-RM's answer to hot ps and stragglers; a worker that is only slow gets less work at once in any
 case, because each takes a batch when it is free.
 """
@@ -30,7 +31,7 @@ from shared.messages import AllocationDecided, TaskPlan
 def shunned(nodes: Sequence[Node], jobs: Iterable[Job], now: float, rules: Rules) -> list[Node]:
     """The same nodes; those that starve somebody take nothing new."""
     names = {task.node for job in jobs for task in _starving(job, now, rules)}
-    return [replace(node, open=False) if node.name in names else node for node in nodes]
+    return [replace(node, shunned=True) if node.name in names else node for node in nodes]
 
 
 def relieved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
@@ -42,7 +43,8 @@ def relieved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     if saved_s <= rules.payback_factor * cost_s:
         return None
     keep = [task for task in runs.tasks if task not in starving]
-    tasks = place(room, job.key, keep, size_of(runs), wanted_sizes(job, None, rules), job.serials)
+    with room.avoiding([node for node, fled_s in job.starved.items() if now < fled_s + rules.shun_s]):
+        tasks = place(room, job.key, keep, size_of(runs), wanted_sizes(job, None, rules), job.serials)
     if tasks is None:
         return None
     reason = f"{', '.join(_told(job, task) for task in starving)}; moved"

@@ -33,6 +33,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """A job that lost a task shrinks only after so long: the lost pod's own room may be seen free a little later."""
     starved_s: float = 30.0
     """A task that gets far less CPU than its node has promised moves after so long, if it pays."""
+    shun_s: float = 3600.0
+    """Where a task of a job has starved and was moved away, no other of it is moved to for so long."""
     silent_s: float = 3600.0
     """A job that was changed, and has not said since how fast it is, may be changed again after so long."""
     pause_default_s: float = PAUSE_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from services.allocator.rules import Rules
@@ -24,7 +25,8 @@ STATIC: Rules = replace(AT_ONCE, policy="static", starved_s=30.0)
 
 def training(spare: float = 2) -> tuple[Story, AllocationDecided, TaskPlan]:
     """Three tasks on n1 and n2, one of them alone on its node; n3 has so many cores to spare."""
-    story = Story(STATIC).hear(node("n1", cpu=2), node("n2", cpu=1), accepted(request(ps=span(1), workers=span(1))))
+    asked = request(ps=span(1), workers=span(1))
+    story = Story(STATIC).hear(node("n1", cpu=2), node("n2", cpu=1), accepted(asked))
     first = story.decided()
     nodes = [t.node for t in first.tasks]
     alone = next(t for t in first.tasks if nodes.count(t.node) == 1)
@@ -98,3 +100,29 @@ def test_a_restart_remembers_since_when_it_starves():
     story, first, hungry = training()
     story.hear(report(first, hungry, 1), report(first, hungry, 2))
     assert story.replayed() == story.state
+
+
+def test_it_does_not_go_round_in_circles_where_every_node_starves_it():
+    story, first, hungry = training()
+    moved = story.hear(report(first, hungry, 1), report(first, hungry, 2), after_s=40).decided()
+    again = next(t for t in moved.tasks if t.role == hungry.role)
+    story.hear(resumed(2), node(hungry.node, cpu=1), node("n3", cpu=2, free=1, own=own("mnist", again)))
+
+    for step in (3, 4, 5):
+        starves = replace(report(moved, again, step), generation=2)
+        assert story.hear(starves, after_s=40).decide() == ()
+    assert story.hear(replace(report(moved, again, 6), generation=2), after_s=3600).decided().generation == 3
+
+
+@pytest.mark.parametrize("policy", ["static", "weir", "config-manager"])
+def test_where_one_job_starves_others_keep_what_they_have(policy: str):
+    """What is shunned is no less there: nobody shrinks because a node takes nothing new."""
+    story, first, hungry = training(spare=0)
+    story.rules = replace(STATIC, policy=policy)
+    other = request("other", ps=span(1), workers=span(3, 1))
+    story.hear(node("n4", cpu=5), accepted(other, uid=2))
+    (second,) = (a for a in story.decide() if isinstance(a, AllocationDecided))
+    story.hear(node("n4", cpu=5, free=0, own=own("other", *second.tasks)), resumed(1, job="other", uid=2))
+    story.hear(report(first, hungry, 1))
+    for step in range(2, 30):
+        assert story.hear(report(first, hungry, step), after_s=10).decide() == ()

@@ -10,7 +10,8 @@ as possible onto one node, of such nodes onto the one where they leave the least
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
 
@@ -30,7 +31,8 @@ FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
 class Node(msgspec.Struct, frozen=True, gc=False):
     """What a policy sees of a node. `open`: new tasks may go there; `hosts`: keys of the jobs with tasks on it.
 
-    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have it.
+    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have it. `shunned`: open,
+    but not for new tasks just now, because tasks on it are sent away or starve; what stands there stays and may grow.
     """
 
     name: str
@@ -39,6 +41,12 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     open: bool = True
     hosts: frozenset[str] = frozenset()
     returning: Resources = Resources()
+    shunned: bool = False
+
+    @property
+    def takes(self) -> bool:
+        """Whether new tasks go there."""
+        return self.open and not self.shunned
 
 
 class Size(msgspec.Struct, frozen=True, gc=False):
@@ -103,7 +111,7 @@ class Room:
         """The best node for the first of so many more tasks: beside the job's others, else where all of them and the
         `rest` of the job fit, else where most of them do.
         """
-        beside = [rank(n.free, n.name) for n in self._homes(job) if n.open and fits(wants, n.free)]
+        beside = [rank(n.free, n.name) for n in self._homes(job) if n.takes and fits(wants, n.free)]
         if beside:
             return min(beside)[-1]
         if rest is not NO_MORE and (name := self._order.first(plus(times(wants, count), rest))):
@@ -188,7 +196,7 @@ class Room:
         if purse is not None:
             self.purses[_space(job)] = less(purse, less(here.free, left))
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
-        self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning))
+        self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning, here.shunned))
         self._came[job].add(name)
 
     def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
@@ -196,6 +204,18 @@ class Room:
         answer, where it is no. None for a job that has tasks.
         """
         return None if self._homes(job) else (self._moments[-1], self.purse(job), most, least, sizes)
+
+    @contextmanager
+    def avoiding(self, names: Collection[str]) -> Iterator[None]:
+        """Meanwhile no new task goes to these nodes."""
+        avoided = [node for name in names if (node := self.nodes.get(name)) and node.takes]
+        for node in avoided:
+            self._swap(node, replace(node, shunned=True))
+        try:
+            yield
+        finally:
+            for node in avoided:
+                self._swap(self.nodes[node.name], replace(self.nodes[node.name], shunned=False))
 
     def mark(self) -> int:
         """The room as it is now, to come back to."""
@@ -211,8 +231,12 @@ class Room:
                 self.purses[_space(job)] = purse
 
     def _swap(self, here: Node, other: Node) -> None:
-        if here.open:
+        if here.takes and other.takes:
             self._order.move(here.name, here.free, other.free)
+        elif here.takes:
+            self._order.leave(here.name, here.free)
+        elif other.takes:
+            self._order.come(other.name, other.free)
         self.nodes[here.name] = other
 
 

@@ -27,7 +27,7 @@ def anew(nodes: Collection[Node]) -> Survey:
     for node in nodes:
         for job in node.hosts:
             homes.setdefault(job, []).append(node.name)
-    order = Order((node.name, node.free) for node in nodes if node.open)
+    order = Order((node.name, node.free) for node in nodes if node.takes)
     return Survey(order, homes)
 
 
@@ -35,12 +35,12 @@ def followed(last: Survey, gone: Iterable[Node], come: Iterable[Node]) -> Survey
     """Without the nodes that are gone, and with those that came; one that changed did both."""
     order, homes = last.order.copy(), dict(last.homes)
     for node in gone:
-        if node.open:
+        if node.takes:
             order.leave(node.name, node.free)
         for job in node.hosts:
             homes[job] = [name for name in homes[job] if name != node.name]
     for node in come:
-        if node.open:
+        if node.takes:
             order.come(node.name, node.free)
         for job in node.hosts:
             homes[job] = [*homes.get(job, ()), node.name]

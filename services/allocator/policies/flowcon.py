@@ -33,7 +33,7 @@ from services.allocator.models.growth import Container, Rules, Sample, growth, p
 from services.allocator.placing.placement import ROLES, Node, Room, place_most
 from services.allocator.placing.sharing import filled
 from services.allocator.policies.contract import JobSeen, Want, at_start
-from shared.messages import Role, RoleResources, TaskPlan
+from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 LIVE = Rules(alpha=0.001, interval_s=10.0)
 """A job keeps 64 readings, a second apart: six intervals of 10 s are in sight. Alpha is ours, too: below the published
@@ -275,7 +275,13 @@ def _sizes(job: JobSeen, cores: float, floor: float) -> RoleResources:
 
 
 def _with_cores(job: JobSeen, cores: Mapping[Role, float]) -> RoleResources:
-    return RoleResources(**{role: replace(getattr(job.sizes, role), cpu=cpu) for role, cpu in cores.items()})
+    """Their memory stays what the tasks have: it may have been raised since it was asked for."""
+    return RoleResources(**{role: replace(_size_of(job, role), cpu=cpu) for role, cpu in cores.items()})
+
+
+def _size_of(job: JobSeen, role: Role) -> Resources:
+    tasks = [task.resources for task in job.tasks if task.role == role]
+    return max(tasks, key=lambda has: has.memory_gib, default=getattr(job.sizes, role))
 
 
 def _worth(movers: Mapping[str, JobSeen], sizes: dict[str, RoleResources]) -> dict[str, RoleResources]:

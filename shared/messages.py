@@ -73,10 +73,14 @@ class Program(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class CheckpointRule(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where checkpoints go (a folder that all tasks see; absent: the cluster's), how often, and how many stay."""
+    """Where checkpoints go, how often, and how many stay.
+
+    `path`: a folder that all tasks see, or an object store's URL; absent: the cluster's. `every_s`: besides those of
+    each hand-over; absent: chosen from what a save costs and how often the job fails (`services/trainer/interval.py`).
+    """
 
     path: str | None = None
-    every_s: Annotated[float, Meta(ge=1)] = 60.0
+    every_s: Annotated[float, Meta(ge=1)] | None = None
     keep: Positive = 2
 
 
@@ -421,6 +425,9 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
 
     `step` counts updates, `samples` examples applied since the job began; `drain_s` and `seconds` are the two phases.
     `successor`: the generation for which it drained; once that one is abandoned, the checkpoint is final no more.
+    `stood`: why training stood still while it was written, though it was not the last (empty: it went on).
+    `digest`: of its files (`services/trainer/files.py`). `pause_s`: how long training stood still for it, drain
+    included; `cost_s`: seconds of training that it cost: more, where writing slows what goes on beside it.
     """
 
     step: NotNegative
@@ -430,10 +437,44 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     drain_s: Seconds = 0.0
     final: bool = False
     successor: NotNegative | None = None
+    stood: str = ""
+    digest: str = ""
+    bytes: NotNegative = 0
+    pause_s: Seconds = 0.0
+    cost_s: Seconds = 0.0
 
     def ordinal(self) -> str:
         """A generation may drain twice at one step, for one successor after another."""
         return f"{self.step}.final.{self.successor or 0}" if self.final else str(self.step)
+
+
+class CheckpointFailed(JobMessage, frozen=True, kw_only=True, tag="training.unsaved"):
+    """Nothing was saved; training goes on, and the last checkpoint stays what it was.
+
+    `successor`: the generation for which this one had drained; it is given up, and this one goes on.
+    """
+
+    step: NotNegative
+    path: str
+    cause: str
+    remedy: str
+    successor: NotNegative | None = None
+    failed_s: float = 0.0
+
+    def ordinal(self) -> str:
+        return f"{self.step}.{self.successor or 0}.{self.failed_s:.0f}"
+
+
+class CheckpointSkipped(JobMessage, frozen=True, kw_only=True, tag="training.skipped"):
+    """A checkpoint that the ledger names is torn or missing; `instead` is restored (empty: none is left)."""
+
+    path: str
+    cause: str
+    instead: str = ""
+
+    def ordinal(self) -> str:
+        """The end of the path: which of them."""
+        return "-".join(self.path.split("/")[-2:])
 
 
 class Phases(Part, frozen=True, kw_only=True):
@@ -466,12 +507,14 @@ class TaskUsage(Part, frozen=True, kw_only=True):
     """Measured use of one task: cores (mean since the last report) and GiB (resident).
 
     `waited`: threads that could have run and had no core, mean since the last report; None: not measured.
+    `spare_gib`: what would be left of its limit beside a second child as large as the one that runs; None: no limit.
     """
 
     task: str
     cpu: Cores
     memory_gib: Cores
     waited: Cores | None = None
+    spare_gib: float | None = None
 
 
 class ModelProfile(Part, frozen=True, kw_only=True):
@@ -535,6 +578,8 @@ MESSAGES: tuple[type[Message], ...] = (
     GenerationAbandoned,
     TaskUpdated,
     CheckpointSaved,
+    CheckpointFailed,
+    CheckpointSkipped,
     TrainingResumed,
     ProgressReported,
     JobFinished,

@@ -16,6 +16,8 @@ from services.cli.sentences import sentence
 from services.cli.words import plain
 from shared.messages import (
     CapacityChanged,
+    CheckpointFailed,
+    CheckpointSkipped,
     DeadLetter,
     GenerationAbandoned,
     JobFinished,
@@ -88,4 +90,5 @@ def bad(said: Message | DeadLetter) -> bool:
     """What somebody should look at."""
     if isinstance(said, JobFinished):
         return said.outcome == "failed"
-    return isinstance(said, (JobRejected, GenerationAbandoned, DeadLetter)) or bool(getattr(said, "error", None))
+    failures = (JobRejected, GenerationAbandoned, CheckpointFailed, CheckpointSkipped, DeadLetter)
+    return isinstance(said, failures) or bool(getattr(said, "error", None))

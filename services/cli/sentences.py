@@ -16,7 +16,9 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    CheckpointFailed,
     CheckpointSaved,
+    CheckpointSkipped,
     ClusterSpecPublished,
     DeadLetter,
     GenerationAbandoned,
@@ -146,7 +148,19 @@ def _updated(m: TaskUpdated) -> str:
 
 def _saved(m: CheckpointSaved) -> str:
     final = ", and applies nothing more" if m.final else ""
-    return f"generation {m.generation} saved step {m.step} in {m.seconds:.2f} s{final}"
+    stood = f", and training stood still: {m.stood}" if m.stood else ""
+    paused = f", of which training stood still for {m.pause_s:.2f} s" if m.pause_s and not (m.stood or m.final) else ""
+    return f"generation {m.generation} saved step {m.step} in {m.seconds:.2f} s{paused}{final}{stood}"
+
+
+def _unsaved(m: CheckpointFailed) -> str:
+    given_up = "" if m.successor is None else f"; generation {m.successor} is given up for it"
+    return f"generation {m.generation} could not save step {m.step}: {m.cause}; {m.remedy}{given_up}"
+
+
+def _skipped(m: CheckpointSkipped) -> str:
+    instead = f"{m.instead} is taken" if m.instead else "none is left, so it begins anew"
+    return f"generation {m.generation} does not go on from {m.path}: {m.cause}; {instead}"
 
 
 def _resumed(m: TrainingResumed) -> str:
@@ -224,6 +238,8 @@ SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     GenerationAbandoned: _abandoned,
     TaskUpdated: _updated,
     CheckpointSaved: _saved,
+    CheckpointFailed: _unsaved,
+    CheckpointSkipped: _skipped,
     TrainingResumed: _resumed,
     ProgressReported: _progress,
     JobFinished: _finished,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from services.launcher.jobs import Generation, Job, Leaving, ahead, paused
 from shared.messages import (
     AllocationDecided,
+    CheckpointFailed,
     CheckpointSaved,
     ClusterSpecPublished,
     GenerationAbandoned,
@@ -102,6 +103,14 @@ def _saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
     return replace(job, drained=message.generation) if _stopped(job, message) else job
 
 
+def _unsaved(job: Job, message: CheckpointFailed, at_s: float) -> Job:
+    """The one for which it had drained has nothing to begin from."""
+    known = job.generations.get(message.successor or 0)
+    if known is None or message.generation != job.running:
+        return job
+    return _with(job, message.successor or 0, replace(known, unsaved=f"{message.cause}; {message.remedy}"))
+
+
 def _stopped(job: Job, message: CheckpointSaved) -> bool:
     """Unless that for which it stopped was given up meanwhile: then it goes on."""
     successor = job.generations.get(message.successor or 0)
@@ -157,6 +166,7 @@ _FOLDS: dict[type[JobMessage], Callable[[Job, Any, float], Job]] = {
     GenerationAbandoned: _abandoned,
     TrainingResumed: _resumed,
     CheckpointSaved: _saved,
+    CheckpointFailed: _unsaved,
     TaskReady: _task_fact("ready"),
     TaskStarted: _task_fact("started"),
     TaskLeaving: _leaving,

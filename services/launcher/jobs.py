@@ -36,6 +36,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     ordered_s: float | None = None
     drains: int | None = None  # the generation that was ordered to
     abandoned: bool = False
+    unsaved: str = ""  # why the one before could not save for it
 
     @property
     def tasks(self) -> dict[str, TaskPlan]:

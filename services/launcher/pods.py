@@ -120,9 +120,12 @@ def amounts(resources: Resources, cpu_limits: CpuLimits) -> Body:
 
 
 def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
-    """What the request names (a relative path begins at the cluster's folder), else a folder for this job alone."""
-    own = f"{decision.namespace}/{decision.job}-{decision.uid}"
-    return posixpath.join(settings.checkpoint_dir, decision.request.checkpoint.path or own)
+    """What the request names (a relative path begins at the cluster's folder), else a folder for this job alone.
+
+    Either may be the URL of an object store's folder.
+    """
+    own, path = f"{decision.namespace}/{decision.job}-{decision.uid}", decision.request.checkpoint.path or ""
+    return path if "://" in path else posixpath.join(settings.checkpoint_dir, path or own)
 
 
 def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Settings) -> Body:

@@ -32,6 +32,7 @@ from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed
 from shared.messages import (
     AllocationDecided,
+    CheckpointFailed,
     CheckpointSaved,
     ClusterSpecPublished,
     GenerationAbandoned,
@@ -66,6 +67,7 @@ HEARD: tuple[type[Message], ...] = (
     TaskReady,
     GenerationPrepared,
     CheckpointSaved,
+    CheckpointFailed,
     TrainingResumed,
 )
 

@@ -25,6 +25,8 @@ def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble
         found.append((NOW, f"jobs do not run in namespace {job.namespace}, but in {', '.join(rules.job_namespaces)}"))
     if (job.uid, number) in view.refused:
         found.append((NOW, view.refused[job.uid, number]))
+    if generation.unsaved:
+        found.append((NOW, f"nothing to begin from: {generation.unsaved}"))
     of_task = {name: _of_task(view, job, generation, name, rules) for name in sorted(generation.tasks)}
     fragile = _indispensable(generation, of_task) if locked(job) == number else list(of_task)
     return found + [trouble for name in fragile for trouble in of_task[name]]

@@ -28,6 +28,7 @@ def assignment(
         resources=Resources(cpu=settings.cpu, memory_gib=settings.memory_gib),
         warms_up=follows and not fresh,
         first=not follows,
+        beside=spec.previous is not None,
         nice=nice if spec.previous is not None else 0,
         progress_s=settings.progress_s,
         stuck_early_s=settings.stuck_early_s,

@@ -68,6 +68,11 @@ def marked(error: BaseException, program: str) -> Failed:
     return Failed(f"{BEGINS}{told(error, program, REMOTE)}{ENDS}")
 
 
+def plainly(text: str) -> Failed:
+    """A failure of no line of the program's; the text is the whole cause."""
+    return Failed(f"{BEGINS}{text}{ENDS}")
+
+
 def shortened(text: str, longest: int) -> str:
     """A long one without its middle: it begins with what, and ends with where."""
     if len(text) <= longest:

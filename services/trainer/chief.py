@@ -2,23 +2,24 @@
 
 prepare   connect, build, trace, and run everything once, from a save to its restore, so that nothing remains of it
 begin     restore, start the lanes, tell of the first update
-train     until drained, finished or broken; a checkpoint now and then, a report each second
+train     until drained, finished or broken; a checkpoint now and then (`saving.py`), a report each second
 drain     stop at a batch boundary, save, and wait: to be ended, or to go on as if nothing had been asked
+finish    save, evaluate, and say so; what cannot be saved for long is not finished
 """
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from services.trainer import build, evaluate, rate, shards, step
+from services.trainer import build, cause, disk, evaluate, files, rate, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.lanes import Lanes, fetched
 from services.trainer.orders import (
@@ -27,18 +28,25 @@ from services.trainer.orders import (
     Drain,
     Finished,
     GoOn,
+    Kept,
     Line,
     Prepared,
     Progress,
     Resumed,
-    Saved,
+    Room,
     SaveNow,
+    Unsaved,
 )
 from services.trainer.program import examples
-from services.trainer.pulse import Pulse, absent, lost
+from services.trainer.pulse import Pulse, absent, lost, unreachable
+from services.trainer.restoring import restored
+from services.trainer.room import Spare
+from services.trainer.saving import Draft, Saving
 from services.trainer.watchdog import Watchdog
 
 LANES_PER_WORKER = 2
+LAST_TRIES, LAST_WAIT_S = 13, 10.0  # to save what is trained to the end
+TIDY_S = 5.0  # until the ledger has named it
 Say = Callable[[Line], None]
 
 
@@ -57,7 +65,7 @@ class Chief:
         self, assignment: Assignment, program: ModuleType, say: Say, inbox: queue.Queue[Any], dog: Watchdog
     ) -> None:
         self.assignment, self.program, self.say, self.inbox, self.dog = assignment, program, say, inbox, dog
-        self.folder = Path(assignment.checkpoint_dir) / f"gen-{assignment.generation}"
+        self.folder = f"{assignment.checkpoint_dir}/gen-{assignment.generation}"
         self.workers = len(assignment.cluster["worker"])
 
     # ------------------------------------------------------------ prepare
@@ -78,6 +86,8 @@ class Chief:
         lanes = LANES_PER_WORKER * self.workers
         self.lanes = Lanes(self.coordinator, self.step, self.assignment.batch, lanes, self.inbox)
         self.lanes.deserted = lambda: len(lost(self.coordinator)) == self.workers
+        every_s = self.assignment.request.checkpoint.every_s
+        self.saving = Saving(self.checkpoint, self.folder, every_s, self.say, self.inbox, self._lost_ps, self._applied)
         self.dog.checks.append(Pulse(self.lanes, self.dog, self.assignment.stuck_patience))
         if self.assignment.warms_up:
             self._warm()
@@ -89,17 +99,33 @@ class Chief:
         """Run the step on every worker, a save and a restore: what is slow the first time happens now."""
         stop = min(self.assignment.batch, self.ledger.examples)
         positions = (tf.constant(0, tf.int64), tf.constant(stop, tf.int64))
-        with self.checkpoint.rehearsed(self.folder):
+        with self.checkpoint.rehearsed(self.folder, self._not_rehearsed):
             for value in [self.coordinator.schedule(self.step, args=positions) for _ in range(2 * self.workers)]:
                 fetched(value)
+
+    def _not_rehearsed(self, error: Any) -> None:
+        """Where nothing can be saved a hand-over is not begun; but who has nothing beside him trains."""
+        if self._lost_ps():
+            raise error
+        why, remedy = disk.trouble(type(error).__name__, error.message)
+        if self.assignment.beside:
+            raise cause.plainly(f"a checkpoint cannot be written: {why}; {remedy}")
+        self.say(Unsaved(step=0, path=self.folder, cause=why, remedy=remedy))
+
+    def _lost_ps(self) -> list[str]:
+        return unreachable({"ps": self.assignment.cluster["ps"], "worker": []})
+
+    def _applied(self) -> int:
+        return self.lanes.ledger.applied
 
     # ------------------------------------------------------------ begin
 
     def begin(self, order: Begin) -> None:
         started = time.monotonic()
-        last_s = self._restore(order.path)
+        last_s = self._restore(order)
         settled = self._settle_rate()
-        restored = time.monotonic()
+        ready = time.monotonic()
+        self.saving.begin(order.past)
         self._go(int(self.built.meter.step))
         self._await_first()
         self.dog.relax()
@@ -109,17 +135,18 @@ class Chief:
                 step=self.lanes.steps,
                 samples=self.lanes.ledger.applied,
                 pause_s=max(first_s - last_s, 0.0) if last_s else None,
-                restore_s=restored - started,
-                first_step_s=time.monotonic() - restored,
+                restore_s=ready - started,
+                first_step_s=time.monotonic() - ready,
                 learning_rate=settled,
             )
         )
 
-    def _restore(self, path: str | None) -> float:
-        """Restore, and return when the last update was applied before (0: never)."""
-        if path is None:
+    def _restore(self, order: Begin) -> float:
+        """Restore the first that is whole, and return when the last update was applied before (0: never)."""
+        found = restored(self.checkpoint, order, self.say, self._lost_ps)
+        if found is None:
             return 0.0
-        self.ledger = self.checkpoint.read(path)
+        self.ledger = found
         self.built.meter.first_s.assign(0.0)
         return float(self.built.meter.last_s)
 
@@ -134,8 +161,8 @@ class Chief:
         return float(optimizer.learning_rate)
 
     def _go(self, steps: int) -> None:
-        self.reported = self.saved = time.monotonic()
-        self.reported_at = self.ledger.applied
+        self.reported = self.went = time.monotonic()
+        self.reported_at = self.went_at = self.ledger.applied
         self.lanes.start(shards.settled(self.ledger), steps)
         if self.ledger.finished:
             self.inbox.put("finished")
@@ -156,31 +183,35 @@ class Chief:
         """Train until finished (True), or drained and ended (False). Raises what broke a lane."""
         while True:
             word = self._next()
-            if isinstance(word, Exception):
-                self.report(time.monotonic())  # how far it came
-                raise word
-            if word == "finished":
-                self.finish()
-                return True
-            if isinstance(word, SaveNow):
-                self._save_and_go_on()
-            if isinstance(word, Drain) and self._hand_over(word):
-                return True
-
-    def _save_and_go_on(self) -> None:
-        self.save()
-        self._go(self.lanes.steps)
+            match word:
+                case Exception():
+                    self.report(time.monotonic())  # how far it came
+                    raise word
+                case "finished":
+                    self.finish()
+                    return True
+                case Drain():
+                    if self._hand_over(word):
+                        return True
+                case SaveNow():
+                    self.saving.now(self._draft(time.monotonic()))
+                    self._go(self.lanes.steps)
+                case Kept(paths=paths):
+                    self.saving.prune(self.assignment.checkpoint_dir, paths)
+                case Room(gib=gib):
+                    self.saving.spare = Spare(gib)
 
     def _hand_over(self, drain: Drain) -> bool:
-        """Drain, save and wait. True when draining finished the job; otherwise train on when told to."""
+        """Drain, save and wait. True when draining finished the job; otherwise train on when told to, or not saved."""
+        self.saving.settle()  # while training goes on
         began = time.monotonic()
         self.lanes.drain()
         if self.lanes.ledger.finished:
             self.finish()
             return True
-        self.save(drain, began)
-        while not isinstance(self.inbox.get(), GoOn):
-            pass
+        if self.saving.now(self._draft(began), drain):
+            while not isinstance(self.inbox.get(), GoOn):
+                pass
         self._go(self.lanes.steps)
         return False
 
@@ -194,15 +225,15 @@ class Chief:
 
     def _until_due(self) -> float:
         now = time.monotonic()
-        due = min(self.reported + self.assignment.progress_s, self.saved + self.assignment.request.checkpoint.every_s)
-        return max(due - now, 0.0)
+        return max(min(self.reported + self.assignment.progress_s, self.saving.due_s) - now, 0.0)
 
     def _due(self) -> None:
         now = time.monotonic()
         if now >= self.reported + self.assignment.progress_s:
             self.report(now)
-        if now >= self.saved + self.assignment.request.checkpoint.every_s:
-            self._save_and_go_on()
+        if now >= self.saving.due_s:
+            self.saving.aside(self._draft(now))
+            self._go(self.lanes.steps)
 
     def report(self, now: float) -> None:
         loss, _ = self.lanes.losses()
@@ -221,40 +252,48 @@ class Chief:
             )
         )
 
-    # ------------------------------------------------------------ drain
+    # ------------------------------------------------------------ drain, finish
 
-    def save(self, drain: Drain | None = None, began: float | None = None) -> None:
-        """Stop at a batch boundary (since `began`, where somebody has begun to) and write all down.
-
-        `drain`: it is final, for the generation that this names, if any.
-        """
-        began = time.monotonic() if began is None else began
+    def _draft(self, began: float) -> Draft:
+        """Stop at a batch boundary, which was begun at `began`, and name what is to be saved."""
+        speed = (self.lanes.ledger.applied - self.went_at) / max(began - self.went, 1e-9)
         self.lanes.drain()
-        drained = time.monotonic()
         self.ledger = shards.settled(self.lanes.ledger)
-        path = self.checkpoint.write(self.folder, self.lanes.steps, self.ledger)
-        self.saved = time.monotonic()
-        self.say(
-            Saved(
-                step=self.lanes.steps,
-                samples=self.ledger.applied,
-                path=path,
-                seconds=self.saved - drained,
-                drain_s=drained - began,
-                final=drain is not None,
-                successor=drain.successor if drain else None,
-            )
+        return Draft(
+            step=self.lanes.steps,
+            ledger=self.ledger,
+            began_s=began,
+            drained_s=time.monotonic(),
+            speed=speed,
         )
 
     def finish(self) -> None:
         self.lanes.drain()
         self.report(time.monotonic())
-        self.save()
+        self._save_last()
+        metrics = evaluate.metrics(self.program, self.built.model, self.dog)
+        self._tidy()
         self.say(
             Finished(
                 step=int(self.built.meter.step),
                 samples=self.lanes.ledger.applied,
                 counted=int(self.built.meter.applied),
-                metrics=evaluate.metrics(self.program, self.built.model, self.dog),
+                metrics=metrics,
             )
         )
+
+    def _save_last(self) -> None:
+        """There is no next save: try again, for two minutes."""
+        for left in reversed(range(LAST_TRIES)):
+            if self.saving.now(self._draft(time.monotonic())):
+                return
+            if left:
+                time.sleep(LAST_WAIT_S)
+        raise cause.plainly(f"trained to the end, but it could not be saved under {self.folder}: see training.unsaved")
+
+    def _tidy(self) -> None:
+        """What the ledger names no more goes before this process does."""
+        with contextlib.suppress(queue.Empty):
+            while not isinstance(word := self.inbox.get(timeout=TIDY_S), Kept):
+                pass
+            files.prune(self.assignment.checkpoint_dir, word.paths)

@@ -15,6 +15,8 @@ import structlog
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 from nats.js.kv import KeyValue
 
+from services.trainer import interval
+from services.trainer.interval import Past
 from shared.bus import Bus, Stale
 from shared.messages import NotNegative
 from shared.subjects import LEDGER
@@ -23,13 +25,26 @@ logger = structlog.get_logger()
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known to be saved. `paths`: newest first."""
+    """What is known to be saved. `paths`: newest first; `digests`: by path, of those that were sealed.
+
+    `drained`: the last one is all that there was of its generation; `past`: what saves cost and how often all failed.
+    """
 
     uid: int
     generation: int
     step: NotNegative = 0
     samples: NotNegative = 0
     paths: tuple[str, ...] = ()
+    digests: dict[str, str] = {}
+    drained: bool = False
+    past: Past = Past()
+
+
+def claimed(entry: Entry, generation: int) -> Entry:
+    """A later generation that follows on one which had begun, and did not drain for it, follows on a failure."""
+    lost = 0 <= entry.generation < generation and not entry.drained
+    past = interval.failed(entry.past) if lost else entry.past
+    return msgspec.structs.replace(entry, generation=generation, drained=False, past=past)
 
 
 LOOKS, LOOK_S = 3, 0.1
@@ -56,7 +71,7 @@ class Fence:
             if self.entry.generation > generation and not back:
                 raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
             try:
-                await self._write(msgspec.structs.replace(self.entry, generation=generation))
+                await self._write(claimed(self.entry, generation))
                 break
             except Stale:
                 if not left:
@@ -64,10 +79,30 @@ class Fence:
                 await asyncio.sleep(LOOK_S)
         return self.entry
 
-    async def commit(self, path: str, step: int, samples: int, keep: int) -> Entry:
-        """Name a checkpoint; raises `Stale` where another has written since our claim."""
+    async def commit(
+        self,
+        path: str,
+        step: int,
+        samples: int,
+        keep: int,
+        digest: str = "",
+        past: Past | None = None,
+        final: bool = False,
+    ) -> Entry:
+        """Name a checkpoint; raises `Stale` where another has written since our claim. `past` None: as before."""
         paths = (path, *(p for p in self.entry.paths if p != path))[:keep]
-        await self._write(msgspec.structs.replace(self.entry, paths=paths, step=step, samples=samples))
+        known = {**self.entry.digests, path: digest}
+        await self._write(
+            msgspec.structs.replace(
+                self.entry,
+                paths=paths,
+                digests={path: known[path] for path in paths if known.get(path)},
+                step=step,
+                samples=samples,
+                drained=final,
+                past=self.entry.past if past is None else past,
+            )
+        )
         return self.entry
 
     async def look(self) -> Entry:

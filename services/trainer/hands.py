@@ -117,16 +117,21 @@ class Hands:
     # ------------------------------------------------------------ tell, end
 
     async def begin(self, generation: int, path: str | None, chief: bool) -> None:
-        """A chief takes the fence first; where no checkpoint is named, it restores the ledger's last, if any."""
-        if chief:
-            entry = await self.gate.claim(generation)
-            path = path or (entry.paths[0] if entry.paths else None)
-        self.tell(generation, Begin(path=path))
+        """A chief takes the fence first; it restores what is named, else (or if it is torn) what the ledger names."""
+        if not chief:
+            return self.tell(generation, Begin())
+        entry = await self.gate.claim(generation)
+        paths = tuple(dict.fromkeys([*([path] if path else []), *entry.paths]))
+        self.tell(generation, Begin(paths=paths, digests=entry.digests, past=entry.past))
 
     def tell(self, generation: int, order: Order) -> None:
         """A child may die while we make up our mind; its end is heard of, too."""
         if generation in self.children:
             self.children[generation].tell(order)
+
+    def eldest(self) -> int | None:
+        """The process of the generation that runs, if any."""
+        return self.children[min(self.children)].pid if self.children else None
 
     def end(self, generation: int) -> None:
         child = self.children.pop(generation, None)

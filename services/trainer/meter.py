@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import structlog
 from nats.aio.msg import Msg
 
 from services.trainer.settings import Settings
-from services.trainer.usage import Use, sample_of
+from services.trainer.usage import Use, sample_of, spare
 from shared.bus import Bus
 from shared.messages import TaskUsage
 from shared.permissions import USAGE
@@ -18,10 +19,13 @@ logger = structlog.get_logger()
 
 
 class Meter:
-    """Every pod `measure`s and tells; a chief also `collect`s. `usage`: the newest of each task, by its name."""
+    """Every pod `measure`s and tells; a chief also `collect`s. `usage`: the newest of each task, by its name.
 
-    def __init__(self, bus: Bus, settings: Settings) -> None:
-        self.bus, self.settings = bus, settings
+    `child`: the process of the generation that runs in this pod.
+    """
+
+    def __init__(self, bus: Bus, settings: Settings, child: Callable[[], int | None] = lambda: None) -> None:
+        self.bus, self.settings, self.child = bus, settings, child
         self.subject = f"{USAGE}.{settings.namespace}.{settings.job}.{settings.uid}"
         self.usage: dict[str, TaskUsage] = {}
         self.complained = False
@@ -31,7 +35,10 @@ class Meter:
         while True:
             await asyncio.sleep(self.settings.usage_s)
             cores, waited, gib = await asyncio.to_thread(use.look, self.settings.usage_s)
-            sample = TaskUsage(task=name, cpu=round(cores, 3), memory_gib=round(gib, 3), waited=round(waited, 3))
+            left = await asyncio.to_thread(spare, self.settings.memory_gib, self.child())
+            sample = TaskUsage(
+                task=name, cpu=round(cores, 3), memory_gib=round(gib, 3), waited=round(waited, 3), spare_gib=left
+            )
             await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
 
     async def collect(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from services.trainer.interval import Past
 from shared.messages import JobRequested, ModelProfile, Resources, Role
 
 
@@ -20,7 +21,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
 class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once beforehand.
 
-    `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried.
+    `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried. `beside`: another
+    generation trains meanwhile, and goes on where this one cannot be prepared.
 
     `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first update, and later;
     `stuck_patience`: times that, how long no update may be applied.
@@ -37,6 +39,7 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     resources: Resources
     warms_up: bool
     first: bool = False
+    beside: bool = False
     nice: int = 0
     progress_s: float = 1.0
     worker_slack: int = 2
@@ -46,9 +49,14 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
 
 
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
-    """Restore `path` (None: begin from nothing) and train."""
+    """Restore the first of `paths` that is whole (none: begin from nothing) and train.
 
-    path: str | None = None
+    `digests`: of those that were sealed, by path; `past`: what is known of saves and failures.
+    """
+
+    paths: tuple[str, ...] = ()
+    digests: dict[str, str] = {}
+    past: Past = Past()
 
 
 class Drain(Line, frozen=True, kw_only=True, tag="drain"):
@@ -65,6 +73,18 @@ class GoOn(Line, frozen=True, kw_only=True, tag="go-on"):
     """The hand-over is off: train on from where you drained."""
 
 
+class Kept(Line, frozen=True, kw_only=True, tag="kept"):
+    """The ledger names these; what is older goes."""
+
+    paths: tuple[str, ...]
+
+
+class Room(Line, frozen=True, kw_only=True, tag="room"):
+    """What the fullest ps has left beside a second child of its size. None: no ps has a limit."""
+
+    gib: float | None = None
+
+
 class Born(Line, frozen=True, kw_only=True, tag="born"):
     pid: int
 
@@ -74,6 +94,12 @@ class Prepared(Line, frozen=True, kw_only=True, tag="prepared"):
 
 
 class Saved(Line, frozen=True, kw_only=True, tag="saved"):
+    """`stood`: why training stood still while this was written, where it need not have.
+
+    `pause_s`: for how long it did; `cost_s`: seconds of training that were lost in all; `ran_s`: since the last one, or
+    the beginning.
+    """
+
     step: int
     samples: int
     path: str
@@ -81,6 +107,30 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
     drain_s: float = 0.0
     final: bool = False
     successor: int | None = None
+    digest: str = ""
+    bytes: int = 0
+    stood: str = ""
+    pause_s: float = 0.0
+    cost_s: float = 0.0
+    ran_s: float = 0.0
+
+
+class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
+    """Nothing was saved, and training goes on; also where it had drained for a `successor`, which is given up."""
+
+    step: int
+    path: str
+    cause: str
+    remedy: str
+    successor: int | None = None
+
+
+class Skipped(Line, frozen=True, kw_only=True, tag="skipped"):
+    """A checkpoint is not whole; `instead` is tried (empty: none is left)."""
+
+    path: str
+    cause: str
+    instead: str = ""
 
 
 class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
@@ -121,8 +171,8 @@ class Failed(Line, frozen=True, kw_only=True, tag="failed"):
     peer: bool = False
 
 
-Order = Begin | Drain | SaveNow | GoOn
-Word = Born | Prepared | Saved | Resumed | Progress | Finished | Failed
+Order = Begin | Drain | SaveNow | GoOn | Kept | Room
+Word = Born | Prepared | Saved | Unsaved | Skipped | Resumed | Progress | Finished | Failed
 WORDS = msgspec.json.Decoder(Word)
 ORDERS = msgspec.json.Decoder(Order)
 

@@ -1,18 +1,41 @@
-"""Which checkpoints stay: the newest few that the ledger has named; everything else of the job goes."""
+"""Which checkpoints stay: the newest few that the ledger has named, and what may be named yet; all else goes. Pure.
+
+What is later than the newest that is named may be under way. Of what is earlier, whatever is not named never will be:
+it was named once, or given up half-written.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import re
 from collections.abc import Sequence
-from pathlib import Path
+
+GENERATION = re.compile(r"gen-(\d+)")
+FILE = re.compile(r"ckpt-(\d+)(?:_temp|\..+)")
+PATH = re.compile(r"gen-(\d+)/ckpt-(\d+)$")
+Age = tuple[int, int]
+"""Generation and step: the later of two checkpoints is the greater."""
 
 
-def prune(folder: Path, kept: Sequence[str]) -> None:
-    """Remove every checkpoint under `folder` that is not among `kept` paths, and the folders that this empties."""
-    for index in folder.glob("gen-*/ckpt-*.index"):
-        if str(index.with_suffix("")) not in kept:
-            for part in index.parent.glob(f"{index.stem}.*"):
-                part.unlink(missing_ok=True)
-    for generation in folder.glob("gen-*"):
-        with contextlib.suppress(OSError):
-            generation.rmdir()
+def generation(folder: str) -> int | None:
+    """Of a folder's name; None where it is none of ours."""
+    found = GENERATION.fullmatch(folder)
+    return int(found[1]) if found else None
+
+
+def goes(number: int, name: str, kept: Sequence[str]) -> bool:
+    """Whether a file of this generation goes, when `kept` are the paths that the ledger names."""
+    found, ages = FILE.fullmatch(name), _ages(kept)
+    if found is None or not ages:
+        return False
+    age = (number, int(found[1]))
+    return age < max(ages) and age not in ages
+
+
+def over(number: int, kept: Sequence[str]) -> bool:
+    """Whether nobody writes into this generation's folder any more."""
+    ages = _ages(kept)
+    return bool(ages) and number < max(ages)[0]
+
+
+def _ages(kept: Sequence[str]) -> set[Age]:
+    return {(int(found[1]), int(found[2])) for path in kept if (found := PATH.search(path))}

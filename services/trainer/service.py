@@ -23,13 +23,25 @@ from typing import Any
 import structlog
 from nats.js.api import DeliverPolicy
 
-from services.trainer import fence, retention, supervise
+from services.trainer import fence, interval, room, supervise
 from services.trainer.children import Nursery
 from services.trainer.ends import KILLED, Ends
 from services.trainer.farewell import Farewell
 from services.trainer.hands import Hands
 from services.trainer.meter import Meter
-from services.trainer.orders import Failed, Finished, Prepared, Progress, Resumed, Saved, Word
+from services.trainer.orders import (
+    Failed,
+    Finished,
+    Kept,
+    Prepared,
+    Progress,
+    Resumed,
+    Room,
+    Saved,
+    Skipped,
+    Unsaved,
+    Word,
+)
 from services.trainer.ports import Ports
 from services.trainer.settings import Settings as Settings
 from services.trainer.supervise import Action, Actions, Pod
@@ -63,7 +75,8 @@ class Trainer:
         self.bus, self.settings, self.gate = bus, settings, gate
         self.pod = Pod(name=settings.pod)
         self.hands = Hands(bus, settings, gate, folder, nursery, self)
-        self.voice, self.meter, self.ports = Voice(bus, settings), Meter(bus, settings), Ports(settings.ports)
+        self.voice, self.ports = Voice(bus, settings), Ports(settings.ports)
+        self.meter = Meter(bus, settings, self.hands.eldest)
         self.ends, self.farewell = Ends(), Farewell(self)
         self.drains: dict[int, CheckpointSaved] = {}  # with which a generation made way
 
@@ -153,12 +166,18 @@ class Trainer:
                     await self.perform(supervise.on_prepared(self.pod, spec.generation))
                 case Saved():
                     await self.on_checkpoint(spec, word)
+                case Unsaved():
+                    self.pod = supervise.on_unsaved(self.pod, spec.generation, word.successor)
+                    await self.voice.unsaved(spec.generation, word)
+                case Skipped():
+                    await self.voice.skipped(spec.generation, word)
                 case Resumed():
                     before = self.drains.get(-1 if spec.previous is None else spec.previous)
                     said = await self.voice.resumed(spec, word, before)
                     await self.on_resumed(said)  # at once: from here on there is no way back to the one before
                 case Progress():
                     await self.voice.progress(spec.generation, word, tuple(self.meter.usage.values()))
+                    self.tell_room(spec)
                 case Finished():
                     await self.voice.finished(spec.generation, word)
                     raise Leave(0)
@@ -167,10 +186,17 @@ class Trainer:
 
     async def on_checkpoint(self, spec: ClusterSpecPublished, word: Saved) -> None:
         """It exists once the ledger names it; then those go that the ledger names no more."""
-        entry = await self.gate.commit(word.path, word.step, word.samples, spec.request.checkpoint.keep)
+        past = interval.saved(self.gate.entry.past, word.ran_s, None if word.final else word.cost_s)
+        keep, final = spec.request.checkpoint.keep, word.final
+        entry = await self.gate.commit(word.path, word.step, word.samples, keep, word.digest, past, final)
         await self.voice.saved(spec.generation, word)
         if not word.final:
-            await asyncio.to_thread(retention.prune, Path(self.settings.checkpoint_dir), entry.paths)
+            self.hands.tell(spec.generation, Kept(paths=entry.paths))
+
+    def tell_room(self, spec: ClusterSpecPublished) -> None:
+        """A chief is to know whether its ps have room for a copy of what they hold."""
+        if (known := room.spare(spec, self.meter.usage)) is not None:
+            self.hands.tell(spec.generation, Room(gib=known.gib))
 
     async def on_end(self, spec: ClusterSpecPublished) -> None:
         generation, phase = spec.generation, self.pod.children.get(spec.generation)

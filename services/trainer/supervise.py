@@ -223,6 +223,12 @@ def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
     return _begin_if_due(pod, pod.newest)
 
 
+def on_unsaved(pod: Pod, generation: int, successor: int | None) -> Pod:
+    """One that had drained for another could not save, and trains on. (Between hand-overs that changes nothing.)"""
+    drained = successor is not None and pod.children.get(generation) == "draining"
+    return _with(pod, generation, "running") if drained else pod
+
+
 def _begin_if_due(pod: Pod, generation: int) -> tuple[Pod, Actions]:
     """Begin a prepared child once it is ordered and, where another ran before, that one's checkpoint is there."""
     if generation not in pod.ordered or pod.children.get(generation) != "prepared":

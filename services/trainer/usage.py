@@ -78,6 +78,15 @@ def waited_s(pid: int) -> float:
     return total / 1e9
 
 
+def spare(limit_gib: float, child: int | None) -> float | None:
+    """GiB that would be left in the pod beside a second child as large as this one; None: no limit is known."""
+    if not limit_gib or child is None:
+        return None
+    with contextlib.suppress(psutil.Error):
+        return limit_gib - Use().memory() - float(psutil.Process(child).memory_full_info().uss) / GIB
+    return None
+
+
 def lacks_room(limit_gib: float, child: int | None) -> str | None:
     """Why a second child as large as this one does not fit into the pod; None where it does, or no limit is known."""
     if not limit_gib or child is None:

@@ -8,11 +8,13 @@ from typing import Any, TypeVar
 import structlog
 
 from services.trainer.fence import Entry
-from services.trainer.orders import Finished, Progress, Resumed, Saved
+from services.trainer.orders import Finished, Progress, Resumed, Saved, Skipped, Unsaved
 from services.trainer.settings import Settings
 from shared.bus import Bus
 from shared.messages import (
+    CheckpointFailed,
     CheckpointSaved,
+    CheckpointSkipped,
     ClusterSpecPublished,
     GenerationPrepared,
     JobFinished,
@@ -28,7 +30,7 @@ from shared.messages import (
 logger = structlog.get_logger()
 JOB = ("job", "namespace", "uid")
 TASK = (*JOB, "pod", "pod_uid", "role", "serial")
-LOGGED = ("step", "pause_s", "learning_rate", "final", "outcome")
+LOGGED = ("step", "pause_s", "learning_rate", "final", "outcome", "path", "cause", "remedy", "stood")
 M = TypeVar("M", bound=JobMessage)
 
 
@@ -66,7 +68,27 @@ class Voice:
             drain_s=word.drain_s,
             final=word.final,
             successor=word.successor,
+            stood=word.stood,
+            digest=word.digest,
+            bytes=word.bytes,
+            pause_s=word.pause_s,
+            cost_s=word.cost_s,
         )
+
+    async def unsaved(self, generation: int, word: Unsaved) -> None:
+        await self._say(
+            CheckpointFailed,
+            generation,
+            step=word.step,
+            path=word.path,
+            cause=word.cause,
+            remedy=word.remedy,
+            successor=word.successor,
+            failed_s=time.time(),
+        )
+
+    async def skipped(self, generation: int, word: Skipped) -> None:
+        await self._say(CheckpointSkipped, generation, path=word.path, cause=word.cause, instead=word.instead)
 
     async def last_is_final(self, generation: int, successor: int, last: Entry) -> None:
         """What the ledger names is all that there will be of a generation; an empty path: there is nothing."""

@@ -17,8 +17,8 @@ EDGES = {
     "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
-        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "retention", "watchdog"),
-        *("program_file", "hands", "voice", "meter", "sealed", "farewell"),
+        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "watchdog"),
+        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

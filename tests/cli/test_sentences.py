@@ -9,6 +9,9 @@ from services.cli.sentences import SENTENCES, sentence
 from shared.messages import (
     MESSAGES,
     CapacityChanged,
+    CheckpointFailed,
+    CheckpointSaved,
+    CheckpointSkipped,
     DeadLetter,
     GenerationPrepared,
     JobFinished,
@@ -48,6 +51,30 @@ def test_a_refusal_tells_every_reason() -> None:
     refused = next(m for m in one_of_each() if type(m).__name__ == "JobRejected")
 
     assert sentence(refused) == "is refused: no name; no program"
+
+
+def test_a_save_that_failed_tells_its_cause_what_helps_and_what_was_given_up_for_it() -> None:
+    failed = next(m for m in one_of_each() if isinstance(m, CheckpointFailed))
+
+    assert sentence(failed) == "generation 2 could not save step 10: it is full; make room"
+    told = sentence(msgspec.structs.replace(failed, successor=3))
+    assert told == "generation 2 could not save step 10: it is full; make room; generation 3 is given up for it"
+
+
+def test_a_checkpoint_that_is_skipped_tells_why_and_what_is_taken_in_its_place() -> None:
+    skipped = next(m for m in one_of_each() if isinstance(m, CheckpointSkipped))
+
+    told = "generation 2 does not go on from /c/gen-2/ckpt-10: it is torn; /c/gen-1/ckpt-5 is taken"
+    assert sentence(skipped) == told
+    assert sentence(msgspec.structs.replace(skipped, instead="")).endswith("; none is left, so it begins anew")
+
+
+def test_a_save_for_which_training_stood_still_tells_why() -> None:
+    saved = CheckpointSaved(**JOB, step=10, samples=320, path="/c", seconds=0.5, stood="no room")
+
+    assert sentence(saved) == "generation 2 saved step 10 in 0.50 s, and training stood still: no room"
+    beside = msgspec.structs.replace(saved, stood="", pause_s=0.02)
+    assert sentence(beside) == "generation 2 saved step 10 in 0.50 s, of which training stood still for 0.02 s"
 
 
 def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:

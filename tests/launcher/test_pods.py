@@ -121,6 +121,9 @@ def test_checkpoints_go_where_the_request_says_or_to_the_jobs_own_folder() -> No
         return env(made(wanted=wanted, checkpoint_dir="/ckpt"))["WEIR_TRAINER_CHECKPOINT_DIR"]
 
     assert [where(p) for p in (None, "mine", "/data/x")] == ["/ckpt/default/net-7", "/ckpt/mine", "/data/x"]
+    assert where("gs://bucket/net") == "gs://bucket/net"
+    elsewhere = env(made(checkpoint_dir="gs://bucket/weir"))["WEIR_TRAINER_CHECKPOINT_DIR"]
+    assert elsewhere == "gs://bucket/weir/default/net-7"
 
 
 def test_volumes_are_mounted() -> None:

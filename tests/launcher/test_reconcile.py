@@ -209,6 +209,26 @@ def test_after_a_hand_over_that_never_resumes_the_one_before_goes_on_and_is_hand
     assert world.ordered()[-1] == (3, 1)
 
 
+def test_a_generation_for_which_the_one_before_could_not_save_is_given_up_at_once_and_nothing_has_drained(
+    world: World,
+) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.cannot_save(1, successor=2)
+    world.settle()
+    assert world.abandoned() == {2: "nothing to begin from: it is full; make room"}
+    world.train(decided(3, "c0 p1 w3"))
+    assert world.ordered()[-1] == (3, 1)
+
+
+def test_a_save_that_failed_between_two_hand_overs_concerns_no_generation(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.stand(decided(2, "c0 p1 w2"))
+    world.cannot_save(1, successor=None)
+    world.settle()
+    assert world.abandoned() == {}
+
+
 def test_a_generation_whose_chief_is_gone_cannot_be_drained_so_the_next_has_none_before_it(world: World) -> None:
     world.train(decided(1, "c0 p1 w2"))
     world.change("net-chief-0", phase="Failed", exit_code=137)

@@ -31,6 +31,7 @@ from services.launcher.settings import Settings
 from services.launcher.view import View
 from shared.messages import (
     AllocationDecided,
+    CheckpointFailed,
     CheckpointSaved,
     ClusterSpecPublished,
     GenerationAbandoned,
@@ -214,6 +215,10 @@ class World:
     def drain(self, generation: int, successor: int | None = None) -> None:
         fields = {"step": 9, "samples": 9, "path": "x", "seconds": 0.1, "final": True, "successor": successor}
         self.hear(CheckpointSaved(job=JOB, uid=UID, generation=generation, **fields))
+
+    def cannot_save(self, generation: int, successor: int | None) -> None:
+        about: dict[str, Any] = {"step": 9, "path": "/c", "cause": "it is full", "remedy": "make room"}
+        self.hear(CheckpointFailed(job=JOB, uid=UID, generation=generation, successor=successor, **about))
 
     def resume(self, generation: int) -> None:
         self.hear(TrainingResumed(job=JOB, uid=UID, generation=generation, step=9, samples=9))

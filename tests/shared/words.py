@@ -11,7 +11,9 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    CheckpointFailed,
     CheckpointSaved,
+    CheckpointSkipped,
     ClusterSpecPublished,
     GenerationAbandoned,
     GenerationPrepared,
@@ -93,6 +95,8 @@ def one_of_each() -> list[Message]:
         abandoned(),
         TaskUpdated(**TASK, resources=Resources(cpu=2.0), revision=6),
         CheckpointSaved(**JOB, step=10, samples=320, path="/c/gen-2/ckpt-10", seconds=0.5, drain_s=0.25, final=True),
+        CheckpointFailed(**JOB, step=10, path="/c/gen-2/ckpt-10", cause="it is full", remedy="make room", failed_s=9.0),
+        CheckpointSkipped(**JOB, path="/c/gen-2/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5"),
         TrainingResumed(
             **JOB, step=11, samples=352, previous=1, pause_s=0.5, phases=Phases(drain_s=0.25), learning_rate=0.1
         ),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from services.trainer.children import Child, Nursery
-from services.trainer.orders import Assignment, Begin, Failed, Prepared, Word
+from services.trainer.orders import Assignment, Begin, Failed, Kept, Prepared, Saved, Word
 from services.trainer.program import digest_of
 from shared.messages import Program, Resources, Role
 from tests.trainer.builders import request
@@ -111,6 +111,8 @@ class Cradle:
     def _hearing(self, role: Role) -> Any:
         async def on_word(word: Word) -> None:
             self.said[role].append(word)
+            if role == "chief" and isinstance(word, Saved):
+                self.children[role].tell(Kept(paths=(word.path,)))
             if role == "chief" and isinstance(word, Prepared):
                 self.begun = True
                 for child in self.children.values():

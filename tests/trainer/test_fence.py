@@ -7,6 +7,7 @@ import pytest
 
 from services.trainer import fence
 from services.trainer.fence import Fence
+from services.trainer.interval import Past
 from shared import dead, subjects
 from shared.bus import Bus, Stale
 from shared.messages import DeadLetter
@@ -43,6 +44,34 @@ async def test_the_same_checkpoint_named_twice_is_kept_once(bus: Bus) -> None:
     await mine.commit("/c/10", 10, 320, keep=2)
 
     assert (await mine.commit("/c/10", 10, 320, keep=2)).paths == ("/c/10",)
+
+
+async def test_a_digest_is_known_as_long_as_its_checkpoint_is_named(bus: Bus) -> None:
+    mine = await holder(bus, 1)
+
+    for step in (10, 20, 30):
+        entry = await mine.commit(f"/c/{step}", step, step * 32, keep=2, digest=f"sha256-{step}")
+
+    assert entry.digests == {"/c/30": "sha256-30", "/c/20": "sha256-20"}
+
+
+async def test_a_generation_that_follows_on_one_that_did_not_drain_follows_on_a_failure(bus: Bus) -> None:
+    first = await holder(bus, 1)
+    assert first.entry.past.failures == 0
+    await first.commit("/c/10", 10, 320, keep=2, final=True)
+    second = await holder(bus, 2)
+    assert second.entry.past.failures == 0
+    await second.commit("/c/20", 20, 640, keep=2, past=Past(ran_s=60.0, cost_s=0.5))
+
+    assert (await holder(bus, 3)).entry.past == Past(ran_s=60.0, cost_s=0.5, failures=1)
+
+
+async def test_a_generation_that_goes_on_after_it_had_drained_can_fail_like_any_other(bus: Bus) -> None:
+    mine = await holder(bus, 1)
+    await mine.commit("/c/10", 10, 320, keep=2, final=True)
+    await mine.claim(1, back=True)
+
+    assert (await holder(bus, 2)).entry.past.failures == 1
 
 
 async def test_the_next_generation_finds_what_the_one_before_has_named(bus: Bus) -> None:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from services.trainer import fence
 from services.trainer.hands import Hands
+from services.trainer.interval import Past
 from services.trainer.orders import Begin, Failed, GoOn, Order, Word
 from services.trainer.program import digest_of
 from services.trainer.settings import Settings
@@ -117,8 +118,20 @@ async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_o
     await mine.perform(BeginChild(2, None, chief=True))
     await mine.perform(BeginChild(3, None, chief=False))
 
-    assert (chief.orders, server.orders) == ([Begin(path="/c/10")], [Begin(path=None)])
+    assert (chief.orders, server.orders) == ([Begin(paths=("/c/10",), past=Past(failures=1))], [Begin()])
     assert (await (await fence.of(bus, KEY, 7)).look()).generation == 2
+
+
+async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if_it_is_torn(mine: Hands) -> None:
+    await mine.gate.claim(1)
+    await mine.gate.commit("/c/10", 10, 320, keep=3, digest="d10")
+    await mine.gate.commit("/c/20", 20, 640, keep=3, digest="d20", past=Past(ran_s=60.0, cost_s=0.5), final=True)
+    chief = given(mine, 2)
+
+    await mine.perform(BeginChild(2, "/c/20", chief=True))
+
+    digests = {"/c/10": "d10", "/c/20": "d20"}
+    assert chief.orders == [Begin(paths=("/c/20", "/c/10"), digests=digests, past=Past(ran_s=60.0, cost_s=0.5))]
 
 
 async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: Hands) -> None:

@@ -1,68 +1,49 @@
-"""Which checkpoints stay: those that the ledger names."""
+"""Which checkpoints stay: those that the ledger names, and what may be named yet."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import pytest
 
-from services.trainer.retention import prune
+from services.trainer.retention import generation, goes, over
 
-
-def saved(folder: Path, generation: int, step: int, parts: int = 2) -> str:
-    path = folder / f"gen-{generation}" / f"ckpt-{step}"
-    path.parent.mkdir(exist_ok=True)
-    for name in (".index", *(f".data-0000{p}-of-0000{parts}" for p in range(parts))):
-        path.with_name(path.name + name).touch()
-    return str(path)
+KEPT = ("/c/gen-2/ckpt-30", "/c/gen-1/ckpt-20")
 
 
-def left(folder: Path) -> set[str]:
-    return {str(index.with_suffix("")) for index in folder.glob("gen-*/ckpt-*.index")}
+@pytest.mark.parametrize("name", ["ckpt-10.index", "ckpt-10.data-00000-of-00002", "ckpt-10_temp", "ckpt-10.index.tmp7"])
+def test_what_the_ledger_names_no_more_goes_with_every_part(name: str) -> None:
+    assert goes(1, name, KEPT)
 
 
-def test_what_the_ledger_names_stays_and_the_rest_goes(tmp_path: Path) -> None:
-    paths = [saved(tmp_path, 1, 10), saved(tmp_path, 1, 20), saved(tmp_path, 2, 30)]
-
-    prune(tmp_path, paths[1:])
-
-    assert left(tmp_path) == set(paths[1:])
+@pytest.mark.parametrize(("number", "name"), [(1, "ckpt-20.index"), (2, "ckpt-30.data-00000-of-00001")])
+def test_what_the_ledger_names_stays(number: int, name: str) -> None:
+    assert not goes(number, name, KEPT)
 
 
-def test_no_part_of_a_checkpoint_that_goes_is_left(tmp_path: Path) -> None:
-    kept = saved(tmp_path, 1, 1)
-    saved(tmp_path, 1, 10, parts=4)
-
-    prune(tmp_path, [kept])
-
-    assert {p.name.split(".")[0] for p in (tmp_path / "gen-1").iterdir()} == {"ckpt-1"}
+def test_a_step_whose_number_begins_like_another_is_not_mistaken_for_it() -> None:
+    assert goes(2, "ckpt-3.index", KEPT) and not goes(2, "ckpt-30.index", KEPT)
 
 
-def test_a_step_whose_number_begins_like_another_is_not_mistaken_for_it(tmp_path: Path) -> None:
-    saved(tmp_path, 1, 1)
-    kept = saved(tmp_path, 1, 10)
-
-    prune(tmp_path, [kept])
-
-    assert left(tmp_path) == {kept} and len(list((tmp_path / "gen-1").iterdir())) == 3
+@pytest.mark.parametrize(("number", "name"), [(2, "ckpt-31_temp"), (2, "ckpt-300.index"), (3, "ckpt-1.index")])
+def test_what_is_later_than_all_that_is_named_may_be_under_way_and_stays(number: int, name: str) -> None:
+    assert not goes(number, name, KEPT)
 
 
-def test_a_generations_folder_goes_when_it_is_empty(tmp_path: Path) -> None:
-    saved(tmp_path, 1, 10)
-    kept = saved(tmp_path, 2, 20)
-
-    prune(tmp_path, [kept])
-
-    assert not (tmp_path / "gen-1").exists() and (tmp_path / "gen-2").exists()
+def test_a_half_written_one_that_was_given_up_goes_once_a_later_one_is_named() -> None:
+    assert goes(2, "ckpt-25_temp", KEPT)
 
 
-def test_what_is_not_weirs_stays(tmp_path: Path) -> None:
-    kept = saved(tmp_path, 1, 10)
-    (tmp_path / "notes.txt").touch()
-    (tmp_path / "gen-1" / "export.keras").touch()
-
-    prune(tmp_path, [kept])
-
-    assert (tmp_path / "notes.txt").exists() and (tmp_path / "gen-1" / "export.keras").exists()
+@pytest.mark.parametrize("name", ["export.keras", "ckpt-x.index", "rehearsal.index", "my-ckpt-10.index"])
+def test_what_is_not_weirs_stays(name: str) -> None:
+    assert not goes(1, name, KEPT)
 
 
-def test_a_folder_that_is_not_there_has_nothing_to_lose(tmp_path: Path) -> None:
-    prune(tmp_path / "nowhere", [])
+def test_where_nothing_is_named_nothing_goes() -> None:
+    assert not goes(1, "ckpt-10.index", ()) and not over(1, ())
+
+
+def test_only_folders_of_generations_before_that_of_the_newest_are_over() -> None:
+    assert [over(number, KEPT) for number in (1, 2, 3)] == [True, False, False]
+
+
+def test_only_a_generations_folder_is_one() -> None:
+    assert [generation(name) for name in ("gen-12", "gen-x", "gen-1.old", "notes")] == [12, None, None, None]

@@ -10,18 +10,42 @@ import pytest
 
 from services.trainer import fence
 from services.trainer.hands import ChildAction
-from services.trainer.orders import Failed, Finished, Prepared, Resumed, Saved
+from services.trainer.interval import Past
+from services.trainer.orders import (
+    Failed,
+    Finished,
+    Kept,
+    Order,
+    Prepared,
+    Progress,
+    Resumed,
+    Room,
+    Saved,
+    Skipped,
+    Unsaved,
+)
 from services.trainer.service import EXIT_EVICTED, EXIT_KILLED, EXIT_RETRY, Settings, Trainer
 from services.trainer.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from shared.app import Leave
 from shared.bus import Bus, Heard
-from shared.messages import CheckpointRule, CheckpointSaved, GenerationPrepared, JobFinished, Message, TrainingResumed
+from shared.messages import (
+    CheckpointFailed,
+    CheckpointRule,
+    CheckpointSaved,
+    CheckpointSkipped,
+    GenerationPrepared,
+    JobFinished,
+    Message,
+    TaskUsage,
+    TrainingResumed,
+)
 from tests.trainer.builders import abandoned, final, order, resumed, spec
 
 KEY = "default.digits"
 FIRST, SECOND = spec(1), spec(2, previous=1)
 PREPARED = Prepared(seconds=3.0)
 RESUMED = Resumed(step=1, samples=32, pause_s=None, restore_s=0.0, first_step_s=0.1)
+PROGRESS = Progress(step=10, epoch=0, samples=320, total_samples=2880, samples_per_second=9.0, loss=None)
 FINISHED = Finished(step=90, samples=2880, counted=2880, metrics={"accuracy": 0.5})
 KEEP_ONE = msgspec.structs.replace(FIRST.request, checkpoint=CheckpointRule(keep=1))
 LOST = Failed(cause="ps-0 has gone", peer=True)
@@ -33,8 +57,13 @@ class Orders:
     def __init__(self) -> None:
         self.noted: list[ChildAction] = []
 
+        self.told: list[Order] = []
+
     async def perform(self, action: ChildAction) -> None:
         self.noted.append(action)
+
+    def tell(self, generation: int, order: Order) -> None:
+        self.told.append(order)
 
 
 class Pod:
@@ -123,18 +152,68 @@ async def test_facts_about_an_earlier_job_of_this_name_are_not_heard(chief: Pod)
     assert await chief.hears(msgspec.structs.replace(FIRST, uid=6)) == []
 
 
-async def test_a_checkpoint_is_named_said_and_those_before_it_are_cleared_away(chief: Pod, tmp_path: Path) -> None:
-    old, new = (tmp_path / "c" / "gen-1" / f"ckpt-{step}" for step in (10, 20))
-    old.parent.mkdir(parents=True)
+async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay(chief: Pod) -> None:
     await chief.trainer.gate.claim(1)
     brief = msgspec.structs.replace(FIRST, request=KEEP_ONE)
 
-    for step, path in ((10, old), (20, new)):
-        path.with_suffix(".index").touch()
-        await chief.trainer.on_word(brief, Saved(step=step, samples=step * 32, path=str(path), seconds=0.1))
+    for step in (10, 20):
+        about: dict[str, Any] = {"path": f"/c/{step}", "digest": f"d{step}", "cost_s": 2.0, "ran_s": 9.0}
+        await chief.trainer.on_word(brief, Saved(step=step, samples=step * 32, seconds=0.1, **about))
 
-    assert (await chief.said(CheckpointSaved)).path == str(new)
-    assert [path.name for path in old.parent.iterdir()] == ["ckpt-20.index"]
+    said, entry = await chief.said(CheckpointSaved), chief.trainer.gate.entry
+    assert (said.path, said.digest, said.cost_s) == ("/c/20", "d20", 2.0)
+    assert (entry.paths, entry.digests, entry.past) == (("/c/20",), {"/c/20": "d20"}, Past(ran_s=18.0, cost_s=2.0))
+    assert chief.hands.told == [Kept(paths=("/c/10",)), Kept(paths=("/c/20",))]
+
+
+async def test_a_last_checkpoint_before_a_hand_over_clears_nothing_away(chief: Pod) -> None:
+    await chief.trainer.gate.claim(1)
+    word = Saved(step=10, samples=320, path="/c/10", seconds=0.1, final=True, successor=2, cost_s=2.0)
+    await chief.trainer.on_word(FIRST, word)
+
+    assert chief.hands.told == [] and chief.trainer.gate.entry.past.cost_s is None
+
+
+async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_may_be_tried_again(chief: Pod) -> None:
+    await chief.trains()
+    await chief.hears(SECOND, order(2, previous=1))
+    assert chief.trainer.pod.children[1] == "draining"
+
+    unsaved = Unsaved(step=10, path="/c/gen-1/ckpt-10", cause="it is full", remedy="make room", successor=2)
+    await chief.trainer.on_word(FIRST, unsaved)
+
+    said = await chief.said(CheckpointFailed)
+    assert (said.cause, said.remedy, said.successor) == ("it is full", "make room", 2)
+    assert await chief.hears(abandoned(2)) == [EndChild(2)], "it has gone on by itself"
+    third = spec(3, previous=1)
+    assert DrainChild(1, 3) in await chief.hears(third, order(3, previous=1))
+
+
+async def test_a_save_that_fails_just_before_a_hand_over_does_not_end_the_drain(chief: Pod) -> None:
+    await chief.trains()
+    await chief.hears(SECOND, order(2, previous=1))
+
+    await chief.trainer.on_word(FIRST, Unsaved(step=10, path="/c", cause="it is full", remedy="make room"))
+
+    assert await chief.hears(abandoned(2)) == [EndChild(2), GoOnChild(1)]
+
+
+async def test_a_checkpoint_that_is_skipped_is_told(chief: Pod) -> None:
+    await chief.trainer.on_word(FIRST, Skipped(path="/c/gen-1/ckpt-10", cause="it is torn", instead="/c/gen-1/ckpt-5"))
+
+    said = await chief.said(CheckpointSkipped)
+    assert (said.path, said.cause, said.instead) == ("/c/gen-1/ckpt-10", "it is torn", "/c/gen-1/ckpt-5")
+
+
+async def test_a_chief_is_told_what_room_its_ps_have_as_soon_as_they_have_said(chief: Pod) -> None:
+    await chief.trains()
+    await chief.trainer.on_word(FIRST, PROGRESS)
+    assert chief.hands.told == []
+
+    chief.trainer.meter.usage["ps-0"] = TaskUsage(task="ps-0", cpu=0.1, memory_gib=0.5, spare_gib=1.5)
+    await chief.trainer.on_word(FIRST, PROGRESS)
+
+    assert chief.hands.told == [Room(gib=1.5)]
 
 
 # ------------------------------------------------------------ how a pod ends

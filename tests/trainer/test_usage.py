@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.usage import Use, sample_of
+from services.trainer.usage import Use, sample_of, spare
 from shared.messages import TaskUsage
 
 GOOD = TaskUsage(task="ps-0", cpu=0.25, memory_gib=0.5)
@@ -56,3 +56,14 @@ def test_who_has_no_core_waits() -> None:
 def look(use: Use, after_s: float) -> tuple[float, float, float]:
     time.sleep(after_s)
     return use.look(after_s)
+
+
+def test_what_is_left_is_what_neither_this_pod_nor_a_second_child_takes() -> None:
+    left = spare(8.0, os.getpid())
+
+    assert left is not None and 0.0 < left < 8.0 and spare(9.0, os.getpid()) == pytest.approx(left + 1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(("limit", "child"), [(0.0, 1), (8.0, None)], ids=["no-limit", "no-child"])
+def test_without_a_limit_or_a_child_nothing_is_known_of_what_is_left(limit: float, child: int | None) -> None:
+    assert spare(limit, child) is None

@@ -23,6 +23,8 @@ from services.allocator.requests.wording import reworded, struct_in
 from services.allocator.rules import Rules
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
 
+LOCAL = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
+
 LONGEST_JOB, LONGEST_NAMESPACE = 40, 63
 LARGEST = 131_072
 """Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one message itself."""
@@ -194,9 +196,20 @@ def _policy(name: str | None) -> list[str]:
 
 def _checkpoint(rule: CheckpointRule | None) -> list[str]:
     path = rule.path if rule else None
-    if path is None or (path and not path.startswith("/") and ".." not in path.split("/")):
+    if path is None or (path and not path.startswith("/") and ".." not in path.split("/") and _elsewhere(path)):
         return []
-    return [f"checkpoint.path: {path!r} is not a relative path below the cluster's checkpoint folder"]
+    return [
+        f"checkpoint.path: {path!r} is neither a relative path below the cluster's checkpoint folder "
+        "nor the URL of an object store's, such as gs://bucket/folder"
+    ]
+
+
+def _elsewhere(path: str) -> bool:
+    """A URL is not to name a file of the node, nor the memory of one process."""
+    scheme, separator, rest = path.partition("://")
+    return not separator or (
+        re.fullmatch(r"[a-z][a-z0-9+]*", scheme) is not None and scheme not in LOCAL and rest != ""
+    )
 
 
 def _volumes(volumes: tuple[Volume, ...]) -> list[str]:

@@ -59,6 +59,9 @@ def test_rules_between_fields_hold():
         "device_batch_max: 8 is less than batch.min, 16",
     )
     assert "checkpoint.path: '../x'" in reasons(checkpoint={"path": "../x"})[0]
+    assert reasons(checkpoint={"path": "gs://bucket/net"}) == ()
+    for path in ("file:///etc", "ram://x", "gs://", "gs://b/../c", "a b://c"):
+        assert "nor the URL of an object store's" in reasons(checkpoint={"path": path})[0], path
     twice = {"name": "data", "mount_path": "/data", "claim": "c"}
     assert reasons(volumes=[twice, twice]) == (
         "volumes: name 'data' occurs twice",

@@ -1,0 +1,98 @@
+"""The files of checkpoints, wherever TensorFlow can write: a folder, a shared volume, an object store by its URL. Edge.
+
+A digest pins every byte of a checkpoint without reading it again: TensorFlow computes a checksum (CRC-32C) of each
+variable's bytes while it writes, on the ps, and keeps them in the index; the digest is over the index and the names and
+sizes of the other files. So whole files with the digest of old, and checksums that fit while they are restored, are the
+very bytes that were written; and neither saving nor restoring waits for a second look at all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import tensorflow as tf
+
+from services.trainer import retention
+
+gfile = tf.io.gfile
+INDEX = ".index"
+
+
+class Seal(NamedTuple):
+    """What the ledger keeps of a checkpoint: `sha256-<hex>`, and its size in bytes."""
+
+    digest: str
+    bytes: int
+
+
+def seal(path: str) -> Seal:
+    """Of a checkpoint that is whole; raises `tf.errors.OpError` where it is not there."""
+    with gfile.GFile(path + INDEX, "rb") as index:
+        body = index.read()
+    folder = path.rpartition("/")[0]
+    sizes = sorted((name, gfile.stat(f"{folder}/{name}").length) for name in _parts(path) if not name.endswith(INDEX))
+    digest = hashlib.sha256(body + msgspec.json.encode(sizes)).hexdigest()
+    return Seal(f"sha256-{digest}", len(body) + sum(size for _, size in sizes))
+
+
+def wrong(path: str, digest: str) -> str:
+    """Why a checkpoint is not the one with this digest ("": none is known); empty where nothing is wrong so far."""
+    try:
+        found = seal(path)
+    except tf.errors.NotFoundError:
+        return "it is missing"
+    except tf.errors.OpError as error:
+        return f"it cannot be read: {error.message}"
+    return "it is torn: its files are not those that were written" if digest not in ("", found.digest) else ""
+
+
+def make_folder(path: str) -> None:
+    gfile.makedirs(path)
+
+
+def remove(path: str) -> None:
+    """All files of a checkpoint, also of one that is only begun; what cannot be removed stays."""
+    with contextlib.suppress(tf.errors.OpError):
+        for name in _parts(path):
+            _remove(f"{path.rpartition('/')[0]}/{name}")
+
+
+def prune(folder: str, kept: Sequence[str]) -> None:
+    """Remove what `retention` says of all that lies in the generations' folders, and the folders that this empties."""
+    for generation in _listed(folder):
+        number = retention.generation(generation)
+        if number is None:
+            continue
+        inside = f"{folder}/{generation}"
+        for name in _listed(inside):
+            if retention.goes(number, name, kept):
+                with contextlib.suppress(tf.errors.OpError):
+                    _remove(f"{inside}/{name}")
+        if retention.over(number, kept) and not _listed(inside):
+            with contextlib.suppress(tf.errors.OpError):
+                gfile.rmtree(inside)
+
+
+def _parts(path: str) -> Iterator[str]:
+    """The names of a checkpoint's files, and of the folder in which they are begun."""
+    folder, _, name = path.rpartition("/")
+    return (found for found in _listed(folder) if found.startswith(f"{name}.") or found == f"{name}_temp")
+
+
+def _listed(folder: str) -> list[str]:
+    """What lies in a folder; some file systems put a stroke behind a folder's name."""
+    try:
+        return [name.rstrip("/") for name in gfile.listdir(folder)]
+    except tf.errors.OpError:
+        return []
+
+
+def _remove(path: str) -> None:
+    if gfile.isdir(path):
+        gfile.rmtree(path)
+    else:
+        gfile.remove(path)

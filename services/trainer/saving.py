@@ -1,0 +1,168 @@
+"""Saving, as a chief does it: cut while training stands, written while it goes on where there is room for both.
+
+One write at a time. What goes wrong with the files costs a checkpoint and no training: it is said, with its cause and
+what helps, what was half-written goes, and the next save is tried. Only where a ps is gone the generation is over.
+"""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import tensorflow as tf
+
+from services.trainer import disk, files, interval, room
+from services.trainer.checkpoint import Checkpoint
+from services.trainer.interval import Past
+from services.trainer.orders import Drain, Line, Saved, Unsaved
+from services.trainer.room import Spare
+from services.trainer.shards import Ledger
+
+AGAIN_S = 60.0  # the longest time to the next save after one that failed
+Lost = Callable[[], list[str]]
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint before it is written. `began_s`, `drained_s`: of the monotonic clock; `speed`: examples a second."""
+
+    step: int
+    ledger: Ledger
+    began_s: float
+    drained_s: float
+    speed: float = 0.0
+
+
+class Saving:
+    """One generation's checkpoints. `lost` names the ps that are gone, `applied` tells how many examples are by now."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        folder: str,
+        every_s: float | None,
+        say: Callable[[Line], None],
+        inbox: queue.Queue[Any],
+        lost: Lost,
+        applied: Callable[[], int],
+    ) -> None:
+        self._checkpoint, self._folder, self._every_s = checkpoint, folder, every_s
+        self._say, self._inbox, self._lost, self._applied = say, inbox, lost, applied
+        self._writes: threading.Thread | None = None
+        self._last_s = self._from_s = time.monotonic()
+        self._wait_s = 0.0
+        self._newest: Saved | None = None
+        self.spare: Spare | None = None
+        self.past = Past()
+
+    def begin(self, past: Past) -> None:
+        """Training begins: count from now."""
+        self.past, self._last_s, self._from_s = past, time.monotonic(), time.monotonic()
+        self._wait_s = self._interval()
+
+    @property
+    def due_s(self) -> float:
+        """When the next is due (monotonic); never while one is under way."""
+        return math.inf if self.busy else self._last_s + self._wait_s
+
+    @property
+    def busy(self) -> bool:
+        return self._writes is not None and self._writes.is_alive()
+
+    def settle(self) -> None:
+        """Return when nothing is under way."""
+        if self._writes is not None:
+            self._writes.join()
+
+    def now(self, draft: Draft, drain: Drain | None = None) -> bool:
+        """Cut and write while training stands; whether it was saved. `drain`: it is final, as that says."""
+        self.settle()
+        if self._newest is not None and self._newest.step == draft.step:
+            self._say(msgspec.structs.replace(self._newest, seconds=0.0, ran_s=0.0, **_final(drain)))
+            return True
+        self._checkpoint.cut(draft.ledger)
+        return self._write(draft, drain)
+
+    def aside(self, draft: Draft) -> None:
+        """Cut; written is it meanwhile, or at once where the ps lack the memory for that."""
+        self.settle()
+        if self._newest is not None and self._newest.step == draft.step:
+            self._last_s = time.monotonic()
+            return
+        stood = room.lacking(self._checkpoint.largest, self.spare)
+        self._checkpoint.cut(draft.ledger)
+        if stood:
+            self._write(draft, stood=stood)
+            return
+        cut_s = time.monotonic()
+        self._writes = threading.Thread(target=self._beside, args=(draft, cut_s), name="saving", daemon=True)
+        self._writes.start()
+
+    def prune(self, folder: str, kept: tuple[str, ...]) -> None:
+        """Remove what is not to be kept, beside training."""
+        threading.Thread(target=files.prune, args=(folder, kept), name="pruning", daemon=True).start()
+
+    def _beside(self, draft: Draft, cut_s: float) -> None:
+        try:
+            self._write(draft, cut_s=cut_s)
+        except Exception as error:
+            self._inbox.put(error)
+
+    def _write(self, draft: Draft, drain: Drain | None = None, stood: str = "", cut_s: float | None = None) -> bool:
+        """Write what was cut, and say what became of it. `cut_s`: training has gone on since."""
+        path = f"{self._folder}/ckpt-{draft.step}"
+        try:
+            self._checkpoint.write_cut(path)
+            sealed = files.seal(path)
+        except tf.errors.OpError as error:
+            self._failed(draft, path, error, drain)
+            return False
+        finally:
+            self._last_s = time.monotonic()
+        made = self._newest = self._saved(draft, path, sealed, stood, cut_s)
+        self.past = interval.saved(self.past, made.ran_s, made.cost_s if drain is None else None)
+        self._from_s, self._wait_s = self._last_s, self._interval()
+        self._say(msgspec.structs.replace(made, **_final(drain)))
+        return True
+
+    def _saved(self, draft: Draft, path: str, sealed: files.Seal, stood: str, cut_s: float | None) -> Saved:
+        pause_s = (self._last_s if cut_s is None else cut_s) - draft.began_s
+        return Saved(
+            step=draft.step,
+            samples=draft.ledger.applied,
+            path=path,
+            seconds=self._last_s - draft.drained_s,
+            drain_s=draft.drained_s - draft.began_s,
+            digest=sealed.digest,
+            bytes=sealed.bytes,
+            stood=stood,
+            pause_s=pause_s,
+            cost_s=pause_s if cut_s is None else pause_s + self._slowed(draft, cut_s),
+            ran_s=self._last_s - self._from_s,
+        )
+
+    def _slowed(self, draft: Draft, cut_s: float) -> float:
+        """Seconds of training that writing took from it since the cut."""
+        did = self._applied() - draft.ledger.applied
+        return interval.lost(0.0, self._last_s - cut_s, did, draft.speed)
+
+    def _failed(self, draft: Draft, path: str, error: Any, drain: Drain | None) -> None:
+        """Raises the error again where a ps is gone."""
+        if self._lost():
+            raise error
+        files.remove(path)
+        self._wait_s = min(self._interval(), AGAIN_S)
+        cause, remedy = disk.trouble(type(error).__name__, error.message)
+        successor = drain.successor if drain else None
+        self._say(Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, successor=successor))
+
+    def _interval(self) -> float:
+        return self._every_s or interval.chosen(self.past)
+
+
+def _final(drain: Drain | None) -> dict[str, Any]:
+    return {"final": drain is not None, "successor": drain.successor if drain else None}

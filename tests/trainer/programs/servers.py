@@ -1,0 +1,50 @@
+"""A whole cluster in one process, and what its variables hold; for the programs beside."""
+
+import hashlib
+import socket
+from pathlib import Path
+
+import tensorflow as tf
+
+from services.trainer import program
+
+
+def addresses(count):
+    held = [socket.socket() for _ in range(count)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    found = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
+    for each in held:
+        each.close()
+    return found
+
+
+def started(ps):
+    """A strategy over so many ps and a worker, and the servers, which live as long as they are held."""
+    free = addresses(ps + 2)
+    spec = tf.train.ClusterSpec({"chief": free[:1], "worker": free[1:2], "ps": free[2:]})
+    servers = [tf.distribute.Server(spec, job_name="ps", task_index=n) for n in range(ps)]
+    servers.append(tf.distribute.Server(spec, job_name="worker", task_index=0))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        spec, task_type="chief", task_id=0, rpc_layer="grpc"
+    )
+    return tf.distribute.ParameterServerStrategy(resolver), servers
+
+
+def module_of(name):
+    path = Path(__file__).with_name(name)
+    return program.load(path, program.digest_of(path.read_bytes()))
+
+
+def named(built):
+    weights = [(f"model/{n}", v.value) for n, v in enumerate(built.model.variables)]
+    slots = [(f"optimizer/{n}/{v.path}", v.value) for n, v in enumerate(built.optimizer.variables)]
+    return [*weights, *slots, ("meter/applied", built.meter.applied), ("meter/step", built.meter.step)]
+
+
+def hashes(built):
+    return {name: hashlib.sha256(value.numpy().tobytes()).hexdigest() for name, value in named(built)}
+
+
+def places(built):
+    return {name: tf.DeviceSpec.from_string(value.device).task for name, value in named(built)}

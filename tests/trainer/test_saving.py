@@ -1,0 +1,193 @@
+"""Saves of real trainers while nobody hands over: beside training, on bad disks, and restored from what is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.bus import Bus
+from shared.messages import (
+    CheckpointFailed,
+    CheckpointRule,
+    CheckpointSaved,
+    CheckpointSkipped,
+    JobFinished,
+    TrainingResumed,
+)
+from tests.trainer.fleet import Fleet
+from tests.trainer.test_training import BATCH, counted_once
+
+OFTEN = CheckpointRule(every_s=1.0)
+Start = Callable[..., Fleet]
+
+
+@pytest.fixture
+def start(bus: Bus, nats_url: str, tmp_path: Path) -> Start:
+    def made(program: str = "counting.py", **fields: Any) -> Fleet:
+        chosen = {"epochs": 16, "checkpoint": OFTEN, "settings": {"usage_s": 0.5}, **fields}
+        return Fleet(bus, nats_url, tmp_path / "fleet", program, **chosen)
+
+    return made
+
+
+def folder(fleet: Fleet, generation: int) -> Path:
+    return fleet.folder / "checkpoints" / f"gen-{generation}"
+
+
+def shut(fleet: Fleet, generation: int) -> None:
+    """No folder can be where a file is, whoever asks."""
+    place = folder(fleet, generation)
+    shutil.rmtree(place, ignore_errors=True)
+    place.parent.mkdir(exist_ok=True)
+    place.touch()
+
+
+def spoil(saved: CheckpointSaved) -> None:
+    """The last write of a machine that lost its power: the right length, the wrong bytes."""
+    data = next(Path(saved.path).parent.glob(f"{Path(saved.path).name}.data-*"))
+    data.write_bytes(bytes(data.stat().st_size))
+
+
+async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on_from(start: Start) -> None:
+    async with start() as fleet:
+        await fleet.generation(1, ps=2, workers=2)
+        saved = await fleet.until(CheckpointSaved, lambda m: m.step > 0 and not m.stood)
+        read = fleet.counts(saved)
+        assert read["applied"] == sum(read["counts"]) == saved.samples
+        assert saved.digest.startswith("sha256-") and saved.bytes > 0 and saved.cost_s > 0
+
+        await fleet.kill("ps-1")
+        fact = await fleet.generation(2, ps=[0, 2], workers=2, previous=1)
+        assert fact.samples >= saved.samples
+        await fleet.until(CheckpointSaved, lambda m: m.generation == 2 and not m.final and not m.stood)
+
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+        kept = {path.stem for path in (fleet.folder / "checkpoints").glob("gen-*/ckpt-*.index")}
+        assert len(kept) <= fleet.request.checkpoint.keep
+
+
+async def test_where_the_memory_does_not_hold_a_copy_training_stands_still_and_it_is_told_why(start: Start) -> None:
+    async with start(settings={"usage_s": 0.5, "memory_gib": 0.3}) as fleet:  # one child has more than that already
+        await fleet.generation(1, ps=1, workers=1)
+        saved = await fleet.until(CheckpointSaved, lambda m: "GiB left" in m.stood)
+        assert saved.cost_s >= saved.seconds
+
+
+async def test_a_torn_checkpoint_is_skipped_and_the_one_before_it_taken(start: Start) -> None:
+    async with start() as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        first = await fleet.until(CheckpointSaved, lambda m: m.step > 0)
+        second = await fleet.until(CheckpointSaved, lambda m: m.step > first.step)
+        await fleet.kill("chief-0")
+        saved = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-2:]
+        for name in ("ps-0", "worker-0"):
+            fleet.expected.add(name)
+        spoil(saved[-1])
+
+        fact = await fleet.generation(2, ps=[1], workers=[1], chief=1)
+
+        skipped = await fleet.until(CheckpointSkipped)
+        assert skipped.path == saved[-1].path and skipped.instead == saved[-2].path and "torn" in skipped.cause
+        assert second.samples <= saved[-1].samples and fact.samples == saved[-2].samples + BATCH
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def test_where_no_checkpoint_is_left_training_begins_anew_and_counts_every_example_once(start: Start) -> None:
+    async with start() as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        await fleet.until(CheckpointSaved, lambda m: m.step > 0)
+        await fleet.kill("chief-0")
+        for name in ("ps-0", "worker-0"):
+            fleet.expected.add(name)
+        shutil.rmtree(folder(fleet, 1))
+
+        fact = await fleet.generation(2, ps=[1], workers=[1], chief=1)
+
+        skipped = [m for m in fleet.said if isinstance(m, CheckpointSkipped)]
+        assert [m.cause for m in skipped] == ["it is missing"] * len(skipped) and skipped[-1].instead == ""
+        assert fact.samples == BATCH
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def test_a_folder_that_cannot_be_written_costs_a_checkpoint_and_no_training(start: Start) -> None:
+    async with start() as fleet:
+        shut(fleet, 1)
+        await fleet.generation(1, ps=1, workers=1)
+        failed = await fleet.until(CheckpointFailed)
+        assert "is not there, or is none" in failed.cause and "every node" in failed.remedy and failed.successor is None
+        await fleet.steps(5, generation=1)
+
+        folder(fleet, 1).unlink()
+
+        saved = await fleet.until(CheckpointSaved)
+        assert saved.step > failed.step
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def test_a_hand_over_that_cannot_be_saved_is_given_up_and_training_goes_on(start: Start) -> None:
+    async with start(checkpoint=CheckpointRule(every_s=1000.0)) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        await fleet.steps(3, generation=1)
+        shut(fleet, 1)
+        await fleet.propose(2, ps=2, workers=2, previous=1)
+        await fleet.prepared(2)
+        await fleet.order(2, previous=1)
+        failed = await fleet.until(CheckpointFailed)
+        assert failed.successor == 2 and failed.generation == 1
+        await fleet.abandon(2)
+        assert (await fleet.steps(5, generation=1)).step > failed.step
+        assert not [m for m in fleet.said if isinstance(m, TrainingResumed) and m.generation == 2]
+
+        folder(fleet, 1).unlink()
+        fact = await fleet.generation(3, ps=2, workers=2, previous=1)
+
+        assert fact.samples > failed.step * BATCH
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk that is full")
+async def test_a_disk_that_fills_leaves_the_last_good_checkpoint_named_and_the_next_is_tried(start: Start) -> None:
+    async with start() as fleet:
+        place = fleet.folder / "checkpoints"
+        place.mkdir()
+        if os.system(f"mount -t tmpfs -o size=256k weir-full {place} 2>/dev/null") != 0:
+            pytest.skip("this machine lets nobody mount")
+        try:
+            await fleet.generation(1, ps=1, workers=1)
+            await fleet.until(CheckpointSaved, lambda m: m.step > 0)
+            filler = place / "filler"
+            with filler.open("wb", buffering=0) as file:
+                _fill(file)
+            failed = await fleet.until(CheckpointFailed)
+            assert "is full" in failed.cause and "make room" in failed.remedy
+            last = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-1]
+            assert Path(last.path + ".index").exists(), "the last good one is untouched"
+            assert not list(place.glob(f"gen-1/ckpt-{failed.step}*")), "nothing half-written stays"
+
+            filler.unlink()
+
+            await fleet.until(CheckpointSaved, lambda m: m.step > failed.step)
+            fleet.pace(0)
+            finished: JobFinished = await fleet.finished()
+            counted_once(fleet, finished)
+        finally:
+            os.system(f"umount -l {place}")
+
+
+def _fill(file: Any) -> None:
+    for size in (4096, 1):
+        try:
+            while True:
+                file.write(bytes(size))
+        except OSError:
+            continue

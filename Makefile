@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak test-cluster clean
+.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -44,6 +44,9 @@ bench-elastic: $(READY) ## the same job static and elastic: time, utilisation, a
 
 bench-pause: $(READY) ## the pause of a hand-over, make-before-break against restart
 	$(BIN)/python -m tests.bench.pause
+
+bench-saves: $(READY) ## a periodic checkpoint written beside training, against training standing still
+	$(BIN)/python -m tests.bench.saves
 
 bench-overhead: $(READY) ## what Weir costs while nothing changes, against a plain loop
 	$(BIN)/python -m tests.bench.overhead

@@ -1,0 +1,81 @@
+"""What a periodic checkpoint costs training, written beside it against standing still: `make bench-saves` (4 minutes).
+
+The same job of ten million parameters and their slots (80 MB) on one ps, under the same CPU limits, saves every few
+seconds; once with memory enough for a copy, once without, which is how all saves were made before. `pause`: from the
+beginning of the drain until batches go out again. `cost`: seconds of training lost, the pause and what writing takes
+from the training beside it, by the examples applied meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from services.cli.trial import Trial, trial
+from services.cli.up import cluster_file
+from services.local.stack import Stack
+from shared.messages import CheckpointSaved, ProgressReported, Resources
+from tests.bench.player import CLUSTER, Player, sizes
+from tests.bench.report import NoLimits, finish, median, say
+
+PROGRAM = Path(__file__).with_name("programs") / "tables.py"
+SAVES = int(os.environ.get("BENCH_SAVES", "8"))
+EVERY_S = 5.0
+SPAN = {"start": 1, "min": 1, "max": 1}
+ROOMY_GIB, NARROW_GIB = 4.0, 0.6
+WITHIN_S = SAVES * (EVERY_S + 10) + 30
+
+
+async def saves(memory_gib: float) -> tuple[list[CheckpointSaved], int]:
+    """So many, each beside training or each standing still, and how many parameters there are."""
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, CLUSTER) as cluster:
+        async with Stack(Path(folder), cluster, services=("launcher",)) as stack, trial(stack) as watched:
+            fixed = {"job": "tables", "epochs": 1000, "batch": {"start": 256, "min": 256, "max": 256}}
+            asked = {**fixed, "ps": SPAN, "workers": SPAN, "checkpoint": {"every_s": EVERY_S}}
+            uid, request = await watched.submit(asked, PROGRAM)
+            limits = {**sizes(chief=0.3, worker=0.35), "ps": Resources(cpu=0.5, memory_gib=memory_gib)}
+            player = Player(watched, uid, request, limits)
+            await player.decide(1, 1)
+            if not watched.enforced:
+                raise NoLimits("CPU limits are not enforced on this machine: the comparison means nothing")
+            beside = memory_gib == ROOMY_GIB
+            await watched.until(lambda: len(_made(watched, beside)) >= SAVES, WITHIN_S, f"{SAVES} saves")
+            found = _made(watched, beside)
+            for saved in found:
+                took = f"pause {saved.pause_s:6.3f} s, cost {saved.cost_s:6.3f} s, in {saved.seconds:6.3f} s"
+                say(f"{'beside' if beside else 'standing':9} {took}")
+            return found, watched.of(ProgressReported)[-1].profile.parameters
+
+
+def _made(watched: Trial, beside: bool) -> list[CheckpointSaved]:
+    """Those that were made as the memory allows it: not before the ps had told what it has left."""
+    found = [m for m in watched.of(CheckpointSaved) if not m.final]
+    return [m for m in found if (not m.stood) == beside and "not known" not in m.stood]
+
+
+async def main() -> dict[str, Any]:
+    standing, parameters = await saves(NARROW_GIB)
+    beside, _ = await saves(ROOMY_GIB)
+    return {**result(standing, beside), "parameters": parameters, "cpu_limits_enforced": True}
+
+
+def result(standing: list[CheckpointSaved], beside: list[CheckpointSaved]) -> dict[str, Any]:
+    figures: dict[str, Any] = {"saves": SAVES, "bytes": beside[-1].bytes}
+    for name in ("pause_s", "cost_s", "seconds", "drain_s"):
+        before, after = (median(getattr(m, name) for m in made) for made in (standing, beside))
+        figures |= {f"standing_{name}": before, f"beside_{name}": after}
+    for name in ("pause_s", "cost_s"):
+        figures[f"{name[:-2]}_ratio"] = figures[f"beside_{name}"] / figures[f"standing_{name}"]
+    return figures
+
+
+if __name__ == "__main__":
+    try:
+        finish(asyncio.run(main()))
+    except NoLimits as error:
+        say(str(error))
+        sys.exit(1)

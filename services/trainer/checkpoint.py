@@ -126,7 +126,8 @@ class Checkpoint:
             self._drop()
             return
         yield
-        self.read(path)
+        with self._wholly():
+            self._read(tf.constant(path))
         files.remove(path)
 
     def cut(self, ledger: Ledger) -> None:
@@ -153,10 +154,16 @@ class Checkpoint:
         Raises `tf.errors.OpError`: `DataLossError` where the bytes of a variable are not those that were written (their
         checksums stand in the index), `NotFoundError` where a file or a variable is missing; and `msgspec.DecodeError`.
         """
-        self._cut()
-        try:
+        with self._wholly():
             self._read(tf.constant(path))
             return msgspec.json.decode(self._ledger.numpy(), type=Ledger)
+
+    @contextmanager
+    def _wholly(self) -> Iterator[None]:
+        """Restore in here: where that fails, everything is as it was before."""
+        self._cut()
+        try:
+            yield
         except (tf.errors.OpError, msgspec.DecodeError):
             self._back()
             raise

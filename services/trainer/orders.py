@@ -116,12 +116,13 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
 
 
 class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
-    """Nothing was saved, and training goes on; also where it had drained for a `successor`, which is given up."""
+    """Nothing was saved, and training goes on; also where it was to be `final`, for a `successor`, which is given up."""
 
     step: int
     path: str
     cause: str
     remedy: str
+    final: bool = False
     successor: int | None = None
 
 

@@ -157,8 +157,7 @@ class Saving:
         files.remove(path)
         self._wait_s = min(self._interval(), AGAIN_S)
         cause, remedy = disk.trouble(type(error).__name__, error.message)
-        successor = drain.successor if drain else None
-        self._say(Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, successor=successor))
+        self._say(Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, **_final(drain)))
 
     def _interval(self) -> float:
         return self._every_s or interval.chosen(self.past)

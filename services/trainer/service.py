@@ -167,7 +167,7 @@ class Trainer:
                 case Saved():
                     await self.on_checkpoint(spec, word)
                 case Unsaved():
-                    self.pod = supervise.on_unsaved(self.pod, spec.generation, word.successor)
+                    self.pod = supervise.on_unsaved(self.pod, spec.generation, word.final)
                     await self.voice.unsaved(spec.generation, word)
                 case Skipped():
                     await self.voice.skipped(spec.generation, word)

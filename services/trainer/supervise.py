@@ -223,9 +223,9 @@ def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
     return _begin_if_due(pod, pod.newest)
 
 
-def on_unsaved(pod: Pod, generation: int, successor: int | None) -> Pod:
-    """One that had drained for another could not save, and trains on. (Between hand-overs that changes nothing.)"""
-    drained = successor is not None and pod.children.get(generation) == "draining"
+def on_unsaved(pod: Pod, generation: int, final: bool) -> Pod:
+    """One that was to save for another, or for good, could not, and trains on. (Otherwise that changes nothing.)"""
+    drained = final and pod.children.get(generation) == "draining"
     return _with(pod, generation, "running") if drained else pod
 
 

@@ -66,6 +66,19 @@ def test_the_chief_saves_for_good_just_before_the_deadline() -> None:
     assert at(teller, NOW + GRACE) == [] and leaving.next_s(teller.pod, TIMES) == math.inf
 
 
+def test_a_last_save_that_fails_lets_training_go_on_and_is_tried_again_with_the_next_fact() -> None:
+    teller = running()
+    hears(teller, notice("ps-0"))
+    assert at(teller, NOW + GRACE - 4.0) == [DrainChild(1, None)]
+
+    teller.pod = supervise.on_unsaved(teller.pod, 1, final=False)
+    assert teller.pod.children[1] == "draining", "that was one of those made now and then"
+    teller.pod = supervise.on_unsaved(teller.pod, 1, final=True)
+
+    assert teller.pod.children[1] == "running"
+    assert hears(teller, notice("worker-0"), now=NOW + GRACE - 3.0) == [DrainChild(1, None)]
+
+
 def test_with_hardly_any_grace_it_does_so_at_once_and_the_shortest_notice_counts() -> None:
     teller = running()
     hears(teller, notice("ps-0"))

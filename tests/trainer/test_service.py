@@ -179,7 +179,7 @@ async def test_a_hand_over_whose_checkpoint_cannot_be_written_is_given_up_and_ma
     await chief.hears(SECOND, order(2, previous=1))
     assert chief.trainer.pod.children[1] == "draining"
 
-    unsaved = Unsaved(step=10, path="/c/gen-1/ckpt-10", cause="it is full", remedy="make room", successor=2)
+    unsaved = Unsaved(step=10, path="/c/gen-1/ckpt-10", cause="it is full", remedy="make room", final=True, successor=2)
     await chief.trainer.on_word(FIRST, unsaved)
 
     said = await chief.said(CheckpointFailed)

@@ -292,8 +292,11 @@ class Chief:
         raise cause.plainly(f"trained to the end, but it could not be saved under {self.folder}: see training.unsaved")
 
     def _tidy(self) -> None:
-        """What the ledger names no more goes before this process does."""
+        """What the ledger names no more goes before this process does, once it names the last."""
         with contextlib.suppress(queue.Empty):
-            while not isinstance(word := self.inbox.get(timeout=TIDY_S), Kept):
+            while not self._names_last(word := self.inbox.get(timeout=TIDY_S)):
                 pass
             files.prune(self.assignment.checkpoint_dir, word.paths)
+
+    def _names_last(self, word: Any) -> bool:
+        return isinstance(word, Kept) and self.saving.newest is not None and self.saving.newest.path in word.paths

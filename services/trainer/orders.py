@@ -116,7 +116,7 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
 
 
 class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
-    """Nothing was saved, and training goes on; also where it was to be `final`, for a `successor`, which is given up."""
+    """Nothing was saved, and training goes on; where it was to be `final`, too: a `successor` is given up."""
 
     step: int
     path: str

@@ -55,7 +55,7 @@ class Saving:
         self._writes: threading.Thread | None = None
         self._last_s = self._from_s = time.monotonic()
         self._wait_s = 0.0
-        self._newest: Saved | None = None
+        self.newest: Saved | None = None
         self.spare: Spare | None = None
         self.past = Past()
 
@@ -81,8 +81,10 @@ class Saving:
     def now(self, draft: Draft, drain: Drain | None = None) -> bool:
         """Cut and write while training stands; whether it was saved. `drain`: it is final, as that says."""
         self.settle()
-        if self._newest is not None and self._newest.step == draft.step:
-            self._say(msgspec.structs.replace(self._newest, seconds=0.0, ran_s=0.0, **_final(drain)))
+        if self.newest is not None and self.newest.step == draft.step:
+            drain_s = draft.drained_s - draft.began_s
+            again = msgspec.structs.replace(self.newest, seconds=0.0, ran_s=0.0, drain_s=drain_s, pause_s=drain_s)
+            self._say(msgspec.structs.replace(again, **_final(drain)))
             return True
         self._checkpoint.cut(draft.ledger)
         return self._write(draft, drain)
@@ -90,7 +92,7 @@ class Saving:
     def aside(self, draft: Draft) -> None:
         """Cut; written is it meanwhile, or at once where the ps lack the memory for that."""
         self.settle()
-        if self._newest is not None and self._newest.step == draft.step:
+        if self.newest is not None and self.newest.step == draft.step:
             self._last_s = time.monotonic()
             return
         stood = room.lacking(self._checkpoint.largest, self.spare)
@@ -123,7 +125,7 @@ class Saving:
             return False
         finally:
             self._last_s = time.monotonic()
-        made = self._newest = self._saved(draft, path, sealed, stood, cut_s)
+        made = self.newest = self._saved(draft, path, sealed, stood, cut_s)
         self.past = interval.saved(self.past, made.ran_s, made.cost_s if drain is None else None)
         self._from_s, self._wait_s = self._last_s, self._interval()
         self._say(msgspec.structs.replace(made, **_final(drain)))

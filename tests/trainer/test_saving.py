@@ -49,8 +49,8 @@ def shut(fleet: Fleet, generation: int) -> None:
 
 def spoil(saved: CheckpointSaved) -> None:
     """The last write of a machine that lost its power: the right length, the wrong bytes."""
-    data = next(Path(saved.path).parent.glob(f"{Path(saved.path).name}.data-*"))
-    data.write_bytes(bytes(data.stat().st_size))
+    for data in Path(saved.path).parent.glob(f"{Path(saved.path).name}.data-*"):  # that of each ps, and the chief's
+        data.write_bytes(bytes(data.stat().st_size))
 
 
 async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on_from(start: Start) -> None:

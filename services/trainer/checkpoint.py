@@ -55,7 +55,7 @@ class Checkpoint:
         self._copies = [_empty(part.source) for part in self._parts]
         self._held: dict[str, tuple[str, int]] = {}
         self._cut = tf.function(self._taken, input_signature=[]).get_concrete_function()
-        self._drop = tf.function(self._dropped, input_signature=[])
+        self._drop = tf.function(self._dropped, input_signature=[]).get_concrete_function()
         self._back = tf.function(self._put_back, input_signature=[])
         self._write = tf.function(self._written, input_signature=PATH)
         self._read = tf.function(self._restored, input_signature=PATH)

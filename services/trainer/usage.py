@@ -79,12 +79,13 @@ def waited_s(pid: int) -> float:
 
 
 def spare(limit_gib: float, child: int | None) -> float | None:
-    """GiB that would be left in the pod beside a second child as large as this one; None: no limit is known."""
-    if not limit_gib or child is None:
+    """GiB left in the pod beside a second child as large as this one; 0 where that cannot be seen; None: no limit."""
+    if not limit_gib:
         return None
-    with contextlib.suppress(psutil.Error):
-        return limit_gib - Use().memory() - float(psutil.Process(child).memory_full_info().uss) / GIB
-    return None
+    if child is not None:
+        with contextlib.suppress(psutil.Error):
+            return limit_gib - Use().memory() - float(psutil.Process(child).memory_full_info().uss) / GIB
+    return 0.0
 
 
 def lacks_room(limit_gib: float, child: int | None) -> str | None:

@@ -64,6 +64,10 @@ def test_what_is_left_is_what_neither_this_pod_nor_a_second_child_takes() -> Non
     assert left is not None and 0.0 < left < 8.0 and spare(9.0, os.getpid()) == pytest.approx(left + 1.0, abs=0.1)
 
 
-@pytest.mark.parametrize(("limit", "child"), [(0.0, 1), (8.0, None)], ids=["no-limit", "no-child"])
-def test_without_a_limit_or_a_child_nothing_is_known_of_what_is_left(limit: float, child: int | None) -> None:
-    assert spare(limit, child) is None
+def test_without_a_limit_there_is_no_end_to_what_is_left() -> None:
+    assert spare(0.0, os.getpid()) is None
+
+
+@pytest.mark.parametrize("child", [None, 1 << 30], ids=["no-child", "one-that-has-gone"])
+def test_what_cannot_be_seen_is_taken_for_nothing_left(child: int | None) -> None:
+    assert spare(8.0, child) == 0.0

@@ -35,7 +35,7 @@ from tests.flow.kills import family
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
 CLUSTER = """nodes:
   - {name: wide, cpu: 1.0, memory_gib: 8}
-  - {name: node, count: 2, cpu: 0.5, memory_gib: 5}
+  - {name: node, count: 2, cpu: 0.55, memory_gib: 5}
 """
 BATCH = int(os.environ.get("BENCH_BATCH", "2048"))
 QUARTER = 0.25

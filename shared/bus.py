@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TypeVar
 
 import structlog
 from nats.aio.msg import Msg
@@ -21,7 +22,7 @@ from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
-from shared import streams, subjects, tasks, watching
+from shared import patience, streams, subjects, tasks, watching
 from shared.burying import Burial
 from shared.client import SturdyClient, dial
 from shared.hearing import Ear, Follower, Handler, Unusable, read
@@ -29,14 +30,14 @@ from shared.hearing import Heard as Heard
 from shared.messages import Message
 from shared.outbox import Outbox
 from shared.outbox import Stale as Stale
+from shared.patience import RETRY_S, Plaint
 from shared.permissions import API, entry, stream_of
 from shared.subjects import PROGRAMS, STATE
 from shared.traffic import Traffic
 from shared.vitals import Vitals
 
 log = structlog.get_logger()
-
-RETRY_S = 0.2
+T = TypeVar("T")
 
 
 async def connect(url: str, name: str, credentials: str = "", ca: str = "", vitals: Vitals | None = None) -> Bus:
@@ -62,11 +63,11 @@ async def _log_error(error: Exception) -> None:
 
 
 class Bus:
-    """One connection, with what Weir says and hears over it."""
+    """One connection, with what Weir says and hears over it. Who is not `patient` asks once, and learns of an error."""
 
-    def __init__(self, client: SturdyClient, name: str, vitals: Vitals | None = None) -> None:
+    def __init__(self, client: SturdyClient, name: str, vitals: Vitals | None = None, patient: bool = True) -> None:
         self.client, self.name, self.vitals = client, name, vitals or Vitals()
-        self.traffic = Traffic()
+        self.traffic, self._patient, self._plaint = Traffic(), patient, Plaint()
         self.vitals.need("the bus", lambda: client.is_connected)
         self.vitals.need("being heard", lambda: not self.traffic.waiting)
         self.vitals.tell("the bus", lambda: self.traffic.measures(client.is_connected, client.stats["reconnects"]))
@@ -184,11 +185,15 @@ class Bus:
         subject = subjects.pattern(kind, key)
         stream = subjects.stream_holding(subject)
         try:
-            raw = await self.js.get_msg(stream, subject=subject, direct=True)
+            raw = await self.asked(lambda: self.js.get_msg(stream, subject=subject, direct=True))
             message = subjects.decode(subject, raw.data or b"")
         except (NotFoundError, subjects.Unusable, TypeError):  # the last: its headers are no text
             return None
         return Heard(message, subject, stream, int(raw.seq or 0), 0.0)
+
+    async def asked(self, question: Callable[[], Awaitable[T]]) -> T:
+        """The server's answer to what only reads, however long it is away meanwhile; raises what never passes."""
+        return await patience.asked(self.client, question, self._plaint) if self._patient else await question()
 
     async def last_sequence(self, kind: type[Message], key: str) -> int:
         """Where the newest message on one subject lies, whether it can be read or not; 0: there is none."""

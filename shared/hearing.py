@@ -23,12 +23,12 @@ from nats.js.errors import NotFoundError
 from shared import subjects
 from shared.client import Refused, SturdyClient
 from shared.messages import Message
+from shared.patience import RETRY_S
 from shared.permissions import durable
 from shared.pull import Puller
 
 log = structlog.get_logger()
 
-RETRY_S = 0.2
 UNACKNOWLEDGED = 128
 """Most messages that are dealt with and not yet acknowledged; when nothing waits to be read, there are none."""
 

@@ -11,35 +11,27 @@ Of one subject's messages the next is published when the last one is stored: so 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeGuard
 
-import structlog
-from nats.errors import BadSubjectError, ConnectionClosedError, MaxPayloadError
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.api import RawStreamMsg
 from nats.js.errors import APIError, NotFoundError
 
 from shared import subjects
-from shared.client import Refused, SturdyClient
+from shared.client import SturdyClient
 from shared.messages import Message
+from shared.patience import RETRY_S, Plaint, asked, passes
 from shared.traffic import Traffic
 
-log = structlog.get_logger()
-
-RETRY_S, ROOM_S = 0.2, 2.0
-TOLD_S = 30.0
-"""Between two words about what cannot be said: a bus that is away for long fills no log."""
+ROOM_S = 2.0
 WRONG_LAST_SEQUENCE = 10071
 NO_ROOM = (10077, 10047, 10023)
 """A stream could not store it (`max_bytes`, say); the server's, or the account's, storage is used up."""
 REMEDY = "Nothing is lost: it is tried again. Make room: `weir streams create --orders-gib N`, or a larger disk."
 EXPECTED = "Nats-Expected-Last-Subject-Sequence"
-NEVER = (APIError, BadSubjectError, MaxPayloadError, ConnectionClosedError, Refused)
-"""No later try can end otherwise."""
 
 
 class Stale(Exception):
@@ -57,7 +49,7 @@ class Outbox:
         self, client: SturdyClient, js: JetStreamContext, name: str, traffic: Traffic, may_say: Callable[[], None]
     ) -> None:
         self._client, self._js, self._name, self._traffic, self._may_say = client, js, name, traffic, may_say
-        self._told_s = -TOLD_S
+        self._plaint = Plaint()
 
     async def publish(self, message: Message, expect_last: int | None, over: str) -> int:
         """See `Bus.publish`."""
@@ -110,12 +102,13 @@ class Outbox:
             return None
         try:
             return int((await self._js.publish(subject, body, headers=headers)).seq)
-        except NEVER as error:
-            if not (wait_for_room and no_room(error)):
-                raise
-            await self._no_room(subject, error)
         except NatsError as error:
-            self._tell("PublishWaits", subject, error)
+            if no_room(error) and wait_for_room:
+                await self._no_room(subject, error)
+            elif no_room(error) or not passes(error):
+                raise
+            else:
+                self._tell("PublishWaits", subject, error)
         return None
 
     async def _no_room(self, subject: str, error: NatsError) -> None:
@@ -124,9 +117,7 @@ class Outbox:
         await asyncio.sleep(ROOM_S)
 
     def _tell(self, event: str, subject: str, error: NatsError, **more: str) -> None:
-        if time.monotonic() >= self._told_s + TOLD_S:
-            self._told_s = time.monotonic()
-            log.warning(event, subject=subject, error=repr(error), waiting=len(self._traffic.waiting) + 1, **more)
+        self._plaint.tell(event, error, subject=subject, waiting=len(self._traffic.waiting) + 1, **more)
 
     async def _said_already(self, subject: str, message: Message) -> int:
         """Where we ourselves said this last on its subject, before an acknowledgement got lost; 0: we did not."""
@@ -139,7 +130,8 @@ class Outbox:
     async def last_on(self, subject: str) -> RawStreamMsg:
         """Of orders as their stream's leader has it; of facts as any server, for nobody may ask for all of those."""
         stream = subjects.stream_holding(subject)
-        return await self._js.get_msg(stream, subject=subject, direct=stream == subjects.FACTS)
+        direct = stream == subjects.FACTS
+        return await asked(self._client, lambda: self._js.get_msg(stream, subject=subject, direct=direct), self._plaint)
 
 
 def headers_of(message: Message, subject: str, source: str) -> dict[str, str]:

@@ -74,7 +74,8 @@ async def keep(bus: Bus, digest: str, body: bytes) -> None:
 
 async def described(bus: Bus, digest: str) -> Info:
     """Raises `NotFoundError` where there is none of this digest, `msgspec.DecodeError` where it cannot be read."""
-    raw = await bus.js.get_msg(PROGRAM_STREAM, subject=f"{META}.{meta_token(digest)}", direct=True)
+    subject = f"{META}.{meta_token(digest)}"
+    raw = await bus.asked(lambda: bus.js.get_msg(PROGRAM_STREAM, subject=subject, direct=True))
     info = msgspec.json.decode(raw.data or b"", type=Info)
     if info.deleted:
         raise NotFoundError

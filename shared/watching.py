@@ -18,12 +18,13 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from shared import subjects
 from shared.client import SturdyClient
 from shared.hearing import Heard, read
+from shared.patience import RETRY_S
 from shared.permissions import API
 from shared.pull import Puller
 
 log = structlog.get_logger()
 
-RETRY_S, IDLE_S = 0.2, 60.0
+IDLE_S = 60.0
 NAME_BYTES = 16  # of a consumer that nobody else is to find
 
 

@@ -13,6 +13,7 @@ import time
 
 import msgspec
 import structlog
+from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 
@@ -29,6 +30,7 @@ from shared import programs, subjects
 from shared.bus import Bus, Heard, Stale
 from shared.log import about
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
+from shared.patience import Plaint
 
 log = structlog.get_logger()
 
@@ -185,15 +187,23 @@ class Allocator:
     # ------------------------------------------------------------ showing and keeping
 
     async def show_for_ever(self, bucket: KeyValue) -> None:
+        plaint = Plaint()
         while True:
             await self.changed.wait()
             self.changed.clear()
-            for key, view in self._views().items():
-                if self.shown.get(key) != view:
-                    self.bus.must_lead()
-                    await bucket.put(key, msgspec.json.encode(view))
-                    self.shown[key] = view
+            try:
+                await self._show(bucket)
+            except NatsError as error:  # the bus is away, say; what was not shown is shown when it is back
+                plaint.tell("ViewWaits", error)
+                self.changed.set()
             await asyncio.sleep(self.rules.view_s)
+
+    async def _show(self, bucket: KeyValue) -> None:
+        for key, view in self._views().items():
+            if self.shown.get(key) != view:
+                self.bus.must_lead()
+                await bucket.put(key, msgspec.json.encode(view))
+                self.shown[key] = view
 
     def _views(self) -> dict[str, JobView]:
         ended = {key: closed_view(closed) for key, closed in self.state.closed.items()}

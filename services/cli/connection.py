@@ -146,7 +146,7 @@ async def _connected(connection: Connection, errors: Errors) -> Bus:
     await asyncio.wait({connecting, failing}, timeout=CONNECT_S, return_when=asyncio.FIRST_COMPLETED)
     try:
         if connecting.done():
-            return Bus(connecting.result(), SOURCE)
+            return Bus(connecting.result(), SOURCE, patient=False)
         raise failing.result() if failing.done() else TimeoutError(f"no answer within {CONNECT_S:g} s")
     except (NatsError, OSError, ValueError) as error:
         raise Trouble(f"cannot reach NATS at {connection.shown}: {error}\n{ELSEWHERE}") from error

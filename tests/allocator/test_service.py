@@ -27,7 +27,9 @@ from shared.messages import (
     Program,
     ProgressReported,
 )
+from shared.tasks import end
 from tests.allocator.builders import node, own, request, resumed, size
+from tests.conftest import NatsServer, connected
 
 M = TypeVar("M", bound=Message)
 QUICK = Settings(
@@ -108,6 +110,30 @@ async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: 
         await person.publish(said)
         shown = await view(person, lambda v: v.samples == 50)
         assert (shown.phase, shown.ps, shown.workers, shown.pauses) == ("Running", 2, 2, (0.5,))
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+async def test_a_server_that_is_killed_while_requests_are_answered_ends_nothing(nats_server: NatsServer, person: Bus):
+    speaker, asked = await connected(nats_server.url, "speaker"), 0
+
+    async def ask() -> None:
+        nonlocal asked
+        while True:  # whose program nobody has stored
+            await speaker.publish(request(f"j{asked}"))
+            asked += 1
+
+    async with allocator(nats_server.url):
+        asking = asyncio.ensure_future(ask())
+        for _ in range(6):  # half of the time it reads, and half of the time it speaks
+            await asyncio.sleep(0.5)
+            await nats_server.kill()
+            await nats_server.start()
+        await end(asking)
+        for n in (0, asked // 2, asked - 1):
+            await last(person, JobRejected, f"default.j{n}")
+        uid = await person.publish(await with_program(person))
+        assert (await view(person, lambda v: v.uid == uid)).phase == "Pending"
+    await speaker.close()
 
 
 async def test_a_wrong_request_is_answered_with_every_reason(nats_url: str, person: Bus):

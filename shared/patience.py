@@ -1,0 +1,57 @@
+"""Patience with a bus that is away: what it did not answer is asked again, and whoever runs us is told. Edge.
+
+Only for what may be asked twice: reading. What is said has an id of its own, by which the server takes it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from nats.errors import BadSubjectError, ConnectionClosedError, MaxPayloadError
+from nats.errors import Error as NatsError
+from nats.js.errors import APIError, ServiceUnavailableError
+
+from shared.client import Refused, SturdyClient
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+RETRY_S = 0.2
+"""From one try to the next: of all that is tried again, the connection too."""
+TOLD_S = 30.0
+"""Between two words about one thing that waits: a bus that is away for long fills no log."""
+NEVER = (APIError, BadSubjectError, MaxPayloadError, ConnectionClosedError, Refused)
+
+
+def passes(error: NatsError) -> bool:
+    """Whether a later try may end otherwise. A server without a leader, say, answers that it is not available yet."""
+    return isinstance(error, ServiceUnavailableError) or not isinstance(error, NEVER)
+
+
+class Plaint:
+    """Says why we wait; at once, and then once in `TOLD_S`."""
+
+    def __init__(self) -> None:
+        self._told_s = -TOLD_S
+
+    def tell(self, event: str, error: Exception, **more: object) -> None:
+        if time.monotonic() >= self._told_s + TOLD_S:
+            self._told_s = time.monotonic()
+            log.warning(event, error=repr(error), **more)
+
+
+async def asked(client: SturdyClient, question: Callable[[], Awaitable[T]], plaint: Plaint) -> T:
+    """The answer, however long the server is away meanwhile; raises what no later try can heal."""
+    while True:
+        if not client.is_reconnecting:
+            try:
+                return await question()
+            except NatsError as error:
+                if not passes(error):
+                    raise
+                plaint.tell("AnswerWaits", error)
+        await asyncio.sleep(RETRY_S)

@@ -23,7 +23,7 @@ from nats.js.errors import NotFoundError
 from shared import subjects
 from shared.client import Refused, SturdyClient
 from shared.messages import Message
-from shared.patience import RETRY_S
+from shared.patience import RETRY_S, Plaint
 from shared.permissions import durable
 from shared.pull import Puller
 
@@ -80,7 +80,7 @@ class Follower:
         self.client, self.js, self.ear, self.may_ask = client, js, ear, may_ask
         self.durable = durable(name, ear.stream)
         self.after, self.pending, self.owed = after, 0, 0
-        self.puller = self._puller()
+        self.puller, self._plaint = self._puller(), Plaint()
 
     def _puller(self) -> Puller:
         return Puller(self.client, self.ear.stream, self.durable, self.may_ask)
@@ -141,4 +141,4 @@ class Follower:
             except Refused:
                 raise
             except NatsError as again:
-                log.debug("FollowWaits", stream=self.ear.stream, error=repr(again))
+                self._plaint.tell("FollowWaits", again, stream=self.ear.stream, after=self.after)

@@ -41,7 +41,7 @@ class Plaint:
     def tell(self, event: str, error: Exception, **more: object) -> None:
         if time.monotonic() >= self._told_s + TOLD_S:
             self._told_s = time.monotonic()
-            log.warning(event, error=repr(error), **more)
+            log.warning(event, error=str(error) if isinstance(error, APIError) else repr(error), **more)
 
 
 async def asked(client: SturdyClient, question: Callable[[], Awaitable[T]], plaint: Plaint) -> T:

@@ -18,7 +18,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from shared import subjects
 from shared.client import SturdyClient
 from shared.hearing import Heard, read
-from shared.patience import RETRY_S
+from shared.patience import RETRY_S, Plaint
 from shared.permissions import API
 from shared.pull import Puller
 
@@ -72,6 +72,7 @@ class Watcher:
 
     def __init__(self, client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig) -> None:
         self.client, self.js, self.stream, self.config = client, js, stream, config
+        self._plaint = Plaint()
 
     async def begin(self, config: ConsumerConfig) -> tuple[Puller, int]:
         """A consumer, and the sequence behind which it begins."""
@@ -92,7 +93,8 @@ class Watcher:
         while True:
             try:
                 return (await self.begin(behind))[0]
-            except NatsError:
+            except NatsError as again:
                 if self.client.is_closed:
                     raise
+                self._plaint.tell("WatchWaits", again, stream=self.stream, seen=seen)
                 await asyncio.sleep(RETRY_S)

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 from nats.js.errors import NotFoundError
+from structlog.testing import capture_logs
 
 from shared import subjects
 from shared.bus import Bus, Heard
 from shared.hearing import MadeAnew
 from shared.messages import GenerationAbandoned
+from shared.patience import RETRY_S
 from shared.permissions import durable
 from shared.pull import HEARTBEAT_S
+from shared.tasks import end
 from tests.conftest import NatsServer, connected
-from tests.shared.ears import Ears
+from tests.shared.ears import Ears, first
 from tests.shared.words import abandoned
 
 NAME = durable("test", subjects.ORDERS)
@@ -36,6 +39,12 @@ async def impatient(bus: Bus, seconds: float) -> None:
     """The server sends again what is not acknowledged within so long."""
     config = (await bus.js.consumer_info(subjects.ORDERS, NAME)).config
     await bus.js.add_consumer(subjects.ORDERS, replace(config, ack_wait=seconds))
+
+
+async def until_watched(bus: Bus) -> None:
+    """By a follower and one who only looks."""
+    while (await bus.js.stream_info(subjects.ORDERS)).state.consumer_count < 2:
+        await asyncio.sleep(0.01)
 
 
 async def unacknowledged(bus: Bus) -> int:
@@ -151,6 +160,22 @@ async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus
     with pytest.raises(MadeAnew, match="ends at 0, and we have heard 5"):
         async with asyncio.timeout(15):
             await bus.failed()
+
+
+async def test_one_whose_stream_is_gone_says_once_in_a_while_why_he_waits(bus: Bus) -> None:
+    await bus.follow([GenerationAbandoned], Ears(), {})
+    watching = asyncio.ensure_future(first(1, bus.tail(["weir.cluster.abandoned.>"])))
+    await until_watched(bus)
+
+    with capture_logs() as lines:
+        await bus.js.delete_stream(subjects.ORDERS)
+        await asyncio.sleep(5 * RETRY_S)
+    await end(watching)
+
+    for event in ("FollowWaits", "WatchWaits"):
+        (word,) = [line for line in lines if line["event"] == event]
+        assert word["log_level"] == "warning" and word["stream"] == subjects.ORDERS
+        assert "stream not found" in word["error"]
 
 
 async def test_one_who_begins_takes_the_place_of_his_own_old_consumer(bus: Bus) -> None:

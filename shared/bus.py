@@ -28,6 +28,7 @@ from shared.client import SturdyClient, dial
 from shared.hearing import Ear, Follower, Handler, Unusable, read
 from shared.hearing import Heard as Heard
 from shared.messages import Message
+from shared.metrics import Measure
 from shared.outbox import Outbox
 from shared.outbox import Stale as Stale
 from shared.patience import RETRY_S, Plaint
@@ -69,17 +70,20 @@ class Bus:
         self.client, self.name, self.vitals = client, name, vitals or Vitals()
         self.traffic, self._patient, self._plaint = Traffic(), patient, Plaint()
         self.vitals.need("the bus", lambda: client.is_connected)
-        self.vitals.need("being heard", lambda: not self.traffic.waiting)
-        self.vitals.tell("the bus", lambda: self.traffic.measures(client.is_connected, client.stats["reconnects"]))
         self.js: JetStreamContext = client.jetstream(timeout=5, prefix=client.api)
         self.must_lead: Callable[[], None] = _nobody_asks
         self.outbox = Outbox(client, self.js, name, self.traffic, lambda: self.must_lead())
         self.burial = Burial(self.outbox, self.traffic)
+        self.vitals.need("being heard", lambda: not self.outbox.waiting)
+        self.vitals.tell("the bus", self._measures)
         self._tasks: set[asyncio.Future[None]] = set()
         self._farewells: list[Callable[[], Awaitable[None]]] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._last_words: list[Callable[[], Awaitable[None]]] = []
         self._new: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def _measures(self) -> Iterable[Measure]:
+        return self.traffic.measures(self.client.is_connected, self.client.stats["reconnects"], self.outbox.waiting)
 
     # ------------------------------------------------------------ set-up
 

@@ -42,6 +42,13 @@ def no_room(error: Exception) -> TypeGuard[APIError]:
     return isinstance(error, APIError) and error.err_code in NO_ROOM
 
 
+class Line:
+    """Those who wait to speak on one subject. `stuck`: the first of them has spoken in vain."""
+
+    def __init__(self) -> None:
+        self.turn, self.length, self.stuck = asyncio.Lock(), 0, False
+
+
 class Outbox:
     """`may_say` raises where we may not, any more."""
 
@@ -50,6 +57,7 @@ class Outbox:
     ) -> None:
         self._client, self._js, self._name, self._traffic, self._may_say = client, js, name, traffic, may_say
         self._plaint = Plaint()
+        self._lines: dict[str, Line] = {}  # by subject
 
     async def publish(self, message: Message, expect_last: int | None, over: str) -> int:
         """See `Bus.publish`."""
@@ -85,39 +93,50 @@ class Outbox:
             raise Stale(subject) from error
 
     async def store(self, subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool = True) -> int:
-        """Try until the server has it; returns its stream sequence."""
+        """Try until the server has it, behind what was said before on its subject; returns its stream sequence."""
+        line = self._lines.setdefault(subject, Line())
+        line.length += 1
+        try:
+            async with line.turn:
+                return await self._until_stored(line, subject, body, headers, wait_for_room)
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[subject]
+
+    async def _until_stored(
+        self, line: Line, subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool
+    ) -> int:
         try:
             while True:
                 self._may_say()
-                if (sequence := await self._tried(subject, body, headers, wait_for_room)) is not None:
-                    return sequence
-                self._traffic.waiting.add(subject)
-                await asyncio.sleep(RETRY_S)
+                pause_s = RETRY_S
+                if not self._client.is_reconnecting:  # else it stays with us, and not in the library's buffer as well
+                    try:
+                        return int((await self._js.publish(subject, body, headers=headers)).seq)
+                    except NatsError as error:
+                        line.stuck = True
+                        pause_s = self._pause_s(subject, error, wait_for_room)
+                line.stuck = True
+                await asyncio.sleep(pause_s)
         finally:
-            self._traffic.waiting.discard(subject)
+            line.stuck = False
 
-    async def _tried(self, subject: str, body: bytes, headers: dict[str, str], wait_for_room: bool) -> int | None:
-        """None: again. While there is no connection it stays with us, and not in the library's buffer as well."""
-        if self._client.is_reconnecting:
-            return None
-        try:
-            return int((await self._js.publish(subject, body, headers=headers)).seq)
-        except NatsError as error:
-            if no_room(error) and wait_for_room:
-                await self._no_room(subject, error)
-            elif no_room(error) or not passes(error):
-                raise
-            else:
-                self._tell("PublishWaits", subject, error)
-        return None
+    def _pause_s(self, subject: str, error: NatsError, wait_for_room: bool) -> float:
+        """Until the next try; raises what none can heal."""
+        if no_room(error) and wait_for_room:
+            stream = subjects.stream_holding(subject)
+            self._plaint.tell("NoRoom", error, subject=subject, waiting=self.waiting, stream=stream, remedy=REMEDY)
+            return ROOM_S
+        if no_room(error) or not passes(error):
+            raise error
+        self._plaint.tell("PublishWaits", error, subject=subject, waiting=self.waiting)
+        return RETRY_S
 
-    async def _no_room(self, subject: str, error: NatsError) -> None:
-        self._tell("NoRoom", subject, error, stream=subjects.stream_holding(subject), remedy=REMEDY)
-        self._traffic.waiting.add(subject)
-        await asyncio.sleep(ROOM_S)
-
-    def _tell(self, event: str, subject: str, error: NatsError, **more: str) -> None:
-        self._plaint.tell(event, error, subject=subject, waiting=len(self._traffic.waiting) + 1, **more)
+    @property
+    def waiting(self) -> int:
+        """How many were said in vain at least once, or wait behind one that was, and are not stored yet."""
+        return sum(line.length for line in self._lines.values() if line.stuck)
 
     async def _said_already(self, subject: str, message: Message) -> int:
         """Where we ourselves said this last on its subject, before an acknowledgement got lost; 0: we did not."""

@@ -27,7 +27,7 @@ BURIED = Family(
 WAITING = Family(
     name="weir_bus_messages_waiting",
     kind="gauge",
-    help="Messages that were said in vain at least once, and that the server has not yet.",
+    help="Messages that were said in vain at least once, or wait behind one that was; the server has none of them yet.",
 )
 CONNECTED = Family(name="weir_bus_connected", kind="gauge", help="1 while there is a connection to the bus, else 0.")
 AGAIN = Family(name="weir_bus_reconnects_total", kind="counter", help="Connections that took the place of a lost one.")
@@ -36,9 +36,8 @@ AGAIN = Family(name="weir_bus_reconnects_total", kind="counter", help="Connectio
 class Traffic:
     def __init__(self) -> None:
         self.published, self.heard, self.buried = Meter(PUBLISHED), Meter(HEARD), Meter(BURIED)
-        self.waiting: set[str] = set()  # the subjects of what was said in vain, and is tried again
 
-    def measures(self, connected: bool, reconnects: int) -> Iterable[Measure]:
+    def measures(self, connected: bool, reconnects: int, waiting: int) -> Iterable[Measure]:
         counted = (meter.measure() for meter in (self.published, self.heard, self.buried))
-        numbers = {CONNECTED: float(connected), AGAIN: float(reconnects), WAITING: float(len(self.waiting))}
+        numbers = {CONNECTED: float(connected), AGAIN: float(reconnects), WAITING: float(waiting)}
         return (*counted, *(Measure(family, {(): number}) for family, number in numbers.items()))

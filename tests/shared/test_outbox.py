@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.js.api import PubAck
 from nats.js.errors import APIError
 from structlog.testing import capture_logs
 
@@ -17,10 +18,11 @@ from services.allocator.state import State, apply
 from shared import bus as wire
 from shared import outbox, subjects
 from shared.bus import Bus, Heard
-from shared.client import Refused
+from shared.client import Lost, Refused
 from shared.messages import GenerationAbandoned, JobAccepted, ProgressReported
 from shared.outbox import no_room
 from shared.permissions import LAUNCHER, MONITOR
+from shared.traffic import WAITING
 from tests.allocator.builders import accepted
 from tests.allocator.builders import progress as reported
 from tests.conftest import NatsServer, connected
@@ -140,6 +142,33 @@ async def test_many_who_speak_while_the_server_is_killed_again_and_again_keep_th
         of_job = [h.message.step for h in heard if h.message.key() == f"default.j{n}"]  # type: ignore[attr-defined]
         assert list(dict.fromkeys(of_job)) == list(range(1, steps + 1))
     await speaker.close()
+
+
+async def test_what_is_said_at_once_on_one_subject_keeps_its_order_although_the_first_fails(bus: Bus) -> None:
+    """The second would be stored while the first waits to be tried again."""
+    storing, fails = bus.js.publish, [Lost("the connection broke")]
+
+    async def failing_once(*args: Any, **more: Any) -> PubAck:
+        if fails:
+            raise fails.pop()
+        return await storing(*args, **more)
+
+    bus.js.publish = failing_once  # type: ignore[method-assign]
+    saying = asyncio.gather(*(bus.publish(abandoned(generation=g)) for g in range(10)))
+    await asyncio.sleep(0)
+    elsewhere = await bus.publish(abandoned(job="letters", uid=8))
+    assert not saying.done() and waiting(bus) == 10, "all that wait on the subject, and not the subject"
+
+    assert elsewhere == 1 and await saying == list(range(2, 12))
+    assert waiting(bus) == 0
+
+
+def waiting(bus: Bus) -> float:
+    """As whoever runs us is told."""
+    (told,) = [m for m in bus.vitals.measures() if m.family is WAITING]
+    number = told.series[()]
+    assert isinstance(number, float)
+    return number
 
 
 async def test_what_is_said_again_when_the_server_has_forgotten_it_is_stored_twice_and_counts_once(bus: Bus) -> None:

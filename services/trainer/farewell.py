@@ -14,6 +14,7 @@ from collections.abc import Awaitable
 from typing import Any, Protocol
 
 import structlog
+from nats.errors import Error as NatsError
 
 from services.trainer import leaving, supervise
 from services.trainer.leaving import Times
@@ -69,11 +70,12 @@ class Farewell:
                 await asyncio.wait_for(self.stirred.wait(), wait_s)
 
     async def leave(self) -> None:
-        """We were told to end: returns when we may."""
-        if await self._is_over() or not await self._is_needed():
-            return
+        """We were told to end: returns when we may. The grace runs from now on, however long the bus takes."""
         settings = self.trainer.settings
         leaves_s = time.time() + settings.grace_s
+        over, resumed = await asyncio.gather(self._last(JobFinished), self._last(TrainingResumed))
+        if over is not None or not await self._is_needed(resumed):
+            return
         logger.warning("ToldToEnd", grace_s=settings.grace_s)
         fact = self.trainer.voice.leaving(self.trainer.pod.trains, SIGTERM, leaves_s)
         await self.on_leaving(fact)
@@ -83,19 +85,18 @@ class Farewell:
     async def _say(self, fact: TaskLeaving) -> None:
         await self.trainer.bus.publish(fact)
 
-    async def _is_over(self) -> bool:
-        return await self._last(JobFinished) is not None
-
-    async def _is_needed(self) -> bool:
-        resumed = await self._last(TrainingResumed)
+    async def _is_needed(self, resumed: TrainingResumed | None) -> bool:
         if resumed is not None:
             await self.trainer.perform(supervise.on_resumed(self.trainer.pod, resumed))
         return leaving.needed(self.trainer.pod)
 
     async def _last(self, kind: type[Any]) -> Any:
-        """The last of a kind of this very job, if the bus has it and answers in time."""
+        """The last of a kind of this very job, if the bus has it and answers in time.
+
+        Without an answer, for whatever reason, the pod is still needed as far as it knows.
+        """
         settings = self.trainer.settings
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, NatsError):
             async with asyncio.timeout(LOOK_UP_S):
                 found = await self.trainer.bus.last(kind, f"{settings.namespace}.{settings.job}")
                 said: Any = found and found.message

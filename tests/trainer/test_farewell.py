@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
+from nats.errors import NoRespondersError
 
+from services.trainer.farewell import LOOK_UP_S
 from services.trainer.supervise import DrainChild, EndChild, SaveChild
-from shared.bus import Bus
-from shared.messages import JobFinished, TaskLeaving
+from shared.bus import Bus, Heard
+from shared.client import Lost, Refused
+from shared.messages import JobFinished, Message, TaskLeaving
 from tests.trainer.builders import JOB, final, order, resumed, spec
 from tests.trainer.test_service import Pod, pod_of
 
@@ -97,6 +101,41 @@ async def test_an_earlier_job_of_that_name_has_no_say(ps: Pod) -> None:
     await ps.bus.publish(JobFinished(**{**JOB, "uid": 6}, outcome="succeeded"))
     leaving = await told(ps)
     assert await heard(ps) and not leaving.done()
+    leaving.cancel()
+
+
+class Unanswering:
+    """A bus that says all it is told, and finds nothing: it fails, or takes its time."""
+
+    def __init__(self, bus: Bus, error: Exception | None = None) -> None:
+        self.bus, self.error = bus, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bus, name)
+
+    async def last(self, kind: type[Message], key: str) -> Heard | None:
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+        return None
+
+
+@pytest.mark.parametrize("error", [Lost("nats: the connection broke"), Refused("weir"), NoRespondersError()])
+async def test_a_connection_that_breaks_just_then_takes_no_one_s_farewell_away(ps: Pod, error: Exception) -> None:
+    await trains(ps)
+    ps.trainer.bus = cast(Any, Unanswering(ps.bus, error))
+    leaving = await told(ps)
+    assert await heard(ps) and not leaving.done()
+    leaving.cancel()
+
+
+async def test_a_slow_bus_makes_the_grace_no_longer(ps: Pod) -> None:
+    await trains(ps)
+    ps.trainer.bus = cast(Any, Unanswering(ps.bus))
+    began_s = time.time()
+    leaving = await told(ps)
+    said = await heard(ps)
+    assert said and began_s <= said.leaves_s - 30.0 < began_s + 0.9 * LOOK_UP_S < time.time()
     leaving.cancel()
 
 

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from services.trainer.settings import Settings
 from services.trainer.usage import Use, sample_of, spare
 from shared.bus import Bus
-from shared.messages import TaskUsage
+from shared.messages import ClusterSpecPublished, TaskUsage
 from shared.permissions import USAGE
 
 logger = structlog.get_logger()
@@ -43,6 +43,11 @@ class Meter:
 
     async def collect(self) -> None:
         await self.bus.client.subscribe(self.subject, cb=self.on_usage)
+
+    def of(self, spec: ClusterSpecPublished) -> tuple[TaskUsage, ...]:
+        """What the tasks of a generation use: the last word of a task that is gone says nothing of it."""
+        names = {task.pod.removeprefix(f"{spec.job}-") for task in spec.tasks}
+        return tuple(sample for name, sample in self.usage.items() if name in names)
 
     async def on_usage(self, raw: Msg) -> None:
         """Plain messages only: a server's answers, which one may have sent here, have headers or other subjects."""

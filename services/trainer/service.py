@@ -176,7 +176,7 @@ class Trainer:
                     said = await self.voice.resumed(spec, word, before)
                     await self.on_resumed(said)  # at once: from here on there is no way back to the one before
                 case Progress():
-                    await self.voice.progress(spec.generation, word, tuple(self.meter.usage.values()))
+                    await self.voice.progress(spec.generation, word, self.meter.of(spec))
                     self.tell_room(spec)
                 case Finished():
                     await self.voice.finished(spec.generation, word)

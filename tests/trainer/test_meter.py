@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from services.trainer.meter import Meter
 from services.trainer.settings import Settings
 from shared.bus import Bus
+from shared.messages import TaskUsage
+from tests.trainer.builders import spec
 from tests.trainer.test_usage import BAD, GOOD
 
 
@@ -40,3 +43,13 @@ async def test_what_a_pod_measures_is_what_its_chief_collects(bus: Bus) -> None:
     measuring.cancel()
 
     assert list(chief.usage) == ["ps-3"] and chief.usage["ps-3"].memory_gib > 0.0
+
+
+async def test_of_a_task_that_its_generation_has_no_more_nothing_is_reported(bus: Bus) -> None:
+    chief = Meter(bus, Settings(job="digits", uid=7, pod="chief-0", pod_uid="u", role="chief", serial=0))
+    chief.usage = {name: TaskUsage(task=name, cpu=0.5, memory_gib=0.5) for name in ("ps-1", "ps-3", "worker-2")}
+
+    told = chief.of(spec(2, previous=1, pods=["chief-0", "ps-3", "worker-2"]))
+    named = chief.of(replace(spec(1), tasks=tuple(replace(t, pod=f"digits-{t.role}-3") for t in spec(1).tasks)))
+
+    assert [use.task for use in told] == ["ps-3", "worker-2"] and [use.task for use in named] == ["ps-3"]

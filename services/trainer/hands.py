@@ -19,7 +19,7 @@ from services.trainer.orders import Assignment, Begin, Drain, Failed, GoOn, Orde
 from services.trainer.program import BadProgram
 from services.trainer.settings import Settings
 from services.trainer.supervise import BeginChild, DrainChild, EndChild, ForChild, GoOnChild, SaveChild, StartChild
-from services.trainer.usage import lacks_room
+from services.trainer.usage import lacks_room, limit_gib
 from shared.bus import Bus
 from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished
 
@@ -96,7 +96,8 @@ class Hands:
     async def lacks_room(self, spec: ClusterSpecPublished) -> str | None:
         """Why two children do not fit side by side, said beforehand: the job then stops and starts again."""
         running = self.children.get(-1 if spec.previous is None else spec.previous)
-        why = await asyncio.to_thread(lacks_room, self.settings.memory_gib, running.pid if running else None)
+        limit = await asyncio.to_thread(limit_gib, self.settings.memory_gib)
+        why = await asyncio.to_thread(lacks_room, limit, running.pid if running else None)
         return why and f"{NOT_ENOUGH_MEMORY}: {why}"
 
     async def assign(self, spec: ClusterSpecPublished, fresh: bool) -> Assignment:

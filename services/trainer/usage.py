@@ -7,6 +7,7 @@ waited tells a task that has too little CPU from one that has little to do, whoe
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,8 @@ import psutil
 from shared.messages import TaskUsage
 
 GIB = 1 << 30
+NO_LIMIT = 1 << 60  # bytes; a group of version 1 without a limit has the most that there are
+GROUPS, MINE = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 SAMPLES = msgspec.json.Decoder(TaskUsage)
 
 
@@ -86,6 +89,29 @@ def spare(limit_gib: float, child: int | None) -> float | None:
         with contextlib.suppress(psutil.Error):
             return limit_gib - Use().memory() - float(psutil.Process(child).memory_full_info().uss) / GIB
     return 0.0
+
+
+def limit_gib(set_gib: float, groups: Path = GROUPS, mine: Path = MINE) -> float:
+    """The memory that this process' control group has now, which may have been changed in place; else as it was set.
+
+    The group is looked for by its path, and, in a container that sees only its own, at the top.
+    """
+    for path in (*_of_memory(groups, mine), groups / "memory.max", groups / "memory" / "memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such file; or it says `max`
+            limit = int(path.read_text())
+            return limit / GIB if limit < NO_LIMIT else set_gib
+    return set_gib
+
+
+def _of_memory(groups: Path, mine: Path) -> Iterator[Path]:
+    """Each line is `<number>:<controllers>:<path>`; of version 2 there is one, without controllers."""
+    with contextlib.suppress(OSError):
+        for line in mine.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                yield groups / path.lstrip("/") / "memory.max"
+            elif "memory" in controllers.split(","):
+                yield groups / "memory" / path.lstrip("/") / "memory.limit_in_bytes"
 
 
 def lacks_room(limit_gib: float, child: int | None) -> str | None:

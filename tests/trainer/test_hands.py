@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from services.trainer import fence
+from services.trainer import fence, hands
 from services.trainer.hands import Hands
 from services.trainer.interval import Past
 from services.trainer.orders import Begin, Failed, GoOn, Order, Word
@@ -96,8 +96,9 @@ async def test_a_child_that_was_given_up_while_its_program_was_fetched_is_not_bo
 
 
 async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_missed(
-    mine: Hands, ears: Listener
+    mine: Hands, ears: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hands, "limit_gib", lambda set_gib: set_gib)
     given(mine, 1).pid = os.getpid()
     mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
 
@@ -106,6 +107,14 @@ async def test_a_child_for_which_there_is_no_room_beside_the_one_that_runs_is_mi
     ((what, generation, why),) = ears.told
     assert (what, generation) == ("missed", 2)
     assert why.startswith(f"{NOT_ENOUGH_MEMORY}: ") and why.endswith("the limit of 0.001")
+
+
+async def test_memory_that_was_raised_in_place_is_room(mine: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(mine, 1).pid = os.getpid()
+    mine.settings = msgspec.structs.replace(mine.settings, memory_gib=0.001)
+    monkeypatch.setattr(hands, "limit_gib", lambda set_gib: 1e6 * set_gib)
+
+    assert await mine.lacks_room(spec(2, previous=1)) is None
 
 
 async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_others_are_not_told_any(

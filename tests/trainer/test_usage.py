@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.usage import Use, sample_of, spare
+from services.trainer.usage import GIB, Use, limit_gib, sample_of, spare
 from shared.messages import TaskUsage
 
 GOOD = TaskUsage(task="ps-0", cpu=0.25, memory_gib=0.5)
@@ -51,6 +52,37 @@ def test_who_has_no_core_waits() -> None:
             one.wait()
 
     assert used > 0.1 and waited > 0.1
+
+
+OWN, TOP = "kubepods/pod7", ""
+SECOND_VERSION, FIRST_VERSION = "0::/kubepods/pod7\n", "5:cpu,cpuacct:/x\n4:memory:/kubepods/pod7\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    ("mine", "file", "says", "gib"),
+    [
+        (SECOND_VERSION, f"{OWN}/memory.max", str(6 * GIB), 6.0),
+        ("0::/\n", f"{TOP}memory.max", str(6 * GIB), 6.0),
+        (FIRST_VERSION, f"memory/{OWN}/memory.limit_in_bytes", str(6 * GIB), 6.0),
+        (FIRST_VERSION, f"memory/{TOP}memory.limit_in_bytes", str(6 * GIB), 6.0),
+        (SECOND_VERSION, f"{OWN}/memory.max", "max", 1.5),
+        (FIRST_VERSION, f"memory/{OWN}/memory.limit_in_bytes", "9223372036854771712", 1.5),
+        (SECOND_VERSION, "elsewhere", "", 1.5),
+    ],
+)
+def test_what_a_pod_may_use_is_what_its_group_may_now(
+    tmp_path: Path, mine: str, file: str, says: str, gib: float
+) -> None:
+    groups, own = tmp_path / "groups", tmp_path / "own"
+    (groups / file).parent.mkdir(parents=True)
+    (groups / file).write_text(f"{says}\n")
+    own.write_text(mine)
+
+    assert limit_gib(1.5, groups, own) == gib
+
+
+def test_where_no_group_can_be_read_the_setting_holds(tmp_path: Path) -> None:
+    assert limit_gib(1.5, tmp_path / "none", tmp_path / "nothing") == 1.5
 
 
 def look(use: Use, after_s: float) -> tuple[float, float, float]:

@@ -315,14 +315,18 @@ class TaskStarted(TaskMessage, frozen=True, kw_only=True, tag="task.started"):
     node: str
 
 
-SIGTERM = "SIGTERM"
-"""Why a task leaves that was itself asked to end: nothing takes that back."""
+SIGTERM, EVICTED, DELETED = "SIGTERM", "Evicted", "Deleted"
+"""Why a task leaves that was itself asked to end, or whose pod is taken away: nothing takes that back."""
+CORDONED, TAINTED = "NodeCordoned", "NodeTainted"
+OF_NODE = (TAINTED, CORDONED)
+"""Why a task leaves with its node, which may be taken back; the harder first."""
 
 
 class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
     """A task that still works will have to go. `leaves_s`: by then it is killed; 0: nobody says when.
 
-    `why`: SIGTERM (the task was told itself), Evicted, Deleted, NodeCordoned, NodeTainted. `message`: of who wants it.
+    `why`: one of those above (SIGTERM: the task was told itself), or what else Kubernetes says. `message`: of who wants
+    it.
     """
 
     node: str

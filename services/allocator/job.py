@@ -19,6 +19,7 @@ from services.allocator.exits import Exit
 from services.allocator.kept import Kept
 from shared.messages import (
     NOT_ENOUGH_MEMORY,
+    OF_NODE,
     AllocationDecided,
     GenerationAbandoned,
     JobRequested,
@@ -40,9 +41,6 @@ MOST_USED = 1e6
 """Cores or GiB of one task; more was not measured rightly."""
 CROWDED = 0.7
 """Of its memory; who uses more may need more soon."""
-CORDONED, TAINTED = "NodeCordoned", "NodeTainted"
-OF_NODE = (TAINTED, CORDONED)
-"""Why a task leaves, where that may be taken back; the harder first."""
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 

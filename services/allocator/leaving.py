@@ -16,14 +16,14 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from services.allocator.job import CORDONED, OF_NODE, Job
+from services.allocator.job import Job
 from services.allocator.placing.placement import Node, Room, Size, place, place_most
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
-from shared.messages import AllocationDecided, TaskPlan
+from shared.messages import CORDONED, OF_NODE, AllocationDecided, TaskPlan
 
 Whys = dict[TaskPlan, str]
 """Why each of the tasks that have to leave has to."""

@@ -13,6 +13,11 @@ from typing import Any
 from services.allocator.placing.misfit import told as amount
 from services.cli.words import headline, last_line, plain
 from shared.messages import (
+    CORDONED,
+    DELETED,
+    EVICTED,
+    SIGTERM,
+    TAINTED,
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
@@ -104,11 +109,11 @@ def _leaving(m: TaskLeaving) -> str:
 
 MOVES = "it works on until another node has its place, and the chief saves in time"
 LEAVES = {
-    "SIGTERM": ("it was told to end", MOVES),
-    "Evicted": ("Kubernetes evicts the pod", MOVES),
-    "Deleted": ("somebody deletes the pod", MOVES),
-    "NodeCordoned": ("the node is cordoned", "it moves when all fits elsewhere, and stays if that is taken back"),
-    "NodeTainted": ("the node is being taken away", MOVES),
+    SIGTERM: ("it was told to end", MOVES),
+    EVICTED: ("Kubernetes evicts the pod", MOVES),
+    DELETED: ("somebody deletes the pod", MOVES),
+    CORDONED: ("the node is cordoned", "it moves when all fits elsewhere, and stays if that is taken back"),
+    TAINTED: ("the node is being taken away", MOVES),
 }
 """Cause and remedy, by the reason."""
 

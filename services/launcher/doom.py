@@ -11,10 +11,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from shared.messages import Taint
+from shared.messages import CORDONED, TAINTED, Taint
 from shared.quantities import GPU
 
-CORDONED, TAINTED = "NodeCordoned", "NodeTainted"
 NO_EXECUTE = "NoExecute"
 OF_READINESS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 TOLERATED = (*OF_READINESS, GPU)

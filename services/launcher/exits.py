@@ -13,9 +13,9 @@ from services.launcher.facts import NodeFact, PodFact
 from services.launcher.generations import wanted
 from services.launcher.jobs import Job
 from services.launcher.view import View, pod_forgotten
-from shared.messages import JobMessage, TaskExited, TaskStarted
+from shared.messages import DELETED, JobMessage, TaskExited, TaskStarted
 
-NODE_LOST, DELETED = "NodeLost", "Deleted"
+NODE_LOST = "NodeLost"
 
 
 def lost_s(pod: PodFact, nodes: dict[str, NodeFact], node_lost_s: float) -> float | None:

@@ -36,7 +36,7 @@ from services.launcher.shapes import (
     Waiting,
 )
 from shared.kube.shapes import Shape, Strange
-from shared.messages import Resources, Role, Taint
+from shared.messages import DELETED, EVICTED, Resources, Role, Taint
 
 Kind = Literal["pods", "services", "networkpolicies", "nodes"]
 OVER = ("Succeeded", "Failed")
@@ -252,8 +252,8 @@ def _reason(ended: str, moved: bool, leaving: bool) -> str:
     if ended == "OOMKilled":
         return ended
     if moved:
-        return "Evicted"
-    return "Deleted" if leaving else ended
+        return EVICTED
+    return DELETED if leaving else ended
 
 
 def _condition(status: PodStatus, kind: str, value: str, reason: str = "") -> Condition | None:

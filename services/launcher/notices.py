@@ -9,12 +9,12 @@ taints it gives a fixed notice (`doom`).
 
 from __future__ import annotations
 
-from services.launcher.exits import DELETED, about_pod, by_name
+from services.launcher.exits import about_pod, by_name
 from services.launcher.facts import PodFact
 from services.launcher.generations import wanted
 from services.launcher.jobs import Job
 from services.launcher.view import View
-from shared.messages import TaskLeaving
+from shared.messages import DELETED, TaskLeaving
 
 
 def notices(view: View, job: Job) -> list[TaskLeaving]:

@@ -18,9 +18,9 @@ import msgspec
 from msgspec.structs import replace
 
 from services.trainer.supervise import Actions, DrainChild, GoAway, Notice, Pod, SaveChild
-from shared.messages import SIGTERM, ClusterSpecPublished, TaskLeaving
+from shared.messages import DELETED, EVICTED, SIGTERM, ClusterSpecPublished, TaskLeaving
 
-CERTAIN = (SIGTERM, "Evicted", "Deleted")
+CERTAIN = (SIGTERM, EVICTED, DELETED)
 WORKS = ("running", "draining")
 
 

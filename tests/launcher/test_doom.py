@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.launcher.doom import CORDONED, TAINTED, Doom, doom
+from services.launcher.doom import Doom, doom
 from services.launcher.facts import node_fact
-from shared.messages import Taint
+from shared.messages import CORDONED, TAINTED, Taint
 from tests.launcher.builders import sent
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.launcher.jobs import Generation, Job, Leaving, ahead, paused
+from services.launcher.jobs import Generation, Job, Leaving, Notice, ahead, paused, sooner
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,
@@ -125,10 +125,12 @@ def _updated(job: Job, message: TaskUpdated, at_s: float) -> Job:
 
 
 def _leaving(job: Job, message: TaskLeaving, at_s: float) -> Job:
-    known = job.leaving.get(message.pod_uid) or Leaving(pod=message.pod, whys=(), at_s=at_s)
-    if message.why in known.whys:
+    known = job.leaving.get(message.pod_uid) or Leaving(pod=message.pod)
+    before = known.notices.get(message.why)
+    if before is not None and not sooner(message.leaves_s, before.leaves_s):
         return job
-    told = replace(known, whys=(*known.whys, message.why))
+    notice = Notice(before.at_s if before else at_s, message.leaves_s)
+    told = replace(known, notices={**known.notices, message.why: notice})
     return replace(job, leaving={**job.leaving, message.pod_uid: told})
 
 

@@ -17,12 +17,23 @@ from shared.messages import (
 )
 
 
+class Notice(msgspec.Struct, frozen=True):
+    """When a reason was first said, and the soonest time that was said with it (0: none)."""
+
+    at_s: float
+    leaves_s: float = 0.0
+
+
 class Leaving(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said of a pod that will have to go: each reason, and when the first was said."""
+    """What was said of a pod that will have to go, by reason."""
 
     pod: str
-    whys: tuple[str, ...]
-    at_s: float
+    notices: dict[str, Notice] = {}
+
+
+def sooner(leaves_s: float, said_s: float) -> bool:
+    """Whether a time is news beside the one that was said; a message tells it to the second."""
+    return bool(leaves_s) and (not said_s or round(leaves_s) < round(said_s))
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Which tasks that work will have to go, though no decision sent them away, and by when.
 
 Law: as with exits, only a pod that is wanted can be told to leave; so our own deletions are no news. Each reason is
-said once a pod, with the time that is known for it: a later one may come sooner.
+said once a pod, and again when it has a time at last, or a sooner one.
 
 A deletionTimestamp is itself the moment at which the pod is killed. Of a node it is not known, except where whoever
 taints it gives a fixed notice (`doom`).
@@ -12,7 +12,7 @@ from __future__ import annotations
 from services.launcher.exits import about_pod, by_name
 from services.launcher.facts import PodFact
 from services.launcher.generations import wanted
-from services.launcher.jobs import Job
+from services.launcher.jobs import Job, sooner
 from services.launcher.view import View
 from shared.messages import DELETED, TaskLeaving
 
@@ -24,7 +24,7 @@ def notices(view: View, job: Job) -> list[TaskLeaving]:
     stays = wanted(job)
     working = [p for p in by_name(view.pods_of(job.uid)) if p.name in stays and _works(p)]
     found = [notice for pod in working for notice in (_of_pod(job, pod), _of_node(view, job, pod)) if notice]
-    return [notice for notice in found if notice.why not in _said(job, notice.pod_uid)]
+    return [notice for notice in found if _is_news(job, notice)]
 
 
 def _works(pod: PodFact) -> bool:
@@ -49,6 +49,7 @@ def _of_node(view: View, job: Job, pod: PodFact) -> TaskLeaving | None:
     )
 
 
-def _said(job: Job, pod_uid: str) -> tuple[str, ...]:
-    known = job.leaving.get(pod_uid)
-    return known.whys if known else ()
+def _is_news(job: Job, notice: TaskLeaving) -> bool:
+    known = job.leaving.get(notice.pod_uid)
+    said = known.notices.get(notice.why) if known else None
+    return said is None or sooner(notice.leaves_s, said.leaves_s)

@@ -13,6 +13,7 @@ from services.launcher.jobs import Generation, Job, locked
 from services.launcher.settings import Settings
 from services.launcher.specs import ready_tasks, unprepared
 from services.launcher.view import View
+from shared.messages import OF_NODE
 
 NOW = 0.0
 Trouble = tuple[float, str]
@@ -88,11 +89,15 @@ def _of_task(view: View, job: Job, generation: Generation, name: str, rules: Set
 
 
 def _overtaken_s(job: Job, pod: PodFact, number: int, rules: Settings) -> float | None:
-    """Until then a generation without the pod may be decided, which keeps what stands ready. None: it is told now."""
+    """Until then a generation without the pod may be decided, which keeps what stands ready. None: it is told now.
+
+    What was said of its node is another matter, and may be long ago.
+    """
     if number != job.newest or pod.phase != "Running":
         return NOW
     known = job.leaving.get(pod.uid)
-    return known.at_s + rules.overtake_s if known else None
+    said = [notice.at_s for why, notice in known.notices.items() if why not in OF_NODE] if known else []
+    return min(said) + rules.overtake_s if said else None
 
 
 def _behind(message: str) -> str:

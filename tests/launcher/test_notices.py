@@ -56,6 +56,27 @@ def test_a_cordon_is_told_of_every_task_on_the_node_and_a_taint_with_its_notice(
     assert told(world)[1:] == [("net-ps-1", "NodeTainted", world.now - 5 + 120.0)]
 
 
+def test_a_reason_is_said_again_where_it_has_a_time_at_last_or_a_sooner_one(world: World) -> None:
+    world.train(decided(1, FIRST))
+    condemn(world, "node-1", doom="NodeTainted", doomed_by="rebalance")
+    world.now += 60
+    condemn(world, "node-1", doom="NodeTainted", doomed_by="spot", within_s=120.0)
+    by_s = world.now + 120.0
+    assert told(world) == [("net-ps-1", "NodeTainted", 0.0), ("net-ps-1", "NodeTainted", by_s)]
+    condemn(world, "node-1", doom="NodeTainted", doomed_by="another", within_s=130.0)
+    assert len(told(world)) == 2, "later"
+    condemn(world, "node-1", doom="NodeTainted", doomed_by="one more", within_s=30.0)
+    assert told(world)[2:] == [("net-ps-1", "NodeTainted", by_s - 90.0)]
+
+
+def test_an_eviction_that_is_only_announced_is_told_again_when_the_pod_is_deleted_for_it(world: World) -> None:
+    world.train(decided(1, FIRST))
+    world.change("net-ps-1", reason="Evicted")
+    world.settle()
+    evict(world, "net-ps-1")
+    assert told(world) == [("net-ps-1", "Evicted", 0.0), ("net-ps-1", "Evicted", DEADLINE_S)]
+
+
 def test_a_pod_that_does_not_run_yet_has_nothing_to_leave(world: World) -> None:
     condemn(world, "node-1", doom="NodeCordoned")
     world.decide(decided(1, FIRST))
@@ -82,6 +103,17 @@ def test_a_generation_whose_pod_leaves_is_given_up_if_nothing_overtakes_it(world
     world.train(decided(1, FIRST))
     world.stand(decided(2, "c0 p1 w2 w4"))
     evict(world, "net-ps-1")
+    world.wait()
+    assert world.abandoned() == {2: "net-ps-1 is being deleted"}
+
+
+def test_a_cordon_long_ago_takes_nobody_the_time_to_overtake(world: World) -> None:
+    world.train(decided(1, FIRST))
+    condemn(world, "node-1", doom="NodeCordoned")
+    world.now += 600
+    world.stand(decided(2, "c0 p1 w2 w4"))
+    evict(world, "net-ps-1")
+    assert world.abandoned() == {}
     world.wait()
     assert world.abandoned() == {2: "net-ps-1 is being deleted"}
 
@@ -130,4 +162,4 @@ def test_what_the_task_itself_said_is_not_said_for_it_and_the_deadline_is_told_b
     world.hear(replace(own, generation=0))
     evict(world, "net-ps-1")
     assert told(world) == [("net-ps-1", "Evicted", DEADLINE_S)]
-    assert world.view.told.jobs[UID].leaving["u4"].whys == ("SIGTERM", "Evicted")
+    assert world.view.told.jobs[UID].leaving["u4"].notices.keys() == {"SIGTERM", "Evicted"}

@@ -17,10 +17,14 @@ from msgspec.structs import replace
 from services.allocator import exits, strain
 from services.allocator.exits import Exit
 from services.allocator.kept import Kept
+from shared import taints
 from shared.messages import (
+    CORDONED,
     NOT_ENOUGH_MEMORY,
     OF_NODE,
+    TAINTED,
     AllocationDecided,
+    CapacityChanged,
     GenerationAbandoned,
     JobRequested,
     Message,
@@ -89,10 +93,22 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
 
 
 class Leaving(msgspec.Struct, frozen=True, gc=False):
-    """A task was told, or is seen, to have to go; `leaves_s`: killed by then, 0: nobody says when."""
+    """A task was told, or is seen, to have to go; `leaves_s`: killed by then, 0: nobody says when.
+
+    `closed`: why its `node` sends tasks away now, whatever was said once; empty: it does not, or not any more.
+    """
 
     why: str
     leaves_s: float = 0.0
+    node: str = ""
+    closed: str = ""
+
+    @property
+    def counts(self) -> str:
+        """The reason that there is now. What is said of a node is said once, and counts whenever the node is so."""
+        if self.why not in OF_NODE:
+            return self.why
+        return CORDONED if self.closed and CORDONED in (self.why, self.closed) else self.closed
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -264,11 +280,19 @@ def _restarting(job: Job, message: GenerationAbandoned) -> Job:
 
 
 def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
-    notice = Leaving(message.why, message.leaves_s)
+    notice = Leaving(message.why, message.leaves_s, message.node)
     known = job.leaving.get(message.pod)
     if known is not None and notice.rank >= known.rank:
         return job
     return replace(job, leaving=job.leaving | {message.pod: notice})
+
+
+def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
+    """With what is known of a node beside what was said of it; None: it is not there, so it takes nothing."""
+    closed = taints.closed(seen.schedulable, seen.taints) if seen else TAINTED
+    stale = {pod: n for pod, n in job.leaving.items() if n.node == name and n.closed != closed}
+    told = {pod: replace(notice, closed=closed) for pod, notice in stale.items()}
+    return replace(job, leaving=job.leaving | told) if told else job
 
 
 def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:

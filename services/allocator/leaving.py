@@ -29,11 +29,11 @@ Whys = dict[TaskPlan, str]
 """Why each of the tasks that have to leave has to."""
 
 
-def going(job: Job, tasks: Sequence[TaskPlan], room: Room) -> Whys:
+def going(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
     """Of these tasks, those that work and will have to leave, doomed or not."""
-    known = {t: job.leaving[job.pod(t)].why for t in tasks if job.pod(t) in job.leaving}
-    closed = {t.node: why for t, why in known.items() if why in OF_NODE and not _takes_tasks(room, t.node)}
-    whys = {t: known[t] if known.get(t, CORDONED) not in OF_NODE else closed.get(t.node, "") for t in tasks}
+    counts = {t: job.leaving[job.pod(t)].counts for t in tasks if job.pod(t) in job.leaving}
+    closed = {t.node: why for hard in reversed(OF_NODE) for t, why in counts.items() if why == hard}
+    whys = {t: counts[t] if counts.get(t, CORDONED) not in ("", *OF_NODE) else closed.get(t.node, "") for t in tasks}
     return {t: why for t, why in whys.items() if why and not job.exit_of(t)}
 
 
@@ -48,7 +48,7 @@ def moved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     wanted = job.wanted
     if wanted is None or not job.leaving:
         return None
-    whys = going(job, wanted.tasks, room)
+    whys = going(job, wanted.tasks)
     doomed = [task for task, why in whys.items() if why != CORDONED]
     if not whys or (not doomed and (job.coming is not None or now < retry_s(job, rules))):
         return None
@@ -65,7 +65,7 @@ def moved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
 
 def stays(job: Job, room: Room) -> str:
     """Why tasks of a job are still on a node that is cordoned; empty where there are none."""
-    whys = going(job, job.wanted.tasks, room) if job.wanted and job.leaving else {}
+    whys = going(job, job.wanted.tasks) if job.wanted and job.leaving else {}
     names = ", ".join(job.pod(task) for task, why in whys.items() if why == CORDONED)
     return f"{names} will move from a cordoned node when all of that fits elsewhere" if names else ""
 
@@ -84,11 +84,6 @@ def _elsewhere(
 
 def _without(wanted: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
     return [task for task in wanted.tasks if task not in gone]
-
-
-def _takes_tasks(room: Room, name: str) -> bool:
-    node = room.nodes.get(name)
-    return node is not None and node.open
 
 
 def _sent_away(job: Job) -> list[TaskPlan]:

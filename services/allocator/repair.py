@@ -51,7 +51,7 @@ def _replaced(
     most, sizes = size_of(wanted), wanted_sizes(job, None, rules)
     least = Size(min(most.ps, job.request.ps.min), min(most.workers, job.request.workers.min))
     settled_s = max(job.exits[job.pod(t)].at_s for t in lost) + rules.settle_s
-    staying = [t for t in keep if t not in going(job, keep, room)]  # who has to leave goes in the same hand-over
+    staying = [t for t in keep if t not in going(job, keep)]  # who has to leave goes in the same hand-over
     tasks = place(room, job.key, staying, most, sizes, job.serials)
     tasks = tasks or place(room, job.key, keep, most, sizes, job.serials)
     if tasks is None and now < settled_s:

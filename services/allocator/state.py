@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.job import OF_JOB, Job
+from services.allocator.job import OF_JOB, Job, node_seen
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -24,6 +24,7 @@ from shared.messages import (
     JobRejected,
     JobRequested,
     Message,
+    TaskLeaving,
 )
 
 CLOSED_KEPT = 200
@@ -76,7 +77,10 @@ def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
     job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
         return {}
-    return {"jobs": state.jobs | {key: OF_JOB[type(message)](job, message, stored_s)}}
+    job = OF_JOB[type(message)](job, message, stored_s)
+    if isinstance(message, TaskLeaving):
+        job = node_seen(job, message.node, state.nodes.get(message.node))
+    return {"jobs": state.jobs | {key: job}}
 
 
 # ---------------------------------------------------------------- requests and nodes
@@ -128,12 +132,21 @@ def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: flo
 
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
     """A node's pods are the very same ones, as long as they are equal: what is known of them is kept by that."""
+    state = replace(state, jobs=_aware(state.jobs, message))
     if message.gone:
         return replace(state, nodes={n: c for n, c in state.nodes.items() if n != message.node})
     before = state.nodes.get(message.node)
     if before is not None and before.own == message.own:
         message = replace(message, own=before.own)
     return replace(state, nodes=state.nodes | {message.node: message})
+
+
+def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
+    """The very same jobs, unless the node is one of which something was said to them."""
+    told = {key: job for key, job in jobs.items() if job.leaving}
+    now = {key: node_seen(job, message.node, None if message.gone else message) for key, job in told.items()}
+    changed = {key: job for key, job in now.items() if job is not told[key]}
+    return jobs | changed if changed else jobs
 
 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.rules import Rules
-from shared.messages import AllocationDecided, TaskLeaving, TaskPlan
+from shared.messages import AllocationDecided, Taint, TaskLeaving, TaskPlan
 from tests.allocator.builders import (
     AT_ONCE,
     UID,
@@ -128,11 +128,39 @@ def test_a_cordon_waits_for_what_is_in_flight():
     assert {t.node for t in moved.tasks} == {"n2"}
 
 
+NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
+DISRUPTED = Taint(key="karpenter.sh/disrupted", effect="NoSchedule")
+
+
 def test_who_takes_a_cordon_back_takes_the_notice_back_and_a_second_cordon_counts_again():
-    story, first = training()
-    notices = [leaving(t, "NodeCordoned") for t in first.tasks]
-    assert story.hear(*notices).decide() == (), "n1 takes tasks"
-    assert story.hear(closed(first)).decided().generation == 2
+    story, first = training(spare=0)
+    story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
+    assert story.decide() == () and "cordoned" in story.why()
+    story.hear(closed(first, schedulable=True), node("n2", cpu=8))
+    assert story.decide() == () and "cordoned" not in story.why()
+    story.hear(closed(first, schedulable=True, ready=False, taints=(NOT_READY,)))
+    assert story.decide() == (), "a node that is not ready sends nobody away"
+    assert {t.node for t in story.hear(closed(first)).decided().tasks} == {"n2"}, "it is told of once"
+    assert story.replayed() == story.state
+
+
+def test_a_taint_that_was_taken_back_makes_no_later_cordon_any_harder():
+    story, first = training(spare=2)
+    tainted = closed(first, schedulable=True, taints=(DISRUPTED,))
+    story.hear(closed(first, schedulable=True), closed(first), *(leaving(t, "NodeTainted") for t in first.tasks))
+    assert story.decide() == () and "from a cordoned node" in story.why(), "the job never shrinks for it"
+    moved = story.hear(tainted, node("n2", cpu=3)).decided()
+    assert moved.reason.startswith("mnist-chief-0 has to leave n1 (NodeTainted)")
+
+
+def test_a_node_of_which_another_job_s_pod_is_sent_away_is_not_cordoned_for_that():
+    story, first = training(spare=0)
+    story.hear(closed(first), *(leaving(t, "NodeCordoned") for t in first.tasks))
+    story.hear(node("n1", cpu=8, free=5, own=own("mnist", *first.tasks)), accepted(request("other"), uid=2))
+    (other,) = story.decide()
+    story.hear(resumed(other.generation, job="other", uid=2), node("n2", cpu=8))
+    sent_away = replace(leaving(other.tasks[1]), job="other", uid=2, pod=f"other-ps-{other.tasks[1].serial}")
+    assert [decision.job for decision in story.hear(sent_away).decide()] == ["other"]
 
 
 def test_a_lost_task_and_one_that_has_to_leave_are_replaced_by_the_same_hand_over():
@@ -164,6 +192,8 @@ def test_who_leaves_costs_the_job_none_of_its_budgets():
     story, first = training()
     (ps,) = tasks(first, "ps")
     story.hear(leaving(ps)).decided()
-    story.hear(resumed(2), exited(ps, 143, "Deleted"))
+    story.hear(exited(ps, 143, "Deleted"))
     job = story.state.jobs["default.mnist"]
+    assert (job.failed_generations, job.killed_generations) == ((), ()) and list(job.exits) == ["mnist-ps-1"]
+    job = story.hear(resumed(2)).state.jobs["default.mnist"]
     assert (job.failed_generations, job.killed_generations, job.abandonments, job.leaving) == ((), (), 0, {})

@@ -77,7 +77,7 @@ def test_the_same_notice_twice_moves_a_task_once_and_not_again_after_it_moved():
 def test_it_never_moves_to_where_it_stands_though_there_is_room():
     story, first = training(spare=0)
     story.hear(node("n1", cpu=9, free=6, own=own("mnist", *first.tasks)))
-    assert story.hear(leaving(tasks(first, "ps")[0])).decide() == ()
+    assert story.hear(leaving(tasks(first, "ps")[0], leaves_s=2000.0)).decide() == ()
     assert story.why() == "mnist-ps-1 has to leave n1 (SIGTERM); there is no room for it elsewhere"
     again = story.hear(exited(tasks(first, "ps")[0], 143)).decided()
     assert again.reason.startswith("lost mnist-ps-1 (exit code 143); replaced (not by its fault")
@@ -95,9 +95,36 @@ def test_a_doomed_task_overtakes_the_generation_in_flight():
 def test_where_not_all_fits_elsewhere_a_doomed_job_moves_smaller_down_to_its_minimum():
     story, first = training(spare=1, workers=3)
     doomed = tasks(first, "worker")[:2]
-    moved = story.hear(*map(leaving, doomed)).decided()
+    moved = story.hear(closed(first), *map(leaving, doomed)).decided()
     assert size(moved) == (1, 2) and moved.reason.endswith("moved, as far as there is room")
     assert not {t.serial for t in doomed} & {t.serial for t in moved.tasks}
+
+
+def test_where_the_node_stays_a_doomed_job_waits_for_its_own_room_and_pauses_once():
+    story, first = training(spare=1, workers=3)
+    doomed = tasks(first, "worker")[:2]
+    story.hear(*(leaving(t, "Deleted", leaves_s=2000.0) for t in doomed))
+    assert story.decide() == () and story.why().endswith("there is no room for it elsewhere")
+    left = own("mnist", *(t for t in first.tasks if t not in doomed))
+    whole = story.hear(*(exited(t, 143, "Deleted") for t in doomed), node("n1", cpu=5, free=2, own=left)).decided()
+    assert size(whole) == (1, 3) and "as far as" not in whole.reason
+
+
+def test_the_doomed_move_without_the_cordoned_where_only_they_fit():
+    story, first = training(spare=1)
+    (ps,) = tasks(first, "ps")
+    story.hear(*(leaving(t, "NodeCordoned") for t in first.tasks), closed(first), leaving(ps, "Deleted", 2000.0))
+    assert [t.role for t in story.decided().tasks if t.node == "n2"] == ["ps"]
+
+
+def test_who_has_no_room_and_no_deadline_keeps_the_job_from_nothing_else():
+    grows = replace(SLOW, policy="config-manager", window_s=0, cooldown_s=0, max_delay_s=0)
+    story, first = training(grows, spare=0)
+    tainted = closed(first, schedulable=True, taints=(DISRUPTED,))
+    story.hear(tainted, *(leaving(t, "NodeTainted") for t in first.tasks)).decide()
+    assert not story.why().startswith("mnist-") and "mnist-ps-1 has to leave n1 (NodeTainted) when" in story.why()
+    story.hear(*(leaving(t, "NodeTainted", 2000.0) for t in first.tasks)).decide()
+    assert story.why().endswith("there is no room for it elsewhere"), "by then it is over"
 
 
 def test_a_cordoned_node_s_tasks_move_when_all_fit_elsewhere_and_the_job_never_shrinks_for_it():

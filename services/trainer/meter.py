@@ -10,7 +10,7 @@ import structlog
 from nats.aio.msg import Msg
 
 from services.trainer.settings import Settings
-from services.trainer.usage import Use, sample_of, spare
+from services.trainer.usage import Use, limit_gib, sample_of, spare
 from shared.bus import Bus
 from shared.messages import ClusterSpecPublished, TaskUsage
 from shared.permissions import USAGE
@@ -35,7 +35,8 @@ class Meter:
         while True:
             await asyncio.sleep(self.settings.usage_s)
             cores, waited, gib = await asyncio.to_thread(use.look, self.settings.usage_s)
-            left = await asyncio.to_thread(spare, self.settings.memory_gib, self.child())
+            limit = await asyncio.to_thread(limit_gib, self.settings.memory_gib)
+            left = await asyncio.to_thread(spare, limit, self.child())
             sample = TaskUsage(
                 task=name, cpu=round(cores, 3), memory_gib=round(gib, 3), waited=round(waited, 3), spare_gib=left
             )

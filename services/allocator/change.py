@@ -21,7 +21,7 @@ from services.allocator.placing.placement import ROLES, Room, Size, place, place
 from services.allocator.placing.resizing import alike, in_place, replaced, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
-from services.allocator.seen import seen, size_of
+from services.allocator.seen import least_of, seen, size_of
 from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
 from services.allocator.verdict import Verdict, decision
@@ -70,7 +70,7 @@ def changed(
 
 
 def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
-    least = Size(min(want.ps, job.request.ps.min), min(want.workers, job.request.workers.min))
+    least = least_of(job, want.size)
     sizes = wanted_sizes(job, want.sizes, rules)
     quota = short_at_start(job, want.size, sizes, room, rules)
     floor = short_at_start(job, least, sizes, room, rules)

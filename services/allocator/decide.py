@@ -19,7 +19,7 @@ from services.allocator.ending import ending
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin, by_program, kin_of
-from services.allocator.placing.placement import Node, Room
+from services.allocator.placing.placement import Node, Room, shunning
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.rules import Rules
 from services.allocator.seen import seen
@@ -50,8 +50,8 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     for key, job in stirred.items():
         _say(verdicts, key, ending(job, now, rules))
     # 2. What was lost comes back first, in what is free.
-    nodes = leaving.shunned(free_nodes(state), stirred.values())
-    room = Room(relief.shunned(nodes, stirred.values(), now, rules), purses(state, rules.quotas))
+    shunned = leaving.shunned(stirred.values()) | relief.shunned(stirred.values(), now, rules)
+    room = Room(shunning(free_nodes(state), shunned), purses(state, rules.quotas))
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, repair.repaired(job, room, now, rules))
     # 3. What will be lost moves while it still works; what is in flight is waited for; who has too little where it
@@ -73,7 +73,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
         _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause))
     # 6. Say it.
     for key, job in stirred.items():
-        verdicts[key] = _noting(verdicts[key], leaving.stays(job, room))
+        verdicts[key] = _noting(verdicts[key], leaving.stays(job))
     return _together(verdicts)
 
 

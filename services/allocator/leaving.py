@@ -16,13 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
 from services.allocator.job import Job
-from services.allocator.placing.placement import Node, Room, Size, place, place_most
+from services.allocator.placing.placement import Room, place, place_most
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.rules import Rules
-from services.allocator.seen import size_of
+from services.allocator.seen import least_of, size_of
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
 from shared.messages import CORDONED, OF_NODE, AllocationDecided, TaskPlan
@@ -39,10 +37,9 @@ def going(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
     return {t: why for t, why in whys.items() if why and not job.exit_of(t)}
 
 
-def shunned(nodes: Sequence[Node], jobs: Iterable[Job]) -> list[Node]:
-    """The same nodes; those from which a pod is being sent away take nothing new meanwhile."""
-    names = {task.node for job in jobs if job.leaving for task in _sent_away(job)}
-    return [replace(node, shunned=True) if node.name in names else node for node in nodes]
+def shunned(jobs: Iterable[Job]) -> set[str]:
+    """The nodes from which a pod is being sent away: they take nothing new meanwhile."""
+    return {task.node for job in jobs if job.leaving for task in _sent_away(job)}
 
 
 def moved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
@@ -65,7 +62,7 @@ def moved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     return Verdict(why=reason, action=action)
 
 
-def stays(job: Job, room: Room) -> str:
+def stays(job: Job) -> str:
     """Why tasks of a job are still where nobody says until when they may be; empty where there are none."""
     whys = going(job, job.wanted.tasks) if job.wanted and job.leaving else {}
     doomed = [task for task, why in whys.items() if why != CORDONED]
@@ -84,8 +81,7 @@ def _elsewhere(
     tasks = place(room, job.key, _without(wanted, leaves), most, sizes, job.serials)
     if tasks is not None or not doomed:
         return tasks
-    shrunk = Size(min(most.ps, job.request.ps.min), min(most.workers, job.request.workers.min))
-    least = shrunk if all(_is_closed(job, task) for task in doomed) else most
+    least = least_of(job, most) if all(_is_closed(job, task) for task in doomed) else most
     return place_most(room, job.key, _without(wanted, doomed), most, least, sizes, job.serials)
 
 

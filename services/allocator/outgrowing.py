@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from services.allocator.job import Job, Reading
-from services.allocator.models.foresight import foreseen, limit_due
+from services.allocator.models.foresight import AHEAD_S, foreseen, limit_due
 from services.allocator.placing.amounts import less
 from services.allocator.placing.placement import Room, place
 from services.allocator.placing.resizing import wanted_sizes
@@ -28,7 +28,7 @@ from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, Role, RoleResources, TaskPlan
 
-AHEAD_S, SETTLE_S = 240.0, 30.0
+SETTLE_S = 30.0
 AT_ONCE = 2.0
 FEWEST = 6
 """Readings; of fewer no growth is told."""

@@ -34,7 +34,7 @@ class Payback(msgspec.Struct, frozen=True):
 
 
 def payback(job: JobSeen, new: Size, batch: int, rules: Rules, faster: float | None = None) -> Payback:
-    cost = rules.pause_default_s if job.pause_s is None else job.pause_s
+    cost = cost_s(job, rules)
     now = _taught(job, job.size, job.batch) if job.size else None
     then = now * faster if now and faster else _taught(job, new, batch)
     if job.progress is None or not now or not then:
@@ -42,6 +42,11 @@ def payback(job: JobSeen, new: Size, batch: int, rules: Rules, faster: float | N
     remaining = max(0, job.progress.total_samples - job.progress.samples)
     saved = remaining / now - remaining / then
     return Payback(saved, cost, pays=saved > rules.payback_factor * cost)
+
+
+def cost_s(job: JobSeen, rules: Rules) -> float:
+    """What a pause of this job is taken to cost."""
+    return rules.pause_default_s if job.pause_s is None else job.pause_s
 
 
 def _taught(job: JobSeen, size: Size, batch: int) -> float | None:

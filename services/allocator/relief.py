@@ -13,25 +13,23 @@ case, because each takes a batch when it is free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from msgspec.structs import replace
+from collections.abc import Iterable
 
 from services.allocator import strain
 from services.allocator.job import Job
-from services.allocator.placing.placement import Node, Room, place
+from services.allocator.payback import cost_s
+from services.allocator.placing.placement import Room, place
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.rules import Rules
-from services.allocator.seen import size_of
+from services.allocator.seen import seen, size_of
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, TaskPlan
 
 
-def shunned(nodes: Sequence[Node], jobs: Iterable[Job], now: float, rules: Rules) -> list[Node]:
-    """The same nodes; those that starve somebody take nothing new."""
-    names = {task.node for job in jobs for task in _starving(job, now, rules)}
-    return [replace(node, shunned=True) if node.name in names else node for node in nodes]
+def shunned(jobs: Iterable[Job], now: float, rules: Rules) -> set[str]:
+    """The nodes that starve somebody: they take nothing new meanwhile."""
+    return {task.node for job in jobs for task in _starving(job, now, rules)}
 
 
 def relieved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
@@ -39,8 +37,8 @@ def relieved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     runs, starving = job.runs, _starving(job, now, rules)
     if runs is None or not starving or now < retry_s(job, rules):
         return None
-    saved_s, cost_s = _saved_s(job, runs, starving), _cost_s(job, rules)
-    if saved_s <= rules.payback_factor * cost_s:
+    saved_s, cost = _saved_s(job, runs, starving), cost_s(seen(job, rules), rules)
+    if saved_s <= rules.payback_factor * cost:
         return None
     keep = [task for task in runs.tasks if task not in starving]
     with room.avoiding([node for node, fled_s in job.starved.items() if now < fled_s + rules.shun_s]):
@@ -49,7 +47,7 @@ def relieved(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
         return None
     reason = f"{', '.join(_told(job, task) for task in starving)}; moved"
     cause = job.pod(starving[0])
-    action = decision(job, tasks, runs.batch, now, reason=reason, cause=cause, gain_s=saved_s, cost_s=cost_s)
+    action = decision(job, tasks, runs.batch, now, reason=reason, cause=cause, gain_s=saved_s, cost_s=cost)
     return Verdict(why=reason, action=action)
 
 
@@ -76,10 +74,6 @@ def _share(job: Job, task: TaskPlan) -> float:
 
 def _limits(runs: AllocationDecided, task: TaskPlan) -> float:
     return 1 / size_of(runs).workers if task.role == "worker" else 1.0
-
-
-def _cost_s(job: Job, rules: Rules) -> float:
-    return sum(job.pauses) / len(job.pauses) if job.pauses else rules.pause_default_s
 
 
 def _told(job: Job, task: TaskPlan) -> str:

@@ -17,11 +17,11 @@ from services.allocator.ending import charged
 from services.allocator.job import Job
 from services.allocator.leaving import going
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import Room, Size, place, place_most
+from services.allocator.placing.placement import Room, place, place_most
 from services.allocator.placing.quota import growth, shortage
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.rules import Rules
-from services.allocator.seen import size_of
+from services.allocator.seen import least_of, size_of
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, TaskPlan
@@ -49,7 +49,7 @@ def _replaced(
 ) -> Verdict:
     keep = [t for t in wanted.tasks if t not in lost]
     most, sizes = size_of(wanted), wanted_sizes(job, None, rules)
-    least = Size(min(most.ps, job.request.ps.min), min(most.workers, job.request.workers.min))
+    least = least_of(job, most)
     settled_s = max(job.exits[job.pod(t)].at_s for t in lost) + rules.settle_s
     staying = [t for t in keep if t not in going(job, keep)]  # who has to leave goes in the same hand-over
     tasks = place(room, job.key, staying, most, sizes, job.serials)

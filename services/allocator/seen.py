@@ -63,6 +63,11 @@ def _counted_size(decision: AllocationDecided) -> Size:
 size_of = Kept(_counted_size)
 
 
+def least_of(job: Job, size: Size) -> Size:
+    """How far a job of this size may shrink: to its gang floor, or as it is where that is less."""
+    return Size(min(size.ps, job.request.ps.min), min(size.workers, job.request.workers.min))
+
+
 def task_sizes(job: Job, rules: Rules) -> RoleResources:
     """As requested (or Weir's default), with more memory for a role whose tasks ran out of it: never the same again."""
     sizes = job.request.resources or RoleResources()

@@ -20,7 +20,7 @@ from services.allocator.job import measured
 from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.market.bidding import Array, Bid, front, in_reach
 from services.allocator.market.bounds import BOUNDLESS, Bounds
-from services.allocator.models.foresight import foreseen
+from services.allocator.models.foresight import AHEAD_S, foreseen
 from services.allocator.models.history import Past, Plan, Timed, most_similar
 from services.allocator.models.iteration import Case, Model, fitted_each, grid, shares_of, throughput, usable
 from services.allocator.placing.amounts import ROUNDING
@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # the policies import this module
 
 PRICE_CPU, PRICE_GIB = 1.0, 0.125  # a core is worth eight GiB
 CLOSE_S = 1800.0  # a job so near its end weighs twice
-AHEAD_S = 240.0  # memory is foreseen so far
 PAUSE_DEFAULT_S = 30.0
 LEAST_USE = 0.85  # of a plan's cores must be used, by what is known
 NEARLY = 0.9  # of the best use in reach will do where there is none so good

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+AHEAD_S = 240.0  # memory is foreseen so far
 MARGIN = 1.1  # a limit is so many times the need
 NEAR = 1.05  # of the need must be left below a limit, else it is raised
 WIDE = 1.1  # a limit so many times what it should be is lowered

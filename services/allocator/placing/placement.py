@@ -49,6 +49,11 @@ class Node(msgspec.Struct, frozen=True, gc=False):
         return self.open and not self.shunned
 
 
+def shunning(nodes: Sequence[Node], names: Collection[str]) -> Sequence[Node]:
+    """The same nodes; those of these names take nothing new."""
+    return [replace(node, shunned=True) if node.name in names else node for node in nodes] if names else nodes
+
+
 class Size(msgspec.Struct, frozen=True, gc=False):
     """How many ps and workers; the chief is one, always."""
 

@@ -7,9 +7,7 @@ medians. Needs enforced CPU limits, because a static job that may take what is f
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,7 +20,7 @@ from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import Stack
 from shared.messages import JobFinished, ProgressReported, TrainingResumed
-from tests.bench.report import NoLimits, finish, median, say
+from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 REPETITIONS = int(os.environ.get("BENCH_REPETITIONS", "3"))
 EPOCHS = int(os.environ.get("BENCH_EPOCHS", "140"))
@@ -118,8 +116,4 @@ def result(static: list[Outcome], elastic: list[Outcome]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        finish(asyncio.run(main()))
-    except NoLimits as error:
-        say(str(error))
-        sys.exit(1)
+    finish_or_refuse(main())

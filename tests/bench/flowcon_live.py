@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -44,7 +43,7 @@ from shared.messages import (
     TrainingResumed,
 )
 from tests.bench import alone
-from tests.bench.report import NoLimits, finish, median, say
+from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 SCALE = float(os.environ.get("BENCH_SCALE", "1"))
 STARTS_S = (0.0, 40.0, 80.0)
@@ -216,8 +215,4 @@ async def main() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        finish(asyncio.run(main()))
-    except NoLimits as error:
-        say(str(error))
-        sys.exit(1)
+    finish_or_refuse(main())

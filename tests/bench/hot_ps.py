@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -29,7 +28,7 @@ from services.cli.up import cluster_file
 from services.local.stack import Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TaskReady, TrainingResumed
 from tests.bench.player import sizes
-from tests.bench.report import NoLimits, finish, say
+from tests.bench.report import NoLimits, finish_or_refuse, say
 from tests.flow.kills import family
 
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
@@ -150,8 +149,4 @@ def result(done: dict[str, Outcome]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        finish(asyncio.run(main()))
-    except NoLimits as error:
-        say(str(error))
-        sys.exit(1)
+    finish_or_refuse(main())

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import sys
 import tempfile
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +38,7 @@ from shared.messages import (
     ProgressReported,
     TrainingResumed,
 )
-from tests.bench.report import NoLimits, finish, say
+from tests.bench.report import NoLimits, finish_or_refuse, say
 from tests.flow.stage import Scene
 
 CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1, memory_gib: 8}\n"
@@ -209,8 +208,4 @@ def batch_changes(run: Outcome) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    try:
-        finish(asyncio.run(main()))
-    except NoLimits as error:
-        say(str(error))
-        sys.exit(1)
+    finish_or_refuse(main())

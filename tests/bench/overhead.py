@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ from services.local.stack import Stack
 from shared.messages import ProgressReported
 from tests.bench import hand, handwritten, plain
 from tests.bench.player import NODE, PATIENCE_S, Player, sizes
-from tests.bench.report import NoLimits, finish, median, say
+from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 PROGRAM = demo.JOBS / "clicks.py"
 ALTERNATIONS = int(os.environ.get("BENCH_ALTERNATIONS", "8"))
@@ -146,8 +145,4 @@ def result(done: list[dict[str, float]], watched: Trial) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    try:
-        finish(asyncio.run(main()))
-    except NoLimits as error:
-        say(str(error))
-        sys.exit(1)
+    finish_or_refuse(main())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,7 +30,7 @@ from shared.messages import (
 )
 from tests.bench import hand, handwritten
 from tests.bench.player import CLUSTER, PATIENCE_S, Player, sizes
-from tests.bench.report import NoLimits, finish, median, percentile, say
+from tests.bench.report import NoLimits, finish_or_refuse, median, percentile, say
 
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
 EACH_WAY = int(os.environ.get("BENCH_EACH_WAY", "5"))
@@ -169,8 +168,4 @@ def _by_way(name: str, done: list[HandOver]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    try:
-        finish(asyncio.run(main()))
-    except NoLimits as error:
-        say(str(error))
-        sys.exit(1)
+    finish_or_refuse(main())

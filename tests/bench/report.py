@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import shutil
 import statistics
 import sys
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+import structlog
 
 
 class NoLimits(Exception):
@@ -31,3 +38,25 @@ def percentile(values: Iterable[float], share: float) -> float:
 def finish(figures: Mapping[str, Any]) -> None:
     rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}
     print(json.dumps(rounded), flush=True)
+
+
+def finish_or_refuse(main: Coroutine[Any, Any, Mapping[str, Any]]) -> None:
+    """Run it and say what was measured; where that would mean nothing, say why and end with 1."""
+    try:
+        finish(asyncio.run(main))
+    except NoLimits as error:
+        say(str(error))
+        sys.exit(1)
+
+
+def finish_in_a_folder(prefix: str, main: Callable[[Path], Coroutine[Any, Any, Mapping[str, Any]]]) -> None:
+    """Run it in a folder of its own, which goes at the end unless CHAOS_KEEP is set; what is logged is on stderr."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    place = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        finish(asyncio.run(main(place)))
+    finally:
+        if os.environ.get("CHAOS_KEEP"):
+            say(f"logs: {place}")
+        else:
+            shutil.rmtree(place)

@@ -8,9 +8,7 @@ from the training beside it, by the examples applied meanwhile.
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from services.cli.up import cluster_file
 from services.local.stack import Stack
 from shared.messages import CheckpointSaved, ProgressReported, Resources
 from tests.bench.player import CLUSTER, Player, sizes
-from tests.bench.report import NoLimits, finish, median, say
+from tests.bench.report import NoLimits, finish_or_refuse, median, say
 
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
 SAVES = int(os.environ.get("BENCH_SAVES", "8"))
@@ -74,8 +72,4 @@ def result(standing: list[CheckpointSaved], beside: list[CheckpointSaved]) -> di
 
 
 if __name__ == "__main__":
-    try:
-        finish(asyncio.run(main()))
-    except NoLimits as error:
-        say(str(error))
-        sys.exit(1)
+    finish_or_refuse(main())

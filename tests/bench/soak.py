@@ -12,19 +12,14 @@ Environment: SOAK_HANDOVERS (200), CHAOS_KEEP=1 (leave the folder with all logs)
 
 from __future__ import annotations
 
-import asyncio
 import os
-import shutil
 import statistics
-import sys
-import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import psutil
-import structlog
 
 from services.local.kubelet import processes
 from shared.subjects import FACTS, ORDERS
@@ -33,7 +28,7 @@ from tests.bench.chaos import ending, standing
 from tests.bench.chaos.play import LIMIT_S, Play
 from tests.bench.chaos.put_up import world
 from tests.bench.chaos.world import World
-from tests.bench.report import finish, percentile, say
+from tests.bench.report import finish_in_a_folder, percentile, say
 from tests.flow.kills import family
 
 HAND_OVERS = int(os.environ.get("SOAK_HANDOVERS", "200"))
@@ -154,12 +149,4 @@ def result(series: Series, took: list[float], left: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    place = Path(tempfile.mkdtemp(prefix="weir-soak-"))
-    try:
-        finish(asyncio.run(main(place)))
-    finally:
-        if os.environ.get("CHAOS_KEEP"):
-            say(f"logs: {place}")
-        else:
-            shutil.rmtree(place)
+    finish_in_a_folder("weir-soak-", main)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import shutil
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
-
-import structlog
 
 from tests.bench.chaos.ending import result
 from tests.bench.chaos.naive import compared
 from tests.bench.chaos.play import Play
 from tests.bench.chaos.put_up import world
 from tests.bench.chaos.schedule import BY_NAME, Fault, counted, schedule
-from tests.bench.report import finish, say
+from tests.bench.report import finish_in_a_folder, say
 
 FAULTS, SEED = int(os.environ.get("CHAOS_FAULTS", "64")), int(os.environ.get("CHAOS_SEED", "1"))
 NAIVE = int(os.environ.get("CHAOS_NAIVE", "2"))
@@ -45,12 +39,4 @@ async def main(folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    place = Path(tempfile.mkdtemp(prefix="weir-chaos-"))
-    try:
-        finish(asyncio.run(main(place)))
-    finally:
-        if os.environ.get("CHAOS_KEEP"):
-            say(f"logs: {place}")
-        else:
-            shutil.rmtree(place)
+    finish_in_a_folder("weir-chaos-", main)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -68,12 +69,14 @@ async def pictured(server: ApiServer, picture: Picture, **settings: Any) -> Asyn
     quick = {"kube_retry_s": 0.005, "kube_retry_max_s": 0.04, "kube_rate": 1e4, "kube_burst": 100, **settings}
     api = await connect(KubeSettings(kube_url=server.url, **quick), "test", random.Random(1).random)
     task = asyncio.create_task(picture.follow(Reader(api, "/api/v1/nodes", version)))
-    yield picture
-    if task.done():
-        task.result()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await api.close()
+    try:
+        yield picture
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await api.close()
 
 
 @pytest.fixture
@@ -193,9 +196,11 @@ class Hasty(ApiServer):
 
 @pytest.mark.parametrize("peace", [True, False])
 async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause(peace: bool) -> None:
-    async with serving(Hasty(peace)) as server, pictured(server, Picture(server)):
-        await asyncio.sleep(0.5)
-        assert 5 < len(server.calls) < 60  # about 25 a second, where the longest wait is 40 ms
+    async with serving(Hasty(peace)) as server, pictured(server, Picture(server)) as picture:
+        await picture.until(lambda: server.calls)
+        before, began = len(server.calls), time.monotonic()
+        await picture.until(lambda: len(server.calls) >= before + 12)
+        assert time.monotonic() - began > 0.1  # each wait is 20 to 40 ms, after the first few
 
 
 # ------------------------------------------------------------ everything at once

@@ -31,6 +31,7 @@ NotNegative = Annotated[int, Meta(ge=0, le=LARGEST)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Seconds = Annotated[float, Meta(ge=0)]
 Cores = Annotated[float, Meta(ge=0)]
+Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -511,6 +512,7 @@ class TaskUsage(Part, frozen=True, kw_only=True):
     """Measured use of one task: cores (mean since the last report) and GiB (resident).
 
     `waited`: threads that could have run and had no core, mean since the last report; None: not measured.
+    `busy`: the share of the time in which the busiest of its threads ran, or could have run; None: not measured.
     `spare_gib`: what would be left of its limit beside a second child as large as the one that runs; None: no limit.
     """
 
@@ -518,6 +520,7 @@ class TaskUsage(Part, frozen=True, kw_only=True):
     cpu: Cores
     memory_gib: Cores
     waited: Cores | None = None
+    busy: Share | None = None
     spare_gib: float | None = None
 
 

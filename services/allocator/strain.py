@@ -1,13 +1,15 @@
 """Which tasks do not get the CPU that they were promised: a hot ps, a straggling worker.
 
-    promised = min(limit, used + waited)      [cores]  what it could use of what is its own
-    got      = used / promised                         1: all of it
+    promised = min(limit * busy, used + waited)      [cores]  what it could use of what is its own
+    got      = used / promised                                1: all of it
     starved  <=>  got <= 1/2 of the median of the job's tasks on other nodes
 
-`waited` are threads that stood ready without a core (`services/trainer/usage.py`), so a task that has little to do is
-none that starves, nor is one that has too little by what was asked for it: there its node keeps the promise, and size
-is the policies' business. Where all starve alike the machines are full, and moving helps nobody. Our reconstruction:
-DLRover-RM compares use with the limit alone, which does not show a node that gives less.
+`waited` are threads that stood ready without a core, `busy` the share of the time in which the busiest of them ran or
+stood ready (`services/trainer/usage.py`). So a task that has little to do is none that starves; nor is one that uses up
+its quota in bursts and waits for the next: its threads wait, too, but it has its limit for as long as it wants it. Nor
+is one that has too little by what was asked for it: its node keeps the promise, and size is the policies' business.
+Where all starve alike the machines are full, and moving helps nobody. Our reconstruction: DLRover-RM compares use with
+the limit alone, which does not show a node that gives less.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ def named(task: TaskPlan) -> str:
 
 def got(use: TaskUsage, limit: float) -> float | None:
     """The share of the promised CPU that a task had; None where it was not measured."""
-    if use.waited is None or not limit:
+    if use.waited is None or use.busy is None or not limit:
         return None
-    promised = min(limit, use.cpu + use.waited)
+    promised = min(limit * use.busy, use.cpu + use.waited)
     return min(use.cpu / promised, 1.0) if promised > LEAST else 1.0
 
 

@@ -34,12 +34,11 @@ class Meter:
         use, name = Use(), f"{self.settings.role}-{self.settings.serial}"
         while True:
             await asyncio.sleep(self.settings.usage_s)
-            cores, waited, gib = await asyncio.to_thread(use.look, self.settings.usage_s)
+            look = await asyncio.to_thread(use.look, self.settings.usage_s)
             limit = await asyncio.to_thread(limit_gib, self.settings.memory_gib)
             left = await asyncio.to_thread(spare, limit, self.child())
-            sample = TaskUsage(
-                task=name, cpu=round(cores, 3), memory_gib=round(gib, 3), waited=round(waited, 3), spare_gib=left
-            )
+            rounded = {key: round(value, 3) for key, value in msgspec.structs.asdict(look).items()}
+            sample = TaskUsage(task=name, **rounded, spare_gib=left)
             await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
 
     async def collect(self) -> None:

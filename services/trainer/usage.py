@@ -29,37 +29,69 @@ def sample_of(body: bytes) -> TaskUsage | None:
         return None
 
 
-class Seconds(msgspec.Struct, frozen=True):
-    """Of all processes of a pod since they began: on a core, and waiting for one (0 where the machine does not say)."""
+Thread = tuple[int, int]
+"""Its process, and its own number."""
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """What a thread has spent since it began, in seconds: on a core, and ready without one."""
 
     used: float
     waited: float
 
 
+NOTHING = Spent(0.0, 0.0)
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a pod used between two looks, and holds now.
+
+    `cpu`: mean cores; `waited`: mean threads that stood ready without a core; `busy`: the share of the time in which
+    its busiest thread ran or stood ready; `memory_gib`: shared pages count once.
+    """
+
+    cpu: float
+    waited: float
+    busy: float
+    memory_gib: float
+
+
 class Use:
-    """Since the last look, mean cores and mean threads that waited for one; and GiB now (shared pages count once)."""
+    """What this process and its children use from look to look."""
 
     def __init__(self) -> None:
         self._root = psutil.Process()
-        self._before = self._seconds()
+        self._before = self._cores_s(), self._threads()
 
-    def look(self, elapsed_s: float) -> tuple[float, float, float]:
-        now, before = self._seconds(), self._before
-        self._before = now
-        used, waited = now.used - before.used, now.waited - before.waited
-        return max(used, 0.0) / max(elapsed_s, 1e-6), max(waited, 0.0) / max(elapsed_s, 1e-6), self.memory()
+    def look(self, elapsed_s: float) -> Look:
+        (used_s, before), self._before = self._before, (self._cores_s(), self._threads())
+        now_s, now = self._before
+        since = [(spent.used - old.used, spent.waited - old.waited) for spent, old in _pairs(now, before)]
+        elapsed_s = max(elapsed_s, 1e-6)
+        return Look(
+            cpu=max(now_s - used_s, 0.0) / elapsed_s,
+            waited=sum(waited for _, waited in since) / elapsed_s,
+            busy=min(1.0, max((used + waited for used, waited in since), default=0.0) / elapsed_s),
+            memory_gib=self.memory(),
+        )
 
     def _all(self) -> list[psutil.Process]:
         return [self._root, *self._root.children(recursive=True)]
 
-    def _seconds(self) -> Seconds:
-        used = waited = 0.0
+    def _cores_s(self) -> float:
+        """CPU seconds, with those of threads that have ended."""
+        total = 0.0
         for process in self._all():
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
-                used += times.user + times.system
-                waited += waited_s(process.pid)
-        return Seconds(used, waited)
+                total += times.user + times.system
+        return total
+
+    def _threads(self) -> dict[Thread, Spent]:
+        found = dict[Thread, Spent]()
+        for process in self._all():
+            found |= spent(process.pid)
+        return found
 
     def memory(self) -> float:
         total = 0
@@ -69,16 +101,23 @@ class Use:
         return total / GIB
 
 
-def waited_s(pid: int) -> float:
-    """Seconds that the threads of a process stood ready without a core, by the kernel's scheduler statistics.
+def _pairs(now: dict[Thread, Spent], before: dict[Thread, Spent]) -> Iterator[tuple[Spent, Spent]]:
+    """Each thread now and at the last look. A number that was given to another thread since begins anew."""
+    for thread, spent in now.items():
+        old = before.get(thread, NOTHING)
+        yield spent, old if old.used <= spent.used and old.waited <= spent.waited else NOTHING
 
-    The second number of each thread's `schedstat`, in nanoseconds; 0 where there is no such file.
+
+def spent(pid: int) -> dict[Thread, Spent]:
+    """Of each thread of a process, by the kernel's scheduler statistics: the first two numbers of its `schedstat`, in
+    nanoseconds. None of a process that is gone, or where there are no such files.
     """
-    total = 0
+    found = {}
     for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            total += int(thread.read_text().split()[1])
-    return total / 1e9
+        with contextlib.suppress(OSError, ValueError):
+            used, waited, *_ = map(int, thread.read_text().split())
+            found[pid, int(thread.parent.name)] = Spent(used / 1e9, waited / 1e9)
+    return found
 
 
 def spare(limit_gib: float, child: int | None) -> float | None:

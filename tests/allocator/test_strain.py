@@ -12,8 +12,10 @@ def task(role: Role, serial: int, node: str, cpu: float = 1.0) -> TaskPlan:
     return TaskPlan(role=role, index=0, serial=serial, node=node, resources=Resources(cpu=cpu))
 
 
-def use(name: str, cpu: float, waited: float | None) -> TaskUsage:
-    return TaskUsage(task=name, cpu=cpu, memory_gib=1.0, waited=waited)
+def use(name: str, cpu: float, waited: float | None, busy: float | None = None) -> TaskUsage:
+    """Of one thread, where nothing else is said."""
+    one = None if waited is None else min(1.0, cpu + waited)
+    return TaskUsage(task=name, cpu=cpu, memory_gib=1.0, waited=waited, busy=one if busy is None else busy)
 
 
 TASKS = [task("chief", 0, "a", 0.2), task("ps", 1, "b"), task("worker", 2, "c"), task("worker", 3, "d")]
@@ -43,6 +45,12 @@ def test_a_task_that_has_little_to_do_does_not_starve() -> None:
 
 def test_nor_does_one_that_has_all_it_was_promised_and_could_use_more() -> None:
     assert starved(but(use("ps-1", 1.0, 3.0)), TASKS) == []
+
+
+def test_nor_one_that_uses_up_its_quota_in_bursts() -> None:
+    """Ten threads for a tenth of the time, in which it gets its whole core: nine of them wait then."""
+    assert starved(but(use("worker-3", 0.1, 0.9, busy=0.1)), TASKS) == []
+    assert starved(but(use("worker-3", 0.1, 0.9, busy=0.9)), TASKS) == ["worker-3"]
 
 
 def test_where_all_starve_alike_nobody_is_to_be_moved() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.usage import GIB, Use, limit_gib, sample_of, spare
+from services.trainer.usage import GIB, Look, Use, limit_gib, sample_of, spare
 from shared.messages import TaskUsage
 
 GOOD = TaskUsage(task="ps-0", cpu=0.25, memory_gib=0.5)
@@ -45,13 +45,30 @@ def test_who_has_no_core_waits() -> None:
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * (os.cpu_count() or 1))]
     try:
         looks = (look(use, 0.2) for _ in range(100))
-        used, waited, _ = next(seen for seen in looks if seen[1] > 0.1)
+        seen = next(seen for seen in looks if seen.waited > 0.1)
     finally:
         for one in busy:
             one.kill()
             one.wait()
 
-    assert used > 0.1 and waited > 0.1
+    assert seen.cpu > 0.1 and seen.waited > 0.1 and 0.1 < seen.busy <= 1.0
+
+
+def test_who_sleeps_most_of_the_time_is_busy_for_the_rest() -> None:
+    program = (
+        "import time\nwhile True:\n    end = time.thread_time() + 0.05\n    while time.thread_time() < end: pass\n"
+    )
+    now_and_then = subprocess.Popen([sys.executable, "-c", program + "    time.sleep(0.5)"])
+    try:
+        use = Use()
+        time.sleep(1.0)
+        use.look(1.0)
+        seen = look(use, 2.0)
+    finally:
+        now_and_then.kill()
+        now_and_then.wait()
+
+    assert 0.05 < seen.busy < 0.8
 
 
 OWN, TOP = "kubepods/pod7", ""
@@ -85,7 +102,7 @@ def test_where_no_group_can_be_read_the_setting_holds(tmp_path: Path) -> None:
     assert limit_gib(1.5, tmp_path / "none", tmp_path / "nothing") == 1.5
 
 
-def look(use: Use, after_s: float) -> tuple[float, float, float]:
+def look(use: Use, after_s: float) -> Look:
     time.sleep(after_s)
     return use.look(after_s)
 

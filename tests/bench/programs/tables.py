@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 TABLES, ROWS, WIDTH = 4, 78_000, 32
-EXAMPLES = 5_000_000
+EXAMPLES = 2_000_000
 
 
 def model():

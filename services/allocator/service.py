@@ -141,10 +141,10 @@ class Allocator:
             await self._heard(await self.bus.publish(answer, expect_last=last, over=over))
 
     async def _program_bytes(self, digest: str) -> int | None:
-        """Its size; it is not looked into, and nobody but the job's own pods ever fetches it."""
+        """Its size, as whoever stored it has described it; nobody but the job's own pods ever fetches it."""
         try:
             return (await programs.described(self.bus, digest)).size
-        except NotFoundError:
+        except (NotFoundError, msgspec.DecodeError):
             return None
 
     # ------------------------------------------------------------ saying

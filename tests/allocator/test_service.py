@@ -27,6 +27,8 @@ from shared.messages import (
     Program,
     ProgressReported,
 )
+from shared.permissions import META
+from shared.programs import meta_token
 from shared.tasks import end
 from tests.allocator.builders import node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
@@ -172,6 +174,18 @@ async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(nats
         assert (await last(person, JobAccepted)).uid == uid
         rejected = await last(person, JobRejected)
         assert rejected.uid == again and "is running already" in rejected.reasons[0]
+
+
+@pytest.mark.parametrize("spoilt", [b"no json", b'{"size": "large"}', b"\xff"])
+async def test_a_program_whose_description_is_spoilt_is_no_program(nats_url: str, person: Bus, spoilt: bytes):
+    digest = "sha256-" + "b" * 64
+    await person.programs()
+    await person.js.publish(f"{META}.{meta_token(digest)}", spoilt)
+    async with allocator(nats_url):
+        await person.request(request("spoilt", program=Program(name="train.py", digest=digest)))
+        assert "that can be read" in (await last(person, JobRejected, "default.spoilt")).reasons[0]
+        await person.request(await with_program(person))
+        await last(person, JobAccepted)
 
 
 async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: Bus):

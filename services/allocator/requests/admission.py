@@ -28,14 +28,14 @@ def unanswered(state: State) -> dict[int, Asked]:
 
 
 def answer(state: State, uid: int, program_bytes: int | None, now: float, rules: Rules) -> JobAccepted | JobRejected:
-    """`program_bytes`: of what the store has under the program's digest; None: it has nothing."""
+    """`program_bytes`: of what the store has under the program's digest; None: it has nothing that can be read."""
     request = state.asked[uid].request
     whole = completed(_with_whole_roles(request), rules)
     reasons = [*reasons_against(request, rules), *_too_large(whole, rules)]
     if request.key() in state.jobs:
         reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
     if program_bytes is None:
-        reasons.append(f"program.digest: the store has no program {request.program.digest}")
+        reasons.append(f"program.digest: the store has no program {request.program.digest} that can be read")
     elif program_bytes > LARGEST_PROGRAM:
         reasons.append(f"program: it has {program_bytes:,} bytes, more than {LARGEST_PROGRAM:,}")
     if reasons:

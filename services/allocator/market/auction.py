@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.kept import Kept
+from services.allocator.kept import KeptEach
 from services.allocator.market.hull import Config
 from services.allocator.models.speed import Array
 
@@ -34,7 +34,7 @@ class Stairs:
         counts = np.array([*map(len, staircases)], dtype=int)
         there = np.arange(counts.max(initial=0)) < counts[:, None]
         rows = np.zeros((len(there), there.shape[1] + 1, 5))
-        rows[:, 1:][there] = np.concatenate([np.zeros((0, 5)), *map(_rows, staircases)])
+        rows[:, 1:][there] = np.concatenate([np.zeros((0, 5)), *_rows(staircases)])
         more = np.diff(rows, axis=1)
         self.there, self.costs, self.speeds = there, rows[:, 1:, 0], rows[:, 1:, 1]
         self.takes = _from_purses(more[:, :, 2:], purses)
@@ -52,8 +52,15 @@ def _from_purses(takes: Array, purses: Sequence[int]) -> Array:
 
 
 _row = attrgetter("cost", "speed", "cpu", "memory_gib", "gpu")
-_rows: Kept[Sequence[Config], Array] = Kept(lambda stairs: np.array([*map(_row, stairs)]).reshape(-1, 5))
-"""[steps, (cost, speed, cores, GiB, devices)]"""
+
+
+def _tables(staircases: Sequence[Sequence[Config]]) -> list[Array]:
+    """Of each: [steps, (cost, speed, cores, GiB, devices)]."""
+    whole = np.array([_row(step) for stairs in staircases for step in stairs]).reshape(-1, 5)
+    return np.split(whole, np.cumsum([*map(len, staircases)])[:-1])
+
+
+_rows: KeptEach[Sequence[Config], Array] = KeptEach(_tables, id)
 
 
 def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = (), spare: Array | None = None) -> Ints:

@@ -19,6 +19,7 @@ from services.allocator.placing.placement import Size
 ALIKE = 1.02
 """A step that gains so much more for its cost than the one before it still comes after it, so that straight lines keep
 their points, and a model's rounding does not decide."""
+LEAST = 1e-12  # of a cost's difference: points of one cost
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):
@@ -65,10 +66,11 @@ def hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
 def _kept(cost: Sequence[float], speed: Sequence[float]) -> list[int]:
     """Which of the points after the first, the base, are on the hull; both rise."""
     kept, slopes = [0], [math.inf]
-    for n in range(1, len(cost)):
+    for n, (costs, gives) in enumerate(zip(cost[1:], speed[1:], strict=True), start=1):
         while True:
             last = kept[-1]
-            slope = (speed[n] - speed[last]) / max(cost[n] - cost[last], 1e-12)
+            more = costs - cost[last]
+            slope = (gives - speed[last]) / (more if more > LEAST else LEAST)
             if slopes[-1] * ALIKE >= slope:
                 break
             kept.pop()

@@ -61,6 +61,6 @@ def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]
     times, cpu, memory, gpu = 0, free.cpu, free.memory_gib, free.gpu
     want_cpu, want_memory, want_gpu = wants.cpu, wants.memory_gib, wants.gpu
     while times < most and want_cpu <= cpu + ROUNDING and want_memory <= memory + ROUNDING and want_gpu <= gpu:
-        cpu, memory, gpu = max(0.0, cpu - want_cpu), max(0.0, memory - want_memory), gpu - want_gpu
+        cpu, memory, gpu = cpu - want_cpu, memory - want_memory, gpu - want_gpu
         times += 1
-    return times, Resources(cpu=cpu, memory_gib=memory, gpu=gpu)
+    return times, Resources(cpu=max(0.0, cpu), memory_gib=max(0.0, memory), gpu=gpu)

@@ -249,6 +249,9 @@ def _space(job: str) -> str:
     return job.partition(".")[0]
 
 
+NOBODY: Mapping[Role, dict[int, TaskPlan]] = {role: {} for role in ROLES}
+
+
 def place(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
@@ -257,7 +260,7 @@ def place(
     `keep` are the tasks that stand already (the newest of a role go first when there are too many), `serial` the first
     unused one.
     """
-    stays = {role: _stay([task for task in keep if task.role == role], size.of(role)) for role in ROLES}
+    stays = {role: _stay([t for t in keep if t.role == role], size.of(role)) for role in ROLES} if keep else NOBODY
     missing = {role: _gaps(stays[role], size.of(role)) for role in ROLES}
     filled = room.fill_all(job, [(getattr(sizes, role), len(missing[role])) for role in FILLED])
     if filled is None:
@@ -265,12 +268,12 @@ def place(
     nodes = dict(zip(FILLED, filled, strict=True))
     tasks, serials = [], count(serial)
     for role in ROLES:
-        each = getattr(sizes, role)
+        each, there = getattr(sizes, role), stays[role]
         new = [
             TaskPlan(role=role, index=index, serial=next(serials), node=node, resources=each)
             for index, node in zip(missing[role], nodes[role], strict=True)
         ]
-        tasks += sorted([*stays[role].values(), *new], key=lambda task: task.index) if stays[role] else new
+        tasks += sorted([*there.values(), *new], key=lambda task: task.index) if there else new
     return tuple(tasks)
 
 

@@ -8,7 +8,7 @@ them, because it may still come to run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +16,18 @@ from msgspec.structs import replace
 
 from services.allocator import exits, strain
 from services.allocator.exits import Exit
-from services.allocator.kept import Kept
+from services.allocator.readings import (
+    RECENT_KEPT,
+    TRIED_KEPT,
+    Learned,
+    Observed,
+    Reading,
+    counted,
+    curve_of,
+    is_crowded,
+    reading,
+    speeds,
+)
 from shared import taints
 from shared.messages import (
     CORDONED,
@@ -32,64 +43,10 @@ from shared.messages import (
     TaskExited,
     TaskLeaving,
     TaskPlan,
-    TaskUsage,
     TrainingResumed,
 )
 
 PAUSES_KEPT = 5
-RECENT_KEPT = 64
-CURVE_KEPT = 64
-TRIED_KEPT = 32
-USAGES_KEPT = 1024
-MOST_USED = 1e6
-"""Cores or GiB of one task; more was not measured rightly."""
-CROWDED = 0.7
-"""Of its memory; who uses more may need more soon."""
-NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
-
-
-class Observed(msgspec.Struct, frozen=True, gc=False):
-    """How fast the job was at one size."""
-
-    ps: int
-    workers: int
-    batch: int
-    samples_per_second: float
-    ps_cpu: float | None = None
-    """Cores that each ps had when the speed was last seen; None: not known."""
-    worker_cpu: float | None = None
-    nodes: int | None = None
-    """On how many it stood, devices side by side without ps; with ps, or where nobody knows, None."""
-
-
-class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One report of a running job: when, how far, how well, how fast, at which size, on how many cores."""
-
-    at_s: float
-    samples: int
-    loss: float | None
-    samples_per_second: float
-    ps: int
-    workers: int
-    batch: int
-    ps_cpu: float | None = None
-    """Cores that all ps together used, mean since the report before; None: not measured."""
-    worker_cpu: float | None = None
-    ps_gib: float | None = None
-    """Memory of the ps that used most; None: not measured."""
-    worker_gib: float | None = None
-    ps_had: float | None = None
-    """Cores that each ps had."""
-    worker_had: float | None = None
-    nodes: int | None = None
-    """As in `Observed`."""
-
-
-class Learned(msgspec.Struct, frozen=True, gc=False):
-    """A point of the loss curve."""
-
-    samples: int
-    loss: float
 
 
 class Leaving(msgspec.Struct, frozen=True, gc=False):
@@ -192,12 +149,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def stands_still(self) -> bool:
         """Whether no generation can be training: none ever did, or it has lost its chief, a ps or every worker."""
-        left = [task.role for task in self.runs.tasks if not exits.lost(self.exit_of(task))] if self.runs else []
-        return "chief" not in left or "worker" not in left or left.count("ps") < _ps(self.runs)
-
-
-def _ps(decision: AllocationDecided | None) -> int:
-    return counted(decision, "ps") if decision else 0
+        if self.runs is None:
+            return True
+        left = [task.role for task in self.runs.tasks if not exits.lost(self.exit_of(task))]
+        return "chief" not in left or "worker" not in left or left.count("ps") < counted(self.runs, "ps")
 
 
 def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
@@ -314,143 +269,23 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     runs = job.runs
     if runs is None or message.generation != job.running or (job.progress and not _newer(message, job.progress)):
         return job
-    reading = _reading(runs, message, stored_s)
+    told = reading(runs, message, stored_s)
     return replace(
         job,
         progress=message,
         starving=strain.since(job.starving, message.usage, runs.tasks, stored_s),
-        crowded=_crowded(runs, reading),
+        crowded=is_crowded(runs, told),
         furthest=max(job.furthest, message.samples),
         killed_generations=() if message.samples > job.furthest else job.killed_generations,
-        observed=_observed(job.observed, reading),
-        tried=_observed(job.tried, reading, by_cores=True)[-TRIED_KEPT:],
-        recent=(*job.recent, reading)[-RECENT_KEPT:],
-        curve=_curve(job.curve, message),
+        observed=speeds(job.observed, told),
+        tried=speeds(job.tried, told, by_cores=True)[-TRIED_KEPT:],
+        recent=(*job.recent, told)[-RECENT_KEPT:],
+        curve=curve_of(job.curve, message),
     )
-
-
-def _reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
-    stood, (on_ps, on_workers) = _stood(runs), _used(message.usage)
-    return Reading(
-        at_s=stored_s,
-        samples=message.samples,
-        loss=message.loss,
-        samples_per_second=message.samples_per_second,
-        ps=stood.ps,
-        workers=stood.workers,
-        batch=runs.batch,
-        ps_cpu=on_ps.cpu,
-        worker_cpu=on_workers.cpu,
-        ps_gib=on_ps.gib,
-        worker_gib=on_workers.gib,
-        ps_had=stood.ps_had,
-        worker_had=stood.worker_had,
-        nodes=stood.nodes,
-    )
-
-
-class Stood(msgspec.Struct, frozen=True, gc=False):
-    """Of a decision, what readings tell."""
-
-    ps: int
-    workers: int
-    ps_had: float | None
-    worker_had: float | None
-    nodes: int | None
-    ps_gib: float
-    worker_gib: float
-
-
-def _stands(runs: AllocationDecided) -> Stood:
-    return Stood(
-        ps=_ps(runs),
-        workers=counted(runs, "worker"),
-        ps_had=_had(runs, "ps"),
-        worker_had=_had(runs, "worker"),
-        nodes=_apart(runs),
-        ps_gib=_gib(runs, "ps"),
-        worker_gib=_gib(runs, "worker"),
-    )
-
-
-_stood: Kept[AllocationDecided, Stood] = Kept(_stands)
-
-
-def _crowded(runs: AllocationDecided, reading: Reading) -> bool:
-    stood = _stood(runs)
-    return (reading.ps_gib or 0.0) > CROWDED * stood.ps_gib or (reading.worker_gib or 0.0) > CROWDED * stood.worker_gib
-
-
-def _apart(runs: AllocationDecided) -> int | None:
-    """On how many nodes it stands, devices side by side."""
-    return len({task.node for task in runs.tasks if task.role == "worker"}) if not _ps(runs) else None
-
-
-class Used(msgspec.Struct, frozen=True):
-    """Cores of all tasks of a role together, GiB of the one that used most; None: not measured."""
-
-    cpu: float | None
-    gib: float | None
-
-
-def _used_by(uses: Sequence[TaskUsage]) -> Used:
-    return Used(sum(use.cpu for use in uses) if uses else None, max((use.memory_gib for use in uses), default=None))
-
-
-_used: Kept[Sequence[TaskUsage], tuple[Used, Used]] = Kept(
-    lambda usage: (_used_by(_measured(usage, "ps")), _used_by(_measured(usage, "worker"))), USAGES_KEPT
-)
-"""By ps and by workers. A simulated job says the same again and again."""
-
-
-def measured(message: ProgressReported, role: str) -> list[TaskUsage]:
-    """What each task of a role used, if all of it can be; a task is called `<role>-<serial>`."""
-    return _measured(message.usage, role)
-
-
-def _measured(usage: Sequence[TaskUsage], role: str) -> list[TaskUsage]:
-    used = [one for one in usage if one.task.partition("-")[0] == role]
-    return used if all(0 <= amount <= MOST_USED for use in used for amount in (use.cpu, use.memory_gib)) else []
-
-
-def _gib(runs: AllocationDecided, role: str) -> float:
-    """Memory of the task of a role that has least; without any, or without a limit, no end of it."""
-    return min((t.resources.memory_gib for t in runs.tasks if t.role == role), default=0.0) or math.inf
-
-
-def _had(runs: AllocationDecided, role: str) -> float | None:
-    return max((task.resources.cpu for task in runs.tasks if task.role == role), default=None)
-
-
-def _observed(known: tuple[Observed, ...], reading: Reading, by_cores: bool = False) -> tuple[Observed, ...]:
-    """A running mean of each size's speed; `by_cores`: of each size with each number of cores a task. The newest is
-    the last, and mostly the one that is told of again.
-    """
-    size, speed = (reading.ps, reading.workers, reading.batch, reading.nodes), reading.samples_per_second
-    if speed <= 0:
-        return known
-    had = (reading.ps_had, reading.worker_had)
-    alike = (o for o in reversed(known) if (o.ps, o.workers, o.batch, o.nodes) == size)
-    before = next((o for o in alike if not by_cores or (o.ps_cpu, o.worker_cpu) == had), None)
-    mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT if before else speed
-    others = known[:-1] if before and before is known[-1] else [o for o in known if o is not before]
-    return (*others, Observed(*size[:3], mean, *had, reading.nodes))
-
-
-def _curve(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:
-    if message.loss is None or not math.isfinite(message.loss):
-        return known
-    curve = (*known, Learned(message.samples, message.loss))
-    return curve if len(curve) <= CURVE_KEPT else (*curve[:-1:2], curve[-1])
 
 
 def _newer(message: ProgressReported, last: ProgressReported) -> bool:
     return (message.generation, message.step) > (last.generation, last.step)
-
-
-def counted(decision: AllocationDecided, role: str) -> int:
-    roles: list[str] = [task.role for task in decision.tasks]
-    return roles.count(role)
 
 
 OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {

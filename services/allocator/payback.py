@@ -18,9 +18,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from services.allocator.job import Observed
 from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
+from services.allocator.readings import Observed
 from services.allocator.rules import Rules
 
 

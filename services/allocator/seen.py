@@ -7,11 +7,12 @@ from functools import partial
 from msgspec.structs import replace
 
 from services.allocator.exits import OUT_OF_MEMORY
-from services.allocator.job import Job, counted
+from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin
 from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
+from services.allocator.readings import counted
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, Resources, Role, RoleResources
 

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import msgspec
 
 from services.allocator.decide import Decisions
-from services.allocator.job import Job, counted
+from services.allocator.job import Job
+from services.allocator.readings import counted
 from services.allocator.rules import Rules
 from services.allocator.state import State
 from shared.messages import (

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from services.allocator.job import Observed
 from services.allocator.models.scalability import Limits, Table, Timing, scale_table
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies import POLICIES, JobSeen
 from services.allocator.policies.elastic_batch import autoscale
+from services.allocator.readings import Observed
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span, TaskPlan
 
 JOBS, DEVICES, EACH, TIMES = 640, 1024, 64, 9

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.job import measured
 from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.market.bidding import Array, Bid, front, in_reach
 from services.allocator.market.bounds import BOUNDLESS, Bounds
@@ -24,6 +23,7 @@ from services.allocator.models.foresight import AHEAD_S, foreseen
 from services.allocator.models.history import Past, Plan, Timed, most_similar
 from services.allocator.models.iteration import Case, Model, fitted_each, grid, shares_of, throughput, usable
 from services.allocator.placing.amounts import ROUNDING
+from services.allocator.readings import measured
 from shared.messages import JobRequested, Resources, Role
 
 if TYPE_CHECKING:  # the policies import this module

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from services.allocator.job import Job, Observed
+from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.models.history import Past
 from services.allocator.models.past import past_of
+from services.allocator.readings import Observed
 from services.allocator.state import CLOSED_KEPT, Closed
 from shared.messages import JobRequested
 

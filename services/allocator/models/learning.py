@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.job import Learned
+from services.allocator.readings import Learned
 
 Array = NDArray[np.float64]
 

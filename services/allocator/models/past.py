@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from services.allocator.job import Job, Observed, Reading
+from services.allocator.job import Job
 from services.allocator.models.history import EARLY, Past, Plan, Timed
+from services.allocator.readings import Observed, Reading
 from services.allocator.state import Closed
 from shared.messages import AllocationDecided, Resources, Role
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from services.allocator.job import Observed
 from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.estimate import prior_of, told
+from services.allocator.readings import Observed
 
 if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen

@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 
-from services.allocator.job import Observed
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.placement import Size
+from services.allocator.readings import Observed
 
 
 class Probe(msgspec.Struct, frozen=True):

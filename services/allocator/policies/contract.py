@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from services.allocator.job import Learned, Observed, Reading
 from services.allocator.models.kin import Kin
 from services.allocator.models.learning import worth
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.quota import Quota
+from services.allocator.readings import Learned, Observed, Reading
 from services.allocator.rules import PAUSE_S
 from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
 

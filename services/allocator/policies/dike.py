@@ -27,7 +27,6 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cache, partial
 
-from services.allocator.job import Observed
 from services.allocator.kept import Kept, KeptEach
 from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
 from services.allocator.models.evidence import believable
@@ -37,6 +36,7 @@ from services.allocator.models.speed import NOISE, Fit, Form
 from services.allocator.placing.offers import offered
 from services.allocator.placing.placement import Node, Room, Size, place, place_most
 from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.readings import Observed
 from shared.messages import Alternative
 
 JOBS_KEPT = 1024

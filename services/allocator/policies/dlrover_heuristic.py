@@ -23,7 +23,6 @@ from statistics import fmean
 
 from msgspec.structs import replace
 
-from services.allocator.job import Reading
 from services.allocator.market.candidates import held, unevenness
 from services.allocator.models.thresholds import (
     MOST_PS,
@@ -39,6 +38,7 @@ from services.allocator.models.thresholds import (
 )
 from services.allocator.placing.placement import Node, Room, Size, place_most
 from services.allocator.policies.contract import JobSeen, Want, at_start, left_open
+from services.allocator.readings import Reading
 from shared.messages import Resources, RoleResources, TaskPlan
 
 FIRST_S, PLAN_S, PS_S, PENDING_S = 180.0, 300.0, 3600.0, 900.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from services.allocator.job import counted
+from services.allocator.readings import counted
 from services.allocator.simulator.scenario import Work
 from shared.messages import AllocationDecided, Outcome
 

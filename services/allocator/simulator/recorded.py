@@ -25,7 +25,8 @@ from statistics import fmean, median
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.job import Job, Reading
+from services.allocator.job import Job
+from services.allocator.readings import Reading
 from services.allocator.simulator.grounds import Grounds
 from services.allocator.simulator.log_file import Told
 from services.allocator.simulator.losses import Curve

@@ -15,7 +15,7 @@ from math import exp, inf
 
 import numpy as np
 
-from services.allocator.job import counted
+from services.allocator.readings import counted
 from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.scenario import Work
 from services.allocator.simulator.surfaces import Surface

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.explaining.prospect import prospect
-from services.allocator.job import Observed
+from services.allocator.readings import Observed
 from tests.allocator.builders import Story, node, own, progress, resumed
 from tests.allocator.explaining.asking import KEY
 from tests.allocator.test_decide import running

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.job import Observed
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.models.grid import Grid, filled, log_speeds
 from services.allocator.models.speed import Fit, Points
+from services.allocator.readings import Observed
 
 CORES = st.none() | st.sampled_from([0.5, 2.0])
 SEEN = st.builds(

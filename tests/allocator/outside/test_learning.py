@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.allocator.job import CURVE_KEPT, Job
+from services.allocator.job import Job
+from services.allocator.readings import CURVE_KEPT
 from tests.allocator.outside.documents import ask, current, desk, job, node
 
 NAN = float("nan")

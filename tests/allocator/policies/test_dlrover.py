@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.job import Observed
 from services.allocator.models.history import Past, Plan
 from services.allocator.models.kin import Kin
 from services.allocator.placing.placement import Node, Size
@@ -19,6 +18,7 @@ from services.allocator.placing.quota import Quota
 from services.allocator.policies import POLICIES
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.dlrover import AS_PUBLISHED, SETTLE_S, dlrover
+from services.allocator.readings import Observed
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.surfaces import Measured, Surface
 from shared.messages import JobFinished, ProgressReported, Resources, RoleResources, TaskPlan, TaskUsage

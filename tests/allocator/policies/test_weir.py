@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.job import Observed
 from services.allocator.market.auction import NONE
 from services.allocator.market.field import Field
 from services.allocator.market.stand import stands_in
@@ -17,6 +16,7 @@ from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.quota import Quota
 from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.weir import weir
+from services.allocator.readings import Observed
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import request, span
 

@@ -17,6 +17,9 @@ from services.local.objects.bodies import Body, with_meta
 from services.local.objects.refusals import expired
 from services.local.objects.selection import Match
 
+KEPT_S = 300.0
+"""`etcd-compaction-interval` of a kube-apiserver."""
+
 encode = msgspec.json.Encoder().encode
 
 ADDED, MODIFIED, DELETED, BOOKMARK, ERROR = "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"
@@ -73,15 +76,20 @@ class Change:
 
 
 class Journal:
+    """Changes are forgotten when they are older than `KEPT_S`, as etcd is compacted, or too many."""
+
     def __init__(self, since: int, length: int) -> None:
         self.floor = since  # changes up to and including this revision are forgotten
         self.changes: deque[Change] = deque()
+        self.written_s: deque[float] = deque()
         self.length = length
         self.news = asyncio.Event()
 
-    def append(self, change: Change) -> None:
+    def append(self, change: Change, now_s: float) -> None:
         self.changes.append(change)
-        if len(self.changes) > self.length:
+        self.written_s.append(now_s)
+        while len(self.changes) > self.length or self.written_s[0] < now_s - KEPT_S:
+            self.written_s.popleft()
             self.floor = self.changes.popleft().revision
         told, self.news = self.news, asyncio.Event()
         told.set()

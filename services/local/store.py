@@ -145,7 +145,7 @@ class Store:
         self.forget(kind, key, old)
         if verb != DELETED:
             self.keep(kind, key, new)
-        self.journal(kind).append(Change(verb, old, new))
+        self.journal(kind).append(Change(verb, old, new), self.clock())
         told, self.news = self.news, asyncio.Event()
         told.set()
         return new.body

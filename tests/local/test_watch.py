@@ -171,10 +171,18 @@ def stored(name, revision, **labels):
 async def test_a_journal_forgets_the_oldest_and_says_so():
     journal = Journal(0, length=2)
     for number in (1, 2, 3):
-        journal.append(Change("ADDED", None, stored(f"p{number}", number)))
+        journal.append(Change("ADDED", None, stored(f"p{number}", number)), 0.0)
     assert [c.revision for c in journal.after(1)] == [2, 3] and journal.after(3) == []
     with pytest.raises(Refusal, match="too old resource version: 0"):
         journal.after(0)
+
+
+async def test_it_forgets_the_old_ones_and_never_the_newest():
+    journal = Journal(0, length=9)
+    for number, at_s in ((1, 0.0), (2, 1.0), (3, 300.5), (4, 1000.0)):
+        journal.append(Change("ADDED", None, stored(f"p{number}", number)), at_s)
+        assert journal.after(number - 1)[-1].revision == number
+    assert journal.floor == 3
 
 
 def test_the_bytes_of_an_event_are_made_once():

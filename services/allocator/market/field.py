@@ -11,6 +11,7 @@ import numpy as np
 
 from services.allocator.market.auction import Ints, Stairs
 from services.allocator.market.patience import Stays, everybody, to_come_s, urgent
+from services.allocator.market.pauses import PAUSES
 from services.allocator.market.pricing import prices
 from services.allocator.market.stand import Stand, ended
 from services.allocator.models.speed import Array
@@ -21,8 +22,6 @@ if TYPE_CHECKING:  # the policies import this module
 
 PAUSED_TO_GROW = 2.0
 """A job has just paused while that was more than so many times what it would gain since by its largest size."""
-PAUSES = 2.0
-"""Where a job's steps go to another, so many jobs pause; and so often does who grows, and shrinks again."""
 NEARLY, TRIFLE = 0.9, 0.1
 """Everybody waits in the end for who takes at least so much of the time that all work together takes, while others have
 at least so much of its own."""
@@ -41,7 +40,8 @@ class Queue:
         done = np.array([s.job.progress.samples / s.best if s.job.progress else 0.0 for s in mine])
         done += np.where(waits, 0.0, start)
         alone = np.array([s.alone_s for s in mine])
-        self.stays = Stays(np.array([s.job.submitted_s for s in mine]), left, done, alone, waits)
+        pause = np.array([s.pause_s for s in mine])
+        self.stays = Stays(np.array([s.job.submitted_s for s in mine]), left, done, alone, waits, pause)
         self.shortest_s = np.array([s.shortest_s for s in mine])
         self.asked_s, self.work_s = everybody(self.stays, ended(mine))
         self.prices = prices(left.tolist(), elasticity(mine), [2.0**s.job.request.priority for s in mine])

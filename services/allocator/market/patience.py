@@ -7,9 +7,14 @@ does not, and says how long is long: had it been the rule so far, job j, asked f
 
 after that, with w in seconds of the whole cluster at its best use, the pause of its start at its least size among
 them, C by Lindley's recursion, and k the times that a job's least size takes longer (the median of those there are).
-`LENGTH` times the `SHARE` quantile of F, over all jobs there are and were, and over half as many to come, is the limit:
-who would otherwise end later goes first, most urgent first. Exempt are those that cannot end in time any more, and the
-few largest of all (above the `SHARE` quantile of w): they would cost everybody else most.
+So F knows of no pause but the first. A job grows by one, and shrinks again by another, so stays are as much longer:
+
+    limit = LENGTH x the SHARE quantile of F x (1 + PAUSES x pause / alone)                      [s]
+
+F over all jobs there are and were, and over half as many to come; pause and alone the medians of what one costs, and of
+how long a job takes at its least size. Who would otherwise end later goes first, most urgent first. Exempt are those
+that cannot end in time any more, and the few largest of all (above the `SHARE` quantile of w): they would cost
+everybody else most.
 
 Ours; the rule is that of the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003) with first come, first
 served in place of equal shares.
@@ -23,9 +28,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from services.allocator.market.pauses import PAUSES
 from services.allocator.models.speed import Array
 
-LENGTH = 0.9
+LENGTH = 0.88
 SHARE = 0.95
 NEAR = 0.125
 """Who has less left than this share of the limit is urgent; who is later than twice so much is given up."""
@@ -39,7 +45,7 @@ FEWEST = 20
 
 class Stays(NamedTuple):
     """Jobs, an entry each. `left_s`, `done_s`: work in seconds of the whole cluster, its start included; `alone_s`: how
-    long it takes at its least size.
+    long it takes at its least size; `pause_s`: what a pause costs it.
     """
 
     asked_s: Array
@@ -47,13 +53,14 @@ class Stays(NamedTuple):
     done_s: Array
     alone_s: Array
     waits: NDArray[np.bool_]
+    pause_s: Array
 
 
 def urgent(stays: Stays, asked_s: Array, work_s: Array, now: float) -> list[int]:
     """Those that wait and must not be overtaken any more, most urgent first. `asked_s`, `work_s`: of `everybody`."""
     if not stays.waits.any():
         return []
-    limit = LENGTH * usual_s(stays, asked_s, work_s, now)
+    limit = LENGTH * usual_s(stays, asked_s, work_s, now) * stretched(stays)
     large = float(np.quantile(work_s, SHARE)) if len(work_s) >= FEWEST else np.inf
     slack = stays.asked_s + limit - stays.alone_s - now
     exempt = stays.left_s + stays.done_s > large
@@ -78,6 +85,12 @@ def usual_s(stays: Stays, asked_s: Array, work_s: Array, now: float) -> float:
         work_s = np.concatenate([work_s, work_s[again]])
     times = float(np.median(stays.alone_s / stays.left_s))
     return float(np.quantile(through_s(asked_s, work_s) + (times - 1) * work_s, SHARE))
+
+
+def stretched(stays: Stays) -> float:
+    """How many times longer jobs take with their pauses."""
+    alone_s = float(np.median(stays.alone_s))
+    return 1.0 + PAUSES * float(np.median(stays.pause_s)) / alone_s if alone_s > 0 else 1.0
 
 
 def through_s(asked_s: Array, work_s: Array) -> Array:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
 
 
+PAUSES = 2.0
+"""Where a job's steps go to another, so many jobs pause; and so often does who grows, and shrinks again."""
+
+
 def pauses(jobs: Sequence[JobSeen]) -> list[float]:
     """One a job, in the order given."""
     found: dict[str, list[float]] = {}

@@ -9,13 +9,14 @@ from services.allocator.market.patience import AGAIN, SHARE, Stays, everybody, t
 from services.allocator.models.speed import Array
 
 
-def waiting(asked_s: Array, work_s: Array) -> Stays:
+def waiting(asked_s: Array, work_s: Array, pause_s: float = 0.0) -> Stays:
     """At its least size each takes as long as with the whole cluster."""
-    return Stays(asked_s, work_s, np.zeros(len(work_s)), work_s, np.ones(len(work_s), dtype=bool))
+    none, all_ = np.zeros(len(work_s)), np.ones(len(work_s))
+    return Stays(asked_s, work_s, none, work_s, all_ > 0, pause_s * all_)
 
 
-def late(asked_s: list[float], work_s: list[float], now: float) -> list[int]:
-    stays = waiting(np.array(asked_s), np.array(work_s))
+def late(asked_s: list[float], work_s: list[float], now: float, pause_s: float = 0.0) -> list[int]:
+    stays = waiting(np.array(asked_s), np.array(work_s), pause_s)
     return urgent(stays, *everybody(stays, []), now)
 
 
@@ -34,8 +35,14 @@ def test_while_jobs_keep_coming_the_first_of_them_are_expected_once_more():
 def test_who_would_end_too_late_goes_first_the_most_urgent_before_the_others():
     """First come, first served, the last would be through after 570 s."""
     asked_s, work_s = [-30.0, 0.0, -20.0], [200.0, 200.0, 200.0]
-    assert late(asked_s, work_s, 200.0) == []
-    assert late(asked_s, work_s, 230.0) == [0, 2]
+    assert late(asked_s, work_s, 190.0) == []
+    assert late(asked_s, work_s, 220.0) == [0, 2]
+
+
+def test_where_pauses_are_long_jobs_may_be_overtaken_for_longer():
+    asked_s, work_s = [-30.0, 0.0, -20.0], [200.0, 200.0, 200.0]
+    assert late(asked_s, work_s, 220.0, pause_s=0.1) == [0, 2]
+    assert late(asked_s, work_s, 220.0, pause_s=20.0) == []
 
 
 def test_who_is_given_up_is_overtaken_again():

@@ -23,7 +23,7 @@ EDGES = {
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""
 
-PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler")
+PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler", "services.board")
 PURE_SHARED = {f"shared.{name}" for name in ("messages", "subjects", "config", "permissions", "tokens", "authority")}
 PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic")}
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}

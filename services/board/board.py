@@ -1,0 +1,235 @@
+"""Everything that is shown, in one frozen value, and how one more message changes it: pure.
+
+What the allocator knows (`state`) is folded by its own code; beside it stands what people ask for and a decision does
+not need: what happened, and when. A story is kept as long as the allocator keeps its job, ended ones included.
+
+    board = begun()                                  or begun(state, since_s), where the log's beginning is gone
+    board = apply(board, Told(stored_s, stream, sequence, message))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from services.allocator.explaining.history import is_cause
+from services.allocator.job import Job
+from services.allocator.simulator.log_file import Told
+from services.allocator.state import State
+from services.allocator.state import apply as folded
+from services.allocator.view import ENDED, JobView, closed_view, job_view
+from services.board import series, story
+from services.board.nodes import Node, Totals, node_of, summed
+from services.board.story import Decision, Story
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    GenerationAbandoned,
+    JobFinished,
+    JobMessage,
+    JobRequested,
+    Message,
+    ProgressReported,
+)
+
+DECISIONS_KEPT, RECENT_KEPT, EVENTS_KEPT = 100, 512, 200
+
+
+class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """`at_s`: when the newest message was stored. `recent`: the newest messages of all kinds; `events`: those of them
+    that a person wants to read one by one. `whys`: by job, why it is, or is not, growing: the allocator's last word.
+    """
+
+    state: State = State()
+    at_s: float = 0.0
+    nodes: dict[str, Node] = {}
+    totals: Totals = Totals()
+    cluster: tuple[Totals, ...] = ()
+    jobs: dict[str, Story] = {}
+    decisions: tuple[Decision, ...] = ()
+    events: tuple[Told, ...] = ()
+    recent: tuple[Told, ...] = ()
+    whys: dict[str, str] = {}
+    sequences: dict[str, int] = {}
+
+
+def begun(state: State | None = None, since_s: float = 0.0) -> Board:
+    """Before any message was heard.
+
+    `state`: what the allocator has stored, where the log does not tell it from its beginning any more, but since
+    `since_s`; what was before is then taken to be as it is in that state.
+    """
+    known = state or State()
+    jobs = {key: _begun(one.job, closed_view(one)) for key, one in known.closed.items()}
+    jobs |= {key: _begun(job, job_view(job)) for key, job in known.jobs.items()}
+    board = Board(state=known, jobs=jobs)
+    for fact in known.nodes.values():
+        board = _capacity(board, fact, since_s)
+    return replace(board, cluster=())
+
+
+def _begun(job: Job, view: JobView) -> Story:
+    return Story(uid=job.uid, request=job.request, asked_s=job.asked_s, view=view)
+
+
+def apply(board: Board, told: Told) -> Board:
+    """The board after one more message; the same board, if it has heard that one."""
+    if told.sequence <= board.sequences.get(told.stream, 0):
+        return board
+    state = folded(board.state, told.message, told.stream, told.sequence, told.at_s)
+    event = _event(board, told.message)
+    board = replace(
+        board,
+        state=state,
+        at_s=max(board.at_s, told.at_s),
+        sequences=board.sequences | {told.stream: told.sequence},
+        recent=series.newest(board.recent, told, RECENT_KEPT),
+        events=board.events if isinstance(told.message, SEEN_OTHERWISE) else _newest(board.events, told),
+    )
+    if isinstance(told.message, CapacityChanged):
+        return _capacity(board, told.message, told.at_s)
+    return _of_job(board, told, event) if isinstance(told.message, JobMessage) else board
+
+
+SEEN_OTHERWISE = (CapacityChanged, ProgressReported)
+"""Too many to be read one by one: they are seen as load and as curves."""
+
+
+def _newest(events: tuple[Told, ...], told: Told) -> tuple[Told, ...]:
+    return series.newest(events, told, EVENTS_KEPT)
+
+
+def _event(board: Board, said: Message) -> Told | None:
+    """What led to a decision."""
+    if not isinstance(said, AllocationDecided) or said.cause == "-":
+        return None
+    return next((told for told in reversed(board.recent) if is_cause(told.message, said.cause)), None)
+
+
+def why(board: Board, key: str, said: str) -> Board:
+    """The allocator's word of why a job is, or is not, growing."""
+    known = board.jobs.get(key)
+    board = replace(board, whys=board.whys | {key: said})
+    if known is None or known.finished or known.view.why == said:
+        return board
+    return replace(board, jobs=board.jobs | {key: replace(known, view=replace(known.view, why=said))})
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def _capacity(board: Board, fact: CapacityChanged, at_s: float) -> Board:
+    gone, come = board.nodes.get(fact.node), None if fact.gone else node_of(fact, at_s)
+    left = {name: node for name, node in board.nodes.items() if name != fact.node} if fact.gone else board.nodes
+    totals = summed(board.totals, gone, come, at_s)
+    return replace(
+        board,
+        nodes=left | {come.name: come} if come else left,
+        totals=totals,
+        cluster=series.added(board.cluster, totals),
+        jobs=_held(board, gone, come, at_s),
+    )
+
+
+def _held(board: Board, gone: Node | None, come: Node | None, at_s: float) -> dict[str, Story]:
+    """The jobs, with what their pods hold now; the very same ones where nothing changed."""
+    jobs = board.jobs
+    for key in (gone.load if gone else {}).keys() | (come.load if come else {}).keys():
+        more = _load(come, key) - _load(gone, key)
+        if more and (known := jobs.get(key)):
+            jobs = jobs | {key: story.holds(known, max(round(known.held_cpu + more, 6), 0.0), at_s)}
+    return jobs
+
+
+def _load(node: Node | None, key: str) -> float:
+    return node.load[key].cpu if node and key in node.load else 0.0
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _of_job(board: Board, told: Told, event: Told | None) -> Board:
+    said = told.message
+    assert isinstance(said, JobMessage)
+    key = said.key()
+    before = board.jobs.get(key)
+    known = _known(board, said, told.at_s)
+    if known is None:
+        return board
+    after = story.heard(known, told, event)
+    after = replace(after, view=_view(board, after))
+    board = replace(board, jobs=board.jobs | {key: after})
+    return OF_BOARD.get(type(said), _as_it_is)(board, before, after)
+
+
+def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
+    """The story that a message belongs to, begun with it if need be; None: of a job that is no more, or of which we do
+    not know what was asked."""
+    key = said.key()
+    known, job = board.jobs.get(key), board.state.jobs.get(key)
+    if known and known.uid >= said.uid:
+        return known if known.uid == said.uid else None
+    request = getattr(said, "request", None) or (job.request if job and job.uid == said.uid else None)
+    if not isinstance(request, JobRequested):
+        return None
+    asked_s = job.asked_s if job and job.uid == said.uid else at_s
+    view = JobView(job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s)
+    begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
+    return story.holds(begins, round(sum(_load(node, key) for node in board.nodes.values()), 6), at_s)
+
+
+def _view(board: Board, told: Story) -> JobView:
+    """As `weir jobs` would show it."""
+    key = told.key
+    job, closed = board.state.jobs.get(key), board.state.closed.get(key)
+    if job and job.uid == told.uid:
+        return job_view(job, board.whys.get(key, ""))
+    if closed and closed.job.uid == told.uid:
+        return closed_view(closed)
+    if told.finished:
+        return replace(told.view, phase=ENDED[told.finished.outcome], finished_s=told.finished.finished_s)
+    return told.view
+
+
+def _decided(board: Board, before: Story | None, after: Story) -> Board:
+    if not after.decisions or (before and before.uid == after.uid and before.decisions == after.decisions):
+        return board
+    return replace(board, decisions=series.newest(board.decisions, after.decisions[-1], DECISIONS_KEPT))
+
+
+def _reported(board: Board, before: Story | None, after: Story) -> Board:
+    """What is used is summed over all jobs."""
+    used = round(sum(job.used_cpu for job in board.jobs.values()), 6)
+    if used == board.totals.used:
+        return board
+    totals = replace(board.totals, at_s=board.at_s, used=used)
+    return replace(board, totals=totals, cluster=series.added(board.cluster, totals))
+
+
+def _ended(board: Board, before: Story | None, after: Story) -> Board:
+    """Those that the allocator has forgotten are forgotten here."""
+    board = _reported(board, before, after)
+    known = board.state.jobs.keys() | board.state.closed.keys() | {after.key}
+    return replace(board, jobs={key: job for key, job in board.jobs.items() if key in known})
+
+
+def _as_it_is(board: Board, before: Story | None, after: Story) -> Board:
+    return board
+
+
+def _abandoned(board: Board, before: Story | None, after: Story) -> Board:
+    """What will not be is marked among the newest decisions of all jobs, too."""
+    own = {decision.revision: decision for decision in after.decisions}
+    marked = tuple(own.get(d.revision, d) if d.uid == after.uid else d for d in board.decisions)
+    return replace(board, decisions=marked)
+
+
+OF_BOARD: dict[type[Message], Callable[[Board, Any, Story], Board]] = {
+    AllocationDecided: _decided,
+    GenerationAbandoned: _abandoned,
+    ProgressReported: _reported,
+    JobFinished: _ended,
+}

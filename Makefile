@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help up demo test lint bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
+.PHONY: help up demo test browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -20,8 +20,12 @@ up: $(READY) ## the whole system on this machine, until Ctrl-C
 demo: $(READY) ## watch a real job grow when somebody else's pods leave (under 3 minutes)
 	$(BIN)/weir demo
 
-test: $(READY) ## every test, on real parts, two at a time
+test: $(READY) browser ## every test, on real parts, two at a time
 	$(BIN)/pytest -n 2 --maxschedchunk 1
+
+browser: ## Chromium for the page's tests, where we are root on Debian and none is there
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install --yes --quiet --no-install-recommends chromium; } \
+	    || echo "no Chromium: the page's tests are skipped"
 
 fuzz: $(READY) ## 300,000 decisions in random worlds, every policy
 	FUZZ_DECISIONS=300000 $(BIN)/pytest tests/allocator/fuzz
@@ -86,6 +90,9 @@ bench-hot-ps: $(READY) ## a ps with a quarter of its CPU: nothing, stop-and-rest
 
 bench-bus: $(READY) ## the bus under pressure: facts a second, latency, a frozen hearer, a server that is killed
 	$(BIN)/python -m tests.bench.bus
+
+bench-page: $(READY) browser ## the page in Chromium: 60 facts/s of 200 jobs on 1,000 nodes; frames, and how far it is behind
+	$(BIN)/python -m tests.bench.page
 
 clean: ## remove the environment and what `weir up` left
 	rm -rf $(VENV) .weir

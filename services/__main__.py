@@ -18,6 +18,7 @@ COMMANDS = {
     "submit": "ask for training",
     "jobs": "list the jobs",
     "events": "show what happened, and what happens",
+    "page": "serve a page in the browser: nodes, jobs, decisions, and what if",
     "explain": "why a job has what it has, and what would get it more: weir explain digits --at '10m ago'",
     "logs": "show what a task prints",
     "cancel": "stop a job",

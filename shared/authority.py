@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from shared import permissions, tokens
-from shared.permissions import INSIDE, JOB, OPERATOR, OUTSIDE, SERVICES, SETUP, SUBMITTER, Permissions
+from shared.permissions import INSIDE, JOB, OPERATOR, OUTSIDE, PAGE, SERVICES, SETUP, SUBMITTER, Permissions
 
-USERS = (*SERVICES, SETUP, OPERATOR)
+USERS = (*SERVICES, SETUP, PAGE, OPERATOR)
 SYSTEM = "SYS"
 UNLIMITED = -1
 TOKEN = re.compile(r"[-\w=]+\Z", re.ASCII)

@@ -14,7 +14,7 @@ As narrow as it goes, and where that is wider than the table:
 
 - A consumer's filter is part of the request's subject only where there is one filter. Trainers and submitters have
   one; of what it covers a job's trainers need not hear their own job's `GenerationPrepared`.
-- Allocator, launcher and operator read with several filters, so each may hear the whole of orders and facts.
+- Allocator, launcher, page and operator read with several filters, so each may hear the whole of orders and facts.
 - Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
 - A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
   services' consumers are denied; those of all others are random.
@@ -58,9 +58,10 @@ from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, PROGRAMS, STATE
 
 INSIDE, OUTSIDE = "weir", "weir-outside"
 MONITOR, ALLOCATOR, LAUNCHER, SETUP, OPERATOR = "monitor", "allocator", "launcher", "setup", "operator"
+PAGE = "page"
 SERVICES = (MONITOR, ALLOCATOR, LAUNCHER)
 SUBMITTER, JOB = "submitter", "job"
-PERSONS, ALL = (OPERATOR, SUBMITTER), (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER)
+PERSONS, ALL = (OPERATOR, SUBMITTER), (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER, PAGE)
 
 SAID_BY: dict[type[Message], tuple[str, ...]] = {
     JobRequested: PERSONS,
@@ -87,7 +88,7 @@ SAID_BY: dict[type[Message], tuple[str, ...]] = {
 }
 HEARD_BY: dict[type[Message], tuple[str, ...]] = {
     **dict.fromkeys(SAID_BY, ALL),
-    CapacityChanged: (MONITOR, ALLOCATOR, LAUNCHER, OPERATOR),
+    CapacityChanged: (MONITOR, ALLOCATOR, LAUNCHER, OPERATOR, PAGE),
     AllocationDecided: (*ALL, JOB),
     ClusterSpecPublished: (*ALL, JOB),
     JobFinished: (*ALL, JOB),
@@ -209,7 +210,7 @@ def of_user(user: str) -> Permissions:
     return Permissions(
         publish=tuple([*said(user), *_BESIDE[user]]),
         subscribe=(f"{inbox(user)}.>", *(WATCHED if user == OPERATOR else ())),
-        denied=_followed() if user == OPERATOR else (),
+        denied=_followed() if user in (OPERATOR, PAGE) else (),
     )
 
 
@@ -240,6 +241,12 @@ _BESIDE: dict[str, list[str]] = {
         f"{API}.STREAM.{verb}.{stream}"
         for verb in ("CREATE", "UPDATE", "INFO")
         for stream in (ORDERS, FACTS, DEAD, *BUCKET_STREAMS)
+    ],
+    PAGE: [
+        *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
+        *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS) for asked in ("CREATE", "MSG.NEXT")),
+        *_pull(stream_of(JOBS), entry(JOBS, ">")),
+        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
     ],
     OPERATOR: [
         *_info(ORDERS, FACTS, DEAD, *BUCKET_STREAMS),

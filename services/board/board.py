@@ -35,7 +35,7 @@ from shared.messages import (
     ProgressReported,
 )
 
-DECISIONS_KEPT, RECENT_KEPT, EVENTS_KEPT = 100, 512, 200
+DECISIONS_KEPT, RECENT_KEPT, EVENTS_KEPT, EARLY_KEPT = 100, 512, 200, 256
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,6 +52,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     decisions: tuple[Decision, ...] = ()
     events: tuple[Told, ...] = ()
     recent: tuple[Told, ...] = ()
+    early: tuple[Told, ...] = ()
+    """What was said of jobs that we have not heard of, or not any more: facts and orders come in separate streams."""
     whys: dict[str, str] = {}
     sequences: dict[str, int] = {}
 
@@ -158,7 +160,9 @@ def _of_job(board: Board, told: Told, event: Told | None) -> Board:
     before = board.jobs.get(key)
     known = _known(board, said, told.at_s)
     if known is None:
-        return board
+        return replace(board, early=series.newest(board.early, told, EARLY_KEPT))
+    if before is None or before.uid != known.uid:
+        known, board = _what_came_early(known, board)
     after = story.heard(known, told, event)
     after = replace(after, view=_view(board, after))
     board = replace(board, jobs=board.jobs | {key: after})
@@ -179,6 +183,14 @@ def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
     view = JobView(job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s)
     begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
     return story.holds(begins, round(sum(_load(node, key) for node in board.nodes.values()), 6), at_s)
+
+
+def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
+    """The story with all that was said of it before it began, and a board that waits for it no more."""
+    own = [told for told in board.early if isinstance(told.message, JobMessage) and told.message.uid == begins.uid]
+    for told in own:
+        begins = story.heard(begins, told)
+    return begins, replace(board, early=tuple(told for told in board.early if told not in own)) if own else board
 
 
 def _view(board: Board, told: Story) -> JobView:

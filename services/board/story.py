@@ -184,7 +184,15 @@ def _decided(story: Story, said: AllocationDecided, at_s: float, event: Told | N
         cause=said.cause,
         event=event,
     )
-    return replace(story, decisions=series.newest(story.decisions, made, DECISIONS_KEPT))
+    decided = replace(story, decisions=series.newest(story.decisions, made, DECISIONS_KEPT))
+    return replace(decided, stretches=_sized(story.stretches, made))
+
+
+def _sized(stretches: tuple[Stretch, ...], made: Decision) -> tuple[Stretch, ...]:
+    """Facts and orders come in separate streams: a generation may resume before its decision is heard."""
+    if not stretches or stretches[-1].gives is not None or stretches[-1].generation != made.generation:
+        return stretches
+    return (*stretches[:-1], replace(stretches[-1], gives=made.gives))
 
 
 def _abandoned(story: Story, said: GenerationAbandoned, at_s: float) -> Story:

@@ -12,16 +12,18 @@ from pathlib import Path
 
 import msgspec
 
+from services.cli.page import PORT as PAGE_PORT
 from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
-from services.local.stack import CannotStart, Stack
+from services.local.stack import SERVICES, CannotStart, Stack, free_port, listens
 
 FOLDER = Path(".weir")
 CONNECTION = FOLDER / "connection.json"
 CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 4}\n"
 
-LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, launcher. Ctrl-C ends it all.
+LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, launcher, page. Ctrl-C ends it all.
 
+  look in a browser     {page}
   submit a job          weir submit deploy/jobs/digits.yaml
   see the jobs          weir jobs
   tail the events       weir events --follow
@@ -40,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=FOLDER, help="where state and logs go")
     parser.add_argument("--nats-port", type=int, default=4222)
     parser.add_argument("--kube-port", type=int, default=8001)
+    parser.add_argument("--page-port", type=int, default=PAGE_PORT)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,16 +61,26 @@ async def _up(args: argparse.Namespace) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     with cluster_file(args.cluster) as cluster:
         spec = spec_in(cluster)
-        stack = Stack(args.data, cluster, limits(spec), nats_port=args.nats_port, kube_port=args.kube_port)
+        ports = {"nats_port": args.nats_port, "kube_port": args.kube_port}
+        page_port = _page_port(args.page_port)
+        settings = limits(spec) | {"WEIR_PAGE_PORT": str(page_port)}
+        stack = Stack(args.data, cluster, settings, **ports, services=(*SERVICES, "page"))
         async with stack:
             stack.write_connection(CONNECTION)
             nodes = f"{len(spec.named())} nodes"
             places = {"kube": stack.kube_url, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
+            places["page"] = f"http://127.0.0.1:{page_port}/"
             print(LOOK.format(nodes=nodes, **places), flush=True)
             await stop.wait()
             print("weir is going down", flush=True)
     CONNECTION.unlink(missing_ok=True)
     return 0
+
+
+def _page_port(wanted: int) -> int:
+    if wanted and listens(wanted):
+        raise CannotStart(f"port {wanted} is taken; choose another with --page-port")
+    return wanted or free_port()
 
 
 def limits(spec: ClusterSpec) -> dict[str, str]:

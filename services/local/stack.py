@@ -26,6 +26,8 @@ from shared.permissions import OPERATOR, SETUP
 log = structlog.get_logger()
 
 SERVICES = ("monitor", "allocator", "launcher")
+KNOWS = {"page": ("allocator",)}
+"""Whose settings besides its own: the page tells what the allocator would do."""
 COMMON = (
     "WEIR_NATS_URL",
     "WEIR_NATS_CREDENTIALS",
@@ -128,7 +130,7 @@ class Stack:
 
     async def __aenter__(self) -> Stack:
         for port, option in ((self.nats_port, "--nats-port"), (self.kube_port, "--kube-port")):
-            if _listens(port):
+            if listens(port):
                 raise CannotStart(f"port {port} is taken; is `weir up` running already? Else choose {option}")
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -147,7 +149,7 @@ class Stack:
         await self.close()
 
     async def close(self) -> None:
-        for name in ("monitor", "allocator", "launcher", "cluster", "nats"):
+        for name in ("page", "monitor", "allocator", "launcher", "cluster", "nats"):
             if name in self.parts:
                 await self.parts.pop(name).stop()
 
@@ -196,13 +198,13 @@ class Stack:
             "WEIR_LAUNCHER_CHECKPOINT_DIR": str(checkpoints.resolve()),
             **self.settings,
         }
-        own = f"WEIR_{name.upper()}_"
+        own = tuple(f"WEIR_{known.upper()}_" for known in (name, *KNOWS.get(name, ())))
         return {k: v for k, v in here.items() if k.startswith(own) or k in COMMON}
 
     async def _answers(self, name: str, port: int) -> None:
         """Wait until something listens on the port."""
         end = time.monotonic() + START_S
-        while not _listens(port):
+        while not listens(port):
             if time.monotonic() > end:
                 raise CannotStart(f"{name} does not answer on port {port}; its log:\n{self._last_lines(name)}")
             await asyncio.sleep(0.05)
@@ -223,7 +225,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether anybody does, on this machine."""
     with socket.socket() as probe:
         probe.settimeout(0.2)
         return probe.connect_ex(("127.0.0.1", port)) == 0

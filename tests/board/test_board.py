@@ -136,3 +136,13 @@ def test_a_person_reads_one_by_one_what_is_not_seen_as_a_curve_or_as_load() -> N
     kinds = {type(told.message).__name__ for told in running().board.events}
 
     assert kinds == {"JobRequested", "JobAccepted", "AllocationDecided", "TrainingResumed"}
+
+
+def test_facts_that_come_before_the_orders_they_follow_from_are_not_lost() -> None:
+    """The two come in separate streams."""
+    log = Log()
+    board = log.say(resumed(1), progress(100), accepted(), decided(), progress(200))
+
+    story = board.jobs[JOB]
+    assert [report.samples for report in story.reports] == [100, 200] and board.early == ()
+    assert story.stretches[0].gives == story.decisions[0].gives

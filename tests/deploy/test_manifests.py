@@ -16,6 +16,7 @@ from services.allocator.service import Settings as AllocatorSettings
 from services.launcher.labels import job_labels
 from services.launcher.settings import Settings as LauncherSettings
 from services.monitor.service import Settings as MonitorSettings
+from services.page.service import Settings as PageSettings
 from shared import config
 from shared.config import Common
 from tests.deploy import cert_manager, prometheus_operator
@@ -26,12 +27,15 @@ pytestmark = [needs_kubectl, pytest.mark.parametrize("name", RENDERINGS)]
 
 CURRENT = "1." + kubernetes.__version__.split(".")[0]
 """The minor version of Kubernetes that the client in constraints.txt was made for."""
+PAGE = "weir-page"
 SETTINGS: dict[str, type[Common]] = {
     "weir-monitor": MonitorSettings,
     "weir-allocator": AllocatorSettings,
     "weir-launcher": LauncherSettings,
     "weir-setup": Common,
 }
+OPTIONAL: dict[str, type[Common]] = {PAGE: PageSettings}
+"""What only a component brings."""
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
 ASK_THE_API = {"weir-monitor", "weir-launcher"}
 BUS_CLIENT = ("weir.dev/bus", "client")
@@ -41,6 +45,11 @@ def credentials() -> dict[str, list[str]]:
     """Secrets that deploy/credentials makes, with their keys."""
     made = yaml.safe_load((DEPLOY / "credentials/kustomization.yaml").read_text())["secretGenerator"]
     return {secret["name"]: [file.partition("=")[0] for file in secret["files"]] for secret in made}
+
+
+def known(name: str) -> dict[str, type[Common]]:
+    """Settings of what is there."""
+    return SETTINGS | {pod: kind for pod, kind in OPTIONAL.items() if pod in templates(name)}
 
 
 def labels_of(body: dict[str, Any]) -> set[tuple[str, str]]:
@@ -95,8 +104,9 @@ def test_every_image_has_its_version_and_the_launchers_is_that_of_the_overlay(na
 
 
 def test_the_settings_are_those_that_the_services_know(name: str) -> None:
-    assert set(SETTINGS) == set(templates(name)) - {"weir-nats"}
-    for pod, kind in SETTINGS.items():
+    settings = known(name)
+    assert set(settings) == set(templates(name)) - {"weir-nats"}
+    for pod, kind in settings.items():
         given = {k: v for k, v in environ(name, pod).items() if k.startswith("WEIR_")}
         service = pod.removeprefix("weir-")
         loaded = config.load(kind, service, given)
@@ -168,7 +178,7 @@ def test_the_bus_is_reached_by_those_who_speak_on_it(name: str) -> None:
                 wanted = set(peer.get("podSelector", {}).get("matchLabels", {}).items())
                 assert any(wanted <= pod for pod in pods), wanted
     clients = {pod for pod, template in templates(name).items() if BUS_CLIENT in labels_of(template)}
-    assert clients == set(SETTINGS)
+    assert clients == set(known(name))
 
 
 def test_every_secret_that_is_mounted_is_made_by_one_of_the_commands(name: str) -> None:
@@ -177,7 +187,8 @@ def test_every_secret_that_is_mounted_is_made_by_one_of_the_commands(name: str) 
     issued = {body["spec"]["secretName"] for body in of(name, "Certificate")}
     mounted = {one for template in templates(name).values() for one in secrets(template["spec"])}
     assert {one for one in mounted if one[0] not in issued} <= made
-    assert {secret for secret, _ in mounted} - issued == set(credentials())
+    made_for = {pod.replace("weir-", "weir-nats-") for pod in OPTIONAL.keys() - templates(name).keys()}
+    assert {secret for secret, _ in mounted} - issued == set(credentials()) - made_for
 
 
 def test_every_pod_mounts_the_credentials_that_its_settings_name(name: str) -> None:
@@ -218,7 +229,7 @@ def test_images_are_named_once(name: str, overlay: str) -> None:
 def test_in_production_each_service_has_a_stand_by_and_a_drain_takes_one_at_a_time(name: str) -> None:
     wanted = 2 if name.startswith("production") else 1
     budgets = {b["metadata"]["name"]: b["spec"]["maxUnavailable"] for b in of(name, "PodDisruptionBudget")}
-    for body in of(name, "Deployment"):
+    for body in (one for one in of(name, "Deployment") if one["metadata"]["name"] != PAGE):
         assert body["spec"]["replicas"] == wanted
         assert budgets.get(body["metadata"]["name"]) == (1 if wanted > 1 else None)
         assert body["spec"].get("strategy", {"type": "RollingUpdate"})["type"] == "RollingUpdate"

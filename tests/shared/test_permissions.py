@@ -22,6 +22,7 @@ from shared.permissions import (
     META,
     MONITOR,
     OPERATOR,
+    PAGE,
     PROGRAM_STREAM,
     PUT_BACK_BY,
     SAID_BY,
@@ -40,8 +41,13 @@ from tests.conftest import NatsServer
 from tests.shared import guarded
 from tests.shared.guarded import Visitor, credentials, visitor
 
-USERS = (MONITOR, ALLOCATOR, LAUNCHER, SETUP, OPERATOR, SUBMITTER, JOB)
-WHOLE = (ALLOCATOR, LAUNCHER, OPERATOR)  # their consumers have several filters, which no server holds against anything
+USERS = (MONITOR, ALLOCATOR, LAUNCHER, SETUP, PAGE, OPERATOR, SUBMITTER, JOB)
+WHOLE = (
+    ALLOCATOR,
+    LAUNCHER,
+    PAGE,
+    OPERATOR,
+)  # their consumers have several filters, which no server holds against anything
 OWN, NEIGHBOUR, STRANGER = "team-a.mine", "team-a.other", "team-b.mine"
 ALLOWED_FOREIGN = {JOB: (), SUBMITTER: (NEIGHBOUR,)}
 ORDINARY = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant"}
@@ -147,7 +153,7 @@ WRITERS = {
     f"{CHUNKS}.{guarded.CHUNKS}": (OPERATOR, SUBMITTER),
 }
 READERS = {
-    f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, OPERATOR),
+    f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, PAGE, OPERATOR),
     f"KV_{STATE}.{entry(STATE, LAUNCHER)}": (LAUNCHER,),
     **{f"KV_{STATE}.{entry(STATE, lease_key(user))}": (user,) for user in SERVICES},
     f"KV_{LEDGER}.{entry(LEDGER, OWN)}": (JOB,),
@@ -156,8 +162,8 @@ READERS = {
     f"{PROGRAM_STREAM}.{META}.{meta_token(guarded.OTHER_DIGEST)}": (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER),
 }
 PULLED = {
-    f"KV_{JOBS}.x.{entry(JOBS, 'team-a.*')}": (OPERATOR, SUBMITTER),
-    f"KV_{JOBS}.x.{entry(JOBS, '*.*')}": (OPERATOR,),
+    f"KV_{JOBS}.x.{entry(JOBS, 'team-a.*')}": (PAGE, OPERATOR, SUBMITTER),
+    f"KV_{JOBS}.x.{entry(JOBS, '*.*')}": (PAGE, OPERATOR),
     f"KV_{LEDGER}.x.{entry(LEDGER, OWN)}": (),
     f"{PROGRAM_STREAM}.x.{CHUNKS}.{guarded.CHUNKS}": (JOB,),
     f"{PROGRAM_STREAM}.x.{CHUNKS}.{guarded.OTHER_CHUNKS}": (),

@@ -1,0 +1,42 @@
+"""`weir page`: the page in a browser, beside a system that runs; until Ctrl-C. It only looks."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from services.cli import connection
+from services.cli.trouble import DONE, Trouble
+from shared.bus import Bus
+from shared.permissions import PAGE
+
+HOST, PORT = "127.0.0.1", 8002
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    parser.add_argument("--host", default=HOST, help=f"where to answer browsers (default: {HOST}, this machine only)")
+    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}; 0: any that is free")
+    parser.epilog = "For example: weir page --port 9000; then open http://127.0.0.1:9000/"
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, page, user=PAGE)
+
+
+async def page(bus: Bus, args: argparse.Namespace) -> int:
+    from services.page.service import Page, Settings
+    from services.page.watch import Watch
+
+    watch = Watch(bus)
+    served = Page(watch, Settings(host=args.host, port=args.port))
+    try:
+        runner = await served.open()
+    except (OSError, OverflowError) as error:
+        raise Trouble(f"cannot answer on {args.host}:{args.port}: {error}; choose another --port") from error
+    print(f"the page is at {served.url}; Ctrl-C ends it", flush=True)
+    try:
+        await watch.run()
+    finally:
+        await asyncio.shield(runner.cleanup())
+    return DONE

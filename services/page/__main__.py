@@ -1,0 +1,6 @@
+"""Run the page: `python -m services.page`."""
+
+from services.page.service import Settings, start
+from shared import app
+
+app.run("page", Settings, start)

@@ -1,0 +1,78 @@
+// The cluster: its cores in numbers, and who held them over time.
+
+import { $, el, write } from "./dom.js";
+import { assign, classOf, fillOf, letterOf } from "./colours.js";
+import { Timeline } from "./timeline.js";
+import { clock, cores, named, percent } from "./words.js";
+
+let stack = null, timeline = null;
+const tiles = new Map();
+
+const TILES = [
+  ["cores of all nodes", (t) => cores(t.allocatable ?? 0)], ["held by jobs", (t) => `${cores(t.ours ?? 0)}  (${percent(t.held_share)})`],
+  ["used by jobs, as reported", (t) => `${cores(t.used ?? 0)}  (${percent(t.used_share)})`], ["held by others", (t) => cores(t.others ?? 0)],
+  ["free", (t) => `${cores(t.free ?? 0)}${t.closed ? `, ${cores(t.closed)} on closed nodes` : ""}`],
+];
+
+export function drawTiles(totals) {
+  for (const [name, value] of TILES) {
+    if (!tiles.has(name)) {
+      tiles.set(name, el("b"));
+      $("tiles").append(el("div", { class: "tile" }, tiles.get(name), el("span", {}, name === "free" ? "cores free" : name.startsWith("cores") ? name : `cores ${name}`)));
+    }
+    write(tiles.get(name), value(totals));
+  }
+}
+
+/** Returns whether other jobs are among those that have a colour. */
+export function takeStack(sent) {
+  const keys = (sent.jobs ?? []).map((band) => band.job);
+  const same = keys.length === (stack?.jobs ?? []).length && keys.every((key) => letterOf(key));
+  stack = { times: [], jobs: [], rest: [], others: [], free: [], allocatable: [], used: [], ...sent };
+  assign(keys);
+  return !same;
+}
+
+function told(time) {
+  const i = stack.times.findLastIndex((t) => t <= time);
+  if (i < 0) return "";
+  const jobs = stack.jobs.filter((band) => band.cores[i] > 0).map((band) => `${letterOf(band.job)} ${named(band.job)} ${cores(band.cores[i])}`);
+  if (stack.rest[i] > 0) jobs.push(`other jobs ${cores(stack.rest[i])}`);
+  return `${clock(stack.times[i])}; cores: ${[...jobs, `others ${cores(stack.others[i])}`, `free ${cores(stack.free[i])}`, `of ${cores(stack.allocatable[i])}; used ${cores(stack.used[i])}`].join(", ")}`;
+}
+
+function bands() {
+  let lower = stack.times.map(() => 0);
+  const layers = [];
+  const lay = (values, more) => {
+    if (!values.some((value) => value > 0)) return;
+    const upper = lower.map((base, i) => base + values[i]);
+    layers.push({ kind: "area", xs: stack.times, lower, upper, ...more });
+    lower = upper;
+  };
+  for (const band of stack.jobs) lay(band.cores, { colour: fillOf(band.job), letter: letterOf(band.job) });
+  lay(stack.rest, { colour: "var(--rest)" });
+  lay(stack.others, { colour: "var(--others)", pattern: true });
+  return layers;
+}
+
+export function drawCluster() {
+  if (!stack || stack.times.length < 2) return;
+  timeline ??= new Timeline($("cluster-plot"), "cores held over time", $("cluster-readout"), told);
+  const points = (values) => stack.times.map((time, i) => [time, values[i]]), most = Math.max(...stack.allocatable);
+  timeline.draw({
+    x: [stack.times[0], stack.times.at(-1)],
+    panels: [{
+      unit: "cores", height: 240, most, ends: [[stack.allocatable.at(-1), "all"], [stack.used.at(-1), "used"]],
+      layers: [...bands(), { kind: "steps", points: points(stack.allocatable), colour: "var(--ink)" }, { kind: "steps", points: points(stack.used), colour: "var(--ink)", dash: "2 3" }],
+    }],
+  });
+  legend();
+}
+
+function legend() {
+  const rows = stack.jobs.map((band) => [classOf(band.job), letterOf(band.job), `${named(band.job)} ${cores(band.cores.at(-1))}`]);
+  if (stack.rest.some((value) => value > 0)) rows.push(["rest", "", `other jobs ${cores(stack.rest.at(-1))}`]);
+  rows.push(["others", "", `others ${cores(stack.others.at(-1))}`], ["free", "", `free ${cores(stack.free.at(-1))}`]);
+  $("legend").replaceChildren(...rows.map(([name, letter, text]) => el("li", {}, el("span", { class: `swatch ${name}`, "aria-hidden": "true" }, letter), `${text}`)));
+}

@@ -1,0 +1,55 @@
+// Decisions: the last ones of all jobs, each opening into reason, places and what lost.
+
+import { $, el, facts } from "./dom.js";
+import { clock, cores, named, rate, seconds, size } from "./words.js";
+
+const KEPT = 60;
+const shown = new Map();
+
+const nameOf = (d) => `${d.uid}.${d.revision}`;
+
+/** Reason, what led to it, where, what it foresaw, and the alternatives with why each lost. */
+export function explained(d) {
+  const lost = el("ul", { class: "lost" }, ...(d.alternatives ?? []).map((o) => el("li", {}, `${size(o)}, batch ${o.batch}: ${o.why}`)));
+  const places = Object.entries(d.nodes ?? {}).map(([node, roles]) => `${node}: ${roles.join(", ")}`).join("; ");
+  const foresaw = d.gain_s ? `${seconds(d.gain_s)} saved for a pause of ${seconds(d.cost_s ?? 0)}` : null;
+  const paused = d.pause_s != null ? `a pause of ${seconds(d.pause_s)}` : null, trained = d.reaction_s != null ? `trained ${seconds(d.reaction_s)} later` : null;
+  const speeds = d.speed_after != null ? `${d.speed_before != null ? `${rate(d.speed_before)} → ` : ""}${rate(d.speed_after)} samples/s` : null;
+  return facts([
+    ["why", d.reason], ["after", d.event], ["given up", d.abandoned || null],
+    ["has", `${size(d)}, batch ${d.batch}, ${cores(d.cpu)} cores with the chief`], ["where", places], ["foresaw", foresaw],
+    ["came", [trained, paused, speeds].filter(Boolean).join(", ") || null],
+    ["rather than", d.alternatives?.length ? lost : null],
+  ]);
+}
+
+function row(d, choose) {
+  const why = d.abandoned ? el("span", { class: "given-up" }, `given up: ${d.abandoned.split("\n")[0]}`) : el("span", { class: "why" }, d.reason.split("\n")[0]);
+  const summary = el("summary", {}, el("span", { class: "when" }, clock(d.at_s)), el("b", {}, named(d.key)), ` ${size(d)} `, why);
+  const body = el("div"), details = el("details", {}, summary, body);
+  details.addEventListener("toggle", () => {
+    if (!details.open || body.childElementCount) return;
+    body.append(explained(d), el("button", { type: "button", onclick: () => choose(d.key) }, `timeline of ${named(d.key)}`));
+  });
+  return el("li", { "data-decision": nameOf(d) }, details);
+}
+
+export function drawDecisions(decisions, choose) {
+  const list = $("decision-list");
+  for (const d of decisions) {
+    const made = row(d, choose), before = shown.get(nameOf(d));
+    if (before) before.replaceWith(made);
+    else list.prepend(made);
+    shown.set(nameOf(d), made);
+  }
+  while (list.childElementCount > KEPT) {
+    shown.delete(list.lastElementChild.dataset.decision);
+    list.lastElementChild.remove();
+  }
+  $("no-decisions").hidden = list.childElementCount > 0;
+}
+
+export function forgetDecisions() {
+  shown.clear();
+  $("decision-list").replaceChildren();
+}

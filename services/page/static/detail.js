@@ -1,0 +1,142 @@
+// One job on one time axis: tasks, speed, loss, cores; pauses as bands, decisions as marks that open.
+
+import { $, attribute, el, write } from "./dom.js";
+import { explained } from "./decisions.js";
+import { Timeline } from "./timeline.js";
+import { clock, cores, count, lasting, loss, named, percent, rate, seconds, size } from "./words.js";
+
+const MOST = 2048, NEAR = 26;
+let story = null, timeline = null, opened = null, marked = "";
+
+/** What was sent is put behind what is known; what is not sent has not changed. */
+export function takeDetail(detail) {
+  if (!story || story.key !== detail.key || story.uid !== detail.uid) story = { key: detail.key, uid: detail.uid, reports: [], held: [], stretches: [], decisions: [], outcomes: [], marks: [] };
+  for (const name of ["reports", "held"]) {
+    const sent = detail[name] ?? {};
+    story[name] = sent.fresh ? sent.rows ?? [] : story[name].concat(sent.rows ?? []).slice(-MOST);
+  }
+  for (const name of ["stretches", "decisions", "outcomes", "marks"]) if (detail[name]) story[name] = detail[name];
+  for (const name of ["cpu_hours", "used_cpu_hours", "paused_s", "lost", "saves", "save_cost_s"]) story[name] = detail[name];
+}
+
+export function forgetDetail() {
+  story = null; opened = null; marked = "";
+  $("job-decision").hidden = true;
+}
+
+const lastAt = (rows, time) => rows.findLast((row) => row[0] <= time);
+const stretchAt = (time) => story.stretches.findLast((s) => s.resumed_s <= time && (s.ended_s == null || time <= s.ended_s));
+
+function told(time) {
+  const report = lastAt(story.reports, time), runs = stretchAt(time), held = lastAt(story.held, time);
+  const parts = [clock(time), runs ? `generation ${runs.generation}${runs.workers != null ? `: ${size({ ps: runs.ps ?? 0, workers: runs.workers })}` : ""}` : "does not train"];
+  if (report && runs) parts.push(`${rate(report[1])} samples/s`, `loss ${loss(report[2])}`, report[3] != null ? `${cores(report[3])} cores used` : "");
+  if (held) parts.push(`${cores(held[1])} cores held`);
+  return parts.filter(Boolean).join("; ");
+}
+
+const steps = (field) => story.stretches.flatMap((s) => [[s.resumed_s, s[field] ?? null], [s.ended_s ?? Infinity, null]]);
+const until = (points, end) => points.map(([time, value]) => [Math.min(time, end), value]);
+const most = (...series) => Math.max(0, ...series.flat().map(([, value]) => value ?? 0));
+
+/** A line breaks where the job did not train. */
+function broken(column) {
+  const points = [];
+  let generation = null;
+  for (const row of story.reports) {
+    if (generation !== null && row[4] !== generation) points.push([row[0], null]);
+    generation = row[4];
+    points.push([row[0], row[column]]);
+  }
+  return points;
+}
+
+function panels(job, from, to) {
+  const ps = until(steps("ps"), to), workers = until(steps("workers"), to);
+  const speed = broken(1), losses = broken(2), used = broken(3), held = [...story.held, [to, story.held.at(-1)?.[1] ?? null]];
+  const last = story.stretches.at(-1), now = last && last.ended_s == null;
+  const height = window.innerWidth < 760 ? 74 : 92;
+  return [
+    { unit: "tasks", height, whole: true, pauses: true, most: most(ps, workers), ends: now ? [[last.workers ?? 0, `workers ${last.workers ?? "?"}`], [last.ps ?? 0, `ps ${last.ps ?? "?"}`]] : [],
+      layers: [{ kind: "steps", points: workers, colour: "var(--job-0)" }, { kind: "steps", points: ps, colour: "var(--job-5)", dash: "6 3" }] },
+    { unit: "samples/s", height, most: most(speed), layers: [{ kind: "line", points: speed, colour: "var(--job-2)" }] },
+    { unit: "loss", height, most: most(losses), layers: [{ kind: "line", points: losses, colour: "var(--job-3)" }] },
+    { unit: "cores", height, most: most(held, used), ends: [...(held.at(-1)?.[1] ? [[held.at(-1)[1], "held"]] : []), ...(now && used.at(-1)?.[1] ? [[used.at(-1)[1], "used"]] : [])],
+      layers: [{ kind: "steps", points: held, colour: "var(--rest)" }, { kind: "line", points: used, colour: "var(--job-0)", dash: "4 2" }] },
+  ];
+}
+
+function figures(job) {
+  const pairs = [
+    ["size", `${size({ ps: job.ps ?? 0, workers: job.workers ?? 0 })}, batch ${job.batch ?? 0}`], ["generation", job.generation ?? 0],
+    ["done", `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total ?? 0)} samples)`],
+    ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${lasting(job.left_s)} at the present speed`],
+    ["CPU-hours", `${story.cpu_hours.toFixed(3)} held, ${story.used_cpu_hours.toFixed(3)} used`], ["pauses", `${seconds(story.paused_s)} in all`],
+    ["applied twice", story.lost ? `${count(story.lost)} samples` : null], ["priority", job.priority || null], ["policy", job.policy || null],
+  ];
+  $("job-figures").replaceChildren(...pairs.filter(([, value]) => value != null).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
+}
+
+/** Each decision with what came of it. */
+function decisions() {
+  const came = new Map(story.outcomes.map((outcome) => [outcome.revision, outcome]));
+  return story.decisions.map((decision) => ({ ...decision, ...came.get(decision.revision) }));
+}
+
+/** Marks that lie close together are one button, which opens them all. */
+function grouped() {
+  const groups = [];
+  for (const decision of decisions()) {
+    const x = timeline.x(decision.at_s), last = groups.at(-1);
+    if (last && x - last.x < NEAR) last.decisions.push(decision);
+    else groups.push({ x, decisions: [decision] });
+  }
+  return groups;
+}
+
+function drawMarks() {
+  const groups = grouped(), seen = JSON.stringify([groups.map((g) => [Math.round(g.x), g.decisions.map((d) => d.revision + (d.abandoned ?? ""))]), opened]);
+  if (seen === marked) return;
+  marked = seen;
+  const focused = document.activeElement?.dataset?.group;
+  $("job-marks").replaceChildren(...groups.map((group) => {
+    const last = group.decisions.at(-1), name = String(group.decisions[0].revision), many = group.decisions.length;
+    const button = el("button", { type: "button", "data-group": name, "aria-expanded": String(opened === name), class: last.abandoned ? "gone" : null,
+      "aria-label": `${many > 1 ? `${many} decisions, the last ` : "decision "}at ${clock(last.at_s)}: ${size(last)}: ${last.reason}`, title: `${clock(last.at_s)}: ${size(last)}: ${last.reason}`,
+      onclick: () => { opened = opened === name ? null : name; drawMarks(); drawOpened(); } }, many > 1 ? `▾${many}` : last.abandoned ? "✕" : "▾");
+    button.style.left = `${group.x}px`;
+    return button;
+  }));
+  if (focused) $("job-marks").querySelector(`[data-group="${focused}"]`)?.focus();
+}
+
+function drawOpened() {
+  const box = $("job-decision"), group = grouped().find((g) => String(g.decisions[0].revision) === opened);
+  box.hidden = !group;
+  if (!group) return;
+  box.replaceChildren(...[...group.decisions].reverse().flatMap((d) => [el("h3", {}, `${clock(d.at_s)}: ${size(d)} (generation ${d.generation}, revision ${d.revision})`), explained(d)]));
+}
+
+function drawEvents() {
+  const list = $("job-events").querySelector("ol"), key = story.marks.length ? `${story.marks.length}.${story.marks.at(-1)[0]}` : "";
+  $("job-events").hidden = !story.marks.length;
+  if (list.dataset.key === key) return;
+  list.dataset.key = key;
+  list.replaceChildren(...[...story.marks].reverse().map(([time, said]) => el("li", {}, el("span", { class: "when" }, clock(time)), said)));
+}
+
+export function drawDetail(job, now) {
+  $("job").hidden = !job || !story || story.key !== job.key;
+  if ($("job").hidden) return;
+  timeline ??= new Timeline($("job-plot"), "the job over time", $("job-readout"), told);
+  write($("job-name"), `Timeline of ${named(job.key)}`);
+  write($("job-phase"), `${job.phase}; shaded: pauses; ▾ decisions, which open`);
+  figures(job);
+  const to = job.finished_s || now, first = story.stretches[0]?.resumed_s ?? to;
+  const from = Math.min(job.asked_s || first, first, to - 1);
+  const pauses = story.stretches.filter((s) => s.pause_s).map((s) => [s.resumed_s - s.pause_s, s.resumed_s, seconds(s.pause_s)]);
+  timeline.draw({ x: [from, to], panels: panels(job, from, to), pauses, marks: story.decisions.map((d) => d.at_s) });
+  attribute($("job-plot"), "data-points", story.reports.length);
+  drawMarks();
+  drawEvents();
+}

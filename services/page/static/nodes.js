@@ -1,0 +1,97 @@
+// The nodes: large tiles while they can be read one by one, small ones where there are many.
+
+import { $, attribute, el, write } from "./dom.js";
+import { classOf, letterOf } from "./colours.js";
+import { cores, named, several } from "./words.js";
+
+const LARGE_MOST = 48;
+const tiles = new Map();
+let dense = false, current = null;
+
+const held = (node) => Object.values(node.load ?? {}).reduce((sum, each) => sum + each, 0);
+
+function sentence(node) {
+  const jobs = Object.entries(node.load ?? {}).map(([key, amount]) => `${named(key)} ${cores(amount)}`);
+  const closed = node.closed ? `; ${node.closed}` : "";
+  return `${node.name}: ${cores(node.cpu)} cores; jobs ${jobs.join(", ") || "none"}; others ${cores(node.others ?? 0)}; free ${cores(node.free ?? 0)} cores, ${cores(node.free_gib ?? 0)} GiB${closed}`;
+}
+
+function made(node, show) {
+  const name = el("b"), free = el("span"), load = el("div", { class: "load", "aria-hidden": "true" });
+  const tile = el("div", { class: "node", role: "img", tabindex: "-1", "data-name": node.name });
+  tile.append(el("p", {}, name, free), load);
+  tile.addEventListener("focus", () => { current = node.name; show(node.name); });
+  tile.addEventListener("pointerenter", () => show(node.name));
+  return { tile, name, free, load };
+}
+
+function bars(parts, node) {
+  const pieces = Object.entries(node.load ?? {}).map(([key, amount]) => [classOf(key), letterOf(key), amount]);
+  if (node.others) pieces.push(["others", "", node.others]);
+  const whole = Math.max(node.cpu, held(node) + (node.others ?? 0)) || 1;
+  parts.load.replaceChildren(...pieces.map(([name, letter, amount]) => {
+    const piece = el("i", { class: name }, letter);
+    piece.style.width = `${(100 * amount) / whole}%`;
+    return piece;
+  }));
+}
+
+function fill(parts, node) {
+  const { tile, name, free } = parts;
+  attribute(tile, "aria-label", sentence(node));
+  attribute(tile, "data-closed", node.closed || null);
+  if (dense) {
+    const whole = node.cpu || 1, ours = (100 * held(node)) / whole;
+    tile.style.setProperty("--ours", `${ours.toFixed(1)}%`);
+    tile.style.setProperty("--held", `${(ours + (100 * (node.others ?? 0)) / whole).toFixed(1)}%`);
+    return;
+  }
+  write(name, node.name);
+  write(free, node.closed ? node.closed : `${cores(node.free ?? 0)} of ${cores(node.cpu)} free`);
+  bars(parts, node);
+}
+
+/** Names are compared as people count: node-2 before node-10. */
+const order = new Intl.Collator("en", { numeric: true });
+let shown = null, known = new Map();
+
+function show(name) {
+  shown = name;
+  const node = known.get(name);
+  write($("node-readout"), node ? sentence(node) : "");
+}
+
+function rebuild(nodes) {
+  dense = nodes.size > LARGE_MOST;
+  const map = $("node-map");
+  map.classList.toggle("dense", dense);
+  tiles.clear();
+  const sorted = [...nodes.values()].sort((a, b) => order.compare(a.name, b.name));
+  for (const node of sorted) tiles.set(node.name, made(node, show));
+  for (const node of sorted) fill(tiles.get(node.name), node);
+  map.replaceChildren(...[...tiles.values()].map((parts) => parts.tile));
+  const first = tiles.get(current) ?? tiles.values().next().value;
+  if (first) first.tile.tabIndex = 0;
+}
+
+export function drawNodes(nodes, changed, coloursChanged) {
+  known = nodes;
+  const others = [...tiles.keys()].some((name) => !nodes.has(name)) || [...nodes.keys()].some((name) => !tiles.has(name));
+  if (others) rebuild(nodes);
+  else for (const name of coloursChanged && !dense ? nodes.keys() : changed) if (nodes.has(name)) fill(tiles.get(name), nodes.get(name));
+  write($("node-count"), `${several(nodes.size, "node")}; ${dense ? "filled from below: held by jobs, then by others" : "cores"}`);
+  if (shown && changed.has(shown)) show(shown);
+}
+
+$("node-map").addEventListener("keydown", (event) => {
+  const all = [...$("node-map").children], here = all.indexOf(document.activeElement);
+  if (here < 0) return;
+  const across = all.filter((tile) => tile.offsetTop === all[0].offsetTop).length;
+  const way = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across }[event.key];
+  const next = event.key === "Home" ? 0 : event.key === "End" ? all.length - 1 : way ? here + way : -1;
+  if (next < 0 || next >= all.length) return;
+  event.preventDefault();
+  all[here].tabIndex = -1;
+  all[next].tabIndex = 0;
+  all[next].focus();
+});

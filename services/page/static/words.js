@@ -1,0 +1,35 @@
+// Numbers and times in words. Nothing is known of the page here.
+
+const numbers = {};
+const number = (digits) => (numbers[digits] ??= new Intl.NumberFormat("en-GB", { maximumFractionDigits: digits }));
+
+export const count = (x) => number(0).format(x);
+export const cores = (x) => number(2).format(x);
+export const rate = (x) => number(Math.abs(x) < 10 ? 2 : 0).format(x);
+export const percent = (x) => (x == null ? "–" : `${number(1).format(100 * x)} %`);
+export const loss = (x) => (x == null ? "–" : Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.001) ? x.toExponential(2) : x.toFixed(4));
+export const seconds = (x) => (x == null ? "–" : x < 60 ? `${x.toFixed(2)} s` : lasting(x));
+
+/** The two largest units that count, as `weir` says it: `42 s`, `3 min 20 s`, `2 h 5 min`. */
+export function lasting(s) {
+  const whole = Math.round(s);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  if (whole < 48 * 3600) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+}
+
+const pad = (x) => String(x).padStart(2, "0");
+const day = (d) => `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
+
+/** The time of day; with the date, where it is not today. */
+export function clock(s, withSeconds = true) {
+  const d = new Date(s * 1000), now = new Date();
+  const time = `${pad(d.getHours())}:${pad(d.getMinutes())}${withSeconds ? `:${pad(d.getSeconds())}` : ""}`;
+  return day(d) === day(now) ? time : `${day(d)} ${time}`;
+}
+
+/** A job's name as people write it: without the default namespace. */
+export const named = (key) => (key.startsWith("default.") ? key.slice(8) : key.replace(".", "/"));
+export const several = (n, what) => `${count(n)} ${what}${n === 1 ? "" : "s"}`;
+export const size = (d) => (d.ps === 0 && d.workers === 0 ? "no tasks" : `${d.ps} ps, ${several(d.workers, "worker")}`);

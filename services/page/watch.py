@@ -1,0 +1,164 @@
+"""The board, kept up with the bus. Edge.
+
+Promises. What is stored is read first, in the order in which it was stored; then every message as it comes, each once.
+While the bus is away `cut_s` says since when, and the board stays as it was; when the bus is back it is read on from
+where we were, and from the beginning where the streams were made anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import aclosing, suppress
+
+import structlog
+from nats.errors import Error as NatsError
+
+from services.allocator import memory
+from services.allocator.simulator.log_file import Told
+from services.allocator.state import State
+from services.board.board import apply, begun, why
+from services.cli.entry import Entry
+from services.cli.filters import filters
+from services.cli.jobs import snapshots
+from services.cli.past import MANY
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from shared.bus import Bus
+from shared.messages import DeadLetter
+from shared.subjects import FACTS, ORDERS
+from shared.tasks import end
+
+log = structlog.get_logger()
+
+PROBE_S, RETRY_S = 1.0, 0.5
+RECENT_S = 6 * 3600.0
+"""So much is read of a log that is longer than `MANY` facts; what was before comes from the allocator's stored
+state."""
+AT_ONCE = 100
+"""Messages, after which others get their turn while much is read."""
+
+
+class Watch:
+    """`run` never returns. `turned` is set, and another put in its place, whenever something is new."""
+
+    def __init__(self, bus: Bus, clock: Callable[[], float] = time.time) -> None:
+        self.bus, self.clock, self.board = bus, clock, begun()
+        self.cut_s: float | None = None
+        self.caught_up = False
+        self.turned = asyncio.Event()
+        self._since_s: float | None = None
+        self._stored: State | None = None
+        self._following: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        work = [asyncio.ensure_future(one()) for one in (self._follow_for_ever, self._hear_why, self._probe)]
+        try:
+            await asyncio.gather(*work)
+        finally:
+            await end(*work)
+
+    async def caught(self) -> None:
+        """Wait until all that was stored at the beginning is in the board."""
+        while not self.caught_up:
+            await self.turned.wait()
+
+    def _turn(self) -> None:
+        done, self.turned = self.turned, asyncio.Event()
+        done.set()
+
+    # ------------------------------------------------------------ reading
+
+    async def _follow_for_ever(self) -> None:
+        while True:
+            self._following = asyncio.ensure_future(self._follow())
+            try:
+                await asyncio.wait({self._following})
+            finally:
+                if not self._following.done():
+                    await end(self._following)
+            if not self._following.cancelled() and (error := self._following.exception()):
+                if not isinstance(error, NatsError | OSError):
+                    raise error
+                log.warning("WatchWaits", error=repr(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def _follow(self) -> None:
+        """What is stored, then what comes."""
+        if not self.board.sequences:
+            await self._begin()
+        for follow in (False, True):
+            async with aclosing(read(self.bus, self._wanted(), follow)) as entries:
+                count = 0
+                async for entry in entries:
+                    self._take(entry)
+                    if self.caught_up or (count := count + 1) % AT_ONCE == 0:
+                        self._turn()
+                        await asyncio.sleep(0)
+            self.caught_up = True
+            self._turn()
+
+    async def _begin(self) -> None:
+        """Where the log does not begin at its beginning, or is very long, the allocator's stored state stands in."""
+        orders, facts = [(await self.bus.js.stream_info(stream)).state for stream in (ORDERS, FACTS)]
+        many = facts.messages > MANY
+        self._since_s = self.clock() - RECENT_S if many else None
+        if many or max(orders.first_seq, facts.first_seq) > 1:
+            self._stored = await memory.recall(self.bus)
+
+    def _wanted(self) -> list[Wanted]:
+        known = self.board.sequences
+        return [
+            Wanted(stream, filters(stream), after=known.get(stream, 0), since_s=since_s)
+            for stream, since_s in ((ORDERS, None), (FACTS, self._since_s))
+        ]
+
+    def _take(self, entry: Entry) -> None:
+        if self._stored is not None:
+            self.board, self._stored = begun(self._stored, entry.stored_s), None
+        if not isinstance(entry.said, DeadLetter):
+            self.board = apply(self.board, Told(entry.stored_s, entry.stream, entry.sequence, entry.said))
+
+    async def _hear_why(self) -> None:
+        """The allocator's word on each job, which is no message but an entry of a bucket."""
+        while True:
+            with suppress(NatsError, OSError):
+                async with aclosing(snapshots(self.bus, None)) as changes:
+                    async for views in changes:
+                        for key, view in views.items():
+                            if self.board.whys.get(key, "") != view.why:
+                                self.board = why(self.board, key, view.why)
+                        self._turn()
+            await asyncio.sleep(RETRY_S)
+
+    # ------------------------------------------------------------ whether we hear
+
+    async def _probe(self) -> None:
+        """A connection alone delivers nothing: the server is asked, and what it says is held against what we know."""
+        while True:
+            try:
+                async with asyncio.timeout(2 * PROBE_S):
+                    state = (await self.bus.js.stream_info(ORDERS)).state
+                if state.last_seq < self.board.sequences.get(ORDERS, 0):
+                    self._anew()
+                self._heard()
+            except (NatsError, OSError, TimeoutError):
+                self._cut()
+            await asyncio.sleep(PROBE_S)
+
+    def _heard(self) -> None:
+        if self.cut_s is not None:
+            self.cut_s = None
+            self._turn()
+
+    def _cut(self) -> None:
+        if self.cut_s is None:
+            self.cut_s = self.clock()
+            self._turn()
+
+    def _anew(self) -> None:
+        log.warning("StreamsMadeAnew")
+        self.board, self.caught_up, self._stored = begun(), False, None
+        if self._following is not None:
+            self._following.cancel()

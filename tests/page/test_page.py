@@ -1,0 +1,174 @@
+"""The page in a real Chromium: what it shows, how it is used by keyboard and on a phone, how it says that it is cut
+off.
+
+Pictures go to the folder that WEIR_PICTURES names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.allocator.simulator.log_file import Told
+from services.board.board import apply, begun
+from services.page.watch import Watch
+from shared.tasks import end
+from tests.allocator.builders import accepted, request, resumed
+from tests.board.builders import decided, holding, progress
+from tests.conftest import NatsServer, connected
+from tests.page import scene
+from tests.page.conftest import PHONE, WIDE, Look, Still, served
+
+DRAWN = "#cluster-plot svg .unit"
+TIMELINE = "#job-plot svg .unit"
+OVERLAPS = """() => { const boxes = [...document.querySelectorAll('svg text:not(.letter), h2, .tile b, .tile span,
+.legend li, .node b, .heading label')] .map((e) => [e.textContent, e.getBoundingClientRect()]).filter(([t, b]) =>
+t.trim() && b.width > 0 && b.height > 0); const found = []; boxes.forEach(([t, a], i) => boxes.slice(i + 1).forEach(([u,
+b]) => { const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left), high = Math.min(a.bottom, b.bottom) -
+Math.max(a.top, b.top); if (wide > 2 && high > 4) found.push(`${t} | ${u}`); })); return found; }"""
+BEYOND = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def still() -> Still:
+    return Still(scene.board(time.time()))
+
+
+async def opened(look: Look, url: str, **how: Any) -> Any:
+    tab = await look(url, **how)
+    await tab.wait_for_selector(DRAWN)
+    await tab.wait_for_selector(TIMELINE)
+    return tab
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("phone", PHONE)])
+async def test_it_is_legible_wide_and_on_a_phone_in_both_themes(
+    look: Look, pictures: Path, name: str, size: dict[str, int], theme: str
+) -> None:
+    async with served(still()) as page:
+        tab = await opened(look, page.url, size=size, theme=theme, fragment="#job=default.digits")
+        await tab.locator("#decision-list summary").first.click()
+        await tab.locator("#job-marks button").nth(1).click()
+        await tab.wait_for_selector("#job-decision:not([hidden])")
+        await tab.evaluate("window.scrollTo(0, 0)")
+        await tab.screenshot(path=pictures / f"page-{name}-{theme}.png", full_page=True)
+
+        assert await tab.evaluate(OVERLAPS) == []
+        assert await tab.evaluate(BEYOND) <= 0, "nothing is wider than the window"
+        ground = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == {"light": "rgb(244, 245, 247)", "dark": "rgb(16, 19, 23)"}[theme]
+
+
+async def test_it_shows_what_the_board_has_and_every_axis_has_its_unit(look: Look) -> None:
+    watch = still()
+    async with served(watch) as page:
+        tab = await opened(look, page.url, fragment="#job=default.digits")
+        view = watch.board.jobs["default.digits"].view
+        row = tab.locator('tr[data-key="default.digits"]')
+        assert await row.locator("td").nth(0).inner_text() == view.phase
+        assert await row.locator("td").nth(1).inner_text() == str(view.ps)
+        assert await row.locator("td").nth(2).inner_text() == str(view.workers)
+        assert f"{view.loss:.4f}" in await row.locator("td").nth(6).inner_text()
+        held = watch.board.totals.ours
+        assert f"{held:g}" in await tab.locator("#tiles").inner_text()
+        units = [await text.text_content() for text in await tab.locator("#job-plot svg .unit").all()]
+        assert units == ["tasks", "samples/s", "loss", "cores"]
+        assert await tab.locator("#job-plot svg text", has_text="time of day").count() == 1
+        assert int(await tab.locator("#job-plot").get_attribute("data-points")) == len(
+            watch.board.jobs["default.digits"].reports
+        )
+
+
+async def test_a_decision_opens_into_its_reason_and_what_lost(look: Look) -> None:
+    async with served(still()) as page:
+        tab = await opened(look, page.url, fragment="#job=default.digits")
+        await tab.locator("#job-marks button").nth(1).click()
+        said = await tab.locator("#job-decision").inner_text()
+
+        assert "free cores would end it sooner" in said and "the ps would be the bottleneck" in said
+        assert "a pause of 0.80 s" in said, "what came of it"
+
+
+async def test_everything_can_be_done_by_keyboard(look: Look) -> None:
+    async with served(still()) as page:
+        tab = await opened(look, page.url, fragment="#job=default.digits")
+        await tab.locator("#cluster-plot svg").focus()
+        await tab.keyboard.press("ArrowLeft")
+        assert "cores: " in await tab.locator("#cluster-readout").inner_text()
+        await tab.locator("#job-marks button").first.focus()
+        await tab.keyboard.press("Enter")
+        assert await tab.locator("#job-decision").is_visible()
+        await tab.locator('tr[data-key="default.clicks"] button').focus()
+        await tab.keyboard.press("Enter")
+        await tab.wait_for_function("document.getElementById('job-name').textContent === 'Timeline of clicks'")
+        await tab.locator('#node-map [tabindex="0"]').focus()
+        await tab.keyboard.press("ArrowRight")
+        assert (await tab.locator("#node-readout").inner_text()).startswith("node-2: 4 cores; jobs ")
+        await tab.locator("#filter").fill("housing")
+        await tab.wait_for_function("document.querySelectorAll('#job-table tbody tr:not([hidden])').length === 1")
+
+
+async def test_a_proposed_job_is_answered_as_a_dry_run_answers(look: Look, pictures: Path) -> None:
+    async with served(still()) as page:
+        tab = await opened(look, page.url)
+        await tab.wait_for_function("document.getElementById('proposal').value !== ''")
+        await tab.locator("#what-if-form button").click()
+        await tab.wait_for_function("document.getElementById('what-if-answer').textContent.includes('proposal would')")
+        await tab.locator("#what-if").screenshot(path=pictures / "page-what-if.png")
+
+
+async def test_a_thousand_nodes_are_small_tiles_and_two_hundred_jobs_a_table_that_scrolls(
+    look: Look, pictures: Path
+) -> None:
+    now = time.time()
+    board = begun()
+    messages = [holding(f"n{number}", pods=number % 9, job=f"job{number % 200}") for number in range(1000)]
+    asked = [accepted(request(f"job{number}"), uid=number + 1) for number in range(200)]
+    for number, message in enumerate([*asked, *messages], start=1):
+        stream = "weir-orders" if number <= 200 else "weir-facts"
+        board = apply(board, Told(now - 60 + number / 20, stream, number, message))
+    async with served(Still(board)) as page:
+        tab = await look(page.url, theme="dark")
+        await tab.wait_for_function("document.querySelectorAll('.node').length === 1000")
+        await tab.wait_for_function("document.querySelectorAll('#job-table tbody tr').length === 200")
+        await tab.wait_for_selector(DRAWN)
+        await tab.screenshot(path=pictures / "page-many.png", full_page=True)
+        assert await tab.evaluate(OVERLAPS) == [] and await tab.evaluate(BEYOND) <= 0
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+async def test_a_bus_that_is_cut_off_is_said_and_heals_by_itself(
+    nats_server: NatsServer, look: Look, pictures: Path
+) -> None:
+    speaker, own = await connected(nats_server.url, "test"), await connected(nats_server.url, "page")
+    watch = Watch(own)
+    running = asyncio.ensure_future(watch.run())
+    for message in (holding(), request(), accepted(), decided(), resumed(1), progress(100)):
+        await speaker.publish(message)
+    async with served(watch) as page:
+        tab = await look(page.url)
+        await tab.wait_for_selector('#status[data-state="live"]')
+        await tab.wait_for_selector('tr[data-key="default.mnist"]')
+        await nats_server.kill()
+        await tab.wait_for_selector('#status[data-state="cut"]')
+        await tab.screenshot(path=pictures / "page-cut.png")
+        await nats_server.start()
+        await speaker.publish(progress(200))
+        await tab.wait_for_selector('#status[data-state="live"]')
+        await tab.wait_for_function("document.body.textContent.includes('200 of 1,000 samples')")
+    await end(running)
+    await own.close()
+    await speaker.close()
+
+
+async def test_a_page_service_that_begins_again_is_found_again(look: Look) -> None:
+    async with served(still()) as page:
+        port = int(page.url.rsplit(":", 1)[1].rstrip("/"))
+        tab = await opened(look, page.url)
+    await tab.wait_for_selector('#status[data-state="lost"]')
+    async with served(still(), port):
+        await tab.wait_for_selector('#status[data-state="live"]')

@@ -1,6 +1,7 @@
-"""One stored message as one line: when, what, whose, the numbers one looks for, and a sentence. Pure.
+"""One stored message as one line: when, its name, what, whose, the numbers one looks for, and a sentence. Pure.
 
-For people: columns, with colours where the terminal has them. For programs: one JSON object, the message whole.
+For people: columns, with colours where the terminal has them; at a terminal fewer of them, and a long sentence goes on
+below its own beginning. For programs: one JSON object, the message whole.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
+from services.cli.columns import Cell, beside
 from services.cli.entry import Entry
+from services.cli.event_name import name_of
 from services.cli.sentences import sentence
-from services.cli.words import plain
 from shared.messages import (
     CapacityChanged,
     CheckpointFailed,
@@ -25,7 +27,7 @@ from shared.messages import (
     JobRequested,
     Message,
 )
-from shared.subjects import tag_of
+from shared.subjects import BY_TAG, tag_of
 
 DEAD = "dead.letter"
 STYLES = {"job": "cyan", "capacity": "blue", "allocation": "magenta", "cluster": "yellow", "task": "white"}
@@ -33,29 +35,51 @@ STYLES |= {"training": "green", "dead": "red"}
 BAD = "bold red"
 BETWEEN = {"revision": "rev", "generation": "gen", "step": "step"}
 AT_THE_ENDS = {"uid": "uid", **BETWEEN}
-WIDTHS = (19, 20, 18, 22)  # time, fact, whose, numbers
+WIDTHS = (19, 6, 20, 18, 22)  # time, name, fact, whose, numbers
+CLOCK, LONGEST_FACT, WHOSE = 8, max(map(len, BY_TAG)), 14
 
 
 def line(entry: Entry, zone: tzinfo | None) -> Text:
-    """`zone` None: that of this machine."""
-    columns = (when(entry.stored_s, zone), fact(entry.said), whose(entry.said), numbers(entry))
-    styles = ("dim", style(entry.said), "bold", "dim")
-    padded = [(f"{plain(text):<{width}} ", s) for text, width, s in zip(columns, WIDTHS, styles, strict=True)]
-    return Text.assemble(*padded, (sentence(entry.said), BAD if bad(entry.said) else ""))
+    """Never folded. `zone` None: that of this machine."""
+    day, clock = when(entry.stored_s, zone)
+    columns = (f"{day} {clock}", name_of(entry), fact(entry.said), whose(entry.said), numbers(entry))
+    styles = ("dim", "dim", style(entry.said), "bold", "dim")
+    return beside([*zip(columns, WIDTHS, styles, strict=True)], told(entry), None)
+
+
+def brief(entry: Entry, zone: tzinfo | None, width: int) -> Text:
+    """For a terminal of so many columns, on which the day stands above."""
+    return beside([(when(entry.stored_s, zone)[1], CLOCK, "dim"), *cells(entry)], told(entry), width)
+
+
+def cells(entry: Entry) -> list[Cell]:
+    """Its name, what it is, and whose."""
+    name = (name_of(entry), WIDTHS[1], "dim")
+    return [name, (fact(entry.said), LONGEST_FACT, style(entry.said)), (whose(entry.said), WHOSE, "bold")]
+
+
+def told(entry: Entry) -> Text:
+    return Text(sentence(entry.said), BAD if bad(entry.said) else "")
 
 
 def document(entry: Entry) -> str:
     """One JSON object."""
-    parts: dict[str, Any] = {
+    return msgspec.json.encode(parts(entry)).decode()
+
+
+def parts(entry: Entry) -> dict[str, Any]:
+    """`event`: its name, for `weir why`; `id`: the same said twice has it twice."""
+    return {
         "time": datetime.fromtimestamp(entry.stored_s, UTC).isoformat(),
+        "event": name_of(entry),
         "fact": fact(entry.said),
         "stream": entry.stream,
         "sequence": entry.sequence,
         "subject": entry.subject,
+        "id": entry.said.id() if isinstance(entry.said, Message) else None,
         "sentence": sentence(entry.said),
         "message": entry.said,
     }
-    return msgspec.json.encode(parts).decode()
 
 
 def fact(said: Message | DeadLetter) -> str:
@@ -78,8 +102,10 @@ def numbers(entry: Entry) -> str:
     return " ".join(f"{short}={value}" for name, short in chosen.items() if (value := getattr(entry.said, name, 0)))
 
 
-def when(stored_s: float, zone: tzinfo | None) -> str:
-    return datetime.fromtimestamp(stored_s, UTC).astimezone(zone).strftime("%Y-%m-%d %H:%M:%S")
+def when(stored_s: float, zone: tzinfo | None) -> tuple[str, str]:
+    """The day, and the time of day."""
+    at = datetime.fromtimestamp(stored_s, UTC).astimezone(zone)
+    return f"{at:%Y-%m-%d}", f"{at:%H:%M:%S}"
 
 
 def style(said: Message | DeadLetter) -> str:

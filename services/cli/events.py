@@ -7,28 +7,43 @@ import time
 from collections.abc import Callable
 from contextlib import aclosing
 
-from services.cli import connection, words
+from rich.rule import Rule
+
+from services.cli import connection, moments, words
 from services.cli.entry import Entry
-from services.cli.event_line import document, line
+from services.cli.event_line import brief, document, line, when
 from services.cli.filters import filters
+from services.cli.kinds import kinds
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.terminal import Terminal
-from services.cli.trouble import DONE
+from services.cli.trouble import DONE, WRONG_USE, Trouble
 from shared.bus import Bus
 from shared.subjects import DEAD, FACTS, ORDERS
 
+EXAMPLES = (
+    "weir events --follow",
+    "weir events --job digits --kind allocation,resumed --since 10m",
+    "weir events --since 13:45 --until 14:00 --json",
+)
 Show = Callable[[Entry], None]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser, default=None)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
+    how.add_argument("--until", type=moments.moment, metavar="TIME", help="nothing newer than this")
     parser.add_argument("--job", type=words.name, help="only what is about this job")
-    parser.add_argument("--since", type=words.duration, metavar="AGE", help="nothing older than, e.g., 10m, 2h or 1d")
+    said = "only these: job.requested, all of training, or resumed; separated by commas"
+    parser.add_argument("--kind", type=kinds, default=(), metavar="A,B", help=said)
+    parser.add_argument(
+        "--since", type=moments.moment, metavar="TIME", help="nothing older: 10m, 2h, 13:45, 2026-11-21"
+    )
     parser.add_argument("--dead", action="store_true", help="dead letters too: what could not be read, and why")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    moments.allow_ages(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,27 +51,44 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def show(bus: Bus, args: argparse.Namespace) -> int:
-    put = printer(args.json)
-    async with aclosing(read(bus, wanted(args, time.time()), args.follow)) as entries:
+    now, put = time.time(), printer(args.json)
+    until_s = float("inf") if args.until is None else args.until(now)
+    async with aclosing(read(bus, wanted(args, now), args.follow)) as entries:
         async for entry in entries:
+            if entry.stored_s > until_s:
+                break
             put(entry)
     return DONE
 
 
 def wanted(args: argparse.Namespace, now: float) -> list[Wanted]:
-    since_s = None if args.since is None else now - args.since
+    since_s = None if args.since is None else args.since(now)
     streams = (ORDERS, FACTS, DEAD) if args.dead else (ORDERS, FACTS)
-    return [Wanted(stream, filters(stream, args.job, args.namespace), since_s=since_s) for stream in streams]
+    chosen = {stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams}
+    found = [Wanted(stream, subjects, since_s=since_s) for stream, subjects in chosen.items() if subjects]
+    if not found:
+        raise Trouble(f"{', '.join(args.kind)} is about nodes, not jobs: leave out --job and --namespace", WRONG_USE)
+    return found
 
 
 def printer(as_json: bool) -> Show:
-    """Lines are never folded, whatever the width: one fact stays one line."""
+    """Elsewhere than at a terminal lines are never folded, whatever the width: one fact stays one line."""
+    if as_json:
+        return lambda entry: print(document(entry), flush=True)
     console = Terminal(highlight=False, soft_wrap=True)
+    return by_day(console) if console.is_terminal else lambda entry: console.print(line(entry, None))
 
-    def put_line(entry: Entry) -> None:
-        console.print(line(entry, None))
 
-    def put_document(entry: Entry) -> None:
-        print(document(entry), flush=True)
+def by_day(console: Terminal) -> Show:
+    """At a terminal: the day once, above what happened on it."""
+    shown = ""
 
-    return put_document if as_json else put_line
+    def put(entry: Entry) -> None:
+        nonlocal shown
+        day, _ = when(entry.stored_s, None)
+        if day != shown:
+            console.print(Rule(day, style="dim", align="left"))
+        shown = day
+        console.print(brief(entry, None, console.width))
+
+    return put

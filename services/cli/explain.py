@@ -7,7 +7,6 @@ the environment, as it reads them.
 from __future__ import annotations
 
 import argparse
-import re
 import time
 
 import msgspec
@@ -17,16 +16,14 @@ from services.allocator.explaining.explain import explained
 from services.cli import connection, words
 from services.cli.dry_run import rules_here
 from services.cli.explained import told
-from services.cli.moments import SAID, moment
+from services.cli.moments import SAID, allow_ages, moment
 from services.cli.past import past, with_event
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.cli.unexplained import unexplained
 from shared.bus import Bus
 from shared.messages import JobAccepted
 
-EXAMPLES = "weir explain digits; weir explain digits --at '10m ago'; weir explain digits --at 13:45 --json"
-"""To try."""
-NEGATIVE = re.compile(r"-\d")
+EXAMPLES = ("weir explain digits", "weir explain digits --at '10m ago'", "weir explain digits --at 13:45 --json")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
     parser.add_argument("--at", type=moment, default="now", metavar="TIME", help=f"{SAID}; default: now")
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.epilog = f"By the allocator's rules, as this environment has them. For example: {EXAMPLES}"
-    parser._negative_number_matcher = NEGATIVE  # so that `--at -10m` is a value, and no option
+    allow_ages(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +43,7 @@ async def explain(bus: Bus, args: argparse.Namespace) -> int:
     now = time.time()
     key, at_s, rules = f"{args.namespace}.{args.job}", args.at(now), rules_here()
     if at_s > now:
-        raise Trouble("that moment has not come yet; of what will be no log tells", WRONG_USE)
+        raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
     there, notes = await past(bus, key, at_s, rules)
     found = explained(there, key, rules)
     if found is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from shared.messages import DeadLetter
-from shared.subjects import DEAD, FACTS, ORDERS, PREFIX
+from shared.subjects import BY_TAG, DEAD, FACTS, ORDERS, PREFIX
 
 ANY = "*"
 AREAS = {ORDERS: ("job", "allocation", "cluster"), FACTS: ("task", "training", "capacity")}
@@ -11,19 +13,36 @@ OF_NODES = "capacity"
 REQUESTS = ("job.requested", "job.cancel")  # may be said without a namespace: then it is the default one
 
 
-def filters(stream: str, job: str | None = None, namespace: str | None = None) -> list[str]:
-    """A consumer's filters on one stream: all of it, or what is about one job, or about a namespace's jobs."""
+def filters(stream: str, job: str | None = None, namespace: str | None = None, kinds: Sequence[str] = ()) -> list[str]:
+    """A consumer's filters on one stream: all of it, or what is about one job, or about a namespace's jobs.
+
+    `kinds`: tags of messages; none: every kind. Of a stream that holds nothing of these kinds there are no filters.
+    """
     if job is None and namespace is None:
-        return [f"{DeadLetter.PREFIX}.>"] if stream == DEAD else [f"{PREFIX}.{area}.>" for area in AREAS[stream]]
+        heads = _dead(kinds) if stream == DEAD else [f"{PREFIX}.{kind}" for kind in _kinds(stream, kinds)]
+        return [f"{head}.>" for head in heads]
     tail = f"{namespace or ANY}.{job or ANY}"
     if stream == DEAD:
-        return [f"{DeadLetter.PREFIX}.{PREFIX}.{ANY}.{ANY}.{tail}"]
-    return [f"{PREFIX}.{area}.{ANY}.{tail}" for area in AREAS[stream] if area != OF_NODES] + _short(
-        stream, job, namespace
-    )
+        return [f"{DeadLetter.PREFIX}.{PREFIX}.{kind}.{tail}" for kind in kinds or (f"{ANY}.{ANY}",)]
+    return [f"{PREFIX}.{kind}.{tail}" for kind in _of_jobs(stream, kinds)] + _short(stream, job, namespace, kinds)
 
 
-def _short(stream: str, job: str | None, namespace: str | None) -> list[str]:
+def _kinds(stream: str, kinds: Sequence[str]) -> Sequence[str]:
+    """Of this stream; whole areas, where no kind is named."""
+    return [kind for kind in kinds if kind.partition(".")[0] in AREAS[stream]] if kinds else AREAS[stream]
+
+
+def _of_jobs(stream: str, kinds: Sequence[str]) -> list[str]:
+    """As two tokens each, and none that is about nodes."""
+    named = [kind if "." in kind else f"{kind}.{ANY}" for kind in _kinds(stream, kinds)]
+    return [kind for kind in named if not kind.startswith(f"{OF_NODES}.")]
+
+
+def _dead(kinds: Sequence[str]) -> list[str]:
+    return [f"{DeadLetter.PREFIX}.{PREFIX}.{kind}" for kind in kinds] or [DeadLetter.PREFIX]
+
+
+def _short(stream: str, job: str | None, namespace: str | None, kinds: Sequence[str]) -> list[str]:
     if stream != ORDERS or namespace not in (None, "default"):
         return []
-    return [f"{PREFIX}.{tag}.{job or ANY}" for tag in REQUESTS]
+    return [f"{PREFIX}.{tag}.{job or ANY}" for tag in REQUESTS if tag in (kinds or BY_TAG)]

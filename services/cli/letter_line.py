@@ -20,7 +20,7 @@ def line(number: int, letter: DeadLetter, stored_s: float, zone: tzinfo | None) 
     """`number`: by which it is asked for. `zone` None: that of this machine."""
     return Text.assemble(
         (f"{number:>6} ", "bold"),
-        (f"{when(stored_s, zone)} ", "dim"),
+        (f"{' '.join(when(stored_s, zone))} ", "dim"),
         (f"{plain(letter.subject)} ", "cyan"),
         headline(letter.error),
     )

@@ -18,6 +18,12 @@ Moment = Callable[[float], float]
 """Seconds since 1970, from now."""
 CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 SAID = "a time (2026-11-21T13:45:02, 13:45) or an age (10m ago, -10m)"
+NEGATIVE = re.compile(r"-\d")
+
+
+def allow_ages(parser: argparse.ArgumentParser) -> None:
+    """So that `-10m` behind an option is its value, and no option itself."""
+    parser._negative_number_matcher = NEGATIVE
 
 
 def moment(text: str, zone: tzinfo | None = None) -> Moment:

@@ -8,7 +8,7 @@ from datetime import UTC
 import pytest
 
 from services.cli.entry import Entry
-from services.cli.event_line import WIDTHS, document, line, numbers, whose
+from services.cli.event_line import WIDTHS, brief, document, line, numbers, whose
 from services.cli.sentences import sentence
 from shared.messages import CancelRequested, DeadLetter, JobFinished, Message, ProgressReported
 from shared.subjects import subject_of
@@ -32,11 +32,21 @@ def test_every_kind_is_one_line_with_its_sentence_at_the_end(said: Message) -> N
 
 
 @EACH
+def test_at_a_terminal_every_kind_keeps_within_it(said: Message) -> None:
+    drawn = brief(entry(said), UTC, 80).plain
+
+    assert drawn.startswith("22:13:20 o7     ")
+    assert max(map(len, drawn.splitlines())) <= 80
+    assert " ".join(drawn.split()).endswith(sentence(said).replace("  ", " ")) or "\n" in drawn
+
+
+@EACH
 def test_every_kind_is_a_document_that_holds_the_message_whole(said: Message) -> None:
     told = json.loads(document(entry(said)))
 
     assert told["message"]["fact"] == told["fact"]
     assert told["sequence"] == 7 and told["sentence"] == sentence(said)
+    assert (told["event"], told["id"]) == ("o7", said.id())
     assert told["time"] == "2023-11-14T22:13:20.250000+00:00"
 
 
@@ -65,4 +75,4 @@ def test_what_somebody_should_look_at_is_red() -> None:
     dead = DeadLetter(stream="s", sequence=1, subject="weir.x", error="bad", body="", said_by="-")
 
     for said in (failed, dead):
-        assert any("red" in str(span.style) for span in line(Entry(said, "s", "s", 1, STORED_S), UTC).spans)
+        assert any("red" in str(span.style) for span in line(Entry(said, "s", "weir-orders", 1, STORED_S), UTC).spans)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -10,9 +11,11 @@ from contextlib import aclosing
 import pytest
 
 from services.cli.entry import Entry
+from services.cli.events import by_day
 from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import in_order, read
+from services.cli.terminal import Terminal
 from shared.bus import Bus, Heard
 from shared.messages import CancelRequested, CheckpointSaved, GenerationAbandoned, Message
 from shared.subjects import FACTS, ORDERS
@@ -61,6 +64,31 @@ async def test_what_is_older_than_asked_for_is_left_out(bus: Bus, nats_url: str,
     assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [2]
 
 
+async def test_what_is_newer_than_asked_for_is_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, saved(1))
+    await asyncio.sleep(0.4)
+    await told(bus, saved(2))
+
+    said = await prompt("events", "--nats", nats_url, "--until", "-0.3s", "--json")
+
+    assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [1]
+
+
+async def test_only_the_kinds_that_are_asked_for_are_shown(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, *one_of_each())
+
+    said = await prompt("events", "--nats", nats_url, "--kind", "allocation,resumed", "--json")
+
+    assert [json.loads(line)["fact"] for line in said.out.splitlines()] == ["allocation.decided", "training.resumed"]
+
+
+@pytest.mark.usefixtures("bus")
+async def test_who_asks_for_nodes_of_a_job_is_told_what_to_leave_out(nats_url: str, prompt: Prompt) -> None:
+    said = await prompt("events", "--nats", nats_url, "--kind", "capacity", "--job", "digits")
+
+    assert said.code == 2 and "is about nodes, not jobs: leave out --job" in said.err
+
+
 async def test_dead_letters_are_shown_where_they_are_asked_for(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     async def unheard(heard: Heard) -> None: ...
 
@@ -105,6 +133,19 @@ async def test_following_goes_on_with_what_comes_while_the_server_is_killed_and_
         await other.close()
 
     assert seen == [saved(1), saved(2), saved(3)]
+
+
+def test_at_a_terminal_the_day_stands_once_above_what_happened_on_it() -> None:
+    day_s, console = 86_400.0, Terminal(width=80, file=io.StringIO(), highlight=False, soft_wrap=True)
+    put = by_day(console)
+    with console.capture() as shown:
+        for number, stored_s in enumerate((0.0, 60.0, day_s), 1):
+            put(Entry(saved(number), "s", FACTS, number, stored_s))
+
+    lines = shown.get().splitlines()
+    days = [line.split()[0] for line in lines if "─" in line]
+    assert len(days) == len(set(days)) == 2 and all(day.startswith(("1969-12-31", "1970-01-0")) for day in days)
+    assert sum("training.saved" in line for line in lines) == 3 and max(map(len, lines)) <= 80
 
 
 async def test_streams_are_merged_by_the_time_of_storing() -> None:

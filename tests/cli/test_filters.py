@@ -7,7 +7,7 @@ import pytest
 from services.cli.filters import AREAS, filters
 from shared.messages import JobRequested
 from shared.streams import streams
-from shared.subjects import DEAD, FACTS, ORDERS, subject_of
+from shared.subjects import BY_TAG, DEAD, FACTS, ORDERS, subject_of, tag_of
 from tests.shared.words import one_of_each
 
 
@@ -19,8 +19,8 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(there) and all(w in ("*", t) for w, t in zip(wanted, there, strict=True))
 
 
-def seen(subject: str, job: str | None = None, namespace: str | None = None) -> int:
-    return sum(matches(f, subject) for stream in (ORDERS, FACTS) for f in filters(stream, job, namespace))
+def seen(subject: str, job: str | None = None, namespace: str | None = None, *kinds: str) -> int:
+    return sum(matches(f, subject) for stream in (ORDERS, FACTS) for f in filters(stream, job, namespace, kinds))
 
 
 def test_the_areas_are_those_of_the_streams() -> None:
@@ -41,6 +41,18 @@ def test_of_a_job_all_is_seen_but_no_node_and_no_other_job(namespace: str | None
         assert not seen(subject_of(said), "clicks", namespace)
 
 
+@pytest.mark.parametrize("kind", BY_TAG)
+def test_of_one_kind_all_is_seen_and_nothing_else(kind: str) -> None:
+    for said in one_of_each():
+        wanted = tag_of(type(said)) == kind
+        assert seen(subject_of(said), None, None, kind) == wanted
+        assert seen(subject_of(said), "digits", "default", kind) == (wanted and getattr(said, "job", "") == "digits")
+
+
+def test_a_stream_that_holds_nothing_of_a_kind_has_no_filters() -> None:
+    assert filters(FACTS, kinds=["job.finished"]) == filters(FACTS, "digits", kinds=["capacity.changed"]) == []
+
+
 def test_a_request_without_a_namespace_is_of_the_default_one() -> None:
     short = f"weir.{JobRequested.__struct_config__.tag}.digits"
 
@@ -50,6 +62,8 @@ def test_a_request_without_a_namespace_is_of_the_default_one() -> None:
 
 def test_dead_letters_are_found_by_the_job_they_were_about() -> None:
     dead = "weir-dead.weir.job.requested.default.digits"
+    assert matches(filters(DEAD, kinds=["job.requested"])[0], dead)
+    assert not matches(filters(DEAD, "digits", None, ["job.cancel"])[0], dead)
 
     assert [matches(f, dead) for f in (*filters(DEAD), *filters(DEAD, "digits"), *filters(DEAD, "clicks"))] == [
         True,

@@ -6,10 +6,13 @@ import argparse
 import importlib
 import os
 import sys
+import textwrap
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
-from services.cli.trouble import INTERRUPTED, PIPE_CLOSED, Trouble
+from services.cli.parsing import WIDTH, Parser, likeliest
+from services.cli.trouble import CODES, DONE, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
 from shared import log
 
 COMMANDS = {
@@ -19,15 +22,19 @@ COMMANDS = {
     "jobs": "list the jobs",
     "events": "show what happened, and what happens",
     "page": "serve a page in the browser: nodes, jobs, decisions, and what if",
-    "explain": "why a job has what it has, and what would get it more: weir explain digits --at '10m ago'",
+    "explain": "why a job has what it has, and what would get it more",
     "logs": "show what a task prints",
     "cancel": "stop a job",
     "simulate": "what would happen to these jobs on these machines",
-    "decide": "the shipping decision as JSON: a world a line in, decisions a line out",
+    "decide": "the decision as JSON: a world a line in, decisions a line out",
     "credentials": "write who may do what on the bus, as files",
     "dead-letters": "what nobody could read, and why; put one back",
     "streams": "create or verify the streams on NATS",
+    "completion": "write the completion of these words for a shell",
 }
+
+
+USAGE = "weir COMMAND [--help] ...: elastic TensorFlow training on Kubernetes"
 
 
 def main() -> int:
@@ -36,26 +43,50 @@ def main() -> int:
 
 
 def weir(words: Sequence[str]) -> int:
-    args = parser(words[0] if words else "").parse_args(words)
-    return _run(command(args.command), args)
+    if not words or words[0].startswith("-"):
+        return _overview(words)
+    if words[0] not in COMMANDS:
+        print(f"usage: {USAGE}\nweir: {likeliest(words[0], COMMANDS)}", file=sys.stderr)
+        return WRONG_USE
+    args = parser(words[0]).parse_args(words[1:], argparse.Namespace(command=words[0], parsers=parsers))
+    return run(command(words[0]), args)
 
 
-def parser(chosen: str) -> argparse.ArgumentParser:
-    """All commands by name; the chosen one with its arguments."""
-    whole = argparse.ArgumentParser(prog="weir", description="elastic TensorFlow training on Kubernetes")
-    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, said in COMMANDS.items():
-        one = commands.add_parser(name, help=said, description=said)
-        if name == chosen:
-            command(name).arguments(one)
-    return whole
+def _overview(words: Sequence[str]) -> int:
+    """All commands, as asked for; or, where nothing was, what else there is to say."""
+    asked = bool(words) and words[0] in ("-h", "--help")
+    print(overview(), file=sys.stdout if asked else sys.stderr, end="")
+    return DONE if asked else WRONG_USE
+
+
+def overview() -> str:
+    """One line a command, and how each ends."""
+    wide = max(map(len, COMMANDS)) + 2
+    codes = ", ".join(f"{code} {said}" for code, said in CODES.items())
+    ends = textwrap.wrap(f"exit codes: {codes}", WIDTH, subsequent_indent=" " * 12)
+    lines = [f"usage: {USAGE}", *(f"  {name:<{wide}}{said}" for name, said in COMMANDS.items()), *ends]
+    return "\n".join(lines) + "\n"
+
+
+def parser(name: str) -> Parser:
+    """Of one command, with its arguments."""
+    module = command(name)
+    made = Parser(f"weir {name}", COMMANDS[name], module.EXAMPLES)
+    module.arguments(made)
+    return made
+
+
+def parsers() -> dict[str, Parser]:
+    """Of all commands, for who has to know every word."""
+    return {name: parser(name) for name in COMMANDS}
 
 
 def command(name: str) -> ModuleType:
     return importlib.import_module(f"services.cli.{name.replace('-', '_')}")
 
 
-def _run(chosen: ModuleType, args: argparse.Namespace) -> int:
+def run(chosen: Any, args: argparse.Namespace) -> int:
+    """`chosen`: a command's module. How it ends, as `trouble.CODES` has it."""
     try:
         code = int(chosen.run(args))
         sys.stdout.flush()

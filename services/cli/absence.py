@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from services.allocator.view import ENDED, JobView
 
+ASK = "`weir submit FILE` asks for one"
 LISTED = 10
 """So many jobs are named where the one that was meant is not there."""
 
@@ -24,6 +25,6 @@ def absent(key: str, views: Mapping[str, JobView]) -> str:
 def _listed(views: Mapping[str, JobView]) -> str:
     names = [key.replace(".", "/") for key in sorted(views)]
     if not names:
-        return "there are none; `weir submit FILE` asks for one"
+        return f"there are none; {ASK}"
     rest = f" and {len(names) - LISTED} more (`weir jobs`)" if len(names) > LISTED else ""
     return f"there are {', '.join(names[:LISTED])}{rest}"

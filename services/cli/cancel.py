@@ -11,6 +11,8 @@ from services.cli.trouble import DONE, Trouble
 from shared.bus import Bus, Heard
 from shared.messages import CancelRequested, JobAccepted, JobFinished, JobRejected, JobRequested
 
+EXAMPLES = ("weir cancel digits", "weir cancel digits -n team-a --timeout 2m")
+LOOK = "`weir jobs` shows how it is; --timeout waits longer."
 STOPPED_S = 60.0
 
 
@@ -33,9 +35,9 @@ async def cancel(bus: Bus, args: argparse.Namespace) -> int:
     asked = await bus.request(order)
     end = await answers.first(bus, (JobFinished,), asked, lambda _: True, args.timeout, order.key())
     if end is None:
-        raise Trouble(f"job {name} has not stopped within {args.timeout:g} s; is the allocator running?")
+        raise Trouble(f"job {name} has not stopped within {args.timeout:g} s; is the allocator running? {LOOK}")
     if end.outcome != "cancelled":
-        raise Trouble(f"job {name} {end.outcome} before it could be cancelled")
+        raise Trouble(f"job {name} {end.outcome} before it could be cancelled; `weir jobs` shows how it ended")
     print(f"job {name} is cancelled")
     return DONE
 

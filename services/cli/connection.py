@@ -30,6 +30,7 @@ FILE = Path(".weir/connection.json")
 USUAL, KUBE = "nats://127.0.0.1:4222", "http://127.0.0.1:8001"
 CONNECT_S, RETRY_S = 5.0, 0.2
 ELSEWHERE = "Is it running? `weir up` is found from its own folder; elsewhere give --nats URL or set WEIR_NATS_URL."
+OTHERS = "Who may see one namespace alone names it: -n NAMESPACE. Other credentials: set WEIR_NATS_CREDENTIALS."
 SOURCE = "weir-cli"
 IN_ENVIRONMENT = {"nats_credentials": "WEIR_NATS_CREDENTIALS", "nats_ca": "WEIR_NATS_CA"}
 
@@ -51,7 +52,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    said = f"where NATS is (default: WEIR_NATS_URL, else what `weir up` wrote to {FILE}, else {USUAL})"
+    said = f"where NATS is (default: WEIR_NATS_URL, `weir up` here, else {USUAL})"
     parser.add_argument("--nats", metavar="URL", help=said)
 
 
@@ -128,7 +129,7 @@ async def _unless_refused(work: Awaitable[int], errors: Errors) -> int:
         await asyncio.wait({working, refused}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
-        raise Trouble(f"these credentials may not do this: {refused.result()}")
+        raise Trouble(f"these credentials may not do this: {refused.result()}\n{OTHERS}")
     finally:
         await end(working, refused)
 
@@ -181,4 +182,4 @@ def _explained(error: Exception, connection: Connection) -> str:
         return str(error)
     if isinstance(error, APIError):
         return f"{where} refuses: {error.description}"
-    return f"{where} does not answer: {error or type(error).__name__}"
+    return f"{where} does not answer: {error or type(error).__name__}\n{ELSEWHERE}"

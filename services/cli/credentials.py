@@ -10,6 +10,11 @@ from services.cli import words
 from services.cli.trouble import DONE, FAILED, Trouble
 from shared import keyring
 
+EXAMPLES = (
+    "weir credentials deploy/credentials",
+    "weir credentials keys --submitter team-a --tls server.crt server.key",
+)
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where they go; keys that are there are used again")
@@ -23,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         written = keyring.issue(args.folder, time.time(), args.submitter, tuple(args.tls) if args.tls else None)
     except (keyring.BadKeys, OSError) as error:
-        raise Trouble(f"cannot write credentials: {error}", FAILED) from error
+        raise Trouble(f"cannot write credentials: {error}; give a folder that you may write to", FAILED) from error
     for path in written:
         print(path)
     return DONE

@@ -22,6 +22,7 @@ from shared.bus import Bus
 from shared.messages import DeadLetter
 from shared.subjects import DEAD, FACTS, ORDERS
 
+EXAMPLES = ("weir dead-letters", "weir dead-letters show 3", "weir dead-letters put-back 3")
 WHAT = """\
 list: one line each, with the number by which the others ask for it; show N: all that is kept of it;
 put-back N: say the message again, on its own subject, if it can be read by now. The letter itself stays for a month."""
@@ -37,7 +38,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if (args.number is None) != (args.what == "list"):
-        raise Trouble(f"{args.what} takes {'no' if args.what == 'list' else 'a'} letter's number", WRONG_USE)
+        said = "takes no number" if args.what == "list" else "takes a letter's number; `weir dead-letters` lists them"
+        raise Trouble(f"{args.what} {said}", WRONG_USE)
     return connection.on_bus(args, {"list": list_all, "show": show, "put-back": put_back}[args.what])
 
 
@@ -83,12 +85,15 @@ async def put_back(bus: Bus, args: argparse.Namespace) -> int:
     said = (await letter(bus, args.number)).said
     assert isinstance(said, DeadLetter)
     if said.stream not in (ORDERS, FACTS):
-        raise Trouble(f"{said.subject} is an entry of a bucket: whoever keeps it has written on")
+        raise Trouble(
+            f"{said.subject} is an entry of a bucket: whoever keeps it has written on, so nothing has to be done"
+        )
     body = await _body(bus, said)
     try:
         subjects.decode(said.subject, body)
     except subjects.Unusable as error:
-        raise Trouble(f"it still cannot be read, and is not put back: {error}") from error
+        look = f"`weir dead-letters show {args.number}` shows it whole"
+        raise Trouble(f"it still cannot be read, and is not put back: {error}; {look}") from error
     ack = await bus.js.publish(said.subject, body, headers=dead.headers_back(said, args.number, bus.name))
     print(f"put back: {said.subject} is number {ack.seq} of {ack.stream}")
     return DONE

@@ -19,10 +19,12 @@ from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
 from services.cli.trouble import DONE
 
+EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    said = f"for jobs that name none (default: {Rules().policy})"
-    parser.add_argument("--policy", choices=sorted(POLICIES), default=Rules().policy, help=said)
+    said = f"for jobs that name none (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}"
+    parser.add_argument("--policy", choices=sorted(POLICIES), default=Rules().policy, metavar="NAME", help=said)
 
 
 def run(args: argparse.Namespace) -> int:

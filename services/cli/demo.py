@@ -28,6 +28,7 @@ from services.cli.up import cluster_file
 from services.local.stack import CannotStart, Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 
+EXAMPLES = ("weir demo", "weir demo --picture demo.png --keep demo-logs")
 JOBS = Path(__file__).resolve().parents[2] / "deploy" / "jobs"
 CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 6}\n"
 STRANGERS = (("node-2", 0.5), ("node-3", 0.5), ("node-4", 0.5))

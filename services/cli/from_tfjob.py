@@ -11,18 +11,20 @@ from services.cli.tfjob import WISHES, Asked, manifest, translated
 from services.cli.trouble import WRONG_USE, Trouble
 from services.cli.words import plain
 
-ABOUT = """Taken are a TFJob's name, namespace, replicas (the start; 1 is the least), resources, image, claims and
-grace. Its command is not run: FILE is a program with model(), dataset() and so on. What no TFJob says is given here, or
-annotated in it (weir.dev/epochs: "10"). What Weir does in its own way is told; what it has nothing like is named, and
-nothing is asked for until that is gone or left out."""
+ABOUT = """\
+Taken are a TFJob's name, namespace, replicas (the start; 1 is the least),
+resources, image, claims and grace. Its command is not run: FILE is a program
+with model(), dataset() and so on. What no TFJob says is given here, or
+annotated in it (weir.dev/epochs: "10"). What Weir has nothing like is named,
+and nothing is asked for until that is gone or left out."""
 NO_PROGRAM = """program: a TFJob's command is not run. Weir trains a Python file with model(), optimizer(), loss(),
     examples() and dataset() (README, Write a training program): weir submit PROGRAM --tfjob {file}"""
 WAY_OUT = "Do what each line says, or leave all of it out with --leave-out."
 NUMBERS = {
     "epochs": "how often every example is trained on",
     "batch": "examples of one update, by one worker",
-    "max-ps": "how far ps may grow (default: as many as PS has replicas)",
-    "max-workers": "how far workers may grow (default: as many as Worker has replicas)",
+    "max-ps": "how far ps may grow (default: PS' replicas)",
+    "max-workers": "how far workers may grow (default: Worker's replicas)",
     "priority": "the larger, the earlier (default: 0)",
 }
 
@@ -67,9 +69,9 @@ def _text(file: Path) -> str:
     try:
         return file.read_text("utf-8")
     except OSError as error:
-        raise Trouble(f"cannot read {file}: {error.strerror}", WRONG_USE) from error
+        raise Trouble(f"cannot read {file}: {error.strerror}; give the file of a TFJob", WRONG_USE) from error
     except UnicodeDecodeError as error:
-        raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}", WRONG_USE) from error
+        raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE) from error
 
 
 def _tell(file: Path, found: Asked) -> None:

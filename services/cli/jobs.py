@@ -25,6 +25,7 @@ from shared.pull import Gone, Puller
 from shared.subjects import JOBS
 from shared.watching import NAME_BYTES
 
+EXAMPLES = ("weir jobs", "weir jobs --watch", "weir jobs -n team-a --json")
 WIDE = 200  # columns, where no terminal says how many it has
 VIEWS, IDLE_S = stream_of(JOBS), 60.0
 Views = dict[str, JobView]

@@ -20,6 +20,7 @@ from services.cli.trouble import DONE, Trouble
 from services.launcher.labels import JOB, ROLE
 from shared.bus import Bus
 
+EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
 ELSEWHERE = f"`weir up` is found from its own folder; elsewhere give --kube URL (usually {connection.KUBE})."
@@ -93,7 +94,7 @@ def _explained() -> Iterator[None]:
     except config.ConfigException as error:
         raise Trouble(f"no Kubernetes to ask: {error}\n{ELSEWHERE}") from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise Trouble(f"cannot reach Kubernetes: {getattr(error, 'reason', None) or error}") from error
+        raise Trouble(f"cannot reach Kubernetes: {getattr(error, 'reason', None) or error}\n{ELSEWHERE}") from error
 
 
 def _refusal(error: Any) -> str:

@@ -10,14 +10,14 @@ from services.cli.trouble import DONE, Trouble
 from shared.bus import Bus
 from shared.permissions import PAGE
 
+EXAMPLES = ("weir page", "weir page --port 9000")
 HOST, PORT = "127.0.0.1", 8002
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     parser.add_argument("--host", default=HOST, help=f"where to answer browsers (default: {HOST}, this machine only)")
-    parser.add_argument("--port", type=int, default=PORT, help=f"default: {PORT}; 0: any that is free")
-    parser.epilog = "For example: weir page --port 9000; then open http://127.0.0.1:9000/"
+    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"default: {PORT}; 0: any that is free")
 
 
 def run(args: argparse.Namespace) -> int:

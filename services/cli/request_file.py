@@ -19,6 +19,7 @@ from shared.subjects import pattern
 
 Fields = dict[str, Any]
 SPANS = ("batch", "ps", "workers")
+BEGIN = "deploy/jobs/digits.yaml explains every field"
 NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be called so
 
 
@@ -27,9 +28,11 @@ def parse(text: str, name: str) -> Fields:
     try:
         fields = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
-        raise Trouble(f"{name} is not YAML: {_where(error)}", WRONG_USE) from error
+        raise Trouble(f"{name} is not YAML: {_where(error)}; {BEGIN}", WRONG_USE) from error
     if not isinstance(fields, dict):
-        raise Trouble(f"{name} is not a job request: it has no fields such as `job:` and `program:`", WRONG_USE)
+        raise Trouble(
+            f"{name} is not a job request: it has no fields such as `job:` and `program:`; {BEGIN}", WRONG_USE
+        )
     return fields
 
 

@@ -32,6 +32,10 @@ from services.cli import simulated
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 
+EXAMPLES = (
+    "weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",
+    "weir events --json > log; weir simulate --from-log log --policies weir,static",
+)
 T = TypeVar("T")
 WIDTH = 110  # of the table, at least
 SHOWN = {
@@ -174,7 +178,7 @@ def scenario(args: argparse.Namespace) -> Scenario:
 def _recorded(args: argparse.Namespace) -> tuple[list[Run], Scenario]:
     """The run as it was, and its world."""
     if given := [f"--{name}" for name in ("jobs", "surfaces", "loss", "cluster") if getattr(args, name)]:
-        raise Trouble(f"the log says what {', '.join(given)} would", WRONG_USE)
+        raise Trouble(f"the log says what {', '.join(given)} would: leave that out", WRONG_USE)
     reasons: list[str] = []
     log = _read(args.from_log, log_file.told, reasons)
     if log is None:
@@ -215,7 +219,7 @@ def _write(path: Path, body: bytes) -> None:
     try:
         path.write_bytes(body + b"\n")
     except OSError as error:
-        raise Trouble(f"cannot write {path}: {error.strerror}") from error
+        raise Trouble(f"cannot write {path}: {error.strerror}; give another path") from error
 
 
 def _drawn(runs: Sequence[Run], path: Path) -> None:
@@ -224,4 +228,4 @@ def _drawn(runs: Sequence[Run], path: Path) -> None:
     except ModuleNotFoundError as error:
         raise Trouble(f"no picture: {error.name} is not installed (pip install 'weir[local]')") from error
     except OSError as error:
-        raise Trouble(f"cannot write {path}: {error.strerror}") from error
+        raise Trouble(f"cannot write {path}: {error.strerror}; give another path") from error

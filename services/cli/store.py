@@ -20,7 +20,9 @@ def read(path: Path) -> bytes:
         if size <= LARGEST_PROGRAM:
             return path.read_bytes()
     except OSError as error:
-        raise Trouble(f"cannot read the program {path}: {error.strerror}", WRONG_USE) from error
+        raise Trouble(
+            f"cannot read the program {path}: {error.strerror}; `program:` is relative to the job's file", WRONG_USE
+        ) from error
     raise Trouble(
         f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB travel. {ADVICE}", FAILED
     )

@@ -11,6 +11,8 @@ from shared.permissions import SETUP
 from shared.streams import BUCKETS, GIB, streams
 from shared.subjects import PROGRAMS
 
+EXAMPLES = ("weir streams create", "weir streams create --replicas 3 --orders-gib 4", "weir streams verify")
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)

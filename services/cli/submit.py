@@ -31,6 +31,11 @@ from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, J
 from shared.permissions import API
 from shared.subjects import FACTS, ORDERS, tag_of
 
+EXAMPLES = (
+    "weir submit deploy/jobs/digits.yaml --follow",
+    "weir submit deploy/jobs/digits.yaml --dry-run",
+    "weir submit train.py --tfjob tfjob.yaml --epochs 10 --batch 128",
+)
 ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)
 ANSWER_S = 30.0
 HEADERS_BYTES = 2048  # the server's limit counts them too
@@ -100,9 +105,11 @@ def _read(file: Path) -> Fields:
     try:
         return request_file.parse(file.read_text("utf-8"), file.name)
     except OSError as error:
-        raise Trouble(f"cannot read {file}: {error.strerror}", WRONG_USE) from error
+        raise Trouble(
+            f"cannot read {file}: {error.strerror}; deploy/jobs/digits.yaml is one to begin with", WRONG_USE
+        ) from error
     except UnicodeDecodeError as error:
-        raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}", WRONG_USE) from error
+        raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE) from error
 
 
 def _source(args: argparse.Namespace) -> Path:
@@ -138,7 +145,9 @@ async def publish(bus: Bus, fields: Fields, name: str) -> int:
     """Say it as it is, right or wrong; returns its stream sequence."""
     body, most = request_file.encoded(fields, name), bus.client.max_payload
     if len(body) + HEADERS_BYTES > most:
-        raise Trouble(f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most {most:,}")
+        raise Trouble(
+            f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most {most:,}: shorten it"
+        )
     ack = await bus.js.publish(request_file.subject_of(fields), body, headers=_headers(fields, bus.name))
     return int(ack.seq)
 

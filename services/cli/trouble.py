@@ -1,8 +1,17 @@
-"""What stops a command, in the words that a person can act on."""
+"""What stops a command, in the words that a person can act on; and how a command ends."""
 
 from __future__ import annotations
 
 DONE, FAILED, WRONG_USE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
+
+CODES = {
+    DONE: "done",
+    FAILED: "refused or failed",
+    WRONG_USE: "wrong use",
+    INTERRUPTED: "interrupted",
+    PIPE_CLOSED: "nobody reads on",
+}
+"""The exit codes of every command of `weir`; `weir --help` shows them. The last two are 128 and the signal's number."""
 
 
 class Trouble(Exception):

@@ -6,7 +6,7 @@ from datetime import datetime, tzinfo
 
 from services.allocator.explaining.history import Moment
 from services.allocator.state import State
-from services.cli.absence import LISTED
+from services.cli.absence import ASK, LISTED
 from services.cli.words import plain
 from shared.messages import Message
 
@@ -28,7 +28,7 @@ def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | N
 def _listed(state: State) -> str:
     names = [key.replace(".", "/") for key in [*state.jobs, *reversed(state.closed)]]
     rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"it tells of {', '.join(names[:LISTED])}{rest}" if names else "nor of any other"
+    return f"it tells of {', '.join(names[:LISTED])}{rest}" if names else f"nor of any other; {ASK}"
 
 
 def _time(at_s: float, zone: tzinfo | None) -> str:

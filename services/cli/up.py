@@ -17,6 +17,7 @@ from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
 from services.local.stack import SERVICES, CannotStart, Stack, free_port, listens
 
+EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")
 CONNECTION = FOLDER / "connection.json"
 CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 4}\n"
@@ -40,9 +41,11 @@ Parameter servers and workers listen on this machine's ports without authenticat
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", type=Path, help="nodes and tenants, YAML (default: 4 nodes of half a core)")
     parser.add_argument("--data", type=Path, default=FOLDER, help="where state and logs go")
-    parser.add_argument("--nats-port", type=int, default=4222)
-    parser.add_argument("--kube-port", type=int, default=8001)
-    parser.add_argument("--page-port", type=int, default=PAGE_PORT)
+    parser.add_argument("--nats-port", type=int, default=4222, metavar="N", help="where NATS listens (default: 4222)")
+    parser.add_argument("--kube-port", type=int, default=8001, metavar="N", help="the Kubernetes API (default: 8001)")
+    parser.add_argument(
+        "--page-port", type=int, default=PAGE_PORT, metavar="N", help=f"the page (default: {PAGE_PORT})"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,9 +96,11 @@ def spec_in(cluster: Path) -> ClusterSpec:
     try:
         return parse(cluster.read_text("utf-8"))
     except OSError as error:
-        raise Trouble(f"cannot read {cluster}: {error.strerror}", WRONG_USE) from error
+        raise Trouble(
+            f"cannot read {cluster}: {error.strerror}; without --cluster it is four nodes of half a core", WRONG_USE
+        ) from error
     except UnicodeDecodeError as error:
-        raise Trouble(f"{cluster} is not text in UTF-8: {error.reason}", WRONG_USE) from error
+        raise Trouble(f"{cluster} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE) from error
     except BadCluster as bad:
         reasons = (f"  {line}" for line in str(bad).splitlines())
         raise Trouble("\n".join([f"{cluster} describes no cluster:", *reasons]), WRONG_USE) from bad

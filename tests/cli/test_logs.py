@@ -44,7 +44,7 @@ async def test_a_kubernetes_that_is_not_there_is_told(prompt: Prompt) -> None:
     said = await prompt("logs", "digits", "--kube", "http://127.0.0.1:1")
 
     assert said.code == 1 and said.err.startswith("weir logs: cannot reach Kubernetes")
-    assert json.dumps(said.err).count("\\n") == 1
+    assert json.dumps(said.err).count("\\n") == 2 and "elsewhere give --kube URL" in said.err
 
 
 async def test_a_job_without_pods_is_told_to_be_over_or_unknown_with_those_that_there_are(

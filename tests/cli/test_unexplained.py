@@ -45,4 +45,4 @@ def test_of_an_unknown_one_is_told_who_there_is() -> None:
         "the log tells of no job default/mnist up to 1970-01-01 00:16:40; it tells of default/job-0,"
     )
     assert told.endswith("default/job-9 and 2 more")
-    assert unexplained(there(State()), KEY, None, UTC).endswith("00:16:40; nor of any other")
+    assert unexplained(there(State()), KEY, None, UTC).endswith("nor of any other; `weir submit FILE` asks for one")

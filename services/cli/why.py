@@ -1,0 +1,154 @@
+"""`weir why EVENT`: from a fact back to its roots, and on to what came of it.
+
+An event is asked for by its name, which `weir events` shows (`o12`, `f345`), or by its id (`weir events --json`).
+Orders are read whole, facts as far as the chain touches them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import aclosing
+
+import msgspec
+
+from services.cli import connection, words
+from services.cli.causes.chain import Chain, Step, causes, chain
+from services.cli.causes.known import Known
+from services.cli.causes.lacking import Lack, lacks
+from services.cli.causes.lines import reasons, table
+from services.cli.entry import Entry
+from services.cli.event_line import parts
+from services.cli.event_name import name_of, place_of
+from services.cli.filters import filters
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from services.cli.terminal import Terminal
+from services.cli.trouble import DONE, Trouble
+from shared.bus import Bus
+from shared.messages import CapacityChanged, Message
+from shared.subjects import BY_TAG, FACTS, ORDERS, pattern, stream_holding
+
+EXAMPLES = ("weir why o12", "weir why f345 --all", "weir why 7.training.resumed.2.-.120 --json")
+ROWS = 20
+"""So many of each part are shown without --all."""
+AROUND_S, CLOCKS_S = 600.0, 5.0
+"""So long before a decision the change of a node that it names may lie; and so far may two clocks differ."""
+READS_MOST = 24
+"""So many jobs and nodes are looked at; what lies behind more is not known."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    words.namespace_argument(parser, default=None)
+    said = "its name, as `weir events` shows it (o12, f345), or its id, as --json does"
+    parser.add_argument("event", metavar="EVENT", help=said)
+    parser.add_argument("--all", action="store_true", help=f"every row (otherwise {ROWS} before it, and {ROWS} after)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line: causes, the event, effects")
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, why)
+
+
+async def why(bus: Bus, args: argparse.Namespace) -> int:
+    found = await chained(bus, await event(bus, args.event, args.namespace), args.namespace)
+    if args.json:
+        for role, steps in (("cause", found.before), ("event", [found.event]), ("effect", found.after)):
+            for step in steps:
+                print(_document(role, step), flush=True)
+        return DONE
+    console = Terminal(highlight=False, soft_wrap=True)
+    width = console.width if console.is_terminal else None
+    for line in table(found, None, width, None if args.all else ROWS):
+        console.print(line)
+    return DONE
+
+
+def _document(role: str, step: Step) -> str:
+    """`because`: names; of a root what it is."""
+    because = [name_of(entry) for entry in step.because] or [reasons(step)]
+    return msgspec.json.encode({"part": role, "because": because, **parts(step.entry)}).decode()
+
+
+# ---------------------------------------------------------------- the event
+
+
+async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
+    """Raises `Trouble` where there is none of this name or id."""
+    place = place_of(text)
+    wanted = _at(*place, namespace) if place else _with_id(text, namespace)
+    async with aclosing(read(bus, [wanted], follow=False)) as entries:
+        async for entry in entries:
+            if place is None and isinstance(entry.said, Message) and entry.said.id() == text:
+                return entry
+            if place is not None:
+                if (entry.stream, entry.sequence) == place:
+                    return entry
+                break
+    said = "`weir events` shows each with its name (o12, f345), and --json with its id"
+    raise Trouble(f"there is no event {words.plain(text)!r} in the log; {said}. Of a job: `weir explain JOB`.")
+
+
+def _at(stream: str, sequence: int, namespace: str | None) -> Wanted:
+    return Wanted(stream, filters(stream, None, namespace), after=sequence - 1)
+
+
+def _with_id(text: str, namespace: str | None) -> Wanted:
+    """An id holds what kind it is of; only a node's change does not."""
+    tag = next((tag for tag in BY_TAG if f".{tag}." in f"{text}."), None)
+    if tag is None:
+        return Wanted(FACTS, [pattern(CapacityChanged)])
+    stream = stream_holding(pattern(BY_TAG[tag]))
+    return Wanted(stream, filters(stream, None, namespace, [tag]))
+
+
+# ---------------------------------------------------------------- the log, as far as it is needed
+
+
+async def chained(bus: Bus, event: Entry, namespace: str | None) -> Chain:
+    """Reads what lacks, until nothing does. `namespace`: nothing outside of it is read, nor about nodes."""
+    entries = [event, *await _read(bus, Wanted(ORDERS, filters(ORDERS, None, namespace)))]
+    known, asked = Known(entries), set[Lack]()
+    while lacking := _next(event, known, asked, namespace):
+        asked |= lacking
+        for lack in lacking:
+            entries += await _lacking(bus, lack)
+        known = Known(entries)
+    return chain(event, known)
+
+
+def _next(event: Entry, known: Known, asked: set[Lack], namespace: str | None) -> set[Lack]:
+    """Of the causes, and of the jobs for which the event itself was the cause of a decision."""
+    back = [step.entry for step in causes(event, known).values()]
+    on = [step.entry for step in chain(event, known).after]
+    found = lacks(back, known) | {lack for lack in lacks(on, known) if lack.of == "job"}
+    allowed = {lack for lack in found if namespace is None or _is_in(lack, namespace)}
+    return set(sorted(allowed - asked, key=msgspec.json.encode)[: READS_MOST - len(asked)])
+
+
+def _is_in(lack: Lack, namespace: str) -> bool:
+    return lack.of == "job" and lack.whose.startswith(f"{namespace}.")
+
+
+async def _lacking(bus: Bus, lack: Lack) -> list[Entry]:
+    until_s = lack.at_s + CLOCKS_S if lack.of == "nodes" else lack.at_s or float("inf")
+    return await _read(bus, _wanted(lack), until_s)
+
+
+def _wanted(lack: Lack) -> Wanted:
+    if lack.of == "job":
+        namespace, _, job = lack.whose.partition(".")
+        return Wanted(FACTS, filters(FACTS, job, namespace))
+    if lack.of == "node":
+        return Wanted(FACTS, [pattern(CapacityChanged, lack.whose)])
+    return Wanted(FACTS, [pattern(CapacityChanged)], since_s=lack.at_s - AROUND_S)
+
+
+async def _read(bus: Bus, wanted: Wanted, until_s: float = float("inf")) -> list[Entry]:
+    found: list[Entry] = []
+    async with aclosing(read(bus, [wanted], follow=False)) as entries:
+        async for entry in entries:
+            if entry.stored_s > until_s:
+                break
+            found.append(entry)
+    return found

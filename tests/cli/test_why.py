@@ -1,0 +1,101 @@
+"""`weir why`: asked of a real server's log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared import bus as wire
+from shared.bus import Bus
+from shared.messages import Message
+from tests.cli.causes.story import Growth
+from tests.cli.conftest import Prompt
+from tests.cli.test_submitter import sign_in
+from tests.shared.guarded import credentials, guarded
+
+
+async def told(bus: Bus) -> Growth:
+    """The story, stored as it is told: its names are those of the server."""
+    grown = Growth()
+    for entry in grown.log.entries:
+        assert isinstance(entry.said, Message)
+        assert await bus.publish(entry.said) == entry.sequence
+    return grown
+
+
+async def asked(prompt: Prompt, *words: object) -> dict[str, list[dict[str, Any]]]:
+    said = await prompt("why", *words, "--json")
+    assert said.code == 0, said.err
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    return {part: [row for row in rows if row["part"] == part] for part in ("cause", "event", "effect")}
+
+
+def names(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["event"] for row in rows]
+
+
+async def test_an_event_is_told_with_its_causes_and_what_came_of_it(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    grown = await told(bus)
+
+    found = await asked(prompt, f"f{grown.trains2.sequence}", "--nats", nats_url)
+
+    assert names(found["cause"]) == ["f17", "o6", "f19", "o7", "f23", "o8", "f24"]
+    assert names(found["event"]) == ["f25"] and found["event"][0]["because"] == ["o8", "f24"]
+    assert found["cause"][0]["because"] == ["the world"]
+    assert names(found["effect"]) == ["f26", "f27", "o9"]
+
+
+async def test_an_event_is_found_by_its_id_too(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    grown = await told(bus)
+
+    for entry in (grown.job.requested, grown.freed, grown.trains2):
+        assert isinstance(entry.said, Message)
+        found = await asked(prompt, entry.said.id(), "--nats", nats_url)
+        assert [(row["stream"], row["sequence"]) for row in found["event"]] == [(entry.stream, entry.sequence)]
+
+
+async def test_a_nodes_change_leads_on_to_the_job_that_grew(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    grown = await told(bus)
+
+    found = await asked(prompt, f"f{grown.freed.sequence}", "--nats", nats_url)
+
+    assert {"o6", "o7", "o8", "f25"} <= set(names(found["effect"]))
+
+
+async def test_people_read_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus)
+
+    said = await prompt("why", "o6", "--nats", nats_url)
+
+    assert said.code == 0 and "what led to it" in said.out and "what came of it" in said.out
+    assert "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow" in said.out
+
+
+@pytest.mark.usefixtures("bus")
+@pytest.mark.parametrize("name", ["o1", "f99", "digits", "7.training.resumed.2.-.11", "n1-uid.nothing"])
+async def test_who_asks_for_what_is_not_there_is_told_where_the_names_are(
+    nats_url: str, prompt: Prompt, name: str
+) -> None:
+    said = await prompt("why", name, "--nats", nats_url)
+
+    assert said.code == 1 and f"there is no event {name!r}" in said.err
+    assert "`weir events` shows each with its name" in said.err
+
+
+async def test_a_submitter_learns_of_his_namespace_alone(
+    prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with guarded(tmp_path) as server:
+        operator = await wire.connect(server.url, "anybody", credentials("operator"))
+        await told(operator)
+        await operator.close()
+        sign_in(tmp_path, monkeypatch, server, credentials("submitter", "default.any"))
+
+        found = await asked(prompt, "o6", "-n", "default")
+        refused = await prompt("why", "o6")
+
+    assert names(found["cause"]) == [] and found["event"][0]["because"] == ["not known"]  # he sees no nodes
+    assert refused.code == 1 and "may not" in refused.err

@@ -31,6 +31,7 @@ COMMANDS = {
     "credentials": "write who may do what on the bus, as files",
     "dead-letters": "what nobody could read, and why; put one back",
     "streams": "create or verify the streams on NATS",
+    "asyncapi": "every subject and message, for machines or as a page",
     "completion": "write the completion of these words for a shell",
 }
 

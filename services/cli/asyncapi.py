@@ -1,0 +1,24 @@
+"""`weir asyncapi`: every subject and message on the bus, for machines (AsyncAPI 3) or as a page. Needs no bus."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import msgspec
+
+from services.cli.contract.document import document
+from services.cli.contract.page import page
+from services.cli.trouble import DONE
+
+EXAMPLES = ("weir asyncapi > weir.json", "weir asyncapi --page > deploy/events.md")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--page", action="store_true", help="a page for people, in Markdown")
+
+
+def run(args: argparse.Namespace) -> int:
+    whole = page() if args.page else msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"
+    sys.stdout.write(whole)
+    return DONE

@@ -1,0 +1,141 @@
+"""The AsyncAPI 3 document: one channel a subject, one operation for all who say a message and one for all who hear it.
+
+AsyncAPI describes one application; this describes all of them, so who it is stands in an operation's tags. What is said
+on a job's subjects by its own trainers is said by `job`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from services.cli.contract.schemas import KINDS, Kind, schemas
+from shared.messages import MESSAGES, CapacityChanged, DeadLetter, Message
+from shared.permissions import ALLOCATOR, HEARD_BY, JOB, LAUNCHER, MONITOR, OPERATOR, PAGE, SAID_BY, SUBMITTER
+from shared.subjects import DEAD, FACTS, ORDERS, PREFIX, pattern, stream_holding, tag_of
+
+Fields = dict[str, Any]
+VERSION = "1"
+"""Of all messages: the `v1` at the end of `ce-type`."""
+ABOUT = """\
+Weir runs elastic TensorFlow parameter-server training on Kubernetes; its services meet on NATS JetStream alone.
+A body is the JSON of one message; a field that is absent has its default. Points in time (`*_s`) are seconds since 1970
+UTC, durations (`*_s`) seconds, `cpu` cores, `memory_gib` GiB. The same said twice has the same id; who hears it ignores
+the second. Services hear by pull consumers; a person uses `weir events`, or any NATS client."""
+USERS = {
+    MONITOR: "says what is free on each node",
+    ALLOCATOR: "decides what should run",
+    LAUNCHER: "makes it so",
+    JOB: "the trainers of one job: on its own subjects only",
+    OPERATOR: "a person who may see all; puts back dead letters of any kind",
+    PAGE: "shows in a browser what it hears; says nothing",
+    SUBMITTER: "a person who asks for jobs in one namespace, and sees those",
+}
+STREAMS = {
+    ORDERS: "what is wanted and decided; a full stream refuses more",
+    FACTS: "what happens; the oldest go when it is full",
+    DEAD: "what nobody could use; kept for a month",
+}
+PARAMETERS = {
+    "namespace": "The job's Kubernetes namespace.",
+    "job": "The job's name; unique in its namespace.",
+    "node": "The node's name, with each dot as an underscore.",
+    "subject": "The whole subject, dots included, on which the message was.",
+}
+HEADERS = {
+    "Nats-Msg-Id": "by which the server ignores a repetition; equals ce-id",
+    "ce-specversion": "CloudEvents 1.0",
+    "ce-id": "the same each time the same is said",
+    "ce-type": "dev.weir.<area>.<fact>.v1",
+    "ce-source": "who said it",
+    "ce-subject": "<namespace>.<job>, or the node",
+    "ce-time": "when it was said",
+    "content-type": "application/json",
+}
+
+
+def document() -> Fields:
+    return {
+        "asyncapi": "3.0.0",
+        "info": {"title": "Weir", "version": VERSION, "description": ABOUT, "license": {"name": "Apache-2.0"}},
+        "defaultContentType": "application/json",
+        "servers": {"bus": {"host": "127.0.0.1:4222", "protocol": "nats", "description": "where `weir up` puts it"}},
+        "channels": {kind.__name__: _channel(kind) for kind in KINDS},
+        "operations": {name: told for kind in MESSAGES for name, told in _operations(kind)},
+        "components": {
+            "messages": {kind.__name__: _message(kind) for kind in KINDS},
+            "messageTraits": {"CloudEvent": {"headers": _headers()}},
+            "parameters": {name: {"description": said} for name, said in PARAMETERS.items()},
+            "schemas": schemas(),
+        },
+    }
+
+
+def address(kind: Kind) -> str:
+    """The subject, with its names in braces."""
+    if issubclass(kind, DeadLetter):
+        return f"{DeadLetter.PREFIX}.{{subject}}"
+    return pattern(kind, "{node}" if issubclass(kind, CapacityChanged) else "{namespace}.{job}")
+
+
+def stream(kind: Kind) -> str:
+    return DEAD if issubclass(kind, DeadLetter) else stream_holding(pattern(kind))
+
+
+def summary(kind: type[Any]) -> str:
+    """The first sentence of what the class says of itself."""
+    whole = " ".join((kind.__doc__ or "").split())
+    return f"{whole.partition('. ')[0].rstrip('.')}."
+
+
+def _channel(kind: Kind) -> Fields:
+    subject = address(kind)
+    return {
+        "address": subject,
+        "title": kind.__name__,
+        "summary": summary(kind),
+        "messages": {kind.__name__: _ref("components/messages", kind)},
+        "parameters": {
+            name: {"$ref": f"#/components/parameters/{name}"} for name in PARAMETERS if f"{{{name}}}" in subject
+        },
+        "x-stream": stream(kind),
+    }
+
+
+def _operations(kind: type[Message]) -> list[tuple[str, Fields]]:
+    says, hears = SAID_BY[kind], HEARD_BY[kind]
+    return [
+        (f"{action}{kind.__name__}", _operation(kind, action, who))
+        for action, who in (("send", says), ("receive", hears))
+    ]
+
+
+def _operation(kind: type[Message], action: str, who: tuple[str, ...]) -> Fields:
+    return {
+        "action": action,
+        "channel": _ref("channels", kind),
+        "messages": [{"$ref": f"#/channels/{kind.__name__}/messages/{kind.__name__}"}],
+        "tags": [{"name": user, "description": USERS[user]} for user in who],
+    }
+
+
+def _message(kind: Kind) -> Fields:
+    told: Fields = {
+        "name": DeadLetter.PREFIX if issubclass(kind, DeadLetter) else f"{PREFIX}.{tag_of(kind)}",
+        "title": kind.__name__,
+        "summary": summary(kind),
+        "contentType": "application/json",
+        "payload": _ref("components/schemas", kind),
+    }
+    return (
+        told if issubclass(kind, DeadLetter) else told | {"traits": [{"$ref": "#/components/messageTraits/CloudEvent"}]}
+    )
+
+
+def _headers() -> Fields:
+    return {"type": "object", "properties": {n: {"type": "string", "description": d} for n, d in HEADERS.items()}}
+
+
+def _ref(where: str, kind: type[msgspec.Struct]) -> Fields:
+    return {"$ref": f"#/{where}/{kind.__name__}"}

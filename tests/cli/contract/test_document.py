@@ -1,0 +1,138 @@
+"""The AsyncAPI document holds what is said on the bus, and keeps AsyncAPI's rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+from services.cli.contract.document import USERS, VERSION, address, document, stream, summary
+from shared.messages import MESSAGES, DeadLetter, Message
+from shared.outbox import headers_of
+from shared.permissions import HEARD_BY, SAID_BY
+from shared.subjects import encode, subject_of
+from tests.shared.words import one_of_each
+
+WHOLE = document()
+DRAFT = jsonschema.Draft7Validator
+KINDS = {kind.__name__: kind for kind in (*MESSAGES, DeadLetter)}
+FIELDS = {
+    "": {"asyncapi", "info", "defaultContentType", "servers", "channels", "operations", "components"},
+    "channels": {"address", "title", "summary", "messages", "parameters", "x-stream"},
+    "operations": {"action", "channel", "messages", "tags"},
+    "components/messages": {"name", "title", "summary", "contentType", "payload", "traits"},
+    "components/parameters": {"description"},
+    "components/messageTraits": {"headers"},
+}
+"""Of AsyncAPI 3.0's fields for each kind of object those that are used; others it would refuse, but for `x-`."""
+
+
+def at(path: str) -> Any:
+    found = WHOLE
+    for name in path.strip("#/").split("/"):
+        found = found[name] if name else found
+    return found
+
+
+def body_of(said: Message) -> Any:
+    """As it is read from the bus."""
+    return msgspec.json.decode(encode(said))
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "$ref" in value:
+            yield value["$ref"]
+        for each in value.values():
+            yield from references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from references(each)
+
+
+@pytest.mark.parametrize("where", FIELDS)
+def test_every_object_has_fields_of_asyncapi_alone(where: str) -> None:
+    objects = [WHOLE] if not where else list(at(where).values())
+
+    assert objects and all(set(each) <= FIELDS[where] for each in objects)
+
+
+def test_every_reference_leads_somewhere() -> None:
+    found = list(references(WHOLE))
+
+    assert len(found) > 100 and all(at(reference) is not None for reference in found)
+
+
+def test_it_is_asyncapi_3_and_says_what_must_be_said() -> None:
+    assert WHOLE["asyncapi"] == "3.0.0" and {"title", "version"} <= set(WHOLE["info"])
+    assert {"host", "protocol"} <= set(WHOLE["servers"]["bus"])
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for part in WHOLE["components"].values() for name in part)
+
+
+def test_every_subject_is_a_channel_with_its_names_declared() -> None:
+    assert list(WHOLE["channels"]) == list(KINDS)
+    for name, channel in WHOLE["channels"].items():
+        assert set(re.findall(r"{(\w+)}", channel["address"])) == set(channel["parameters"])
+        assert list(channel["messages"]) == [name] and channel["x-stream"] == stream(KINDS[name])
+
+
+@pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
+def test_a_message_is_said_on_its_channels_address(said: Message) -> None:
+    names = {"namespace": getattr(said, "namespace", ""), "job": getattr(said, "job", ""), "node": said.key()}
+
+    assert address(type(said)).format(**names) == subject_of(said)
+
+
+def test_who_says_and_hears_what_is_as_the_permissions_have_it() -> None:
+    for kind in MESSAGES:
+        for action, table in (("send", SAID_BY), ("receive", HEARD_BY)):
+            operation = WHOLE["operations"][f"{action}{kind.__name__}"]
+            assert operation["action"] == action
+            assert tuple(tag["name"] for tag in operation["tags"]) == table[kind]
+            assert at(operation["channel"]["$ref"])["title"] == kind.__name__
+    assert len(WHOLE["operations"]) == 2 * len(MESSAGES)
+    assert {user for users in (*SAID_BY.values(), *HEARD_BY.values()) for user in users} <= set(USERS)
+
+
+def test_an_operations_message_is_one_of_its_channel() -> None:
+    for operation in WHOLE["operations"].values():
+        for message in operation["messages"]:
+            assert message["$ref"].startswith(f"{operation['channel']['$ref']}/messages/")
+
+
+@pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
+def test_a_message_is_as_its_schema_says(said: Message) -> None:
+    jsonschema.validate(body_of(said), {"$ref": f"#/components/schemas/{type(said).__name__}", **WHOLE}, DRAFT)
+
+
+@pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
+def test_what_is_no_such_message_is_not_as_its_schema_says(said: Message) -> None:
+    body = body_of(said)
+    schema = {"$ref": f"#/components/schemas/{type(said).__name__}", **WHOLE}
+
+    for wrong in ({**body, "fact": "job.wished"}, {}, []):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema, DRAFT)
+
+
+def test_every_schema_is_one_of_draft_7() -> None:
+    for schema in WHOLE["components"]["schemas"].values():
+        DRAFT.check_schema(schema)
+    assert "prefixItems" not in str(WHOLE) and r"\Z" not in str(WHOLE["components"]["schemas"])
+
+
+def test_the_headers_are_those_that_are_sent() -> None:
+    said = one_of_each()[0]
+    sent = headers_of(said, subject_of(said), "x")
+
+    assert set(WHOLE["components"]["messageTraits"]["CloudEvent"]["headers"]["properties"]) == set(sent)
+    assert sent["ce-type"].endswith(f".v{VERSION}")
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=lambda k: k.__name__)
+def test_every_kind_says_what_it_is_in_a_sentence(kind: type[Any]) -> None:
+    assert len(summary(kind)) > 10 and summary(kind).endswith(".") and "Struct" not in summary(kind)

@@ -1,0 +1,19 @@
+"""`weir asyncapi` writes the document, or the page, without a bus."""
+
+from __future__ import annotations
+
+import json
+
+from services.cli.contract.document import document
+from services.cli.contract.page import page
+from tests.cli.conftest import Prompt
+
+
+async def test_it_writes_json(prompt: Prompt) -> None:
+    said = await prompt("asyncapi")
+
+    assert said.code == 0 and json.loads(said.out) == json.loads(json.dumps(document()))
+
+
+async def test_or_the_page(prompt: Prompt) -> None:
+    assert (await prompt("asyncapi", "--page")).out == page()

@@ -22,6 +22,7 @@ COMMANDS = {
     "jobs": "list the jobs",
     "events": "show what happened, and what happens",
     "page": "serve a page in the browser: nodes, jobs, decisions, and what if",
+    "top": "watch nodes and jobs",
     "why": "what led to an event, and what came of it",
     "explain": "why a job has what it has, and what would get it more",
     "logs": "show what a task prints",

@@ -1,0 +1,51 @@
+"""The last decisions: when, for whom, what, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, tzinfo
+
+from rich.table import Table
+from rich.text import Text
+
+from services.board.story import Decision
+from services.cli.screen.palette import MANY, Letters, badge
+from services.cli.screen.plain_table import plain_table
+from services.cli.words import headline, lasting
+
+NAME, WIDE = 12, 104
+
+
+def decision_table(decisions: Sequence[Decision], letters: Letters, width: int, zone: tzinfo | None) -> Table:
+    """`zone` None: that of this machine."""
+    whole = [gives(decision, width >= WIDE) for decision in decisions]
+    widths = [3, 8, NAME, max(map(len, whole), default=0)]
+    drawn = plain_table(("", "AT", "JOB", "IS TO HAVE", "WHY"), (), widths, width)
+    drawn.columns[2].max_width = NAME
+    for decision, given in zip(decisions, whole, strict=True):
+        key = f"{decision.namespace}.{decision.job}"
+        at = datetime.fromtimestamp(decision.at_s, UTC).astimezone(zone)
+        letter = letters.get(key, " ")
+        first = Text(f" {letter} ") if letter in (MANY, " ") else badge(letter)
+        drawn.add_row(first, f"{at:%H:%M:%S}", Text(decision.job, "bold"), given, _why(decision))
+    return drawn
+
+
+def gives(decision: Decision, in_full: bool) -> str:
+    g = decision.gives
+    if not g.ps and not g.workers:
+        return "no tasks"
+    size = f"{g.ps} ps, {_count(g.workers, 'worker')}"
+    return f"{size}, batch {g.batch}, {_count(len(g.nodes), 'node')}" if in_full else size
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _why(decision: Decision) -> Text:
+    """The reason, and what it foresaw; of what did not come to be, why not."""
+    if decision.abandoned:
+        return Text(f"given up: {headline(decision.abandoned)}", "bold red")
+    foreseen = f" (saves {lasting(decision.gain_s)} for {decision.cost_s:.1f} s)" if decision.gain_s else ""
+    return Text(f"{headline(decision.reason)}{foreseen}")

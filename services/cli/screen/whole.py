@@ -1,0 +1,110 @@
+"""The screen: a heading, the nodes, the jobs, the last decisions; as much of each as there is room for. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
+from typing import NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from services.board.board import Board
+from services.board.derived import over, utilisation
+from services.cli.absence import ASK
+from services.cli.screen.cells import percent
+from services.cli.screen.decision_table import decision_table
+from services.cli.screen.job_table import in_order, job_table
+from services.cli.screen.node_table import node_table, shown_first, sum_line
+from services.cli.screen.palette import FREE, OTHERS, Letters
+from services.cli.words import lasting
+
+DECISIONS = 8
+HEADS = 13
+"""Lines that are no rows: the heading, the sum, three titles with their columns, and space."""
+NO_NODES = "no node is known: is the monitor running?"
+UNITS = {"nodes": f", in cores (A: that job's, {OTHERS} others', {FREE} free)"}
+
+
+class Look(NamedTuple):
+    """What is looked at besides the board. `cut_s`: since when nothing is heard; `zone` None: that of this machine."""
+
+    now_s: float
+    where: str
+    cut_s: float | None = None
+    zone: tzinfo | None = None
+
+
+class Room(NamedTuple):
+    """Rows for each part."""
+
+    nodes: int
+    jobs: int
+    decisions: int
+
+
+def whole(board: Board, look: Look, letters: Letters, width: int, height: int | None) -> Group:
+    """`height` None: everything, however long."""
+    jobs = in_order(board.jobs.values())
+    space = room(len(board.nodes), len(jobs), len(board.decisions), height)
+    return Group(
+        *_heading(board, look, width),
+        sum_line(board.totals, {job.key: job.held_cpu for job in jobs if job.held_cpu}, letters, width),
+        *_part("nodes", len(board.nodes), space.nodes, NO_NODES),
+        *([node_table(shown_first(board.nodes.values(), space.nodes), letters, width)] if board.nodes else []),
+        *_part("jobs", len(jobs), space.jobs, f"there are none; {ASK}"),
+        *([job_table(jobs[: space.jobs], letters, width)] if jobs else []),
+        *_part("last decisions", len(board.decisions), space.decisions, "there were none"),
+        *(
+            [decision_table(board.decisions[: -space.decisions - 1 : -1], letters, width, look.zone)]
+            if board.decisions
+            else []
+        ),
+    )
+
+
+def room(nodes: int, jobs: int, decisions: int, height: int | None) -> Room:
+    """Decisions a fifth; of the rest jobs and nodes half each, and what one leaves the other takes."""
+    if height is None:
+        return Room(nodes, jobs, min(decisions, DECISIONS))
+    left = max(height - HEADS, 3)
+    last = min(decisions, DECISIONS, max(left // 5, 1))
+    left -= last
+    own = min(jobs, max(left // 2, left - nodes))
+    return Room(min(nodes, max(left - own, 1)), max(own, 1), max(last, 1))
+
+
+def _heading(board: Board, look: Look, width: int) -> Iterator[Text]:
+    at = datetime.fromtimestamp(look.now_s, UTC).astimezone(look.zone)
+    left, right = Text.assemble(("weir top  ", "bold"), _state(look)), Text(f"{at:%Y-%m-%d %H:%M:%S}")
+    where = Text(f"  {look.where}", "dim")
+    where.truncate(max(width - left.cell_len - right.cell_len - 1, 0), overflow="ellipsis", pad=True)
+    yield Text.assemble(left, where, " ", right)
+    used = percent(utilisation(board.totals))
+    told = f"{_count(len(board.nodes), 'node')}, {used} of the cores ours; jobs: {_phases(board)}"
+    yield Text(told, no_wrap=True, overflow="ellipsis")
+
+
+def _state(look: Look) -> Text:
+    if look.cut_s is None:
+        return Text("live", "bold green")
+    return Text(f" CUT OFF from the bus for {lasting(max(look.now_s - look.cut_s, 0.0))} ", "bold white on red")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _phases(board: Board) -> str:
+    phases = Counter(job.view.phase for job in board.jobs.values() if not over(job.view))
+    ended = sum(over(job.view) for job in board.jobs.values())
+    told = [f"{number} {phase.lower()}" for phase, number in sorted(phases.items())]
+    return ", ".join([*told, *([f"{ended} over"] if ended else [])]) or "none"
+
+
+def _part(title: str, there: int, shown: int, none: str) -> Iterator[RenderableType]:
+    yield Text()
+    left = there - shown
+    said = f"; {left} more {'is' if left == 1 else 'are'} not shown" if left > 0 else f": {none}" if not there else ""
+    yield Text.assemble((title, "bold"), (f"{UNITS.get(title, '')}{said}", "dim"))

@@ -1,0 +1,104 @@
+"""`weir top`: nodes with their load by job, jobs, and the last decisions, live over the bus.
+
+At a terminal the picture stays in its place until Ctrl-C; elsewhere it is printed once, as plain text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import sys
+import time
+
+from rich.console import Group
+from rich.live import Live
+
+from services.board.board import Board
+from services.board.derived import over
+from services.cli import connection, words
+from services.cli.screen.palette import letters
+from services.cli.screen.whole import Look, whole
+from services.cli.terminal import Terminal
+from services.cli.trouble import DONE
+from services.page.watch import Watch
+from shared.bus import Bus
+from shared.tasks import end
+
+EXAMPLES = ("weir top", "weir top --every 5s", "weir top --once > picture.txt")
+WIDE = 160  # columns, where no terminal says how many it has
+EVERY_S, WORDS_S = 1.0, 1.0
+"""Between two pictures; and so long one picture alone waits for the allocator's word on each job."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    parser.add_argument("--once", action="store_true", help="one picture, and no more; so too where no terminal is")
+    said = f"draw anew so often (default: {EVERY_S:g}s)"
+    parser.add_argument("--every", type=words.duration, default=EVERY_S, metavar="TIME", help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, top)
+
+
+async def top(bus: Bus, args: argparse.Namespace) -> int:
+    watch, where = Watch(bus), connection.here(args).shown
+    watching = asyncio.ensure_future(watch.run())
+    try:
+        await _unless_over(watching, watch.caught())
+        console = Terminal(width=None if sys.stdout.isatty() else WIDE)
+        if args.once or not console.is_terminal:
+            await _words(watch)
+            console.print(Picture(where).of(watch, console.width, None))
+            return DONE
+        await _live(watch, watching, Terminal(), Picture(where), args.every)
+    finally:
+        await end(watching)
+    return DONE
+
+
+class Picture:
+    """Remembers which letter each job has."""
+
+    def __init__(self, where: str) -> None:
+        self.where, self.known = where, dict[str, str]()
+
+    def of(self, watch: Watch, width: int, height: int | None) -> Group:
+        self.known = letters(self.known, _holding(watch.board))
+        return whole(watch.board, Look(time.time(), self.where, watch.cut_s), self.known, width, height)
+
+
+def _holding(board: Board) -> list[str]:
+    """Jobs that need a letter: all that are not over, or still hold cores; oldest first."""
+    shown = [job for job in board.jobs.values() if not over(job.view) or job.held_cpu]
+    return [job.key for job in sorted(shown, key=lambda job: job.uid)]
+
+
+async def _live(
+    watch: Watch, watching: asyncio.Future[None], console: Terminal, picture: Picture, every_s: float
+) -> None:
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        while not watching.done():
+            live.update(picture.of(watch, *console.size), refresh=True)
+            await asyncio.wait({watching}, timeout=every_s)
+    watching.result()
+
+
+async def _words(watch: Watch) -> None:
+    """What is decided is on the bus at once; why a job does not grow is in a bucket, which is read beside it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(WORDS_S):
+            while any(key not in watch.board.whys for key in _holding(watch.board)):
+                await watch.turned.wait()
+
+
+async def _unless_over(watching: asyncio.Future[None], wanted: object) -> None:
+    """Wait for what is wanted; raises what the watching ended with."""
+    waiting = asyncio.ensure_future(wanted)  # type: ignore[call-overload]
+    try:
+        await asyncio.wait({watching, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+    finally:
+        await end(waiting)

@@ -1,0 +1,63 @@
+"""The tables' own choices: which nodes, in which order, and how numbers are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.cli.screen.cells import cores, loss, percent, size, speed, time_left
+from services.cli.screen.job_table import columns, in_order
+from services.cli.screen.node_table import shown_first
+from tests.cli.screen.scenery import Scenery, large, scenery
+
+
+def test_nodes_are_in_the_order_in_which_people_count() -> None:
+    nodes = large(12, 1).nodes.values()
+
+    assert [node.name for node in shown_first(nodes, 99)] == [f"node-{number}" for number in range(12)]
+
+
+def test_of_too_many_nodes_those_are_shown_on_which_our_jobs_hold_most() -> None:
+    s = Scenery()
+    job = s.asks("digits")
+    for number, pods in enumerate((0, 3, 1, 2)):
+        s.node(f"node-{number}", [(job, pods)])
+
+    assert [node.name for node in shown_first(s.board.nodes.values(), 2)] == ["node-1", "node-3"]
+
+
+def test_jobs_that_go_on_come_before_those_that_are_over() -> None:
+    names = [job.key.partition(".")[2] for job in in_order(scenery().board.jobs.values())]
+
+    assert names == ["digits", "clicks", "sentiment", "click-rate-of-the-second-season", "warm-up"]
+
+
+def test_more_room_shows_more() -> None:
+    assert list(columns(80)) == ["PHASE", "PS", "WORKERS", "SAMPLES/S", "LOSS", "CURVE", "DONE", "LEFT"]
+    assert set(columns(80)) < set(columns(120)) < set(columns(160)) and list(columns(160))[-1] == "WHY"
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (cores(1.25), "1.25"),
+        (cores(4.0), "4"),
+        (cores(0.0), "0"),
+        (cores(100.0), "100"),
+        (speed(4_620.4), "4,620"),
+        (speed(0.53), "0.5"),
+        (speed(0.0), "-"),
+        (percent(0.855), "86 %"),
+        (percent(None), "-"),
+        (time_left(200.0), "3 min 20 s"),
+        (time_left(658.0), "11 min"),
+        (time_left(6_240.0), "1 h 44 min"),
+        (time_left(40_000.0), "11 h"),
+        (time_left(None), "-"),
+        (loss(0.123456), "0.1235"),
+        (loss(None), "-"),
+        (size(2, 2), "2"),
+        (size(2, 4), "2→4"),
+    ],
+)
+def test_numbers_are_short_and_what_is_not_known_is_a_dash(written: str, expected: str) -> None:
+    assert written == expected

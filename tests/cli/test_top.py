@@ -1,0 +1,99 @@
+"""`weir top` on a real bus: one picture where there is no terminal, and a live one that heals where there is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from shared.bus import Bus
+from shared.messages import Message
+from tests.cli.conftest import Prompt
+from tests.cli.screen.scenery import scenery
+from tests.conftest import NatsServer
+
+
+async def told(bus: Bus) -> None:
+    for entry in scenery().told:
+        assert isinstance(entry.said, Message)
+        await bus.publish(entry.said)
+
+
+async def test_where_there_is_no_terminal_one_picture_is_printed_as_text(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
+    await told(bus)
+
+    said = await prompt("top", "--nats", nats_url)
+
+    assert said.code == 0, said.err
+    assert "\x1b" not in said.out and "6 nodes, 46 % of the cores ours" in said.out and " live " in said.out
+    assert "ours 22, others 7.75, free 18.25 of 48 cores" in said.out
+    assert all(f" {name} " in said.out for name in ("digits", "clicks", "team-a/sentiment"))
+
+
+@pytest.mark.usefixtures("bus")
+async def test_of_an_empty_cluster_it_says_what_to_do(nats_url: str, prompt: Prompt) -> None:
+    said = await prompt("top", "--once", "--nats", nats_url)
+
+    assert said.code == 0 and "is the monitor running?" in said.out and "`weir submit FILE`" in said.out
+
+
+class Screen:
+    """A terminal, and all that was ever written to it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process, self.text = process, ""
+
+    async def until(self, holds: Callable[[str], bool], within_s: float = 30.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not holds(self.text):
+                await asyncio.sleep(0.05)
+        self.text = ""
+
+
+@asynccontextmanager
+async def at_a_terminal(*words: str) -> AsyncIterator[Screen]:
+    ours, theirs = pty.openpty()
+    size = {"COLUMNS": "120", "LINES": "40", "TERM": "xterm-256color"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "services", *words, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, **size}
+    )
+    os.close(theirs)
+    screen, loop = Screen(process), asyncio.get_running_loop()
+
+    def read() -> None:
+        try:
+            screen.text += os.read(ours, 1 << 16).decode(errors="replace")
+        except OSError:  # nobody writes there any more
+            loop.remove_reader(ours)
+
+    loop.add_reader(ours, read)
+    try:
+        yield screen
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        loop.remove_reader(ours)
+        os.close(ours)
+
+
+async def test_at_a_terminal_it_stays_says_when_it_is_cut_off_and_heals(bus: Bus, nats_server: NatsServer) -> None:
+    await told(bus)
+
+    async with at_a_terminal("top", "--nats", nats_server.url, "--every", "0.2s") as screen:
+        await screen.until(lambda text: "digits" in text and "live" in text)
+        await nats_server.kill()
+        await screen.until(lambda text: "CUT OFF" in text)
+        await nats_server.start()
+        await screen.until(lambda text: "live" in text)
+        screen.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(10):
+            assert await screen.process.wait() == 130

@@ -33,7 +33,7 @@ from tests.allocator.builders import accepted, request, resumed
 from tests.bench.report import finish, percentile, say
 from tests.board.builders import decided, holding, progress
 from tests.conftest import NatsServer, connected
-from tests.page.conftest import CHROMIUM, FLAGS
+from tests.page.conftest import CHROMIUM, FLAGS, until
 
 NODES, JOBS = int(os.environ.get("BENCH_NODES", "1000")), int(os.environ.get("BENCH_JOBS", "200"))
 RATE = float(os.environ.get("BENCH_RATE", "60"))
@@ -112,8 +112,8 @@ async def chromium(url: str) -> AsyncIterator[Page]:
         tab.set_default_timeout(PATIENCE_S * 1000)
         await tab.goto(url)
         await tab.wait_for_selector('#status[data-state="live"]')
-        await tab.wait_for_function(f"document.querySelectorAll('.node').length === {NODES}")
-        await tab.wait_for_function(f"document.querySelectorAll('#job-table tbody tr').length === {JOBS}")
+        await until(tab, f"document.querySelectorAll('.node').length === {NODES}", PATIENCE_S)
+        await until(tab, f"document.querySelectorAll('#job-table tbody tr').length === {JOBS}", PATIENCE_S)
         yield tab
         await browser.close()
 
@@ -144,7 +144,7 @@ async def measured(bus: Bus, page: psutil.Process, tab: Page) -> dict[str, Any]:
     after, found = await tab.evaluate("({ ...window.weir })"), await tab.evaluate("window.measured")
     used = sum(page.cpu_times()[:2]) - cpu
     newest_s = (await bus.js.get_msg("weir-facts", subject="weir.>", direct=True)).time
-    await tab.wait_for_function(f"window.weir.at_s >= {(newest_s.timestamp() if newest_s else ended_s) - 0.001}")
+    await until(tab, f"window.weir.at_s >= {(newest_s.timestamp() if newest_s else ended_s) - 0.001}", PATIENCE_S)
     return {
         "frames_per_s": len(found["frames"]) / MEASURED_S,
         "frame_p99_ms": percentile(found["frames"], 0.99),

@@ -49,8 +49,17 @@ class Still:
 async def served(watch: Still | Watch, port: int = 0) -> AsyncIterator[Page]:
     page = Page(watch, Settings(port=port))  # type: ignore[arg-type]
     runner = await page.open()
-    yield page
-    await runner.cleanup()
+    try:
+        yield page
+    finally:
+        await runner.cleanup()
+
+
+async def until(tab: Any, met: str, within_s: float = WITHIN_MS / 1000) -> None:
+    """Wait for what a script says. (The browser's own way of waiting is one that the page forbids: text as code.)"""
+    async with asyncio.timeout(within_s):
+        while not await tab.evaluate(met):
+            await asyncio.sleep(0.05)
 
 
 @pytest.fixture

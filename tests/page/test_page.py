@@ -21,15 +21,19 @@ from tests.allocator.builders import accepted, request, resumed
 from tests.board.builders import decided, holding, progress
 from tests.conftest import NatsServer, connected
 from tests.page import scene
-from tests.page.conftest import PHONE, WIDE, Look, Still, served
+from tests.page.conftest import PHONE, WIDE, Look, Still, served, until
 
 DRAWN = "#cluster-plot svg .unit"
 TIMELINE = "#job-plot svg .unit"
-OVERLAPS = """() => { const boxes = [...document.querySelectorAll('svg text:not(.letter), h2, .tile b, .tile span,
-.legend li, .node b, .heading label')] .map((e) => [e.textContent, e.getBoundingClientRect()]).filter(([t, b]) =>
-t.trim() && b.width > 0 && b.height > 0); const found = []; boxes.forEach(([t, a], i) => boxes.slice(i + 1).forEach(([u,
-b]) => { const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left), high = Math.min(a.bottom, b.bottom) -
-Math.max(a.top, b.top); if (wide > 2 && high > 4) found.push(`${t} | ${u}`); })); return found; }"""
+OVERLAPS = """() => {
+  const texts = 'svg text:not(.letter), h2, .tile b, .tile span, .legend li, .node b, .heading label';
+  const boxes = [...document.querySelectorAll(texts)].map((e) => [e.textContent.trim(), e.getBoundingClientRect()]);
+  const seen = boxes.filter(([text, box]) => text && box.width > 0 && box.height > 0);
+  const crossing = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
+    && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
+  const over = ([text, a], i) => seen.slice(i + 1).filter(([, b]) => crossing(a, b)).map(([other]) => `${text} | ${other}`);
+  return seen.flatMap(over);
+}"""
 BEYOND = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -104,20 +108,20 @@ async def test_everything_can_be_done_by_keyboard(look: Look) -> None:
         assert await tab.locator("#job-decision").is_visible()
         await tab.locator('tr[data-key="default.clicks"] button').focus()
         await tab.keyboard.press("Enter")
-        await tab.wait_for_function("document.getElementById('job-name').textContent === 'Timeline of clicks'")
+        await until(tab, "document.getElementById('job-name').textContent === 'Timeline of clicks'")
         await tab.locator('#node-map [tabindex="0"]').focus()
         await tab.keyboard.press("ArrowRight")
         assert (await tab.locator("#node-readout").inner_text()).startswith("node-2: 4 cores; jobs ")
         await tab.locator("#filter").fill("housing")
-        await tab.wait_for_function("document.querySelectorAll('#job-table tbody tr:not([hidden])').length === 1")
+        await until(tab, "document.querySelectorAll('#job-table tbody tr:not([hidden])').length === 1")
 
 
 async def test_a_proposed_job_is_answered_as_a_dry_run_answers(look: Look, pictures: Path) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url)
-        await tab.wait_for_function("document.getElementById('proposal').value !== ''")
+        await until(tab, "document.getElementById('proposal').value !== ''")
         await tab.locator("#what-if-form button").click()
-        await tab.wait_for_function("document.getElementById('what-if-answer').textContent.includes('proposal would')")
+        await until(tab, "document.getElementById('what-if-answer').textContent.includes('proposal would')")
         await tab.locator("#what-if").screenshot(path=pictures / "page-what-if.png")
 
 
@@ -133,8 +137,8 @@ async def test_a_thousand_nodes_are_small_tiles_and_two_hundred_jobs_a_table_tha
         board = apply(board, Told(now - 60 + number / 20, stream, number, message))
     async with served(Still(board)) as page:
         tab = await look(page.url, theme="dark")
-        await tab.wait_for_function("document.querySelectorAll('.node').length === 1000")
-        await tab.wait_for_function("document.querySelectorAll('#job-table tbody tr').length === 200")
+        await until(tab, "document.querySelectorAll('.node').length === 1000")
+        await until(tab, "document.querySelectorAll('#job-table tbody tr').length === 200")
         await tab.wait_for_selector(DRAWN)
         await tab.screenshot(path=pictures / "page-many.png", full_page=True)
         assert await tab.evaluate(OVERLAPS) == [] and await tab.evaluate(BEYOND) <= 0
@@ -159,7 +163,7 @@ async def test_a_bus_that_is_cut_off_is_said_and_heals_by_itself(
         await nats_server.start()
         await speaker.publish(progress(200))
         await tab.wait_for_selector('#status[data-state="live"]')
-        await tab.wait_for_function("document.body.textContent.includes('200 of 1,000 samples')")
+        await until(tab, "document.body.textContent.includes('200 of 1,000 samples')")
     await end(running)
     await own.close()
     await speaker.close()

@@ -16,7 +16,7 @@ const at = (value) => Math.round(value * 10) / 10;
 /** A round number at or above, with which an axis can be divided evenly. */
 function nice(most) {
   if (!(most > 0)) return { top: 1, step: 0.5 };
-  const rough = most / 3, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = most / 4, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].find((s) => s * power >= rough) * power;
   return { top: Math.ceil(most / step - 1e-9) * step, step };
 }
@@ -91,7 +91,7 @@ export class Timeline {
     }
     const bottom = y - BETWEEN, height = bottom + AXIS;
     parts.push(this.times(bottom));
-    for (const time of spec.marks ?? []) parts.push(`<line class="mark" x1="${at(this.x(time))}" x2="${at(this.x(time))}" y1="4" y2="${bottom}"/>`);
+    for (const time of spec.marks ?? []) parts.push(`<line class="mark" x1="${at(this.x(time))}" x2="${at(this.x(time))}" y1="${TOP}" y2="${bottom}"/>`);
     parts.push(`<line class="cursor" y1="${TOP}" y2="${bottom}" visibility="hidden"/>`);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     this.svg.setAttribute("height", height);
@@ -129,7 +129,7 @@ export class Timeline {
       parts.push(`<text x="${LEFT - 6}" y="${at(y(value)) + 4}" text-anchor="end">${tick(value, whole)}</text>`);
     }
     for (const layer of panel.layers) parts.push(this[layer.kind](layer, y));
-    this.labelled = LEFT + 8 * panel.unit.length - 20;
+    this.labelled = LEFT + 8 * panel.unit.length;
     for (const [from, to, text] of this.spec.pauses ?? []) parts.push(this.pause(from, to, text, top, panel));
     parts.push(this.ends(panel, y, right));
     return parts.join("");
@@ -146,9 +146,9 @@ export class Timeline {
 
   pause(from, to, text, top, panel) {
     const x = Math.max(this.x(from), LEFT), width = Math.max(this.x(to) - x, 2);
-    const middle = x + width / 2, roomy = text && panel.pauses && middle > this.labelled + 52 && middle < this.width - RIGHT;
-    if (roomy) this.labelled = middle;
-    const words = roomy ? `<text class="end" x="${at(middle)}" y="${top - 9}" text-anchor="middle">${escaped(text)}</text>` : "";
+    const room = 7 * (text?.length ?? 0) + 8, roomy = text && panel.pauses && x > this.labelled && x + room < this.width - RIGHT;
+    if (roomy) this.labelled = x + room;
+    const words = roomy ? `<text class="end" x="${at(x + 3)}" y="${top - 9}">${escaped(text)}</text>` : "";
     return `<rect class="pause" x="${at(x)}" y="${top}" width="${at(width)}" height="${panel.height}"/>${words}`;
   }
 

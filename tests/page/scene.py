@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from services.allocator.simulator.log_file import Told
 from services.board.board import Board, apply, begun
 from shared.messages import (
@@ -73,7 +75,10 @@ def told(ends_s: float) -> Iterator[Told]:
     for at_s, message in said:
         stream = stream_holding(pattern(type(message)))
         last[stream] += 1
-        yield Told(ends_s - LENGTH_S + at_s, stream, last[stream], message)
+        stored_s = ends_s - LENGTH_S + at_s
+        if isinstance(message, JobFinished):
+            message = replace(message, finished_s=stored_s)
+        yield Told(stored_s, stream, last[stream], message)
 
 
 def board(ends_s: float) -> Board:

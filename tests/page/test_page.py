@@ -31,7 +31,7 @@ OVERLAPS = """() => {
   const seen = boxes.filter(([text, box]) => text && box.width > 0 && box.height > 0);
   const crossing = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
     && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4;
-  const over = ([text, a], i) => seen.slice(i + 1).filter(([, b]) => crossing(a, b)).map(([other]) => `${text} | ${other}`);
+  const over = ([t, a], i) => seen.slice(i + 1).filter(([, b]) => crossing(a, b)).map(([u]) => `${t} | ${u}`);
   return seen.flatMap(over);
 }"""
 BEYOND = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -9,21 +9,20 @@ let stack = null, timeline = null;
 const tiles = new Map();
 
 const TILES = [
-  ["cores of all nodes", (t) => cores(t.allocatable ?? 0)], ["held by jobs", (t) => `${cores(t.ours ?? 0)}  (${percent(t.held_share)})`],
-  ["used by jobs, as reported", (t) => `${cores(t.used ?? 0)}  (${percent(t.used_share)})`], ["held by others", (t) => cores(t.others ?? 0)],
-  ["free", (t) => cores(t.free ?? 0)],
+  ["cores of all nodes", (t) => cores(t.allocatable ?? 0)], ["held by jobs", (t) => cores(t.ours ?? 0), (t) => `, ${percent(t.held_share)}`],
+  ["used by jobs, as reported", (t) => cores(t.used ?? 0), (t) => `, ${percent(t.used_share)}`], ["held by others", (t) => cores(t.others ?? 0)],
+  ["free", (t) => cores(t.free ?? 0), (t) => (t.closed ? `, ${cores(t.closed)} of them on closed nodes` : "")],
 ];
-const labelled = (name, t) => (name === "free" ? `cores free${t.closed ? `, ${cores(t.closed)} of them on closed nodes` : ""}` : name.startsWith("cores") ? name : `cores ${name}`);
 
 export function drawTiles(totals) {
-  for (const [name, value] of TILES) {
+  for (const [name, value, more] of TILES) {
     if (!tiles.has(name)) {
       tiles.set(name, [el("b"), el("span")]);
       $("tiles").append(el("div", { class: "tile" }, ...tiles.get(name)));
     }
     const [number, label] = tiles.get(name);
     write(number, value(totals));
-    write(label, labelled(name, totals));
+    write(label, `${name.startsWith("cores") ? "" : "cores "}${name}${more?.(totals) ?? ""}`);
   }
 }
 

@@ -91,7 +91,6 @@ export class Timeline {
     }
     const bottom = y - BETWEEN, height = bottom + AXIS;
     parts.push(this.times(bottom));
-    for (const time of spec.marks ?? []) parts.push(`<line class="mark" x1="${at(this.x(time))}" x2="${at(this.x(time))}" y1="${TOP}" y2="${bottom}"/>`);
     parts.push(`<line class="cursor" y1="${TOP}" y2="${bottom}" visibility="hidden"/>`);
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${height}`);
     this.svg.setAttribute("height", height);
@@ -128,6 +127,7 @@ export class Timeline {
       parts.push(`<line class="${value ? "grid" : "axis"}" x1="${LEFT}" x2="${right}" y1="${at(y(value))}" y2="${at(y(value))}"/>`);
       parts.push(`<text x="${LEFT - 6}" y="${at(y(value)) + 4}" text-anchor="end">${tick(value, whole)}</text>`);
     }
+    for (const time of this.spec.marks ?? []) parts.push(`<line class="mark" x1="${at(this.x(time))}" x2="${at(this.x(time))}" y1="${top}" y2="${top + panel.height}"/>`);
     for (const layer of panel.layers) parts.push(this[layer.kind](layer, y));
     this.labelled = LEFT + 8 * panel.unit.length;
     for (const [from, to, text] of this.spec.pauses ?? []) parts.push(this.pause(from, to, text, top, panel));

@@ -43,15 +43,20 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 class Meter:
-    """A family whose numbers are counted as things happen."""
+    """A family whose numbers are counted as things happen.
 
-    def __init__(self, family: Family) -> None:
+    `known`: labels of a counter that are told as 0 before anything happened, because whoever asks how much a number has
+    risen must have seen it before; without labels there is one such series.
+    """
+
+    def __init__(self, family: Family, known: Iterable[Labels] = ()) -> None:
         self.family = family
-        self.counts: dict[Labels, float] = {}
+        alone = [()] if family.kind == "counter" and not family.labels else []
+        self.counts: dict[Labels, float] = dict.fromkeys([*known, *alone], 0.0)
         self.histograms: dict[Labels, Histogram] = {}
 
-    def count(self, *labels: str) -> None:
-        self.counts[labels] = self.counts.get(labels, 0) + 1
+    def count(self, *labels: str, by: float = 1) -> None:
+        self.counts[labels] = self.counts.get(labels, 0) + by
 
     def observe(self, value: float, *labels: str) -> None:
         empty = Histogram((0,) * (len(self.family.bounds) + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from shared.metrics import Family, Measure, Meter
+from shared.subjects import FACTS, ORDERS
 
 PUBLISHED = Family(
     name="weir_bus_messages_published_total",
@@ -35,7 +36,8 @@ AGAIN = Family(name="weir_bus_reconnects_total", kind="counter", help="Connectio
 
 class Traffic:
     def __init__(self) -> None:
-        self.published, self.heard, self.buried = Meter(PUBLISHED), Meter(HEARD), Meter(BURIED)
+        self.published, self.heard = Meter(PUBLISHED), Meter(HEARD)
+        self.buried = Meter(BURIED, [(stream,) for stream in (ORDERS, FACTS)])
 
     def measures(self, connected: bool, reconnects: int, waiting: int) -> Iterable[Measure]:
         counted = (meter.measure() for meter in (self.published, self.heard, self.buried))

@@ -8,8 +8,9 @@ from typing import get_args
 
 from services.allocator.policies import POLICIES
 from services.allocator.state import State
+from services.allocator.training import Work
 from services.allocator.view import ENDED, Phase, phase_of
-from shared.messages import AllocationDecided, JobFinished, Message, Phases, TrainingResumed
+from shared.messages import AllocationDecided, JobFinished, Message, Outcome, Phases, TrainingResumed
 from shared.metrics import Family, Measure, Meter
 
 TIMES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -60,10 +61,12 @@ STATES = [phase for phase in get_args(Phase) if phase not in ENDED.values()]
 class Meters:
     def __init__(self) -> None:
         self.deciding, self.reaction, self.decisions = Meter(DECIDING), Meter(REACTION), Meter(DECISIONS)
-        self.finished, self.pause, self.phase = Meter(FINISHED), Meter(PAUSE), Meter(PHASE)
+        self.finished = Meter(FINISHED, [(outcome,) for outcome in get_args(Outcome)])
+        self.pause, self.phase, self.work = Meter(PAUSE), Meter(PHASE), Work()
 
-    def heard(self, message: Message) -> None:
-        """A fact that is new, and not replayed."""
+    def heard(self, message: Message, before: State, stored_s: float) -> None:
+        """A fact that is new, and not replayed; the state before it, and when it was stored."""
+        self.work.heard(message, before, stored_s)
         if isinstance(message, JobFinished):
             self.finished.count(message.outcome)
         if isinstance(message, TrainingResumed) and message.pause_s is not None:
@@ -82,9 +85,9 @@ class Meters:
             job = before.jobs.get(action.key())
             self.decisions.count(name if name in POLICIES else default, outcome(action, job.wanted if job else None))
 
-    def measures(self, state: State) -> Iterable[Measure]:
+    def measures(self, state: State, now: float) -> Iterable[Measure]:
         meters = (self.deciding, self.reaction, self.decisions, self.finished, self.pause, self.phase)
-        return (*(meter.measure() for meter in meters), standing(state))
+        return (*(meter.measure() for meter in meters), standing(state), *self.work.measures(state, now))
 
 
 def outcome(decision: AllocationDecided, before: AllocationDecided | None) -> str:

@@ -63,10 +63,11 @@ class Allocator:
 
     async def on_fact(self, heard: Heard) -> None:
         """Remember; then look again."""
+        before = self.state
         for fact in self.replayed.add(heard) if self.replayed else [heard]:
             self._remember(fact)
         if not self.replayed:
-            self.meters.heard(heard.message)
+            self.meters.heard(heard.message, before, heard.stored_s)
             self.stirred_s = heard.stored_s if self.stirred_s is None else self.stirred_s
             await self._look_again()
 
@@ -219,7 +220,7 @@ class Allocator:
 
 async def start(bus: Bus, settings: Settings) -> None:
     allocator = Allocator(bus, settings, await memory.recall(bus))
-    bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state))
+    bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
     await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())

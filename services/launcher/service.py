@@ -21,6 +21,7 @@ from services.launcher import exits, facts, memory, view
 from services.launcher.actions import Action, CreateSecret, Making, Say
 from services.launcher.facts import Kind
 from services.launcher.hands import Hands
+from services.launcher.measures import Meters
 from services.launcher.minting import Minter, minter
 from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
@@ -91,6 +92,7 @@ class Launcher:
         self.hands = Hands(api, settings, self.on_outcome, self.on_made, minter)
         self.given: dict[str, int] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
+        self.meters = Meters()
 
     # ------------------------------------------------------------ remember
 
@@ -99,6 +101,10 @@ class Launcher:
         if self.backlog is not None:
             self.backlog.append(heard)
             return
+        self.fold(heard)
+        self.meters.heard(heard.message)
+
+    def fold(self, heard: Heard) -> None:
         self.remember(cast(JobMessage, heard.message), heard.stored_s)
         self.after[heard.stream] = max(heard.sequence, self.after.get(heard.stream, 0))
 
@@ -110,7 +116,7 @@ class Launcher:
     async def caught_up(self) -> None:
         backlog, self.backlog = self.backlog or [], None
         for heard in sorted(backlog, key=lambda heard: heard.stored_s):
-            await self.on_fact(heard)
+            self.fold(heard)
 
     def on_event(self, kind: Kind, namespace: str, event: Event[Any]) -> None:
         if isinstance(event, Listed):
@@ -210,6 +216,7 @@ class Launcher:
         else:
             await self.bus.publish(message)
             self.remember(message, self.clock())
+            self.meters.said(message)
 
     async def order(self, message: JobMessage) -> None:
         """On top of all orders for the job that we know; if another has given one, we hear it and think again.
@@ -226,6 +233,7 @@ class Launcher:
             log.warning("OrderedOnAnOldView", job=message.key())
             return self.stir(message.uid)
         self.remember(message, self.clock())
+        self.meters.said(message)
 
     async def heard(self, sequence: int, key: str) -> bool:
         """Whether an order is ours or in the view; else wait for it. One that never comes cannot be read."""
@@ -273,6 +281,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     launcher = Launcher(bus, api, settings, minter=minter(bus, settings.signing_key, settings.credentials_s))
     bus.vitals.need("the lists of what is there", launcher.listed.is_set)
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
+    bus.vitals.tell("launcher", lambda: launcher.meters.measures(launcher.view))
     known = await memory.load(bus)
     launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
     await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)

@@ -58,9 +58,11 @@ def test_jobs_are_counted_by_state_and_a_state_without_any_is_told() -> None:
 
 def test_a_pause_is_counted_whole_and_by_phase() -> None:
     meters = Meters()
-    meters.heard(resumed(1))  # a start is no pause
-    meters.heard(resumed(2, pause_s=4.0, phases=Phases(drain_s=0.5, save_s=1.0, restore_s=2.0, first_step_s=0.5)))
-    told = {measure.family.name: measure.series for measure in meters.measures(State())}
+    meters.heard(resumed(1), State(), 0.0)  # a start is no pause
+    meters.heard(
+        resumed(2, pause_s=4.0, phases=Phases(drain_s=0.5, save_s=1.0, restore_s=2.0, first_step_s=0.5)), State(), 0.0
+    )
+    told = {measure.family.name: measure.series for measure in meters.measures(State(), 0.0)}
 
     assert told[PAUSE.name][()].sum == 4.0  # type: ignore[union-attr]
     assert {phase: h.sum for (phase,), h in told[PHASE.name].items()} == {  # type: ignore[union-attr]
@@ -79,21 +81,23 @@ def test_a_thousand_jobs_make_no_more_series_than_one() -> None:
             asked = replace(request(name, policy="nobody-has-heard-of-it"), namespace=f"team-{number}")
             said = replace(first(), job=name, namespace=asked.namespace, request=asked)
             meters.said(said, State(), "weir", 0.1)
-            meters.heard(resumed(2, job=name, pause_s=1.0))
-            meters.heard(JobFinished(job=name, uid=number, outcome="failed", cause=f"of {number}"))
-    text = exposed(many.measures(State()))
+            meters.heard(resumed(2, job=name, pause_s=1.0), State(), 0.0)
+            meters.heard(JobFinished(job=name, uid=number, outcome="failed", cause=f"of {number}"), State(), 0.0)
+    text = exposed(many.measures(State(), 0.0))
 
     assert problems(text) == []
-    assert len(text.splitlines()) == len(exposed(few.measures(State())).splitlines())
+    assert len(text.splitlines()) == len(exposed(few.measures(State(), 0.0)).splitlines())
     assert 'weir_allocator_decisions_total{policy="weir",outcome="start"} 1000.0' in text
     assert 'weir_allocator_jobs_finished_total{outcome="failed"} 1000.0' in text
 
 
 def test_what_says_nothing_of_these_counts_nothing() -> None:
     meters = Meters()
-    before = exposed(meters.measures(State()))
+    before = exposed(meters.measures(State(), 0.0))
     meters.heard(
-        ProgressReported(job="mnist", uid=1, step=1, epoch=0, samples=1, total_samples=2, samples_per_second=1)
+        ProgressReported(job="mnist", uid=1, step=1, epoch=0, samples=1, total_samples=2, samples_per_second=1),
+        State(),
+        0.0,
     )
     meters.said(JobFinished(job="mnist", uid=1, outcome="failed"), State(), "weir", None)
-    assert exposed(meters.measures(State())) == before
+    assert exposed(meters.measures(State(), 0.0)) == before

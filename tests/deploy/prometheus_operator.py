@@ -50,8 +50,29 @@ SERVICE_MONITOR = _object(
     metadata=_object(("name", "namespace"), name=STRING, namespace=STRING, labels=STRINGS),
     spec=SPEC,
 )
+NAME = {"type": "string", "pattern": "^[a-zA-Z_][a-zA-Z0-9_]*$"}
+RULE = _object(
+    ("alert", "expr", "labels", "annotations"),
+    alert=NAME,
+    expr=STRING,
+    **{"for": DURATION},
+    labels={**STRINGS, "propertyNames": NAME},
+    annotations={**STRINGS, "propertyNames": NAME},
+)
+GROUP = _object(
+    ("name", "rules"), name=STRING, interval=DURATION, rules={"type": "array", "items": RULE, "minItems": 1}
+)
+PROMETHEUS_RULE = _object(
+    ("apiVersion", "kind", "metadata", "spec"),
+    apiVersion={"const": "monitoring.coreos.com/v1"},
+    kind={"const": "PrometheusRule"},
+    metadata=_object(("name", "namespace"), name=STRING, namespace=STRING, labels=STRINGS),
+    spec=_object(("groups",), groups={"type": "array", "items": GROUP, "minItems": 1}),
+)
+KINDS = {"ServiceMonitor": SERVICE_MONITOR, "PrometheusRule": PROMETHEUS_RULE}
+Wrong = jsonschema.ValidationError
 
 
 def validate(body: dict[str, Any]) -> None:
-    """Raises `jsonschema.ValidationError`."""
-    jsonschema.validate(body, SERVICE_MONITOR)
+    """Raises `Wrong`, or `KeyError` for a kind that no component uses."""
+    jsonschema.validate(body, KINDS[body["kind"]])

@@ -9,26 +9,20 @@ import aiohttp
 import jsonschema
 import pytest
 
-from services.allocator import measures as allocator
 from services.local.stack import free_port
-from services.monitor import measures as monitor
-from shared import leadership, listener, traffic
+from shared import listener
 from shared.config import Common, load
-from shared.kube import counting
-from shared.metrics import Family
+from shared.metrics import Histogram, Measure, exposed
 from shared.vitals import Vitals
 from tests.deploy import prometheus_operator
 from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, needs_kubectl, of, templates
+from tests.shared.families import at_first, families
+from tests.shared.metric_lint import problems
 
 ASKED = {"weir-monitor", "weir-allocator", "weir-launcher"}
 SCRAPED = [name for name in RENDERINGS if "service-monitors" in name]
 GUARDED = [name for name in RENDERINGS if "production" in name or "network-policies" in name]
-FAMILIES = [
-    value
-    for module in (allocator, monitor, traffic, counting, leadership, listener)
-    for value in vars(module).values()
-    if isinstance(value, Family)
-]
+FAMILIES = list(families().values())
 
 
 def container(name: str, pod: str) -> dict[str, Any]:
@@ -108,5 +102,12 @@ def test_every_number_that_the_page_names_is_told() -> None:
     assert len(named_here) >= 6 and named_here <= told
 
 
-def test_no_two_numbers_have_one_name() -> None:
-    assert len({family.name for family in FAMILIES}) == len(FAMILIES) > 15
+def test_every_number_of_every_service_keeps_the_rules() -> None:
+    empty = [Histogram((0,) * (len(family.bounds) + 1)) if family.bounds else 1.0 for family in FAMILIES]
+    told = [Measure(f, {("x",) * len(f.labels): value}) for f, value in zip(FAMILIES, empty, strict=True)]
+
+    assert len(FAMILIES) > 30 and problems(exposed(told)) == []
+
+
+def test_what_services_tell_before_anything_has_happened_keeps_them_too() -> None:
+    assert problems(exposed(at_first())) == []

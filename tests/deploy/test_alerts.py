@@ -1,0 +1,129 @@
+"""The alerts: every question is one that can be answered, every answer says what to do; and they fire."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from services.__main__ import COMMANDS
+from shared.metrics import Family
+from tests.deploy import alert_stories, prometheus_operator, promql
+from tests.deploy.rendered import DEPLOY
+from tests.shared.families import families, values
+
+FILE = DEPLOY / "components/alerts/rules.yaml"
+RULES: list[dict[str, Any]] = [
+    rule for group in yaml.safe_load(FILE.read_text())["spec"]["groups"] for rule in group["rules"]
+]
+NAMES = [str(rule["alert"]) for rule in RULES]
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool here (Debian has it in `prometheus`)")
+TOLD = {
+    "weir_training_pause_phase_seconds": "which part of a pause is long, once the alert on pauses says that they are",
+    "weir_training_change_seconds": "how long images take is the cluster's own affair; stuck pods have an alert",
+    "weir_training_prepare_seconds": "the generation before trains on meanwhile",
+    "weir_training_save_seconds": "training goes on meanwhile; what cannot be saved has an alert",
+    "weir_training_cpu_cores": "how much is used is a matter of taste",
+    "weir_capacity_memory_bytes": "as of cores",
+    "weir_capacity_devices": "as of cores",
+    "weir_bus_messages_published_total": "silence is right where nothing happens",
+    "weir_bus_messages_heard_total": "silence is right where nothing happens",
+    "weir_bus_reconnects_total": "each is over when it is counted; an outage has an alert",
+    "weir_kubernetes_requests_total": "what comes of refusals is told as time that was waited",
+    "process_cpu_seconds_total": "what comes of too little is told as time to decide and to react",
+    "process_resident_memory_bytes": "Kubernetes' own alerts tell of memory",
+    "process_start_time_seconds": "restarts show as changes of leaders",
+}
+"""Numbers that are to be looked at, and are no reason to wake anybody."""
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_what_an_alert_asks_for_is_told_and_asked_rightly(rule: dict[str, Any]) -> None:
+    assert promql.problems(rule["expr"], families(), values()) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=NAMES)
+def test_an_alert_says_what_is_and_what_to_do(rule: dict[str, Any]) -> None:
+    summary, description = rule["annotations"]["summary"], rule["annotations"]["description"]
+    assert re.fullmatch(r"Weir[A-Z][A-Za-z]+", rule["alert"])
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert summary.endswith(".") or (summary.endswith(").") and len(summary) < 130)
+    assert description.endswith(".") and description != summary
+    assert {word for word in re.findall(r"`weir ([a-z-]+)", description)} <= set(COMMANDS)
+
+
+def test_no_two_alerts_have_one_name() -> None:
+    assert len(set(NAMES)) == len(NAMES) >= 20
+
+
+def test_every_number_has_an_alert_or_a_reason_why_not() -> None:
+    asked = {name for rule in RULES for name in promql.names(rule["expr"])}
+    asked = {re.sub("_(bucket|sum|count)$", "", name) for name in asked}
+
+    assert (set(families()) - asked) == set(TOLD)
+
+
+def test_what_an_alert_says_of_labels_is_left_by_its_question() -> None:
+    """`{{ $labels.stream }}` behind `sum by (stream)`, and not behind a plain `sum`."""
+    for rule in RULES:
+        said = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
+        kept = re.match(r"\s*(?:histogram_quantile\([\d.]+, )?sum(?: by \(([\w, ]+)\))?", rule["expr"])
+        if kept:
+            assert said <= set((kept[1] or "").split(", ")), rule["alert"]
+
+
+@pytest.mark.parametrize("change", [{"for": "a while"}, {"exprs": "up"}, {"labels": {"severity": 1}}])
+def test_a_misspelt_field_of_a_rule_is_found(change: dict[str, Any]) -> None:
+    body = yaml.safe_load(FILE.read_text())
+    prometheus_operator.validate(body)
+    body["spec"]["groups"][0]["rules"][0] |= change
+    with pytest.raises(prometheus_operator.Wrong):
+        prometheus_operator.validate(body)
+
+
+HEAT = Family(name="weir_heat_seconds", kind="histogram", help="How long it was hot.", labels=("oven",), bounds=(1,))
+LOAVES = Family(name="weir_loaves_total", kind="counter", help="Loaves that were baked.", labels=("kind",))
+OVENS = Family(name="weir_ovens", kind="gauge", help="Ovens that there are.", labels=("state",))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "weir_ovens >",
+        "weir_stoves",
+        'weir_ovens{colour="red"}',
+        'weir_ovens{state="lukewarm"}',
+        'weir_ovens{state=~"hot|lukewarm"}',
+        'weir_ovens{job="weir-baker"}',
+        "rate(weir_ovens[5m])",
+        "weir_loaves_total > 5",
+        "sum by (flour) (rate(weir_loaves_total[5m]))",
+        "rate(weir_heat_seconds[5m])",
+        "rate(weir_heat_seconds_bucket[5m])",
+        "histogram_quantile(0.9, sum(rate(weir_heat_seconds_bucket[5m])))",
+        "histogram_quantile(0.9, sum by (oven) (rate(weir_heat_seconds_bucket[5m])))",
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_found(expression: str) -> None:
+    known = {family.name: family for family in (HEAT, LOAVES, OVENS)}
+    assert promql.problems(expression, known, {("weir_ovens", "state"): {"hot", "cold"}})
+
+
+@needs_promtool
+def test_prometheus_own_tool_reads_the_rules_and_its_stories_come_true(tmp_path: Path) -> None:
+    """The stories say which alerts fire on which numbers, and that none does where all is well."""
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(yaml.safe_load(FILE.read_text())["spec"]))
+    (tmp_path / "stories.yaml").write_text(yaml.safe_dump(alert_stories.stories("rules.yaml")))
+    for words in (["check", "rules", "rules.yaml"], ["test", "rules", "stories.yaml"]):
+        done = subprocess.run([str(PROMTOOL), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_in_a_story() -> None:
+    assert set(alert_stories.BAD) == set(NAMES)

@@ -1,0 +1,111 @@
+"""What the launcher tells in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from services.launcher.facts import PodFact
+from services.launcher.measures import ABANDONED, EXITED, PREPARING, SAVING, UNSAVED, Meters, standing
+from services.launcher.view import View, pod_seen
+from shared.messages import (
+    CheckpointFailed,
+    CheckpointSaved,
+    GenerationAbandoned,
+    GenerationPrepared,
+    Message,
+    TaskExited,
+)
+from shared.metrics import Histogram, exposed
+from tests.launcher.builders import JOB, UID
+from tests.shared.metric_lint import problems
+
+ABOUT: dict[str, Any] = {"job": JOB, "uid": UID, "generation": 2}
+SAVED = CheckpointSaved(**ABOUT, step=5, samples=160, path="/c/gen-2/ckpt-5", seconds=0.4)
+
+
+def prepared(role: str, seconds: float, **fields: Any) -> GenerationPrepared:
+    about = {**ABOUT, "pod": f"{JOB}-{role}-1", "pod_uid": f"u-{role}", "role": role, "serial": 1}
+    return GenerationPrepared(**about, seconds=seconds, **fields)
+
+
+def exited(reason: str) -> TaskExited:
+    about = {**ABOUT, "pod": f"{JOB}-ps-1", "pod_uid": "u", "role": "ps", "serial": 1}
+    return TaskExited(**about, node="n1", reason=reason)
+
+
+def told(meters: Meters) -> dict[str, Any]:
+    return {measure.family.name: measure.series for measure in meters.measures(View())}
+
+
+def pod(number: int, **fields: Any) -> PodFact:
+    made: dict[str, Any] = {"namespace": "default", "job": JOB, "job_uid": UID, "role": "worker", "serial": number}
+    return PodFact(**made, name=f"{JOB}-worker-{number}", uid=f"u{number}", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({}, "pending"),
+        ({"waiting": "ContainerCreating"}, "pending"),
+        ({"stuck": "0/3 nodes are available"}, "stuck"),
+        ({"waiting": "ImagePullBackOff"}, "stuck"),
+        ({"phase": "Running"}, "running"),
+        ({"phase": "Running", "leaving": True}, "leaving"),
+        ({"phase": "Succeeded", "leaving": True}, "ended"),
+        ({"phase": "Failed"}, "ended"),
+    ],
+)
+def test_a_pod_is_in_one_state(fields: dict[str, Any], state: str) -> None:
+    found = standing(pod_seen(View(), pod(1, **fields))).series
+
+    assert {labels: number for labels, number in found.items() if number} == {(state,): 1}
+    assert len(found) == 5  # a state that none is in is told, too
+
+
+def test_a_pod_that_is_not_there_any_more_is_in_none() -> None:
+    seen = pod_seen(View(), pod(1, phase="Running"))
+    assert sum(standing(pod_seen(seen, replace(pod(1, phase="Running"), gone=True))).series.values()) == 0  # type: ignore[arg-type]
+
+
+def test_what_trainers_say_is_counted() -> None:
+    meters = Meters()
+    failed = CheckpointFailed(**ABOUT, step=5, path="/c", cause="it is full", remedy="make room")
+    heard: list[Message] = [SAVED, failed, prepared("chief", 2.0), prepared("ps", 0.0)]
+    for message in [*heard, prepared("chief", 0.0, error="no"), replace(SAVED, seconds=0.0)]:
+        meters.heard(message)
+
+    found = told(meters)
+    assert found[UNSAVED.name] == {(): 1}
+    assert (sum(found[SAVING.name][()].counts), found[SAVING.name][()].sum) == (1, 0.4)
+    assert (sum(found[PREPARING.name][()].counts), found[PREPARING.name][()].sum) == (1, 2.0)
+
+
+def test_how_tasks_end_is_counted_by_reasons_that_there_are_few_of() -> None:
+    meters = Meters()
+    for reason in ("OOMKilled", "OOMKilled", "Evicted", "whatever a node says", ""):
+        meters.said(exited(reason))
+    meters.said(GenerationAbandoned(**ABOUT, reason="unschedulable"))
+
+    found = {labels[0]: number for labels, number in told(meters)[EXITED.name].items() if number}
+    assert found == {"OOMKilled": 2, "Evicted": 1, "other": 2}
+    assert told(meters)[ABANDONED.name] == {(): 1}
+
+
+def test_what_may_be_worth_an_alarm_is_told_before_it_happens() -> None:
+    """Or nobody could tell that it rises when it happens for the first time."""
+    found = told(Meters())
+
+    assert set(found[EXITED.name].values()) == set(found[ABANDONED.name].values()) == {0}
+    assert found[UNSAVED.name] == {(): 0}
+    assert not any(isinstance(number, Histogram) for number in found[EXITED.name].values())
+
+
+def test_all_of_it_is_well_formed() -> None:
+    meters = Meters()
+    meters.heard(SAVED)
+    meters.heard(prepared("chief", 2.0))
+
+    assert problems(exposed(meters.measures(pod_seen(View(), pod(1))))) == []

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from services.trainer import build, cause, disk, evaluate, files, rate, shards, step
+from services.trainer import build, cause, disk, evaluate, files, marks, rate, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.lanes import Lanes, fetched
 from services.trainer.orders import (
@@ -42,11 +42,13 @@ from services.trainer.pulse import Pulse, absent, lost, unreachable
 from services.trainer.restoring import restored
 from services.trainer.room import Spare
 from services.trainer.saving import Draft, Saving
+from services.trainer.summaries import Summaries
 from services.trainer.watchdog import Watchdog
 
 LANES_PER_WORKER = 2
 LAST_TRIES, LAST_WAIT_S = 13, 10.0  # to save what is trained to the end
 TIDY_S = 5.0  # until the ledger has named it
+SOON_S = 0.2  # for what TensorBoard is told of a generation that broke
 Say = Callable[[Line], None]
 
 
@@ -67,6 +69,7 @@ class Chief:
         self.assignment, self.program, self.say, self.inbox, self.dog = assignment, program, say, inbox, dog
         self.folder = f"{assignment.checkpoint_dir}/gen-{assignment.generation}"
         self.workers = len(assignment.cluster["worker"])
+        self.summaries = Summaries(assignment.checkpoint_dir, marks.size_of(assignment))
 
     # ------------------------------------------------------------ prepare
 
@@ -125,21 +128,22 @@ class Chief:
         last_s = self._restore(order)
         settled = self._settle_rate()
         ready = time.monotonic()
+        restored_at = self.ledger.applied
         self.saving.begin(order.past)
         self._go(int(self.built.meter.step))
         self._await_first()
         self.dog.relax()
         first_s = float(self.built.meter.first_s)
-        self.say(
-            Resumed(
-                step=self.lanes.steps,
-                samples=self.lanes.ledger.applied,
-                pause_s=max(first_s - last_s, 0.0) if last_s else None,
-                restore_s=ready - started,
-                first_step_s=time.monotonic() - ready,
-                learning_rate=settled,
-            )
+        word = Resumed(
+            step=self.lanes.steps,
+            samples=self.lanes.ledger.applied,
+            pause_s=max(first_s - last_s, 0.0) if last_s else None,
+            restore_s=ready - started,
+            first_step_s=time.monotonic() - ready,
+            learning_rate=settled,
         )
+        self.say(word)
+        self.summaries.begin(restored_at, word)
 
     def _restore(self, order: Begin) -> float:
         """Restore the first that is whole, and return when the last update was applied before (0: never)."""
@@ -186,6 +190,7 @@ class Chief:
             match word:
                 case Exception():
                     self.report(time.monotonic())  # how far it came
+                    self.summaries.close(SOON_S)
                     raise word
                 case "finished":
                     self.finish()
@@ -194,6 +199,7 @@ class Chief:
                     if self._hand_over(word):
                         return True
                 case SaveNow():
+                    self.summaries.flush()
                     self.saving.now(self._draft(time.monotonic()))
                     self._go(self.lanes.steps)
                 case Kept(paths=paths):
@@ -210,6 +216,7 @@ class Chief:
             self.finish()
             return True
         if self.saving.now(self._draft(began), drain):
+            self.summaries.flush()
             while not isinstance(self.inbox.get(), GoOn):
                 pass
         self._go(self.lanes.steps)
@@ -240,17 +247,17 @@ class Chief:
         ledger = self.lanes.ledger
         speed = (ledger.applied - self.reported_at) / max(now - self.reported, 1e-9)
         self.reported, self.reported_at = now, ledger.applied
-        self.say(
-            Progress(
-                step=self.lanes.steps,
-                epoch=ledger.epoch,
-                samples=ledger.applied,
-                total_samples=ledger.total,
-                samples_per_second=max(speed, 0.0),
-                loss=loss,
-                profile=self.built.profile,
-            )
+        word = Progress(
+            step=self.lanes.steps,
+            epoch=ledger.epoch,
+            samples=ledger.applied,
+            total_samples=ledger.total,
+            samples_per_second=max(speed, 0.0),
+            loss=loss,
+            profile=self.built.profile,
         )
+        self.say(word)
+        self.summaries.report(word)
 
     # ------------------------------------------------------------ drain, finish
 
@@ -271,6 +278,7 @@ class Chief:
         self.lanes.drain()
         self.report(time.monotonic())
         self._save_last()
+        self.summaries.close()
         metrics = evaluate.metrics(self.program, self.built.model, self.dog)
         self._tidy()
         self.say(

@@ -18,7 +18,7 @@ EDGES = {
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "watchdog"),
-        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell"),
+        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell", "summaries"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""
@@ -30,6 +30,7 @@ PURE_ELSEWHERE += tuple(
     for name in ("absence", "columns", "entry", "event_line", "event_name", "filters", "jobs_table", "kinds", "moments")
 )
 PURE_ELSEWHERE += ("services.cli.sentences", "services.cli.words")
+PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler", "services.board", "services.report")
 PURE_SHARED = {f"shared.{name}" for name in ("messages", "subjects", "config", "permissions", "tokens", "authority")}
 PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic")}
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}

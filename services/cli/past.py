@@ -37,7 +37,7 @@ STORED = "earlier facts are known by the allocator's own stored state alone"
 async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, tuple[str, ...]]:
     """All that the log tells up to then, and what it does not tell any more."""
     history, since_s = History(key, rules), None
-    notes = tuple([said for stream in (ORDERS, FACTS) if (said := await _beginning(bus, stream))])
+    notes = tuple([said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))])
     many = (await bus.js.stream_info(FACTS)).state.messages > MANY
     if (notes or many) and (stored := await _stored(bus, at_s)):
         history.before, since_s = stored, at_s - RECENT_S - history.horizon_s if many else None
@@ -70,7 +70,7 @@ async def _told(bus: Bus, wanted: list[Wanted], until_s: float) -> AsyncGenerato
                 yield Told(entry.stored_s, entry.stream, entry.sequence, entry.said)
 
 
-async def _beginning(bus: Bus, stream: str) -> str:
+async def beginning(bus: Bus, stream: str) -> str:
     """Empty, if the log begins at its beginning."""
     first = (await bus.js.stream_info(stream)).state.first_seq
     return f"{stream} begins with message {first}: what only earlier ones told is not known" * (first > 1)

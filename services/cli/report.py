@@ -1,0 +1,78 @@
+"""`weir report JOB`: one page about one job, for a browser; it may be sent to somebody, for it is whole in itself.
+
+The log is read from its beginning, as far as it tells of this job and of nodes, and folded as `weir top` and the page
+fold it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+from services.allocator.simulator.log_file import Told
+from services.board.board import Board, apply, begun
+from services.cli import connection, words
+from services.cli.filters import filters
+from services.cli.past import beginning
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.report.page import contents, page
+from services.report.passes import Passes, heard
+from shared.bus import Bus
+from shared.messages import CapacityChanged, DeadLetter
+from shared.subjects import FACTS, ORDERS, pattern
+
+STDOUT = "-"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    words.namespace_argument(parser)
+    parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name; of several the newest")
+    parser.add_argument("-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output")
+    parser.epilog = "Also while it trains. For example: weir report digits -o digits.html; then open that in a browser"
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, report)
+
+
+async def report(bus: Bus, args: argparse.Namespace) -> int:
+    board, passes = await folded(bus, args.namespace, args.job)
+    story = board.jobs.get(f"{args.namespace}.{args.job}")
+    if story is None:
+        raise Trouble(f"the log tells of no job {args.namespace}/{args.job} that was accepted; `weir jobs` lists them")
+    notes = [said for stream in (ORDERS, FACTS) if (said := await beginning(bus, stream))]
+    epochs = passes.seconds if passes.uid == story.uid else []
+    write(page(contents(board, story, epochs, time.time(), notes)), args.output or f"{args.job}.html")
+    return DONE
+
+
+async def folded(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
+    """All that the log tells of the job and of nodes."""
+    of_nodes = pattern(CapacityChanged)
+    wanted = [
+        Wanted(ORDERS, filters(ORDERS, job, namespace)),
+        Wanted(FACTS, [*filters(FACTS, job, namespace), of_nodes]),
+    ]
+    board, passes = begun(), Passes()
+    async with aclosing(read(bus, wanted, follow=False)) as entries:
+        async for entry in entries:
+            if not isinstance(entry.said, DeadLetter):
+                told = Told(entry.stored_s, entry.stream, entry.sequence, entry.said)
+                board, passes = apply(board, told), heard(passes, told)
+    return board, passes
+
+
+def write(text: str, to: str) -> None:
+    if to == STDOUT:
+        print(text, end="")
+        return
+    try:
+        Path(to).write_text(text)
+    except OSError as error:
+        raise Trouble(f"cannot write {to}: {error.strerror}; choose another file with -o", WRONG_USE) from error
+    print(f"{to}: open it in a browser")

@@ -1,0 +1,96 @@
+"""Bars: each pause by its phases, each epoch, and where the cores that were held went. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.board.story import Stretch
+from services.report import drawing
+from services.report.account import HOUR_S, Parts
+from services.report.drawing import Panel, Scale
+from services.report.words import lasting, number, percent
+
+WIDTH, LEFT, RIGHT, ROW = 960.0, 110.0, 90.0, 24.0
+PHASES = (
+    ("drain_s", "sky", "drain"),
+    ("save_s", "blue hatched", "save"),
+    ("restore_s", "orange", "restore"),
+    ("first_step_s", "green hatched", "first step"),
+)
+PARTS = (
+    ("starting", "sky", "before the first update"),
+    ("training", "blue", "training"),
+    ("beside", "orange hatched", "beside it: preparing, leaving"),
+    ("paused", "red", "paused"),
+    ("ending", "pale", "after the end"),
+)
+BARS_MOST = 60
+
+
+def pauses(stretches: Sequence[Stretch]) -> str:
+    """A row each, the phases after each other; the number at its end is the whole pause, by the ps' clocks."""
+    paused = [one for one in stretches if one.pause_s is not None][-BARS_MOST:]
+    longest = max((max(one.pause_s or 0.0, _phases(one)) for one in paused), default=0.0)
+    x = Scale(0.0, longest or 1.0, LEFT, WIDTH - RIGHT)
+    drawn = [drawing.key(LEFT, 14, [(style, said) for _, style, said in PHASES], filled=True)[0]]
+    for row, one in enumerate(paused):
+        drawn += _pause(one, x, 28 + row * ROW)
+    floor = 28 + len(paused) * ROW
+    drawn += _axis(x, floor, longest)
+    return drawing.svg(WIDTH, floor + 40, "pauses by phase, in seconds", drawn)
+
+
+def _phases(stretch: Stretch) -> float:
+    return sum(float(getattr(stretch.phases, name)) for name, _, _ in PHASES)
+
+
+def _pause(one: Stretch, x: Scale, y: float) -> list[str]:
+    drawn, reached = [drawing.words(LEFT - 8, y + 13, f"generation {one.generation}", "tick", "end")], 0.0
+    for name, style, said in PHASES:
+        seconds = float(getattr(one.phases, name))
+        left, right = x.at(reached), x.at(reached + seconds)
+        drawn.append(drawing.rectangle(left, y, right - left, ROW - 7, f"area {style}", f"{said}: {lasting(seconds)}"))
+        reached += seconds
+    drawn.append(drawing.words(x.at(max(reached, one.pause_s or 0.0)) + 8, y + 13, lasting(one.pause_s), "key"))
+    return drawn
+
+
+def _axis(x: Scale, y: float, high: float) -> list[str]:
+    drawn = []
+    for value in drawing.ticks(high, 6):
+        drawn.append(f'<path d="M{x.at(value):.1f} {y:.1f}v5" class="rule"/>')
+        drawn.append(drawing.words(x.at(value), y + 18, drawing.label(value), "tick", "middle"))
+    return [*drawn, drawing.words(WIDTH - RIGHT, y + 34, "seconds", "tick", "end")]
+
+
+def epochs(seconds: Sequence[float]) -> str:
+    """A bar each: how long it took."""
+    height, left = 110.0, 62.0
+    high = max(seconds)
+    panel = Panel(Scale(0.5, len(seconds) + 0.5, left, WIDTH - 14), Scale(0.0, high * 1.08, 12 + height, 12))
+    drawn = [drawing.grid(panel, drawing.ticks(high, 3))]
+    width = min((WIDTH - 14 - left) / len(seconds) * 0.7, 40.0)
+    for at, each in enumerate(seconds, start=1):
+        y = panel.y.at(each)
+        box = (panel.x.at(at) - width / 2, y, width, panel.y.from_px - y)
+        drawn.append(drawing.rectangle(*box, "area blue", f"epoch {at}: {lasting(each)}"))
+    for at in _whole_ticks(len(seconds)):
+        drawn.append(drawing.words(panel.x.at(at), 12 + height + 16, str(at), "tick", "middle"))
+    drawn.append(drawing.words(WIDTH - 14, 12 + height + 33, "epoch", "tick", "end"))
+    return drawing.svg(WIDTH, 12 + height + 40, "seconds of each epoch", drawn)
+
+
+def _whole_ticks(most: int) -> list[int]:
+    return sorted({max(1, round(value)) for value in drawing.ticks(most, 10)} | {1})
+
+
+def cores(parts: Parts) -> str:
+    """One bar, all that was held; what each part of it is stands in the list below it."""
+    x, drawn, reached = Scale(0.0, parts.held or 1.0, 0.0, WIDTH), list[str](), 0.0
+    for name, style, said in PARTS:
+        amount = float(getattr(parts, name))
+        left, right = x.at(reached), x.at(reached + amount)
+        title = f"{said}: {number(amount / HOUR_S)} CPU-hours, {percent(amount / (parts.held or 1.0))}"
+        drawn.append(drawing.rectangle(left, 4, right - left, 30, f"area {style}", title))
+        reached += amount
+    return drawing.svg(WIDTH, 38, "CPU-hours held, by what they were held for", drawn)

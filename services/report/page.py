@@ -1,0 +1,193 @@
+"""The page: what stands on it, from the answer to the details. Pure; one text without request and script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from services.board.board import Board
+from services.board.story import Story
+from services.report import bars, tables
+from services.report.account import HOUR_S, Account, account
+from services.report.foresight import Came, foresights
+from services.report.style import HATCHES, STYLE
+from services.report.timeline import timeline
+from services.report.words import MINUS, clock, counted, lasting, lines, number, percent, text, whole
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the page tells, before it is words. `notes`: what the log does not tell any more."""
+
+    board: Board
+    story: Story
+    account: Account
+    came: tuple[Came, ...]
+    epochs: tuple[float, ...]
+    written_s: float
+    notes: tuple[str, ...] = ()
+
+
+def contents(board: Board, story: Story, epochs: Sequence[float], written_s: float, notes: Sequence[str]) -> Contents:
+    return Contents(
+        board=board,
+        story=story,
+        account=account(board, story),
+        came=tuple(foresights(story)),
+        epochs=tuple(epochs),
+        written_s=written_s,
+        notes=tuple(notes),
+    )
+
+
+def page(told: Contents) -> str:
+    title = f"Weir: job {text(told.story.request.job)}"
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f'<svg width="0" height="0" style="position:absolute" aria-hidden="true"><defs>{HATCHES}</defs></svg>\n'
+        f"<main>\n{''.join(_sections(told))}</main>\n</body>\n</html>\n"
+    )
+
+
+def _sections(told: Contents) -> Iterable[str]:
+    yield _head(told)
+    yield _cards(told)
+    yield _section("Over time", TIMELINE, _drawing(timeline(told.board, told.story, told.account, told.came)))
+    if told.epochs:
+        longest = f"The first took {lasting(told.epochs[0])}, the last {lasting(told.epochs[-1])}."
+        yield _section("Each epoch", f"Seconds, pauses in it included. {longest}", _drawing(bars.epochs(told.epochs)))
+    yield _paused(told)
+    yield _section("What it cost", _cost(told), bars.cores(told.account.parts), tables.parts(told.account))
+    if told.came:
+        yield _section("Decisions: foreseen, and what came", FORESEEN, tables.decisions(told.came, told.account.from_s))
+    if told.story.marks:
+        yield _section("What went wrong, or was given up", "", tables.marks(told.story.marks, told.account.from_s))
+    yield _foot(told)
+
+
+TIMELINE = (
+    "Red bands are pauses: no update was applied. Numbers below are decisions; each leads to its row further down. "
+    "What lies between two points of a series that was long is left out, never averaged."
+)
+FORESEEN = (
+    "Foreseen: seconds saved on the work that was left, and the pause that it would cost. Came: the measured pause, "
+    f"and by measured speeds the same: examples left / speed before {MINUS} examples left / speed after."
+)
+
+
+def _head(told: Contents) -> str:
+    story, view = told.story, told.story.view
+    size = f"{counted(view.total_samples, 'example')} to apply" if view.total_samples else "no report yet"
+    asked = story.request
+    policy = text(asked.policy or "of the cluster")
+    line = f"{text(asked.program.name)}, {counted(asked.epochs, 'epoch')}, {size}; policy {policy}"
+    notes = "".join(f'<p class="note">{text(note)}</p>' for note in told.notes)
+    return (
+        f"<h1>{text(asked.job)} <span class='soft'>in {text(asked.namespace)}</span></h1>\n"
+        f'<p class="soft">{line}</p>\n{_state(told)}{notes}'
+    )
+
+
+def _state(told: Contents) -> str:
+    finished, phase = told.story.finished, told.story.view.phase
+    if finished is None:
+        return f'<p class="note">{phase}: not over; this is how it stood at {clock(told.account.to_s)}.</p>'
+    cause = f"<details><summary>why</summary><pre>{lines(finished.cause)}</pre></details>" if finished.cause else ""
+    style = "note" if finished.outcome == "succeeded" else "note bad"
+    return f'<div class="{style}">{phase} at {clock(told.account.to_s)}.{cause}</div>'
+
+
+# ---------------------------------------------------------------- the seeds' three metrics, and the cost
+
+
+def _cards(told: Contents) -> str:
+    spent = told.account
+    name = "Completion time" if spent.over else "Time so far"
+    split = f"{lasting(spent.waited_s)} to the first update, {lasting(spent.trained_s)} trained, "
+    split += f"{lasting(spent.paused_s)} in {counted(spent.pauses, 'pause')}"
+    cluster = (
+        f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
+    )
+    held = f"{number(spent.parts.held / HOUR_S)} CPU-hours"
+    waste = f"{number(spent.done_again_core_s / HOUR_S)} of them done again ({counted(spent.lost, 'example')} lost)"
+    return _grid(
+        _card(name, lasting(spent.completion_s), split),
+        _card("Utilisation of CPU", percent(spent.utilisation), f"used, of what it held; {cluster}"),
+        _card("Throughput", f"{number(spent.examples_per_second)}", _throughput(told)),
+        *_accuracy(told),
+        _card("Cost", held, waste),
+    )
+
+
+def _throughput(told: Contents) -> str:
+    view = told.story.view
+    of = f" of {whole(view.total_samples)}" if view.total_samples else ""
+    return f"examples a second, pauses included; {whole(told.story.applied)}{of} applied"
+
+
+def _accuracy(told: Contents) -> list[str]:
+    """What the program's own metrics say at the end; else the last loss."""
+    finished, view = told.story.finished, told.story.view
+    if finished and finished.metrics:
+        first, *others = finished.metrics.items()
+        beside = ", ".join(f"{text(name)} {number(value, 4)}" for name, value in others)
+        return [
+            _card(
+                text(first[0]).capitalize(), number(first[1], 4), f"on evaluation(), at the end; {beside}".rstrip("; ")
+            )
+        ]
+    if view.loss is not None:
+        return [_card("Loss", number(view.loss, 4), "as last reported: mean of the examples since the report before")]
+    return []
+
+
+def _grid(*cards: str) -> str:
+    return f'<div class="cards">\n{"".join(cards)}</div>\n'
+
+
+def _card(name: str, value: str, said: str) -> str:
+    return f'<div class="card"><span>{name}</span><b>{value}</b><span>{said}</span></div>\n'
+
+
+def _paused(told: Contents) -> str:
+    """Nothing, where it never paused."""
+    paused = [one for one in told.story.stretches if one.pause_s is not None]
+    if not paused:
+        return _section("Pauses", "Training never stood still.")
+    said = (
+        f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
+        "generation to the first of the next by the ps' clocks, at the end of its row. Phases are measured by the "
+        "chiefs, one after the other, in seconds."
+    )
+    if len(paused) > bars.BARS_MOST:
+        said += f" The last {bars.BARS_MOST} are drawn."
+    return _section("Pauses by phase", said, _drawing(bars.pauses(told.story.stretches)))
+
+
+def _cost(told: Contents) -> str:
+    spent = told.account
+    return (
+        f"{number(spent.parts.held / HOUR_S)} CPU-hours were held: the requests of its pods, for as long as nodes "
+        f"listed them. {number(spent.used_core_s / HOUR_S)} were used, as far as tasks measured it. Of training, "
+        f"{number(spent.done_again_core_s / HOUR_S)} CPU-hours were wasted: updates lost with a ps or a chief "
+        "and done again."
+    )
+
+
+def _section(name: str, said: str, *parts: str) -> str:
+    lead = f'<p class="soft">{said}</p>\n' if said else ""
+    return f"<section>\n<h2>{name}</h2>\n{lead}{''.join(parts)}</section>\n"
+
+
+def _drawing(svg: str) -> str:
+    return f'<div class="wide">{svg}</div>\n'
+
+
+def _foot(told: Contents) -> str:
+    asked = told.story
+    return (
+        f"<footer>Submitted {clock(asked.asked_s)}, job {asked.uid} of its cluster. Written {clock(told.written_s)} by "
+        f"<code>weir report {text(asked.request.job)}</code> from the facts on the bus.</footer>\n"
+    )

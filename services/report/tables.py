@@ -1,0 +1,146 @@
+"""Tables of the page: where cores went, what was decided and what came, what went wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from services.allocator.explaining.explanation import Holding
+from services.allocator.simulator.log_file import Told
+from services.report.account import HOUR_S, Account
+from services.report.bars import PARTS
+from services.report.foresight import Came
+from services.report.words import NOTHING, lasting, lines, number, percent, text, whole
+from shared.messages import (
+    Alternative,
+    CheckpointFailed,
+    CheckpointSkipped,
+    GenerationAbandoned,
+    Message,
+    TaskExited,
+    TaskLeaving,
+)
+
+
+def table(heads: Sequence[str], rows: Iterable[str]) -> str:
+    told = "".join(f"<th>{head}</th>" for head in heads)
+    return f'<div class="wide"><table><thead><tr>{told}</tr></thead><tbody>\n{"".join(rows)}</tbody></table></div>\n'
+
+
+def row(*cells: str, name: str = "") -> str:
+    own = f' id="{name}"' if name else ""
+    return f"<tr{own}>{''.join(cells)}</tr>\n"
+
+
+def cell(said: str, narrow: bool = False) -> str:
+    return f'<td class="n">{said}</td>' if narrow else f"<td>{said}</td>"
+
+
+def parts(spent: Account) -> str:
+    """Each part of what was held, and the whole."""
+    rows = [
+        row(cell(f'<i class="swatch {style}"></i>{said}'), *_amount(getattr(spent.parts, name), spent.parts.held))
+        for name, style, said in PARTS
+    ]
+    rows.append(row(cell("<b>held</b>"), *_amount(spent.parts.held, spent.parts.held)))
+    rows.append(row(cell("of training: done again"), *_amount(spent.done_again_core_s, spent.parts.held)))
+    rows.append(row(cell("used"), *_amount(spent.used_core_s, spent.parts.held)))
+    return table(("cores were held for", "CPU-hours", "core-seconds", "share of what was held"), rows)
+
+
+def _amount(core_s: float, held: float) -> tuple[str, str, str]:
+    share = percent(core_s / held) if held else NOTHING
+    return cell(number(core_s / HOUR_S), True), cell(whole(core_s), True), cell(share, True)
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def decisions(came: Sequence[Came], from_s: float) -> str:
+    before: Holding | None = None
+    rows = []
+    for one in came:
+        rows.append(_decision(one, before, from_s))
+        before = one.outcome.decision.gives
+    return table(("", "after", "decided", "foreseen", "came"), rows)
+
+
+def _decision(one: Came, before: Holding | None, from_s: float) -> str:
+    said = one.outcome.decision
+    why = f"{_change(before, said.gives)}<br><span class='soft'>{text(said.reason)}</span>{_others(said.alternatives)}"
+    return row(
+        cell(f"<b>{one.number}</b>", True),
+        cell(lasting(said.at_s - from_s), True),
+        cell(why),
+        cell(_foreseen(one)),
+        cell(_came(one)),
+        name=f"decision-{one.number}",
+    )
+
+
+def _change(before: Holding | None, gives: Holding) -> str:
+    now = _size(gives)
+    if before is None or (before.ps, before.workers, before.batch) == (gives.ps, gives.workers, gives.batch):
+        return now if gives.workers or gives.ps else "no tasks"
+    return f"{_size(before)} → <b>{now}</b>"
+
+
+def _size(gives: Holding) -> str:
+    return f"{gives.ps} ps, {gives.workers} worker{'s' * (gives.workers != 1)}, batch {gives.batch}"
+
+
+def _others(alternatives: Sequence[Alternative]) -> str:
+    if not alternatives:
+        return ""
+    told = "".join(f"<li>{a.ps} ps, {a.workers} workers, batch {a.batch}: {text(a.why)}</li>" for a in alternatives)
+    return f"<details><summary>alternatives that lost ({len(alternatives)})</summary><ul>{told}</ul></details>"
+
+
+def _foreseen(one: Came) -> str:
+    said = one.outcome.decision
+    if not said.gain_s:
+        return "<span class='soft'>nothing: it was a start, or had to be</span>"
+    at = f", at {number(one.foreseen_speed)} examples/s" if one.foreseen_speed else ""
+    return f"saves {lasting(said.gain_s)}{at}<br>for a pause of {lasting(said.cost_s)}"
+
+
+def _came(one: Came) -> str:
+    found = one.outcome
+    if found.decision.abandoned:
+        return f"did not come to be: {text(found.decision.abandoned)}"
+    if found.resumed_s is None:
+        return f"<span class='soft'>{NOTHING}</span>"
+    saved = f"saves {lasting(one.saved_s)}, at {number(found.after)} examples/s<br>" if one.saved_s is not None else ""
+    if not saved and found.after:
+        saved = f"{number(found.after)} examples/s<br>"
+    pause = f"paused {lasting(found.pause_s)}" if found.pause_s is not None else "no pause"
+    return f"{saved}{pause}; trained {lasting(found.reaction_s)} after the decision"
+
+
+# ---------------------------------------------------------------- what went wrong
+
+
+def marks(told: Sequence[Told], from_s: float) -> str:
+    rows = [row(cell(lasting(one.at_s - from_s), True), cell(_wrong(one.message))) for one in told]
+    return table(("after", "what"), rows)
+
+
+def _wrong(said: Message) -> str:
+    if isinstance(said, TaskExited):
+        why = text(said.reason or "without a reason")
+        return f"{said.role}-{said.serial} ended on {text(said.node)}: {why}{_behind(said.message)}"
+    if isinstance(said, TaskLeaving):
+        return f"{said.role}-{said.serial} has to leave {text(said.node)}: {text(said.why)}{_behind(said.message)}"
+    if isinstance(said, GenerationAbandoned):
+        return f"generation {said.generation} was given up{_behind(said.reason)}"
+    if isinstance(said, CheckpointFailed):
+        return f"no checkpoint at update {said.step:,}: {text(said.cause)}; {text(said.remedy)}"
+    if isinstance(said, CheckpointSkipped):
+        return f"checkpoint {text(said.path)} was skipped: {text(said.cause)}"
+    return text(type(said).__name__)
+
+
+def _behind(message: str) -> str:
+    """The first line can be read alone; the rest can be opened."""
+    first, _, rest = message.strip().partition("\n")
+    more = f"<details><summary>all of it</summary><pre>{lines(rest)}</pre></details>" if rest.strip() else ""
+    return (f": {text(first)}" if first else "") + more

@@ -1,0 +1,56 @@
+"""`weir report`: of a real server's log, into a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.report.account import account
+from services.report.words import whole as count
+from shared.bus import Bus
+from tests.cli.conftest import Prompt
+from tests.report.story import of_digits, whole
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+async def said(bus: Bus) -> None:
+    for told in whole().told:
+        await bus.publish(told.message)
+
+
+async def test_a_page_of_the_job_is_written(bus: Bus, nats_url: str, prompt: Prompt, here: Path) -> None:
+    await said(bus)
+    done = await prompt("report", "digits", "--nats", nats_url)
+
+    assert (done.code, done.out, done.err) == (0, "digits.html: open it in a browser\n", "")
+    text, log = (here / "digits.html").read_text(), whole()
+    assert text.startswith("<!doctype html>") and text.endswith("</html>\n")
+    assert f"{count(of_digits(log.board).applied)} of 12,000 applied" in text
+    assert f"({account(log.board, of_digits(log.board)).lost} examples lost)" in text
+    assert text.count('id="decision-') == 4
+
+
+async def test_it_can_be_written_to_standard_output(bus: Bus, nats_url: str, prompt: Prompt, here: Path) -> None:
+    await said(bus)
+    done = await prompt("report", "digits", "--nats", nats_url, "-o", "-")
+
+    assert done.code == 0 and done.out.startswith("<!doctype html>") and list(here.iterdir()) == []
+
+
+async def test_a_job_that_there_is_not_is_said_so(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    done = await prompt("report", "nothing", "--nats", nats_url)
+
+    assert done.code == 1 and "no job default/nothing that was accepted; `weir jobs` lists them" in done.err
+
+
+async def test_where_it_cannot_be_written_it_says_what_to_do(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await said(bus)
+    done = await prompt("report", "digits", "--nats", nats_url, "-o", "nowhere/digits.html")
+
+    assert done.code == 2 and "cannot write nowhere/digits.html: No such file or directory; choose another" in done.err

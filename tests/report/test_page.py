@@ -1,0 +1,161 @@
+"""The page: whole in itself, well-formed, and every number on it is one of the account's or of a fact's."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from services.board.story import Story
+from services.report import words
+from services.report.account import HOUR_S, account
+from services.report.page import Contents, contents, page
+from tests.allocator.builders import accepted, request
+from tests.report.story import EPOCHS, UID, Log, begun_at_ten, ended, of_digits, pods, report, whole
+
+VOID = {"meta", "link", "br", "path", "rect", "circle", "polyline", "polygon"}
+
+
+class Reader(HTMLParser):
+    """What a page has: tags in balance, ids, links, texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.said = list[str](), list[str](), list[str]()
+        self.ids, self.refers = list[str](), list[str]()
+        self.attributes: list[tuple[str, str]] = []
+        self.feed(text)
+        assert self.open == [], self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        self.ids += [value or "" for name, value in attrs if name == "id"]
+        self.refers += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.said.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.said).split())
+
+
+def told(log: Log, *notes: str) -> Contents:
+    return contents(log.board, of_digits(log.board), log.passes.seconds, 200.0, notes)
+
+
+@pytest.fixture(scope="module")
+def written() -> str:
+    return page(told(whole()))
+
+
+def test_it_is_well_formed_and_asks_nobody_for_anything(written: str) -> None:
+    read = Reader(written)
+
+    assert not {"script", "link", "img", "iframe", "object"} & set(read.tags)
+    assert all(reference.startswith("#") for reference in read.refers)
+    assert not re.search(r"https?:|//\w|@import|url\((?!#)", written)
+    assert not [name for name, _ in read.attributes if name.startswith("on")]
+
+
+def test_every_reference_leads_to_one_place(written: str) -> None:
+    read = Reader(written)
+
+    assert len(set(read.ids)) == len(read.ids)
+    assert {reference[1:] for reference in read.refers} <= set(read.ids)
+    assert {f"decision-{number}" for number in range(1, 5)} <= set(read.ids)
+
+
+def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: str) -> None:
+    log, text = whole(), Reader(written).text
+    found = account(log.board, of_digits(log.board))
+
+    assert "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses" in text
+    assert f"Utilisation of CPU {words.percent(found.utilisation)} used, of what it held" in text
+    assert f"requested {words.percent(found.cluster_ours)}, all pods {words.percent(found.cluster_all)}" in text
+    assert "Throughput 125 examples a second, pauses included; 12,000 of 12,000 applied" in text
+    assert "Accuracy 0.9731 on evaluation(), at the end; loss 0.09120" in text
+    assert f"Cost {words.number(found.parts.held / HOUR_S)} CPU-hours" in text and "(500 examples lost)" in text
+
+
+def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
+    text = Reader(written).text
+
+    assert "1 ps, 1 worker, batch 32 → 2 ps, 4 workers, batch 32" in text
+    assert "saves 1 min 35 s, at 129 examples/s for a pause of 1.00 s" in text
+    assert "paused 0.71 s; trained 9.00 s after the decision" in text
+    assert "did not come to be: digits-worker-7 is unschedulable" in text
+    assert "nothing: it was a start, or had to be" in text
+
+
+def test_what_strangers_wrote_stays_text(written: str) -> None:
+    assert "<b>slower</b>" not in written and "&lt;b&gt;slower&lt;/b&gt; by a third" in written
+    assert "at line &lt;3&gt;" in written
+
+
+def test_what_went_wrong_is_told(written: str) -> None:
+    text = Reader(written).text
+
+    assert "ps-1 ended on n1: OOMKilled: too much" in text
+    assert "no checkpoint at update 9: it is full; make room" in text
+    assert "generation 4 was given up: digits-worker-7 is unschedulable" in text
+
+
+def test_units_stand_on_every_panel(written: str) -> None:
+    text = Reader(written).text
+
+    for said in ("examples a second", "Cores of this job", "Cores of the cluster", "seconds since submission", "epoch"):
+        assert said in text
+    assert "CPU-hours core-seconds share of what was held" in text
+
+
+def test_a_job_that_trains_is_told_as_it_stands() -> None:
+    text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0))))).text
+
+    assert "Time so far 20.0 s" in text and "not over; this is how it stood at 1970-01-01 00:00:30 UTC" in text
+    assert "Training never stood still." in text and "Loss" in text
+
+
+def test_a_job_that_waits_has_a_page_too() -> None:
+    asked = request("digits", epochs=EPOCHS)
+    log = Log().say(0, pods(0)).say(10, asked, accepted(asked, uid=UID)).say(12, pods(0, others=1.0))
+    text = Reader(page(told(log))).text
+
+    assert "Pending: not over" in text and f"{words.NOTHING} to the first update" in text and "no report yet" in text
+
+
+def test_a_job_that_failed_says_why_and_keeps_the_traceback_s_lines() -> None:
+    log = begun_at_ten().say(30, ended(outcome="failed", cause="net.py, line 3: <boom>\n  at\n    depth", metrics={}))
+    written = page(told(log))
+
+    assert "net.py, line 3: &lt;boom&gt;\n  at\n    depth" in written
+    assert "Failed at 1970-01-01 00:00:30 UTC" in Reader(written).text
+
+
+def test_what_the_log_does_not_tell_any_more_is_said() -> None:
+    assert "weir-facts begins with message 7" in Reader(page(told(whole(), "weir-facts begins with message 7"))).text
+
+
+def test_no_number_is_made_of_nothing() -> None:
+    """Without facts there are dashes, and no zeros that nobody measured."""
+    log = begun_at_ten()
+    story: Story = of_digits(log.board)
+    text = Reader(page(contents(log.board, story, (), 30.0, ()))).text
+
+    assert (
+        f"Utilisation of CPU {words.NOTHING} used" in text and f"Throughput {words.NOTHING} examples a second" in text
+    )
+    assert "nan" not in text.lower() and "inf " not in text.lower()

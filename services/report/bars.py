@@ -24,15 +24,16 @@ PARTS = (
     ("paused", "red", "paused"),
     ("ending", "pale", "after the end"),
 )
+REST = ("pale", "the rest: noticed, decided, begun")
 BARS_MOST = 60
 
 
 def pauses(stretches: Sequence[Stretch]) -> str:
-    """A row each, the phases after each other; the number at its end is the whole pause, by the ps' clocks."""
+    """A row each: the whole pause, by the ps' clocks, its phases after each other at its end."""
     paused = [one for one in stretches if one.pause_s is not None][-BARS_MOST:]
     longest = max((max(one.pause_s or 0.0, _phases(one)) for one in paused), default=0.0)
     x = Scale(0.0, longest or 1.0, LEFT, WIDTH - RIGHT)
-    drawn = [drawing.key(LEFT, 14, [(style, said) for _, style, said in PHASES], filled=True)[0]]
+    drawn = [drawing.key(LEFT, 14, [REST, *((style, said) for _, style, said in PHASES)], filled=True)[0]]
     for row, one in enumerate(paused):
         drawn += _pause(one, x, 28 + row * ROW)
     floor = 28 + len(paused) * ROW
@@ -45,9 +46,10 @@ def _phases(stretch: Stretch) -> float:
 
 
 def _pause(one: Stretch, x: Scale, y: float) -> list[str]:
+    rest_s = max((one.pause_s or 0.0) - _phases(one), 0.0)
+    spans = [(rest_s, *REST), *((float(getattr(one.phases, name)), style, said) for name, style, said in PHASES)]
     drawn, reached = [drawing.words(LEFT - 8, y + 13, f"generation {one.generation}", "tick", "end")], 0.0
-    for name, style, said in PHASES:
-        seconds = float(getattr(one.phases, name))
+    for seconds, style, said in spans:
         left, right = x.at(reached), x.at(reached + seconds)
         drawn.append(drawing.rectangle(left, y, right - left, ROW - 7, f"area {style}", f"{said}: {lasting(seconds)}"))
         reached += seconds

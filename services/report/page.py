@@ -68,7 +68,7 @@ def _sections(told: Contents) -> Iterable[str]:
 
 
 TIMELINE = (
-    "Red bands are pauses: no update was applied. Numbers below are decisions; each leads to its row further down. "
+    "Shaded bands are pauses: no update was applied. Numbers below are decisions; each leads to its row further down. "
     "What lies between two points of a series that was long is left out, never averaged."
 )
 FORESEEN = (
@@ -95,7 +95,7 @@ def _state(told: Contents) -> str:
     if finished is None:
         return f'<p class="note">{phase}: not over; this is how it stood at {clock(told.account.to_s)}.</p>'
     cause = f"<details><summary>why</summary><pre>{lines(finished.cause)}</pre></details>" if finished.cause else ""
-    style = "note" if finished.outcome == "succeeded" else "note bad"
+    style = "note good" if finished.outcome == "succeeded" else "note bad"
     return f'<div class="{style}">{phase} at {clock(told.account.to_s)}.{cause}</div>'
 
 
@@ -110,21 +110,21 @@ def _cards(told: Contents) -> str:
     cluster = (
         f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
     )
-    held = f"{number(spent.parts.held / HOUR_S)} CPU-hours"
+    held = number(spent.parts.held / HOUR_S)
     waste = f"{number(spent.done_again_core_s / HOUR_S)} of them done again ({counted(spent.lost, 'example')} lost)"
     return _grid(
         _card(name, lasting(spent.completion_s), split),
         _card("Utilisation of CPU", percent(spent.utilisation), f"used, of what it held; {cluster}"),
-        _card("Throughput", f"{number(spent.examples_per_second)}", _throughput(told)),
+        _card("Throughput, examples/s", number(spent.examples_per_second), _throughput(told)),
         *_accuracy(told),
-        _card("Cost", held, waste),
+        _card("Cost, CPU-hours", held, waste),
     )
 
 
 def _throughput(told: Contents) -> str:
     view = told.story.view
     of = f" of {whole(view.total_samples)}" if view.total_samples else ""
-    return f"examples a second, pauses included; {whole(told.story.applied)}{of} applied"
+    return f"pauses included; {whole(told.story.applied)}{of} applied"
 
 
 def _accuracy(told: Contents) -> list[str]:
@@ -158,8 +158,8 @@ def _paused(told: Contents) -> str:
         return _section("Pauses", "Training never stood still.")
     said = (
         f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
-        "generation to the first of the next by the ps' clocks, at the end of its row. Phases are measured by the "
-        "chiefs, one after the other, in seconds."
+        "generation to the first of the next by the ps' clocks: the number at the end of its row. Phases are measured "
+        "by the chiefs; what is not in them is the rest."
     )
     if len(paused) > bars.BARS_MOST:
         said += f" The last {bars.BARS_MOST} are drawn."

@@ -13,12 +13,12 @@ body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 sy
 main { max-width: 1040px; margin: 0 auto; padding: 24px 20px 60px }
 h1 { font-size: 26px; margin: 0 0 2px } h2 { font-size: 18px; margin: 38px 0 6px } p { margin: 6px 0 12px }
 .soft, caption, footer { color: var(--soft) } a { color: var(--blue) }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(215px, 1fr)); gap: 12px; margin: 18px 0 }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(172px, 1fr)); gap: 12px; margin: 18px 0 }
 .card { background: var(--card); border: 1px solid var(--edge); border-radius: 8px; padding: 12px 14px }
 .card b { display: block; font-size: 25px; line-height: 1.25; font-weight: 650; margin: 2px 0 }
 .card span { color: var(--soft); font-size: 13px; display: block }
 .note { border-left: 4px solid var(--orange); background: var(--card); padding: 8px 12px; margin: 12px 0 }
-.note.bad { border-color: var(--red) }
+.note.bad { border-color: var(--red) } .note.good { border-color: var(--green) }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.4 ui-monospace, monospace; margin: 4px 0 }
 .wide { overflow-x: auto; margin: 8px 0 } .wide svg { min-width: 720px }
 svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; overflow: visible }
@@ -33,7 +33,7 @@ svg .number { font-size: 11px; font-weight: 600 }
 .dashed { stroke-dasharray: 6 4 }
 .area.hatched { fill: url(#hatch); stroke: currentColor; stroke-width: .6 }
 .area.green.hatched { fill: url(#hatch-green) } .area.blue.hatched { fill: url(#hatch-blue) }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }
+table { border-collapse: collapse; width: 100%; min-width: 560px; font-variant-numeric: tabular-nums }
 th, td { text-align: left; vertical-align: top; padding: 6px 14px 6px 0; border-bottom: 1px solid var(--edge) }
 th { font-weight: 600; color: var(--soft); font-size: 13px; white-space: nowrap } td.n { white-space: nowrap }
 tr:target { background: var(--card); outline: 2px solid var(--blue) }

@@ -109,11 +109,15 @@ def _came(one: Came) -> str:
         return f"did not come to be: {text(found.decision.abandoned)}"
     if found.resumed_s is None:
         return f"<span class='soft'>{NOTHING}</span>"
-    saved = f"saves {lasting(one.saved_s)}, at {number(found.after)} examples/s<br>" if one.saved_s is not None else ""
+    saved = "" if one.saved_s is None else f"{_saves(one.saved_s)}, at {number(found.after)} examples/s<br>"
     if not saved and found.after:
         saved = f"{number(found.after)} examples/s<br>"
     pause = f"paused {lasting(found.pause_s)}" if found.pause_s is not None else "no pause"
     return f"{saved}{pause}; trained {lasting(found.reaction_s)} after the decision"
+
+
+def _saves(seconds: float) -> str:
+    return f"saves {lasting(seconds)}" if seconds >= 0 else f"costs {lasting(-seconds)}"
 
 
 # ---------------------------------------------------------------- what went wrong

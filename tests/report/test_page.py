@@ -86,9 +86,9 @@ def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: st
     assert "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses" in text
     assert f"Utilisation of CPU {words.percent(found.utilisation)} used, of what it held" in text
     assert f"requested {words.percent(found.cluster_ours)}, all pods {words.percent(found.cluster_all)}" in text
-    assert "Throughput 125 examples a second, pauses included; 12,000 of 12,000 applied" in text
+    assert "Throughput, examples/s 125 pauses included; 12,000 of 12,000 applied" in text
     assert "Accuracy 0.9731 on evaluation(), at the end; loss 0.09120" in text
-    assert f"Cost {words.number(found.parts.held / HOUR_S)} CPU-hours" in text and "(500 examples lost)" in text
+    assert f"Cost, CPU-hours {words.number(found.parts.held / HOUR_S)} " in text and "(500 examples lost)" in text
 
 
 def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
@@ -97,6 +97,7 @@ def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
     assert "1 ps, 1 worker, batch 32 → 2 ps, 4 workers, batch 32" in text
     assert "saves 1 min 35 s, at 129 examples/s for a pause of 1.00 s" in text
     assert "paused 0.71 s; trained 9.00 s after the decision" in text
+    assert "costs 3.25 s, at 217 examples/s paused 7.60 s" in text
     assert "did not come to be: digits-worker-7 is unschedulable" in text
     assert "nothing: it was a start, or had to be" in text
 
@@ -156,6 +157,6 @@ def test_no_number_is_made_of_nothing() -> None:
     text = Reader(page(contents(log.board, story, (), 30.0, ()))).text
 
     assert (
-        f"Utilisation of CPU {words.NOTHING} used" in text and f"Throughput {words.NOTHING} examples a second" in text
+        f"Utilisation of CPU {words.NOTHING} used" in text and f"Throughput, examples/s {words.NOTHING} pauses" in text
     )
     assert "nan" not in text.lower() and "inf " not in text.lower()

@@ -44,7 +44,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def held(self) -> float:
-        return sum(getattr(self, name) for name in self.__struct_fields__)
+        return self.starting + self.training + self.beside + self.paused + self.ending
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,6 @@ COMMANDS = {
     "top": "watch nodes and jobs",
     "why": "what led to an event, and what came of it",
     "explain": "why a job has what it has, and what would get it more",
-    "explain": "why a job has what it has, and what would get it more: weir explain digits --at '10m ago'",
     "report": "one job as a page: times, pauses, cost, what decisions foresaw and what came",
     "logs": "show what a task prints",
     "cancel": "stop a job",

@@ -23,14 +23,13 @@ EDGES = {
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""
 
-PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler", "services.board")
+PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler", "services.board", "services.report")
 PURE_ELSEWHERE += tuple(f"services.cli.{folder}" for folder in ("causes", "contract", "screen", "shells"))
 PURE_ELSEWHERE += tuple(
     f"services.cli.{name}"
     for name in ("absence", "columns", "entry", "event_line", "event_name", "filters", "jobs_table", "kinds", "moments")
 )
 PURE_ELSEWHERE += ("services.cli.sentences", "services.cli.words")
-PURE_ELSEWHERE = ("services.local.objects", "services.local.scheduler", "services.board", "services.report")
 PURE_SHARED = {f"shared.{name}" for name in ("messages", "subjects", "config", "permissions", "tokens", "authority")}
 PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic")}
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}

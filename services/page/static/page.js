@@ -12,9 +12,10 @@ import { drawNodes } from "./nodes.js";
 import { prepare } from "./what-if.js";
 import { clock, count, lasting, several } from "./words.js";
 
-const CURVES_MS = 500, SILENT_MS = 4000, CLOSED_MS = 2000, AGAIN_MS = 2000;
+const CURVES_MS = 500, SILENT_MS = 4000, CLOSED_MS = 2000, AGAIN_MS = 2000, UNSEEN = 20;
 const known = { jobs: new Map(), nodes: new Map(), totals: {}, at_s: 0, now_s: 0, cut_s: null, reading: false };
-const fresh = { jobs: new Set(), nodes: new Set(), decisions: [], stack: false, colours: false, detail: false, totals: false };
+const fresh = { jobs: new Set(), nodes: new Set(), decisions: [], stack: false, colours: false, recoloured: false, detail: false, totals: false };
+const seen = { cluster: true, job: true, nodes: true };
 const measured = (window.weir = { received: 0, drawn: 0, painted: 0, number: 0, at_s: 0 });
 let source = null, heardAt = 0, scheduled = false, curvesAt = 0, detailAt = 0, chosen = decodeURIComponent(location.hash.match(/^#job=(.+)$/)?.[1] ?? ""), byHand = chosen !== "";
 
@@ -42,7 +43,7 @@ function take(news) {
   for (const name of news.gone_nodes ?? []) known.nodes.delete(name);
   for (const key of news.gone_jobs ?? []) known.jobs.delete(key);
   fresh.decisions.push(...(news.decisions ?? []));
-  if (news.stack) { fresh.stack = true; fresh.colours = takeStack(news.stack) || fresh.colours; }
+  if (news.stack) { fresh.stack = true; if (takeStack(news.stack)) fresh.colours = fresh.recoloured = true; }
   if (news.detail && news.detail.key === chosen) { takeDetail(news.detail); fresh.detail = true; }
   known.number = news.number;
   schedule();
@@ -72,15 +73,19 @@ function draw() {
   const now = performance.now(), everyJob = fresh.colours;
   if (fresh.totals) drawTiles(known.totals);
   if (fresh.decisions.length) drawDecisions(fresh.decisions, choose);
-  drawNodes(known.nodes, fresh.nodes, fresh.colours);
+  if (seen.nodes) {
+    drawNodes(known.nodes, fresh.nodes, fresh.recoloured);
+    Object.assign(fresh, { nodes: new Set(), recoloured: false });
+  }
   const sorted = drawJobs(known.jobs, everyJob ? known.jobs.keys() : fresh.jobs, chosen, $("filter").value.trim().toLowerCase(), choose);
-  if (fresh.stack && now - curvesAt >= CURVES_MS) { drawCluster(); fresh.stack = false; curvesAt = now; }
-  if (fresh.detail && now - detailAt >= CURVES_MS) { drawDetail(known.jobs.get(chosen), known.now_s); fresh.detail = false; detailAt = now; }
+  if (fresh.stack && seen.cluster && now - curvesAt >= CURVES_MS) { drawCluster(); fresh.stack = false; curvesAt = now; }
+  if (fresh.detail && (seen.job || $("job").hidden) && now - detailAt >= CURVES_MS) { drawDetail(known.jobs.get(chosen), known.now_s); fresh.detail = false; detailAt = now; }
   if (!known.jobs.has(chosen)) $("job").hidden = true;
-  Object.assign(fresh, { jobs: new Set(), nodes: new Set(), decisions: [], colours: false, totals: false });
+  Object.assign(fresh, { jobs: new Set(), decisions: [], colours: false, totals: false });
   if (!byHand && sorted.length && chosen !== sorted[0].key && !known.jobs.has(chosen)) choose(sorted[0].key, false);
   state();
   measure();
+  if (measured.drawn === UNSEEN) watch();
 }
 
 /** Which news stands on the screen, once the next frame begins: its number, and when its newest fact was stored. */
@@ -133,7 +138,16 @@ $("theme").addEventListener("click", () => {
 dark.addEventListener("change", paint);
 $("span").addEventListener("change", connect);
 $("filter").addEventListener("input", schedule);
-setInterval(() => { state(); if (fresh.stack || fresh.detail) schedule(); }, 500);
+/** What is out of sight is drawn when it comes into sight: first when all has been drawn once. */
+function watch() {
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) seen[target.id] = isIntersecting;
+    schedule();
+  }, { rootMargin: "200px" });
+  for (const id of Object.keys(seen)) watcher.observe($(id));
+}
+
+setInterval(() => { state(); schedule(); }, 500);
 paint();
 prepare();
 connect();

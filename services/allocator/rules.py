@@ -11,7 +11,9 @@ PAUSE_S = 5.0
 
 class Rules(config.Common, frozen=True, kw_only=True):
     policy: str = "weir"
-    """For jobs that name none."""
+    """For jobs that name none. `module:function` is one of your own (`enrolment.py`)."""
+    policies: tuple[str, ...] = ()
+    """More of your own, which requests may name."""
     window_s: float = 2.0
     """A change must stay wanted for so long (stabilisation)."""
     max_delay_s: float = 30.0

@@ -19,6 +19,7 @@ from nats.js.kv import KeyValue
 
 from services.allocator import memory
 from services.allocator.decide import Decisions, decide
+from services.allocator.enrolment import enrol
 from services.allocator.measures import Meters
 from services.allocator.replay import Merge
 from services.allocator.requests import admission
@@ -27,7 +28,9 @@ from services.allocator.rules import Rules
 from services.allocator.state import HEARD, State, apply
 from services.allocator.view import JobView, closed_view, job_view
 from shared import programs, subjects
+from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, Stale
+from shared.config import BadSettings
 from shared.log import about
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
 from shared.patience import Plaint
@@ -218,7 +221,20 @@ class Allocator:
             await asyncio.sleep(self.rules.snapshot_s)
 
 
+def know_policies(settings: Settings) -> None:
+    """Raises `Leave` where one cannot be used. One that fails later costs its own jobs a change, and nothing else."""
+    plaint = Plaint()
+    try:
+        enrol(
+            (settings.policy, *settings.policies), lambda name, error: plaint.tell("PolicyFailed", error, policy=name)
+        )
+    except BadSettings as bad:
+        log.error("BadSettings", why=str(bad))
+        raise Leave(BAD_SETTINGS) from bad
+
+
 async def start(bus: Bus, settings: Settings) -> None:
+    know_policies(settings)
     allocator = Allocator(bus, settings, await memory.recall(bus))
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
     await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)

@@ -17,6 +17,7 @@ import msgspec
 from services.allocator.outside.answer import Answer, Desk, Refusal
 from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
+from services.cli.policy_names import policy
 from services.cli.trouble import DONE
 
 EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")
@@ -25,6 +26,9 @@ EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < 
 def arguments(parser: argparse.ArgumentParser) -> None:
     said = f"for jobs that name none (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}"
     parser.add_argument("--policy", choices=sorted(POLICIES), default=Rules().policy, metavar="NAME", help=said)
+    names = ", ".join(sorted(POLICIES))
+    said = f"for jobs that name none (default: {Rules().policy}); there are {names}, or module:function"
+    parser.add_argument("--policy", type=policy, default=Rules().policy, metavar="NAME", help=said)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from services.allocator.proposal import Effect, Outlook, outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
+from services.cli import policy_names
 from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
@@ -46,11 +47,14 @@ def _refused(whose: str, reasons: tuple[str, ...]) -> Trouble:
 
 
 def rules_here() -> Rules:
-    """As the allocator reads them. Which folders of its nodes a cluster gives to jobs, only the allocator may know."""
+    """As the allocator reads them, policies of one's own included. Which folders of its nodes a cluster gives to jobs,
+    only the allocator may know."""
     known = {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
     known.setdefault("WEIR_ALLOCATOR_HOST_PATHS", "/")
     try:
-        return config.load(Rules, "allocator", known)
+        rules = config.load(Rules, "allocator", known)
+        policy_names.known((rules.policy, *rules.policies))
+        return rules
     except config.BadSettings as bad:
         raise Trouble(str(bad), WRONG_USE) from bad
 

@@ -29,6 +29,7 @@ from services.allocator.simulator.scenario import Cluster, Scenario, Work
 from services.allocator.simulator.surfaces import Surface
 from services.allocator.simulator.tables import Bad
 from services.cli import simulated
+from services.cli.policy_names import policies
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 
@@ -59,7 +60,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", type=Path, metavar="YAML", help="the nodes, and tenants on them")
     said = "in place of these files: what `weir events --json` printed, to replay it under other policies"
     parser.add_argument("--from-log", type=Path, metavar="LOG", help=said)
-    said = f"which, separated by commas (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}"
+    said = f"which (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}, or module:function"
     parser.add_argument("--policies", type=policies, default=(Rules().policy,), metavar="A,B", help=said)
     said = f"training stands still so long at each change (default: {usual.restart_s:g}, or as in the log)"
     parser.add_argument("--restart-seconds", type=_at_least_zero, metavar="S", help=said)
@@ -71,14 +72,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
     parser.add_argument("--timeline", action="store_true", help="in the JSON: each job's allocation over time")
     parser.add_argument("--picture", type=Path, metavar="PNG", help="draw allocations, utilisation, completion times")
-
-
-def policies(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    unknown = [name for name in names if name not in POLICIES]
-    if unknown or not names:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or text!r}: there are {', '.join(sorted(POLICIES))}")
-    return names
 
 
 def _at_least_zero(text: str) -> float:

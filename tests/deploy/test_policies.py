@@ -1,0 +1,116 @@
+"""The policy that shows how to write one's own: in the simulator, in `weir decide`, and live, by its name alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.enrolment import enrol
+from services.allocator.placing.placement import Node, Size
+from services.allocator.policies import POLICIES, JobSeen
+from shared.bus import Bus
+from shared.messages import AllocationDecided, JobAccepted, JobRejected, Resources
+from tests.allocator.builders import EVEN, node, request, size, span
+from tests.allocator.test_service import QUICK, allocator, last, with_program
+from tests.cli.test_decide import NODES, answers, document
+from tests.cli.test_simulate import CLUSTER, JOBS, SURFACES, simulate, told
+
+FILE = Path(__file__).parents[2] / "deploy" / "policies" / "fewest_first.py"
+NAME = "deploy.policies.fewest_first:fewest_first"
+LINES = 35
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Other tests are about the policies that Weir brings."""
+    before = dict(POLICIES)
+    yield
+    POLICIES.clear()
+    POLICIES.update(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Six jobs on three machines, as `weir simulate` takes them."""
+    for name, text in (("jobs.csv", JOBS), ("surfaces.csv", SURFACES), ("cluster.yaml", CLUSTER)):
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def never(name: str, error: Exception) -> None:
+    raise error
+
+
+def sizes(cores: float, *jobs: JobSeen) -> dict[str, int]:
+    enrol([NAME], never)
+    free = Resources(cpu=cores, memory_gib=64)
+    return {want.job: want.workers for want in POLICIES[NAME]([Node("n1", free, free)], jobs, 0.0)}
+
+
+def job(name: str, workers: int, most: int = 9, **fields: Any) -> JobSeen:
+    asked = request(name, workers=span(1, most=most))
+    running: dict[str, Any] = {"size": Size(1, workers), "batch": 32} if workers else {}
+    return JobSeen(key=name, request=asked, sizes=EVEN, submitted_s=0.0, **(running | fields))
+
+
+def test_it_is_short_enough_to_be_read_at_once() -> None:
+    assert len(FILE.read_text().splitlines()) <= LINES
+
+
+def test_whoever_has_the_fewest_workers_gets_the_next() -> None:
+    assert sizes(5, job("a", 3), job("b", 1)) == {"a": 5, "b": 4}
+    assert sizes(2, job("a", 3), job("b", 1)) == {"a": 3, "b": 3}
+    assert sizes(6, job("a", 3), job("b", 1, most=2)) == {"a": 8, "b": 2}
+
+
+def test_who_starts_has_its_first_size_and_who_changes_is_let_be() -> None:
+    assert sizes(4, job("a", 0), job("b", 2, busy=True), job("c", 2)) == {"a": 1, "c": 6}
+
+
+def test_it_is_simulated_by_its_name(folder: Path) -> None:
+    figures = told(folder, "--policies", f"static,{NAME}")
+
+    assert figures[NAME]["completed"] == figures["static"]["completed"] == 6
+    assert figures[NAME]["makespan_s"] < figures["static"]["makespan_s"]
+
+
+def test_what_fails_in_a_simulation_is_told_with_its_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "slips.py").write_text("def mine(cluster, jobs, now):\n    return jobs[99]\n")
+
+    assert simulate(folder, "--policies", "slips:mine") == 1
+    said = capsys.readouterr().err
+    assert "policy slips:mine failed: " in said and "slips.py" in said and "line 2, in mine" in said
+
+
+def test_it_decides_for_scripts() -> None:
+    larger = [*NODES, {"name": "n2", "cpu": 2, "memory_gib": 8}]
+    runs = {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64, "since_s": 0}
+
+    _, grown = answers(document(0, NODES), document(600, larger, current=runs), policy=NAME)
+
+    assert sorted(grown["decisions"][0]["workers"]) == ["n1", "n2", "n2"]
+    assert grown["decisions"][0]["reason"] == "whoever has the fewest workers gets the next"
+
+
+async def test_it_decides_live_and_a_request_may_name_it(nats_url: str, person: Bus) -> None:
+    await person.publish(node(cpu=4))
+    async with allocator(nats_url, replace(QUICK, policies=(NAME,))):
+        await person.publish(await with_program(person, policy=NAME))
+        answer = await last(person, JobAccepted)
+        decided = await last(person, AllocationDecided)
+        await person.publish(await with_program(person, job="other", policy="os:system"))
+        refused = await last(person, JobRejected, "default.other")
+
+    assert answer.request.policy == NAME and decided.reason == "its first size" and size(decided) == (1, 1)
+    assert refused.reasons == (f"policy: 'os:system' is none; there are {', '.join(sorted({*POLICIES}))}",)
+
+
+def test_what_it_is_run_with_is_in_its_own_text() -> None:
+    assert FILE.read_text().count(NAME) == 2

@@ -1,0 +1,96 @@
+"""A recommender whose tables exceed any one ps: a vector for each of five million listeners, tracks and so on.
+
+Together the tables have 1.2 GiB, and a ps has 1.1 GiB, of which TensorFlow takes its part: so there are six ps, and
+each holds a table. Who listens to what, and whether it is played to its end, is GENERATED, not recorded from anybody:
+every example is a pure function of its number and a fixed seed.
+
+Three things make a model of this size possible, and all are worth copying:
+- `Rows` asks the ps for the rows that a batch needs. A Keras `Embedding` asks for its whole table, for every batch.
+- Plain gradient descent keeps nothing beside a weight; Adam would keep two tables more of the same size.
+- The first values are made in one `tf.function`; a Keras initialiser leaves three copies of a table on its ps.
+
+There is no `evaluation()`: it would copy all tables to the chief.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+WIDTH = 64  # of a vector
+ROWS = 840_000
+TABLES = ("listener", "track", "artist", "album", "list", "place")
+TRAINED_ON = 100_000
+SKEW = 6.0  # few listeners and tracks make most of the traffic: id = ROWS * uniform ** SKEW
+SPREAD = 0.25  # of a vector's numbers at the beginning
+
+
+# ---------------------------------------------------------------- the data
+
+
+def _uniform(numbers, stream):
+    """A number in [0, 1) for each integer: splitmix64 of (stream, number). `stream` keeps independent draws apart."""
+    with np.errstate(over="ignore"):
+        x = np.asarray(numbers, np.uint64) + np.uint64(stream) * np.uint64(0xD1B54A32D192ED03)
+        x = x * np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((x ^ (x >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
+
+
+def _ids(numbers):
+    return {name: (ROWS * _uniform(numbers, 1 + at) ** SKEW).astype("int32") for at, name in enumerate(TABLES)}
+
+
+def _between(start, stop):
+    """Whether a track is played to its end: the sum of hidden likings, one for each id, decides how likely it is."""
+    numbers = np.arange(start, stop)
+    ids = _ids(numbers)
+    liking = sum(2.0 * _uniform(ids[name], 11 + at) - 1.0 for at, name in enumerate(TABLES))
+    played = _uniform(numbers, 10) < 1 / (1 + np.exp(-3.0 * liking))
+    return tf.data.Dataset.from_tensor_slices((ids, played.astype("float32")[:, None]))
+
+
+# ---------------------------------------------------------------- what Weir asks for
+
+
+@tf.function
+def _first_values(shape, dtype=None):
+    return tf.random.uniform(shape, -SPREAD, SPREAD)
+
+
+class Rows(keras.layers.Layer):
+    """A table of vectors, of which only the rows that are asked for leave the ps."""
+
+    def build(self, shape):
+        self.table = self.add_weight(shape=(ROWS, WIDTH), initializer=_first_values, name=self.name)
+
+    def call(self, ids):
+        return tf.gather(self.table.value, ids)
+
+    def compute_output_shape(self, shape):
+        return (*shape, WIDTH)
+
+
+def model():
+    """Of each id a vector; who goes with what is in their products, who is liked at all in their sum."""
+    ids = {name: keras.Input((), dtype="int32", name=name) for name in TABLES}
+    vectors = [Rows(name=f"{name}_table")(ids[name]) for name in TABLES]
+    pairs = [keras.layers.Multiply()([vectors[0], other]) for other in vectors[1:]]
+    features = keras.layers.Concatenate()([*vectors, *pairs])
+    return keras.Model(ids, keras.layers.Dense(1)(features))
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.5)
+
+
+def loss(labels, outputs):
+    return keras.losses.binary_crossentropy(labels, outputs, from_logits=True)
+
+
+def examples():
+    return TRAINED_ON
+
+
+def dataset(start, stop):
+    return _between(start, stop)

@@ -1,0 +1,70 @@
+"""The examples of deploy/jobs, as their files are but for epochs and cores, on the real cluster of one machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.cli.request_file import completed, parse
+from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
+from tests.flow.stage import Scene, left_behind, stage
+
+JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
+ROOMY = "nodes:\n  - {name: node-1, cpu: 8, memory_gib: 24}\n"  # on paper
+OWN = "deploy.policies.fewest_first:fewest_first"
+WITHIN_S = 120.0
+GIB = 1 << 30
+
+
+def asked(name: str, **fields: Any) -> dict[str, Any]:
+    """What the example's file asks for, with a core a task: what is promised here decides who fits, and no more."""
+    file = JOBS / f"{name}.yaml"
+    said = completed(parse(file.read_text(), file.name), None, "-") | fields
+    return said | {"resources": {role: each | {"cpu": 1.0} for role, each in said["resources"].items()}}
+
+
+async def trained(scene: Scene, name: str, **fields: Any) -> JobFinished:
+    said = asked(name, **fields)
+    await scene.watched.submit(said, JOBS / said["program"])
+    over = await scene.watched.finished(WITHIN_S)
+    last = scene.of(ProgressReported)[-1]
+    assert over.counted == over.samples == last.total_samples == said["epochs"] * (last.total_samples // said["epochs"])
+    return over
+
+
+@pytest.mark.filterwarnings("default")
+async def test_a_text_classifier_learns_from_names_of_which_kind_a_character_is(tmp_path: Path) -> None:
+    async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": "static"}, ROOMY) as scene:
+        over = await trained(scene, "characters", epochs=2)
+
+    assert over.metrics["accuracy"] > 0.9, "to call all of them by the commonest kind is right less than half the time"
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("default")
+async def test_a_regression_explains_a_table_under_a_policy_of_ones_own(tmp_path: Path) -> None:
+    async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": OWN}, ROOMY) as scene:
+        over = await trained(scene, "diabetes")
+
+    sizes = [sum(task.role == "worker" for task in m.tasks) for m in scene.of(AllocationDecided) if m.tasks]
+    assert over.metrics["r2"] > 0.25, "0 is the mean of what was trained on"
+    assert sizes[0] == 1 and sizes[-1] == 2 == len(scene.of(TrainingResumed))
+    assert scene.of(AllocationDecided)[1].reason == "whoever has the fewest workers gets the next"
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.filterwarnings("default")
+async def test_a_recommender_trains_tables_that_no_single_ps_could_hold(tmp_path: Path) -> None:
+    async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": "static"}, ROOMY) as scene:
+        await trained(scene, "plays")
+
+    reports = scene.of(ProgressReported)
+    limit_gib, held = asked("plays")["resources"]["ps"]["memory_gib"], reports[-1].profile
+    used = [u.memory_gib for report in reports for u in report.usage if u.task.startswith("ps")]
+    losses = [report.loss for report in reports if report.loss is not None]
+    assert held is not None and held.bytes > limit_gib * GIB
+    assert held.bytes / 6 / GIB < max(used) < limit_gib
+    assert losses[-1] < 0.99 * losses[0]
+    assert left_behind(tmp_path) == []

@@ -18,6 +18,7 @@ from shared import log
 COMMANDS = {
     "up": "run all of Weir on this machine",
     "demo": "watch a job grow and shrink on this machine",
+    "doctor": "try a training program before it costs anything",
     "submit": "ask for training",
     "jobs": "list the jobs",
     "events": "show what happened, and what happens",

@@ -8,4 +8,6 @@ Read first: `submit.py`, then `events.py`. Pure: `request_file`, `filters`, `sen
 `standing`, `pod_choice`, `program_check`, `absence`, `moments`, `explained`, `otherwise`, `unexplained`, `words`,
 `columns`, `event_name`, `kinds`, `parsing`; and in folders of their own `causes/` (why), `contract/` (asyncapi),
 `screen/` (top), `shells/` (completion).
+`standing`, `pod_choice`, `program_check`, `absence`, `moments`, `explained`, `otherwise`, `unexplained`,
+`words`, all of `diagnosis`.
 """

@@ -52,10 +52,10 @@ SOON_S = 0.2  # for what TensorBoard is told of a generation that broke
 Say = Callable[[Line], None]
 
 
-def connect(assignment: Assignment) -> Any:
-    """A strategy over the generation's cluster; waits until every ps and worker stands."""
+def connect(cluster: dict[str, list[str]]) -> Any:
+    """A strategy over a generation's cluster; waits until every ps and worker stands."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(assignment.cluster), task_type="chief", task_id=0, rpc_layer="grpc"
+        tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
     )
     return tf.distribute.ParameterServerStrategy(resolver)
 
@@ -75,7 +75,7 @@ class Chief:
 
     def prepare(self) -> None:
         began = time.monotonic()
-        strategy = connect(self.assignment)
+        strategy = connect(self.assignment.cluster)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self.dog.absent = lambda: absent(self.coordinator, self.assignment.cluster)
         with self.dog.limited("model() or optimizer()"):

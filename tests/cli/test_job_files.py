@@ -10,6 +10,7 @@ import pytest
 
 from services.allocator.requests.validate import check
 from services.cli import store
+from services.cli.diagnosis.fit import PS_GIB
 from services.cli.request_file import completed, encoded, parse
 from shared.messages import JobRequested
 
@@ -33,14 +34,42 @@ def loaded(path: Path) -> Any:
     return program.load(path, program.digest_of(path.read_bytes()))
 
 
-def test_clicks_are_the_same_wherever_one_begins_to_read() -> None:
-    clicks = loaded(JOBS / "clicks.py")
-    whole, part = ([*clicks.dataset(*where).as_numpy_iterator()] for where in ((0, 500), (123, 321)))
+@pytest.mark.parametrize(("name", "share"), [("clicks", (0.2, 0.35)), ("plays", (0.4, 0.6))])
+def test_generated_data_is_the_same_wherever_one_begins_to_read(name: str, share: tuple[float, float]) -> None:
+    program = loaded(JOBS / f"{name}.py")
+    whole, part = ([*program.dataset(*where).as_numpy_iterator()] for where in ((0, 500), (123, 321)))
 
     for (inputs, label), (again, other) in zip(whole[123:321], part, strict=True):
         assert label == other
-        assert all(np.array_equal(inputs[name], again[name]) for name in inputs)
-    assert 0.2 < np.mean([label for _, label in whole]) < 0.35
+        assert all(np.array_equal(inputs[field], again[field]) for field in inputs)
+    assert share[0] < np.mean([label for _, label in whole]) < share[1]
+
+
+def test_plays_has_tables_that_one_ps_could_not_hold_and_each_ps_could() -> None:
+    plays, job = loaded(JOBS / "plays.py"), parse((JOBS / "plays.yaml").read_text(), "plays.yaml")
+    table_gib, ps_gib = plays.ROWS * plays.WIDTH * 4 / 2**30, job["resources"]["ps"]["memory_gib"]
+    numbers = np.arange(plays.TRAINED_ON)
+
+    assert len(plays.TABLES) * table_gib > ps_gib > PS_GIB + 3 * table_gib
+    assert job["ps"]["start"] == job["ps"]["max"] == len(plays.TABLES)
+    assert all(ids.min() >= 0 and ids.max() < plays.ROWS for ids in plays._ids(numbers).values())
+
+
+def test_characters_has_names_of_every_kind_and_none_is_most_of_them() -> None:
+    characters = loaded(JOBS / "characters.py")
+    kinds = np.bincount(characters._labels, minlength=len(characters.KINDS)) / len(characters._labels)
+
+    assert characters.examples() > 20_000 and kinds.min() > 0 and kinds.max() < 0.5
+    assert characters._inputs.min() == 0 and characters._inputs.max() < characters.BUCKETS
+    assert characters._numbers("LATIN SMALL LETTER A")[:4] == characters._numbers("LATIN-SMALL LETTER A")[:4]
+
+
+def test_diabetes_is_scaled_by_what_is_trained_on() -> None:
+    diabetes = loaded(JOBS / "diabetes.py")
+    seen = diabetes._inputs[: diabetes.examples()]
+
+    assert diabetes.examples() == 353 and len(diabetes._inputs) == 442
+    assert np.allclose(seen.mean(axis=0), 0, atol=1e-5) and np.allclose(seen.std(axis=0), 1, atol=1e-5)
 
 
 def test_clicks_has_a_million_parameters_and_a_row_of_each_id() -> None:

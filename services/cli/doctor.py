@@ -1,0 +1,200 @@
+"""`weir doctor PROGRAM`: would a job of it train what it seems to, and fit? Asked before it costs anything.
+
+1 read its text   2 check its job, where there is one   3 try it in a process as a trainer's is, and read its examples
+in another   4 say what was found, and what to do. The program runs in processes of its own; this one has no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from rich.text import Text
+
+from services.allocator.requests.validate import Wrong, check
+from services.cli import program_check, request_file, store
+from services.cli.diagnosis.finding import Finding, Weight, fine, wrong
+from services.cli.diagnosis.fit import of_job
+from services.cli.diagnosis.seen import of_program
+from services.cli.diagnosis.source import imported, of_source
+from services.cli.terminal import Terminal
+from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
+from services.cli.words import duration, plain
+from services.trainer.examined import Asked, Examined
+from services.trainer.orders import last_words
+from shared import lifeline
+from shared.messages import JobRequested
+
+BATCH = 32  # where no job says another
+MOST_PS = 2  # to try an update on
+LIMIT_S, LONGEST_S = 75.0, 600.0
+SEEN = msgspec.json.Decoder(Examined)
+STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
+EXAMPLES = "weir doctor mine.py; weir doctor deploy/jobs/plays.py --job deploy/jobs/plays.yaml"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("program", type=Path, metavar="PROGRAM", help="the training program, a Python file")
+    said = "the job's file (default: the YAML of the same name beside the program, if there is one)"
+    parser.add_argument("--job", type=Path, metavar="YAML", help=said)
+    said = f"how long one call of its code may take (default: {LIMIT_S:g}s)"
+    parser.add_argument("--timeout", type=duration, default=LIMIT_S, metavar="TIME", help=said)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.epilog = f"Ends with 1 where anything is wrong. For example: {EXAMPLES}"
+
+
+def run(args: argparse.Namespace) -> int:
+    body = store.read(args.program)
+    findings = list(_examined(args.program, body, _job_file(args), args.timeout))
+    ill = sum(f.weight == "wrong" for f in findings)
+    if args.json:
+        print(msgspec.json.encode({"program": str(args.program), "findings": findings}).decode())
+    else:
+        _show(findings)
+    return FAILED if ill else DONE
+
+
+def _job_file(args: argparse.Namespace) -> Path | None:
+    beside: Path = args.program.with_suffix(".yaml")
+    chosen: Path | None = args.job or (beside if beside.is_file() else None)
+    return chosen
+
+
+def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) -> Iterator[Finding]:
+    # 1. What its text says.
+    try:
+        program_check.check(body, path)
+    except Trouble as trouble:
+        yield wrong(str(trouble), "README.md has a table of the functions that a program needs")
+        return
+    tree = ast.parse(body)
+    yield fine(f"it has all functions, and imports {', '.join(imported(tree)) or 'nothing'}")
+    # 2. What its job says.
+    job = _asked_for(job_file, path, body) if job_file else None
+    if isinstance(job, Wrong):
+        yield wrong(
+            f"{job_file} would be refused", "deploy/jobs/digits.yaml explains every field", "\n".join(job.reasons)
+        )
+    known = job if isinstance(job, JobRequested) else None
+    yield from of_source(tree, path.name, _beside(path), known.image if known else None)
+    # 3. What it does.
+    batch, ps = (known.batch.start, min(known.ps.max, MOST_PS)) if known else (BATCH, 1)
+    here, there = _tried(path.name, body, Asked(program="", batch=batch, ps=ps, limit_s=limit_s))
+    yield from of_program(here, there)
+    # 4. How it fits.
+    if known:
+        yield from of_job(here, known)
+
+
+def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
+    """The job's request, as the allocator would check it."""
+    try:
+        fields = request_file.parse(file.read_text("utf-8"), file.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise Trouble(f"cannot read {file}: {error}", WRONG_USE) from error
+    named = {"name": program.name, "digest": store.digest(body)}
+    return check(request_file.encoded(request_file.completed(fields, named, "-"), file.name))
+
+
+def _beside(path: Path) -> set[str]:
+    """What could be imported from the program's own folder, and from nowhere else."""
+    files = {each.stem for each in path.resolve().parent.glob("*.py") if each.name != path.name}
+    return files | {each.parent.name for each in path.resolve().parent.glob("*/__init__.py")}
+
+
+# ---------------------------------------------------------------- processes
+
+
+def _tried(name: str, body: bytes, asked: Asked) -> tuple[Examined, Examined]:
+    """What two processes saw: one that tries all, and one that reads the same examples; another `hash` has each."""
+    print("tries it in two processes; TensorFlow takes some seconds to begin", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="weir-doctor-") as folder:
+        path = Path(folder) / "program" / name
+        path.parent.mkdir()
+        path.write_bytes(body)
+        every = msgspec.structs.replace(asked, program=str(path))
+        trials = [_Trial(Path(folder), each, seed) for seed, each in enumerate([every, _only_reads(every)])]
+        here, there = (trial.outcome() for trial in trials)
+        return here, there
+
+
+def _only_reads(asked: Asked) -> Asked:
+    return msgspec.structs.replace(asked, ps=0)
+
+
+class _Trial:
+    """One process, begun in a folder of its own, as a pod is."""
+
+    def __init__(self, folder: Path, asked: Asked, seed: int) -> None:
+        self.asked, self._folder = asked, folder / str(seed)
+        self._folder.mkdir()
+        self._reads, writes = os.pipe()
+        self._log = (self._folder / "log").open("wb")
+        words = ["-P", "-m", "services.trainer.examine", str(writes), msgspec.json.encode(asked).decode()]
+        self._process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=self._folder,
+            env=_environment(seed),
+            pass_fds=[writes],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            preexec_fn=lifeline.die_with_parent,
+        )
+        os.close(writes)
+
+    def outcome(self) -> Examined:
+        """The last that it told, once it has ended; and why it told no more."""
+        with os.fdopen(self._reads, "rb") as told:
+            lines = told.read().splitlines()
+        code = self._process.wait(LONGEST_S)
+        self._log.close()
+        words, seen = list[str](), Examined()
+        for line in lines:
+            try:
+                seen = SEEN.decode(line)
+            except msgspec.DecodeError:
+                words.append(line.decode(errors="replace"))  # of faulthandler
+        if seen.failed or seen.done:
+            return seen
+        return msgspec.structs.replace(seen, failed=self._died(code, "\n".join(words)))
+
+    def _died(self, code: int, words: str) -> str:
+        if words:
+            return last_words(words, self.asked.program).cause
+        how = signal.Signals(-code).name if code < 0 else f"code {code}"
+        said = (self._folder / "log").read_text(errors="replace")[-2000:]
+        return f"its process ended with {how}, and says no more\n{said}"
+
+
+def _environment(seed: int) -> dict[str, str]:
+    """As a pod's, as far as a program could tell: another seed for `hash` in each, and no folder to import from."""
+    ours = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH", "")]))
+    more = {"PYTHONPATH": path, "PYTHONHASHSEED": str(seed + 1)}
+    return {**os.environ, **more, "GRPC_FAIL_FAST": "use_caller", "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+# ---------------------------------------------------------------- words
+
+
+def _show(findings: list[Finding]) -> None:
+    terminal = Terminal(highlight=False)
+    for each in findings:
+        line = Text(f"{each.weight:7}", style=STYLES[each.weight])
+        first, *rest = each.what.splitlines()
+        terminal.print(line.append(plain(first), style="default"), soft_wrap=True)
+        for more in (*rest, *each.more.splitlines()):
+            terminal.print(Text(f"        | {''.join(c if c.isprintable() else ' ' for c in more)}"), soft_wrap=True)
+        if each.remedy:
+            terminal.print(Text(f"        -> {each.remedy}"), soft_wrap=True)
+    counts = {weight: sum(f.weight == weight for f in findings) for weight in STYLES}
+    terminal.print(f"{counts['wrong'] or 'nothing'} wrong, {counts['advice']} to consider", soft_wrap=True)

@@ -1,0 +1,74 @@
+"""What is asked of a process that tries a program (`examine.py`), and what it tells: one JSON document a line. Pure.
+
+After each step the process tells all that it knows by then; so whoever reads knows how far it came, however it ends.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+ENDS = 4  # of a batch, so many examples at its beginning, and at its end, are looked at
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """`program`: its file. `batch`: examples of an update. `limit_s`: how long one call of its code may take.
+
+    `ps`: on so many parameter servers an update is made; 0: only examples are read, for another process reads them too.
+    """
+
+    program: str
+    batch: int
+    ps: int = 0
+    limit_s: float = 75.0
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A variable of the model. `learns`: its gradient is there; None: it is not to be trained.
+
+    `whole`: all of it leaves its ps for every batch, though only some of its rows are needed.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    bytes: int
+    learns: bool | None = None
+    whole: bool = False
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen so far. Seconds are of a later try, where the first is slower.
+
+    `together` and `alone`: digests of examples, by number, read with others of their batch and each by itself;
+    `infinite`: those of them with a number that is none. `slots`: bytes that the optimizer keeps besides the variables.
+    `loaded_gib`: what the program's import added to the process. `lossy`: shapes of a loss that has a number for each
+    pair of examples: of labels, of outputs, and its own.
+    """
+
+    loaded_s: float | None = None
+    loaded_gib: float = 0.0
+    examples: int | None = None
+    together: dict[int, str] = {}
+    alone: dict[int, str] = {}
+    infinite: tuple[int, ...] = ()
+    read_s: float | None = None
+    variables: tuple[Held, ...] | None = None
+    slots: int = 0
+    scheduled: bool = False
+    lossy: tuple[str, ...] = ()
+    update_s: float | None = None
+    loss: float | None = None
+    finite: bool = True
+    evaluated: bool | None = None
+    failed: str = ""
+    done: bool = False
+
+
+def starts(examples: int, size: int) -> tuple[int, ...]:
+    """Where batches of `size` are read: at the beginning, in the middle and at the end."""
+    return tuple(sorted({0, (examples - size) // 2, examples - size}))
+
+
+def looked_at(start: int, size: int) -> tuple[int, ...]:
+    """The numbers of a batch's examples that are looked at."""
+    numbers = range(start, start + size)
+    return tuple(sorted({*numbers[:ENDS], *numbers[-ENDS:]}))

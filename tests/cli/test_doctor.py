@@ -1,0 +1,198 @@
+"""`weir doctor`: programs that are well, and programs as people bring them, tried in real trainer processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from services.__main__ import weir
+
+JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
+HEAD = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+N = 64
+
+
+def model():
+    return keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+
+
+def optimizer():
+    return keras.optimizers.SGD(0.1)
+
+
+def loss(labels, outputs):
+    return keras.losses.mean_squared_error(labels, outputs)
+
+
+def examples():
+    return N
+
+
+def dataset(start, stop):
+    x = np.arange(start, stop, dtype="float32")[:, None] * np.ones((1, 2), "float32") / N
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+"""
+STRANGE = """
+
+WORDS = [f"word {n}" for n in range(N)]
+
+
+def model():
+    ids = keras.Input((1,), dtype="int32")
+    vectors = keras.layers.Flatten()(keras.layers.Embedding(1000, 8, name="words")(ids))
+    idle = keras.layers.Dense(3, name="idle")(vectors)
+    return keras.Model(ids, [keras.layers.Dense(1, name="used")(vectors), idle])
+
+
+def loss(labels, outputs):
+    return (labels - outputs[0]) ** 2
+
+
+def dataset(start, stop):
+    ids = np.array([[hash(word) % 1000] for word in WORDS[start:stop]], "int32")
+    return tf.data.Dataset.from_tensor_slices((ids, np.ones(stop - start, "float32")))
+"""
+SPOILT = """
+
+def dataset(start, stop):
+    x = np.arange(start, stop, dtype="float32")[:, None] * np.ones((1, 2), "float32")
+    x[np.arange(start, stop) == 3] = np.inf
+    return tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
+"""
+STUCK = """
+
+def dataset(start, stop):
+    while start > 0:
+        pass
+    return tf.data.Dataset.from_tensor_slices((np.ones((stop - start, 2), "float32"), np.ones((stop - start, 1))))
+"""
+DYING = "\nimport os\nprint('on the way')\nos._exit(7)\n"
+SMALL = "job: mine\nprogram: mine.py\nepochs: 1\nbatch: 16\nps: {start: 1, min: 1, max: 4}\nworkers: 1\n"
+Said = tuple[int, str]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Asks about a program of this text, with a job beside it; returns the exit code and what is said."""
+
+    def asked(text: str, *words: str, job: str = "") -> Said:
+        (tmp_path / "mine.py").write_text(text)
+        if job:
+            (tmp_path / "mine.yaml").write_text(job)
+        code = weir(["doctor", str(tmp_path / "mine.py"), *words])
+        return code, capsys.readouterr().out
+
+    return asked
+
+
+def told(said: str, weight: str) -> list[str]:
+    return [line.removeprefix(weight).strip() for line in said.splitlines() if line.startswith(weight)]
+
+
+def test_a_program_that_is_well_is_told_so_and_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert weir(["doctor", str(JOBS / "digits.py")]) == 0
+
+    said = capsys.readouterr().out
+    fine = "\n".join(told(said, "fine"))
+    assert "imports keras, numpy, sklearn, tensorflow" in fine and "1,437 examples" in fine
+    assert "alone, and in another process (24 of 1,437 tried)" in fine
+    assert (
+        "10 variables with 904 kB, of which sequential/conv2d_2/kernel has 332 kB" in fine
+        and "an update takes" in fine
+        and "evaluation()" in fine
+    )
+    assert "of 1 ps the fullest holds 0.00 GiB" in fine
+    assert told(said, "wrong") == [] and said.splitlines()[-1] == "nothing wrong, 0 to consider"
+
+
+def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -> None:
+    code, said = doctor(HEAD + STRANGE, job=SMALL)
+
+    wrong, advice = "\n".join(told(said, "wrong")), "\n".join(told(said, "advice"))
+    assert code == 1
+    assert "is another one in another process (" in wrong
+    assert "loss() compares each example with each: (5, 5) of (5,) and (5, 1) and (5, 3)" in wrong
+    assert "it uses hash()" in advice
+    assert "idle/kernel, " in advice and "never learns" in advice
+    assert "each batch reads all of words/embeddings, 32 kB in all" in advice
+    assert "ps.max is 4, and with more than 1 the fullest ps would hold no less" in advice
+    assert said.splitlines()[-1] == f"2 wrong, {len(told(said, 'advice'))} to consider"
+
+
+def test_a_number_that_is_none_is_found_in_the_data_and_in_the_weights(doctor) -> None:
+    code, said = doctor(HEAD + SPOILT)
+
+    assert code == 1
+    assert told(said, "wrong") == [
+        "example 3 has a number that is not finite",
+        "after two updates the loss is not finite",
+    ]
+
+
+def test_what_a_job_would_fail_of_is_told_with_the_programs_own_line(doctor, tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text("def clean(x): return x\n")
+    code, said = doctor("from helpers import clean\n" + HEAD)
+
+    assert code == 1
+    assert told(said, "wrong") == [
+        "it imports helpers, which lies beside it",
+        "mine.py:1: ModuleNotFoundError: No module named 'helpers'",
+    ]
+    assert "only mine.py is uploaded" in said and "Traceback (most recent call last):" in said
+
+
+def test_a_program_that_never_returns_is_made_to_say_where_it_stands(doctor) -> None:
+    code, said = doctor(HEAD + STUCK, "--timeout", "6")
+
+    assert code == 1
+    assert told(said, "wrong")[0].startswith("mine.py is stuck: dataset(16, 48) has not returned for 6 s")
+    assert "while start > 0:" in said or "pass" in said
+
+
+def test_a_process_that_ends_on_the_way_is_told_with_what_it_printed(doctor) -> None:
+    code, said = doctor(HEAD + DYING)
+
+    assert code == 1 and told(said, "wrong") == ["its process ended with code 7, and says no more"]
+    assert "        | on the way" in said
+
+
+# ---------------------------------------------------------------- without a process
+
+
+def test_what_the_text_lacks_is_told_at_once_and_nothing_is_run(doctor, tmp_path: Path) -> None:
+    code, said = doctor(f"open({str(tmp_path / 'run')!r}, 'w')\ndef model(): ...\n", "--json")
+
+    (only,) = json.loads(said)["findings"]
+    assert code == 1 and not (tmp_path / "run").exists()
+    assert only["weight"] == "wrong" and only["what"] == "mine.py lacks optimizer(), loss(), examples(), dataset()"
+
+
+def test_a_program_that_is_not_there_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert weir(["doctor", str(tmp_path / "none.py")]) == 2
+    assert "cannot read the program" in capsys.readouterr().err
+
+
+def test_the_command_itself_imports_no_tensorflow() -> None:
+    text = "import sys, services.cli.doctor; sys.exit('tensorflow' in sys.modules or 'keras' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", text], timeout=60).returncode == 0
+
+
+def test_the_program_of_the_first_hour_is_well_as_it_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (JOBS / "README.md").read_text()
+    for kind, name in (("python", "wine.py"), ("yaml", "wine.yaml")):
+        (tmp_path / name).write_text(page.split(f"```{kind}\n")[1].split("```")[0])
+
+    code, said = weir(["doctor", str(tmp_path / "wine.py")]), capsys.readouterr().out
+
+    assert (code, said.splitlines()[-1]) == (0, "nothing wrong, 0 to consider"), said

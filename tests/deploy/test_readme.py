@@ -1,4 +1,4 @@
-"""deploy/README.md names folders that there are, and commands that there are."""
+"""The pages that are read first name folders that there are, and commands that there are."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from services.__main__ import COMMANDS
 from tests.deploy.rendered import COMPONENTS
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "deploy/README.md"]
+PAGES = [ROOT / "README.md", ROOT / "deploy/README.md", ROOT / "deploy/jobs/README.md"]
+NAMES = ["README", "deploy", "jobs"]
 MADE = (".creds", "ca.crt", "/team-a")
 """Ends of what is made by the commands themselves."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["README", "deploy"])
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_folder_and_file_of_deploy_that_is_named_is_there(page: Path) -> None:
     paths = {path.rstrip("/.") for path in re.findall(r"(?<![\w/])deploy/[\w./-]+", page.read_text())}
     assert paths
     assert {path for path in paths if not (ROOT / path).exists() and not path.endswith(MADE)} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=["README", "deploy"])
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_of_weir_that_is_typed_is_one(page: Path) -> None:
     typed = set(re.findall(r"^    weir ([a-z-]+)", page.read_text(), re.MULTILINE))
     assert typed

@@ -7,7 +7,5 @@ what to do next. Each has `EXAMPLES`, which its help shows; how it may end is in
 Read first: `submit.py`, then `events.py`. Pure: `request_file`, `filters`, `sentences`, `event_line`, `jobs_table`,
 `standing`, `pod_choice`, `program_check`, `absence`, `moments`, `explained`, `otherwise`, `unexplained`, `words`,
 `columns`, `event_name`, `kinds`, `parsing`; and in folders of their own `causes/` (why), `contract/` (asyncapi),
-`screen/` (top), `shells/` (completion).
-`standing`, `pod_choice`, `program_check`, `absence`, `moments`, `explained`, `otherwise`, `unexplained`,
-`words`, all of `diagnosis`.
+`diagnosis/` (doctor), `screen/` (top), `shells/` (completion).
 """

@@ -24,8 +24,6 @@ EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < 
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    said = f"for jobs that name none (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}"
-    parser.add_argument("--policy", choices=sorted(POLICIES), default=Rules().policy, metavar="NAME", help=said)
     names = ", ".join(sorted(POLICIES))
     said = f"for jobs that name none (default: {Rules().policy}); there are {names}, or module:function"
     parser.add_argument("--policy", type=policy, default=Rules().policy, metavar="NAME", help=said)

@@ -38,7 +38,7 @@ MOST_PS = 2  # to try an update on
 LIMIT_S, LONGEST_S = 75.0, 600.0
 SEEN = msgspec.json.Decoder(Examined)
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
-EXAMPLES = "weir doctor mine.py; weir doctor deploy/jobs/plays.py --job deploy/jobs/plays.yaml"
+EXAMPLES = ("weir doctor mine.py", "weir doctor deploy/jobs/plays.py --job deploy/jobs/plays.yaml")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said = f"how long one call of its code may take (default: {LIMIT_S:g}s)"
     parser.add_argument("--timeout", type=duration, default=LIMIT_S, metavar="TIME", help=said)
     parser.add_argument("--json", action="store_true", help="one JSON object")
-    parser.epilog = f"Ends with 1 where anything is wrong. For example: {EXAMPLES}"
 
 
 def run(args: argparse.Namespace) -> int:

@@ -25,6 +25,7 @@ from shared.bus import Bus
 from shared.messages import CapacityChanged, DeadLetter
 from shared.subjects import FACTS, ORDERS, pattern
 
+EXAMPLES = ("weir report digits", "weir report digits -o digits.html", "weir report digits -o - | less")
 STDOUT = "-"
 
 
@@ -33,7 +34,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name; of several the newest")
     parser.add_argument("-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output")
-    parser.epilog = "Also while it trains. For example: weir report digits -o digits.html; then open that in a browser"
 
 
 def run(args: argparse.Namespace) -> int:

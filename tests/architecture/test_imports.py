@@ -18,8 +18,8 @@ EDGES = {
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "watchdog"),
-        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell", "summaries"),
-        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell", "examine"),
+        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell"),
+        *("summaries", "examine"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

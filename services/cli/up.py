@@ -28,6 +28,7 @@ LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, lau
   submit a job          weir submit deploy/jobs/digits.yaml
   see the jobs          weir jobs
   tail the events       weir events --follow
+  watch all of it       weir top
   look at the cluster   kubectl --server={kube} get nodes,pods -A
   look at the bus       nats --server={nats} --creds={creds} sub 'weir.>'
   from another folder   WEIR_NATS_CREDENTIALS={creds} weir jobs --nats {nats}

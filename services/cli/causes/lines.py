@@ -68,11 +68,12 @@ def _row(step: Step, zero_s: float, width: int | None) -> Text:
 
 
 def offset(entry: Entry, zero_s: float) -> str:
-    """How long before or after the event, right-aligned."""
+    """How long before or after the event."""
     apart = entry.stored_s - zero_s
-    sign = "-" if apart < 0 else "+"
+    if apart == 0:
+        return "0"
     size = f"{abs(apart):.2f} s" if abs(apart) < 60 else lasting(abs(apart))
-    return f"{'0' if apart == 0 else sign + size:>{AT}}"
+    return f"{'-' if apart < 0 else '+'}{size}"
 
 
 def reasons(step: Step) -> str:
@@ -105,5 +106,5 @@ def _cut(
 def _more(step: Step, more: Sequence[Step], zero_s: float) -> str:
     last = more[-1].entry
     return (
-        f"and {len(more)} more of {fact(step.entry.said)}, the last {name_of(last)} at {offset(last, zero_s).strip()}"
+        f"and {len(more)} more of {fact(step.entry.said)}, the last {name_of(last)} at {offset(last, zero_s)}"
     )

@@ -43,16 +43,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def top(bus: Bus, args: argparse.Namespace) -> int:
+    await bus.verify()  # who watches waits for what is away, and would wait for ever for what was never made
     watch, where = Watch(bus), connection.here(args).shown
     watching = asyncio.ensure_future(watch.run())
     try:
-        await _unless_over(watching, watch.caught())
         console = Terminal(width=None if sys.stdout.isatty() else WIDE)
         if args.once or not console.is_terminal:
+            await _unless_over(watching, watch.caught())
             await _words(watch)
             console.print(Picture(where).of(watch, console.width, None))
-            return DONE
-        await _live(watch, watching, Terminal(), Picture(where), args.every)
+        else:
+            await _live(watch, watching, console, Picture(where), args.every)
     finally:
         await end(watching)
     return DONE
@@ -66,7 +67,8 @@ class Picture:
 
     def of(self, watch: Watch, width: int, height: int | None) -> Group:
         self.known = letters(self.known, _holding(watch.board))
-        return whole(watch.board, Look(time.time(), self.where, watch.cut_s), self.known, width, height)
+        look = Look(time.time(), self.where, watch.cut_s, reading=not watch.caught_up)
+        return whole(watch.board, look, self.known, width, height)
 
 
 def _holding(board: Board) -> list[str]:

@@ -45,6 +45,12 @@ async def test_of_an_empty_cluster_it_says_what_to_do(nats_url: str, prompt: Pro
     assert said.code == 0 and "is the monitor running?" in said.out and "`weir submit FILE`" in said.out
 
 
+async def test_on_a_bus_without_streams_it_says_how_to_make_them(nats_url: str, prompt: Prompt) -> None:
+    said = await prompt("top", "--nats", nats_url)
+
+    assert said.code == 1 and "create them with `weir streams create`" in said.err
+
+
 class Screen:
     """A terminal, and all that was ever written to it."""
 

@@ -28,12 +28,16 @@ UNITS = {"nodes": f", in cores (A: that job's, {OTHERS} others', {FREE} free)"}
 
 
 class Look(NamedTuple):
-    """What is looked at besides the board. `cut_s`: since when nothing is heard; `zone` None: that of this machine."""
+    """What is looked at besides the board. `cut_s`: since when nothing is heard; `zone` None: that of this machine.
+
+    `reading`: not all that is stored is in the board yet.
+    """
 
     now_s: float
     where: str
     cut_s: float | None = None
     zone: tzinfo | None = None
+    reading: bool = False
 
 
 class Room(NamedTuple):
@@ -88,7 +92,7 @@ def _heading(board: Board, look: Look, width: int) -> Iterator[Text]:
 
 def _state(look: Look) -> Text:
     if look.cut_s is None:
-        return Text("live", "bold green")
+        return Text("reads what is stored", "bold yellow") if look.reading else Text("live", "bold green")
     return Text(f" CUT OFF from the bus for {lasting(max(look.now_s - look.cut_s, 0.0))} ", "bold white on red")
 
 

@@ -92,6 +92,14 @@ def test_when_the_bus_is_away_it_is_said_for_how_long(there: Scenery) -> None:
     assert "CUT OFF from the bus for 1 min 15 s" in screen(there.board, 120, 40, now_s, now_s - 75)[0]
 
 
+def test_while_the_log_is_read_the_picture_does_not_pretend_to_be_whole(there: Scenery) -> None:
+    look = Look(there.board.at_s, WHERE, None, UTC, reading=True)
+
+    first = shown(whole(there.board, look, {}, 120, 40), 120)[0]
+
+    assert "reads what is stored" in first and "live" not in first
+
+
 def test_of_nothing_it_is_said_that_there_is_nothing_and_what_to_do() -> None:
     text = "\n".join(screen(begun(), 100, 24))
 

@@ -76,7 +76,7 @@ def overview() -> str:
 def parser(name: str) -> Parser:
     """Of one command, with its arguments."""
     module = command(name)
-    made = Parser(f"weir {name}", COMMANDS[name], module.EXAMPLES)
+    made = Parser(f"weir {name}", COMMANDS[name], getattr(module, "EXAMPLES", ()))
     module.arguments(made)
     return made
 

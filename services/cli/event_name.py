@@ -21,5 +21,5 @@ def name_of(entry: Entry) -> str:
 
 def place_of(text: str) -> tuple[str, int] | None:
     """Stream and number; None where this is no such name."""
-    found = re.fullmatch(rf"([{''.join(LETTERS)}])(\d{{1,{LONGEST_NUMBER}}})", text)
+    found = re.fullmatch(rf"([{''.join(LETTERS)}])([1-9]\d{{0,{LONGEST_NUMBER - 1}}})", text)
     return (LETTERS[found[1]], int(found[2])) if found else None

@@ -56,18 +56,19 @@ class Browser:
             whole=before is None,
             reading=not watch.caught_up,
             cut_s=watch.cut_s,
-            stack=self._stack(board, now_s),
+            stack=self._stack(board, now_s, watch.cut_s),
             detail=detail(known, story, now_s) if story and story is not known else None,
             **face.parts(before, board),  # type: ignore[arg-type]
         )
         self.told = board
         return said
 
-    def _stack(self, board: Board, now_s: float) -> Stack | None:
+    def _stack(self, board: Board, now_s: float, cut_s: float | None) -> Stack | None:
+        """Up to now; while we hear nothing, up to when we last did."""
         if now_s - self.stacked_s < STACK_S:
             return None
         self.stacked_s = now_s
-        return stack(board, now_s - self.span_s, now_s)
+        return stack(board, now_s - self.span_s, now_s if cut_s is None else cut_s)
 
 
 async def push(request: web.Request, watch: Watch, push_s: float) -> web.StreamResponse:

@@ -115,3 +115,11 @@ def test_the_page_is_told_that_the_bus_is_away_and_that_it_is_still_read() -> No
     news = Browser(job="", span_s=60.0).news(still, 6.0)  # type: ignore[arg-type]
 
     assert news.cut_s == 5.0 and news.reading
+
+
+def test_while_the_bus_is_away_nothing_is_drawn_beyond_what_was_heard() -> None:
+    still = Still(running().board)
+    still.cut_s = 9.0  # type: ignore[assignment]
+    news = Browser(job="", span_s=60.0).news(still, 50.0)  # type: ignore[arg-type]
+
+    assert news.stack is not None and news.stack.times[-1] == 9.0

@@ -106,7 +106,7 @@ def _cards(told: Contents) -> str:
     spent = told.account
     name = "Completion time" if spent.over else "Time so far"
     split = f"{lasting(spent.waited_s)} to the first update, {lasting(spent.trained_s)} trained, "
-    split += f"{lasting(spent.paused_s)} in {counted(spent.pauses, 'pause')}"
+    split += f"{lasting(spent.paused_s)} in {counted(spent.pauses, 'pause')}" if spent.pauses else "no pause"
     cluster = (
         f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
     )

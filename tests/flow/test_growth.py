@@ -7,9 +7,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.cli import demo, scene
+from services.board.board import Board
+from services.board.derived import core_seconds
+from services.cli import demo, report, scene
 from services.cli.trial import trial
 from services.local.stack import Stack
+from services.report.account import account
+from services.report.page import contents, page
+from services.report.passes import Passes
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 
 CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1.5, memory_gib: 8}\n"
@@ -34,9 +39,26 @@ async def test_a_job_grows_when_strangers_leave_and_counts_every_example_once(tm
         await watched.until(lambda: watched.of(ProgressReported), PATIENCE_S, "the start")
         await watched.tenants.leave(stranger)
         over: JobFinished = await watched.finished(PATIENCE_S)
+        board, passes = await report.folded(watched.bus, "default", request["job"])
+        told_of(board, passes, watched.of(TrainingResumed), tmp_path)
     resumed = watched.of(TrainingResumed)
     assert over.counted == over.samples == watched.of(ProgressReported)[-1].total_samples
     assert scene.sizes(watched.of(AllocationDecided), resumed[-1].generation) == {"chief": 1, "ps": 2, "worker": 2}
     assert resumed[-1].pause_s is not None
     assert over.metrics["accuracy"] >= 0.9
     assert [p.pid for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(p.info["cmdline"] or [])] == []
+
+
+def told_of(board: Board, passes: Passes, resumed: list[TrainingResumed], folder: Path) -> None:
+    """What `weir report` makes of this life, and what TensorBoard finds: a file each generation, in one folder."""
+    story = board.jobs["default.digits"]
+    spent = account(board, story)
+    (folder / "digits.html").write_text(page(contents(board, story, passes.seconds, 0.0, ())))
+    assert len(passes.seconds) == 60 and sum(passes.seconds) <= spent.completion_s
+    assert spent.parts.held == pytest.approx(core_seconds(story, board.at_s), rel=1e-6)
+    assert spent.paused_s == sum(fact.pause_s or 0.0 for fact in resumed) > 0 and spent.lost == 0
+    assert 0 < spent.used_core_s <= spent.parts.held and spent.parts.beside > 0
+    assert {one.generation: one.phases for one in story.stretches} == {fact.generation: fact.phases for fact in resumed}
+    (summaries,) = (folder / "weir" / "checkpoints").rglob("summaries")
+    files = sorted(path.name for path in summaries.iterdir())
+    assert [int(name.split(".")[3]) for name in files] == [fact.generation for fact in resumed]

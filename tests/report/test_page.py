@@ -126,7 +126,8 @@ def test_units_stand_on_every_panel(written: str) -> None:
 def test_a_job_that_trains_is_told_as_it_stands() -> None:
     text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0))))).text
 
-    assert "Time so far 20.0 s" in text and "not over; this is how it stood at 1970-01-01 00:00:30 UTC" in text
+    assert "Time so far 20.0 s 10.0 s to the first update, 10.0 s trained, no pause" in text
+    assert "not over; this is how it stood at 1970-01-01 00:00:30 UTC" in text
     assert "Training never stood still." in text and "Loss" in text
 
 

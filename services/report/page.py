@@ -57,7 +57,7 @@ def _sections(told: Contents) -> Iterable[str]:
     yield _section("Over time", TIMELINE, _drawing(timeline(told.board, told.story, told.account, told.came)))
     if told.epochs:
         longest = f"The first took {lasting(told.epochs[0])}, the last {lasting(told.epochs[-1])}."
-        yield _section("Each epoch", f"Seconds, pauses in it included. {longest}", _drawing(bars.epochs(told.epochs)))
+        yield _section("Each epoch", f"{EPOCH} {longest}", _drawing(bars.epochs(told.epochs)))
     yield _paused(told)
     yield _section("What it cost", _cost(told), bars.cores(told.account.parts), tables.parts(told.account))
     if told.came:
@@ -71,6 +71,7 @@ TIMELINE = (
     "Shaded bands are pauses: no update was applied. Numbers below are decisions; each leads to its row further down. "
     "What lies between two points of a series that was long is left out, never averaged."
 )
+EPOCH = "Seconds, pauses in it included; an end between two reports is placed by the examples that they tell of."
 FORESEEN = (
     "Foreseen: seconds saved on the work that was left, and the pause that it would cost. Came: the measured pause, "
     f"and by measured speeds the same: examples left / speed before {MINUS} examples left / speed after."
@@ -131,7 +132,7 @@ def _accuracy(told: Contents) -> list[str]:
     """What the program's own metrics say at the end; else the last loss."""
     finished, view = told.story.finished, told.story.view
     if finished and finished.metrics:
-        first, *others = finished.metrics.items()
+        first, *others = sorted(finished.metrics.items(), key=lambda metric: metric[0] == "loss")
         beside = ", ".join(f"{text(name)} {number(value, 4)}" for name, value in others)
         return [
             _card(
@@ -159,7 +160,7 @@ def _paused(told: Contents) -> str:
     said = (
         f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
         "generation to the first of the next by the ps' clocks: the number at the end of its row. Phases are measured "
-        "by the chiefs; what is not in them is the rest."
+        "by the chiefs, from the order to drain on; what is not in them is the rest."
     )
     if len(paused) > bars.BARS_MOST:
         said += f" The last {bars.BARS_MOST} are drawn."

@@ -1,7 +1,11 @@
 """How long each epoch took: a fold of its own, because the read model thins what was reported. Pure.
 
-An epoch ends when the first report says that it is complete: exact to the time between two reports, a second as a rule.
-One that was rolled back ends when it is complete again. The first begins with the first update.
+    an epoch is over when its last example was applied: between two reports, at
+    at = before_s + (epochs x size - before) / (samples - before) x (at_s - before_s)
+
+with what the two reports say of time and examples, and `size` the examples of an epoch: the time between two reports is
+shared out evenly, and a pause never is. One that was rolled back ends when it is complete again; the first begins with
+the first update.
 """
 
 from __future__ import annotations
@@ -9,22 +13,29 @@ from __future__ import annotations
 from itertools import pairwise
 
 import msgspec
+from msgspec.structs import replace
 
 from services.allocator.simulator.log_file import Told
-from shared.messages import ProgressReported, TrainingResumed
+from shared.messages import JobAccepted, ProgressReported, TrainingResumed
 
 
 class Passes(msgspec.Struct, frozen=True):
-    """Of one job, by its uid. `ends`: when each complete epoch was over, by its number from 1."""
+    """Of one job, by its uid. `size`: examples of an epoch, 0 before the first report. `ends`: when each complete epoch
+    was over, by its number from 1; `last_s`, `last`: time and examples of the newest report or a generation's begin."""
 
     uid: int = -1
-    began_s: float = 0.0
-    epoch: int = 0
+    epochs: int = 0
+    began_s: float | None = None
     ends: dict[int, float] = {}
+    last_s: float = 0.0
+    last: int = 0
+    size: float = 0.0
 
     @property
     def seconds(self) -> list[float]:
         """Of each complete epoch, in their order; pauses in it included."""
+        if self.began_s is None:
+            return []
         ends = [at for _, at in sorted(self.ends.items())]
         return [later - earlier for earlier, later in pairwise([self.began_s, *ends])]
 
@@ -32,12 +43,26 @@ class Passes(msgspec.Struct, frozen=True):
 def heard(passes: Passes, told: Told) -> Passes:
     """With one more message of this job, or of a later one with its name."""
     said = told.message
-    if not isinstance(said, TrainingResumed | ProgressReported) or said.uid < passes.uid:
+    if isinstance(said, JobAccepted) and said.uid > passes.uid:
+        return Passes(said.uid, said.request.epochs)
+    if not isinstance(said, TrainingResumed | ProgressReported) or said.uid != passes.uid:
         return passes
-    if said.uid > passes.uid:
-        passes = Passes(said.uid, told.at_s)
-    if isinstance(said, ProgressReported) and said.epoch != passes.epoch:
-        fresh = {number: told.at_s for number in range(passes.epoch + 1, said.epoch + 1)}
-        kept = {number: at for number, at in passes.ends.items() if number <= said.epoch}
-        return msgspec.structs.replace(passes, epoch=said.epoch, ends=kept | fresh)
-    return passes
+    if isinstance(said, TrainingResumed):
+        began_s = told.at_s if passes.began_s is None else passes.began_s
+        passes = replace(passes, began_s=began_s, ends=_complete(passes, said.samples))
+    elif said.samples > passes.last:
+        passes = replace(passes, size=said.total_samples / passes.epochs)
+        passes = replace(passes, ends=passes.ends | _over(passes, said, told.at_s))
+    return replace(passes, last_s=told.at_s, last=said.samples)
+
+
+def _over(passes: Passes, said: ProgressReported, at_s: float) -> dict[int, float]:
+    """The epochs that were complete in between, and when."""
+    more = said.samples - passes.last
+    shares = {number: (number * passes.size - passes.last) / more for number in range(1, said.epoch + 1)}
+    return {number: passes.last_s + part * (at_s - passes.last_s) for number, part in shares.items() if 0 < part <= 1}
+
+
+def _complete(passes: Passes, samples: int) -> dict[int, float]:
+    """Those that stay so, where training goes on from an older checkpoint."""
+    return {number: at for number, at in passes.ends.items() if number * passes.size <= samples}

@@ -1,39 +1,54 @@
-"""Epochs are as long as the reports that end them are apart."""
+"""Epochs end between the reports around them, in proportion to the examples; a pause is never shared out."""
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from services.report.passes import Passes, heard
-from tests.report.story import Log, begun_at_ten, report, resumed
+from tests.allocator.builders import accepted, request
+from tests.report.story import EPOCHS, UID, Log, begun_at_ten, report, resumed, whole
 
 
-def test_an_epoch_lasts_from_the_report_that_ends_the_one_before_to_its_own() -> None:
-    log = begun_at_ten().say(30, report(1, 1_999, 60)).say(31, report(1, 2_050, 60)).say(40, report(1, 4_000, 60))
+def test_an_epoch_ends_where_its_last_example_lies_between_two_reports() -> None:
+    log = begun_at_ten().say(30, report(1, 1_900, 60)).say(32, report(1, 2_100, 60)).say(40, report(1, 4_000, 60))
 
-    assert log.passes.seconds == [11, 9]  # the first since the first update, at 20
+    assert log.passes.seconds == [11, 9]  # from 20, the first update, to 31; to 40
 
 
-def test_two_that_end_between_two_reports_end_together() -> None:
-    log = begun_at_ten().say(30, report(1, 4_100, 60)).say(33, report(1, 6_000, 60))
+def test_several_between_two_reports_are_as_long_as_each_other() -> None:
+    log = begun_at_ten().say(20, report(1, 100, 60)).say(40, report(1, 8_100, 60))
 
-    assert log.passes.seconds == [10, 0, 3]
+    assert log.passes.seconds == pytest.approx([4.75, 5, 5, 5])
+
+
+def test_what_passes_in_a_pause_belongs_to_the_epoch_in_which_it_lies_and_moves_no_end() -> None:
+    log = begun_at_ten().say(30, report(1, 1_900, 60)).say(90, resumed(2, 1_950)).say(92, report(2, 2_050, 60))
+
+    assert log.passes.seconds == [71]
 
 
 def test_one_that_was_rolled_back_ends_when_it_is_complete_again() -> None:
-    log = begun_at_ten().say(30, report(1, 2_100, 60)).say(35, resumed(2, 1_800), report(2, 1_900, 60))
+    log = begun_at_ten().say(30, report(1, 2_100, 60)).say(35, resumed(2, 1_800))
     assert log.passes.seconds == []
 
-    assert log.say(40, report(2, 2_100, 60)).passes.seconds == [20]
+    assert log.say(37, report(2, 2_200, 60)).passes.seconds == [16]
+
+
+def test_all_epochs_of_a_life_lie_between_its_first_update_and_its_last_report() -> None:
+    seconds = whole().passes.seconds
+
+    assert len(seconds) == EPOCHS and min(seconds) > 0
+    assert 20 + sum(seconds) <= 115
 
 
 def test_a_later_job_of_the_same_name_begins_anew_and_an_earlier_one_is_not_heard_any_more() -> None:
-    log = begun_at_ten().say(30, report(1, 2_100, 60))
-    log.say(50, replace(resumed(1, 32), uid=9), replace(report(1, 2_100, 60), uid=1, step=999))
+    log = begun_at_ten().say(30, report(1, 2_100, 60)).say(50, accepted(request("digits", epochs=3), uid=9))
+    log.say(51, replace(report(1, 2_200, 60), uid=UID))
+    assert log.passes == Passes(9, 3)
 
-    assert log.passes == Passes(9, 50)
+    assert log.say(60, replace(resumed(1, 32), uid=9)).passes.began_s == 60
 
 
-def test_what_says_nothing_of_epochs_changes_nothing() -> None:
-    assert heard(Passes(), Log().say(0, resumed(1, 32)).told[0]) == Passes(1, 0)
-    assert begun_at_ten().passes.ends == {}
+def test_before_the_job_is_known_nothing_is_counted() -> None:
+    assert heard(Passes(), Log().say(0, resumed(1, 32)).told[0]) == Passes()

@@ -8,11 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,16 +22,14 @@ from services.cli.diagnosis.seen import of_program
 from services.cli.diagnosis.source import imported, of_source
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
+from services.cli.trying import tried
 from services.cli.words import duration, plain
-from services.trainer.examined import Asked, Examined
-from services.trainer.orders import last_words
-from shared import lifeline
+from services.trainer.examined import Asked
 from shared.messages import JobRequested
 
 BATCH = 32  # where no job says another
 MOST_PS = 2  # to try an update on
-LIMIT_S, LONGEST_S = 75.0, 600.0
-SEEN = msgspec.json.Decoder(Examined)
+LIMIT_S = 75.0
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
 EXAMPLES = ("weir doctor mine.py", "weir doctor deploy/jobs/plays.py --job deploy/jobs/plays.yaml")
 
@@ -86,7 +79,7 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     yield from of_source(tree, path.name, _beside(path), known.image if known else None)
     # 3. What it does.
     batch, ps = (known.batch.start, min(known.ps.max, MOST_PS)) if known else (BATCH, 1)
-    here, there = _tried(path.name, body, Asked(program="", batch=batch, ps=ps, limit_s=limit_s))
+    here, there = tried(path.name, body, Asked(program="", batch=batch, ps=ps, limit_s=limit_s))
     yield from of_program(here, there)
     # 4. How it fits.
     if known:
@@ -107,79 +100,6 @@ def _beside(path: Path) -> set[str]:
     """What could be imported from the program's own folder, and from nowhere else."""
     files = {each.stem for each in path.resolve().parent.glob("*.py") if each.name != path.name}
     return files | {each.parent.name for each in path.resolve().parent.glob("*/__init__.py")}
-
-
-# ---------------------------------------------------------------- processes
-
-
-def _tried(name: str, body: bytes, asked: Asked) -> tuple[Examined, Examined]:
-    """What two processes saw: one that tries all, and one that reads the same examples; another `hash` has each."""
-    print("tries it in two processes; TensorFlow takes some seconds to begin", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="weir-doctor-") as folder:
-        path = Path(folder) / "program" / name
-        path.parent.mkdir()
-        path.write_bytes(body)
-        every = msgspec.structs.replace(asked, program=str(path))
-        trials = [_Trial(Path(folder), each, seed) for seed, each in enumerate([every, _only_reads(every)])]
-        here, there = (trial.outcome() for trial in trials)
-        return here, there
-
-
-def _only_reads(asked: Asked) -> Asked:
-    return msgspec.structs.replace(asked, ps=0)
-
-
-class _Trial:
-    """One process, begun in a folder of its own, as a pod is."""
-
-    def __init__(self, folder: Path, asked: Asked, seed: int) -> None:
-        self.asked, self._folder = asked, folder / str(seed)
-        self._folder.mkdir()
-        self._reads, writes = os.pipe()
-        self._log = (self._folder / "log").open("wb")
-        words = ["-P", "-m", "services.trainer.examine", str(writes), msgspec.json.encode(asked).decode()]
-        self._process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=self._folder,
-            env=_environment(seed),
-            pass_fds=[writes],
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            preexec_fn=lifeline.die_with_parent,
-        )
-        os.close(writes)
-
-    def outcome(self) -> Examined:
-        """The last that it told, once it has ended; and why it told no more."""
-        with os.fdopen(self._reads, "rb") as told:
-            lines = told.read().splitlines()
-        code = self._process.wait(LONGEST_S)
-        self._log.close()
-        words, seen = list[str](), Examined()
-        for line in lines:
-            try:
-                seen = SEEN.decode(line)
-            except msgspec.DecodeError:
-                words.append(line.decode(errors="replace"))  # of faulthandler
-        if seen.failed or seen.done:
-            return seen
-        return msgspec.structs.replace(seen, failed=self._died(code, "\n".join(words)))
-
-    def _died(self, code: int, words: str) -> str:
-        if words:
-            return last_words(words, self.asked.program).cause
-        how = signal.Signals(-code).name if code < 0 else f"code {code}"
-        said = (self._folder / "log").read_text(errors="replace")[-2000:]
-        return f"its process ended with {how}, and says no more\n{said}"
-
-
-def _environment(seed: int) -> dict[str, str]:
-    """As a pod's, as far as a program could tell: another seed for `hash` in each, and no folder to import from."""
-    ours = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH", "")]))
-    more = {"PYTHONPATH": path, "PYTHONHASHSEED": str(seed + 1)}
-    return {**os.environ, **more, "GRPC_FAIL_FAST": "use_caller", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 # ---------------------------------------------------------------- words

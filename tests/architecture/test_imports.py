@@ -20,6 +20,7 @@ EDGES = {
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "watchdog"),
         *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell"),
         *("summaries", "examine"),
+        *("examine", "inspecting"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

@@ -37,9 +37,9 @@ async def trained(scene: Scene, name: str, **fields: Any) -> JobFinished:
 @pytest.mark.filterwarnings("default")
 async def test_a_text_classifier_learns_from_names_of_which_kind_a_character_is(tmp_path: Path) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": "static"}, ROOMY) as scene:
-        over = await trained(scene, "characters", epochs=2)
+        over = await trained(scene, "characters", epochs=1)
 
-    assert over.metrics["accuracy"] > 0.9, "to call all of them by the commonest kind is right less than half the time"
+    assert over.metrics["accuracy"] > 0.8, "to call all of them by the commonest kind is right less than half the time"
     assert left_behind(tmp_path) == []
 
 
@@ -58,13 +58,13 @@ async def test_a_regression_explains_a_table_under_a_policy_of_ones_own(tmp_path
 @pytest.mark.filterwarnings("default")
 async def test_a_recommender_trains_tables_that_no_single_ps_could_hold(tmp_path: Path) -> None:
     async with stage(tmp_path, {"WEIR_ALLOCATOR_POLICY": "static"}, ROOMY) as scene:
-        await trained(scene, "plays")
+        await trained(scene, "plays", ps={"start": 3, "min": 3, "max": 3})
 
     reports = scene.of(ProgressReported)
     limit_gib, held = asked("plays")["resources"]["ps"]["memory_gib"], reports[-1].profile
     used = [u.memory_gib for report in reports for u in report.usage if u.task.startswith("ps")]
     losses = [report.loss for report in reports if report.loss is not None]
     assert held is not None and held.bytes > limit_gib * GIB
-    assert held.bytes / 6 / GIB < max(used) < limit_gib
+    assert held.bytes / 3 / GIB < max(used) < limit_gib
     assert losses[-1] < 0.99 * losses[0]
     assert left_behind(tmp_path) == []

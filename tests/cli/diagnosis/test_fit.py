@@ -137,7 +137,7 @@ def test_the_chief_builds_the_model_by_itself_and_twice_to_evaluate() -> None:
 
 
 def test_data_that_the_import_loads_is_in_every_worker() -> None:
-    assert ill(Examined(loaded_gib=1.0), resources=memory("worker", 1.5)).what.startswith(
+    assert ill(Examined(loaded_gib=1.0), resources=memory("worker", 1.4)).what.startswith(
         f"a worker needs {WORKER_GIB + 1:.2f} GiB"
     )
     tight = ill(Examined(loaded_gib=1.0), resources=memory("worker", 2.0))

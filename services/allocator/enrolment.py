@@ -75,6 +75,8 @@ def _asked(
 def _checked(want: Any, jobs: Mapping[str, JobSeen]) -> Want:
     if not isinstance(want, Want):
         raise TypeError(f"it answers with {want!r}, which is no Want")
+    if not isinstance(want.reason, str):
+        raise TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
     job = jobs.get(want.job)
     if job is None:
         raise ValueError(f"it wants something for {want.job}, of which it was not asked")

@@ -20,6 +20,7 @@ from services.cli.diagnosis.finding import Finding, Weight, fine, wrong
 from services.cli.diagnosis.fit import of_job
 from services.cli.diagnosis.seen import of_program
 from services.cli.diagnosis.source import imported, of_source
+from services.cli.dry_run import rules_here
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.cli.trying import tried
@@ -87,13 +88,13 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
 
 
 def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
-    """The job's request, as the allocator would check it."""
+    """The job's request, as the allocator would check it by the rules that this environment has."""
     try:
         fields = request_file.parse(file.read_text("utf-8"), file.name)
     except (OSError, UnicodeDecodeError) as error:
         raise Trouble(f"cannot read {file}: {error}", WRONG_USE) from error
     named = {"name": program.name, "digest": store.digest(body)}
-    return check(request_file.encoded(request_file.completed(fields, named, "-"), file.name))
+    return check(request_file.encoded(request_file.completed(fields, named, "-"), file.name), rules_here())
 
 
 def _beside(path: Path) -> set[str]:

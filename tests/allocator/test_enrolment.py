@@ -106,6 +106,7 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
         ("return None", "'NoneType' object is not iterable"),
         ("return ['more']", "it answers with 'more', which is no Want"),
         (want("job=default.other"), "it wants something for default.other, of which it was not asked"),
+        (want("reason=7"), "its reason for default.mnist is 7, and no text"),
         (want("workers=5"), "it wants 5 workers for default.mnist; asked for is 1 to 4"),
         (want("ps=0"), "it wants 0 ps for default.mnist; asked for is 1 to 2"),
         (want("batch=64"), "it wants 64 as the batch of default.mnist; asked for is 1 to 32"),

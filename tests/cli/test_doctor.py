@@ -47,7 +47,7 @@ WORDS = [f"word {n}" for n in range(N)]
 
 def model():
     ids = keras.Input((1,), dtype="int32")
-    vectors = keras.layers.Flatten()(keras.layers.Embedding(1000, 8, name="words")(ids))
+    vectors = keras.layers.Flatten()(keras.layers.Embedding(40_000, 8, name="words")(ids))
     idle = keras.layers.Dense(3, name="idle")(vectors)
     return keras.Model(ids, [keras.layers.Dense(1, name="used")(vectors), idle])
 
@@ -122,7 +122,7 @@ def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -
     assert "loss() compares each example with each: (5, 5) of (5,) and (5, 1) and (5, 3)" in wrong
     assert "it uses hash()" in advice
     assert "idle/kernel, " in advice and "never learns" in advice
-    assert "each batch reads all of words/embeddings, 32 kB in all" in advice
+    assert "each batch reads all of words/embeddings, 1.28 MB in all" in advice
     assert "ps.max is 4, and with more than 1 the fullest ps would hold no less" in advice
     assert said.splitlines()[-1] == f"2 wrong, {len(told(said, 'advice'))} to consider"
 

@@ -10,6 +10,8 @@ from services.trainer.examined import Examined
 
 READ_S = 0.05
 """A batch that is read faster keeps no worker waiting worth a word."""
+WHOLE_BYTES = 1e6
+"""A table that is read whole and is smaller than this costs little more than the rest of a model."""
 SAME = "make dataset(start, stop) a pure function of the numbers: a fixed seed, a sorted listing, no shuffle inside it"
 REMEDIES = (
     (r"ModuleNotFoundError: No module named '([\w.]+)'", "install {0} here and in the job's image"),
@@ -83,7 +85,7 @@ def _model(here: Examined) -> Iterator[Finding]:
     if idle := [v.name for v in variables if v.learns is False]:
         what = f"{listed(idle)} never learns: the loss does not depend on it"
         yield advice(what, "leave it out of model(), or use it")
-    if whole := [v for v in variables if v.whole]:
+    if whole := [v for v in variables if v.whole and v.bytes >= WHOLE_BYTES]:
         what = f"each batch reads all of {listed([v.name for v in whole])}, {size(sum(v.bytes for v in whole))} in all"
         yield advice(
             what, "look rows up with tf.gather(table.value, ids), as the layer Rows in deploy/jobs/plays.py does"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.cli.diagnosis.finding import Finding, size
@@ -94,6 +95,8 @@ def test_a_variable_that_never_learns_and_one_that_travels_whole_are_named() -> 
     table = Held(name="net/users", shape=(10**6, 16), bytes=64 * 10**6, learns=True, whole=True)
 
     assert ill(variables=(idle,)).what == "net/idle never learns: the loss does not depend on it"
+    small = msgspec.structs.replace(table, bytes=500_000)
+    assert [f.weight for f in found(variables=(small,))] == ["fine"] * 5
     assert ill(variables=(table,)).what == "each batch reads all of net/users, 64 MB in all"
 
 

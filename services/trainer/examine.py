@@ -109,7 +109,7 @@ class Examiner:
 
         strategy, coordinator, self.standing = _cluster(self.asked.ps)
         feed.serve(module, self.dog)
-        module.model = inspecting.named_anew(module.model)
+        vars(module)["model"] = inspecting.named_anew(module.model)
         with self.dog.limited("model() or optimizer()"):
             built = build.build(module, strategy, self.asked.ps)
         slots = sum(inspecting.bytes_of(variable) for variable in built.optimizer.variables)

@@ -38,7 +38,7 @@ def finite(batch: Iterable[Any], row: int) -> bool:
 def bytes_of(variable: Any) -> int:
     import tensorflow as tf
 
-    return math.prod(variable.shape) * int(tf.as_dtype(variable.dtype).size or 8)
+    return int(math.prod(variable.shape)) * int(tf.as_dtype(variable.dtype).size or 8)
 
 
 def held(model: Any, unlearnt: Iterable[str] = (), whole: Iterable[str] = ()) -> Iterator[Held]:

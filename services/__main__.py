@@ -26,7 +26,7 @@ COMMANDS = {
     "top": "watch nodes and jobs",
     "why": "what led to an event, and what came of it",
     "explain": "why a job has what it has, and what would get it more",
-    "report": "one job as a page: times, pauses, cost, what decisions foresaw and what came",
+    "report": "one job as a page: times, pauses, cost, forecasts",
     "logs": "show what a task prints",
     "cancel": "stop a job",
     "simulate": "what would happen to these jobs on these machines",

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable
 
 from services.allocator.enrolment import enrol
+from services.allocator.policies import POLICIES
 from services.cli.trouble import Trouble
 from shared.config import BadSettings
 
@@ -16,9 +17,16 @@ def known(names: Iterable[str]) -> None:
     enrol(names, _failed)
 
 
-def policy(text: str) -> str:
-    """A name, as an argument."""
-    return policies(text)[0]
+class Policy:
+    """A name, as an argument. `offers`: what a shell completes it to."""
+
+    offers = tuple(sorted(POLICIES))
+
+    def __call__(self, text: str) -> str:
+        return policies(text)[0]
+
+
+policy = Policy()
 
 
 def policies(text: str) -> tuple[str, ...]:

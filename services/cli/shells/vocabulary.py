@@ -44,6 +44,6 @@ def _command(name: str, parser: argparse.ArgumentParser) -> Command:
 
 
 def _option(action: argparse.Action) -> Option:
-    values = tuple(map(str, action.choices or ()))
+    values = tuple(map(str, action.choices or getattr(action.type, "offers", None) or ()))
     said = " ".join((action.help or "").split()).replace("%%", "%")
     return Option(tuple(action.option_strings), said, action.nargs != 0, values, action.type is Path)

@@ -134,11 +134,11 @@ class Play:
         fault = record.fault
         for left in reversed(range(TRIES)):
             workers = len(standing.tasks(self.world.heard, "worker"))
-            if fault.inside or fault.who == "launcher":
-                await self.provoked(fault)
-            await asyncio.sleep(fault.delay_s)
-            struck_s = time.time()
             try:
+                if fault.inside or fault.who == "launcher":
+                    await self.provoked(fault)
+                await asyncio.sleep(fault.delay_s)
+                struck_s = time.time()
                 hit = await INJECTORS[fault.kind](self.world, fault)
                 return replace(record, hit=hit, struck_s=struck_s, workers=workers)
             except Missed:
@@ -157,7 +157,11 @@ class Play:
             except Late as late:
                 say(str(late))
                 await self.settled(LIMIT_S)
-        workers, begun = standing.tasks(self.world.heard, "worker"), self._begun(fault.moment)
+        there = {pod["metadata"]["name"] for pod in await self.world.pods()}
+        workers = [task for task in standing.tasks(self.world.heard, "worker") if task.pod in there]
+        if not workers:
+            raise Missed
+        begun = self._begun(fault.moment)
         await self.world.evict(workers[fault.choice % len(workers)].pod)
         await self.world.watch.until(begun, PROVOKED_S, "the hand-over for an evicted worker")
 

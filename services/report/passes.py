@@ -1,6 +1,6 @@
 """How long each epoch took: a fold of its own, because the read model thins what was reported. Pure.
 
-    an epoch is over when its last example was applied: between two reports, at
+    an epoch is over when as many examples as it and those before it have were applied; between two reports, at
     at = before_s + (epochs x size - before) / (samples - before) x (at_s - before_s)
 
 with what the two reports say of time and examples, and `size` the examples of an epoch: the time between two reports is
@@ -48,21 +48,26 @@ def heard(passes: Passes, told: Told) -> Passes:
     if not isinstance(said, TrainingResumed | ProgressReported) or said.uid != passes.uid:
         return passes
     if isinstance(said, TrainingResumed):
-        began_s = told.at_s if passes.began_s is None else passes.began_s
-        passes = replace(passes, began_s=began_s, ends=_complete(passes, said.samples))
-    elif said.samples > passes.last:
-        passes = replace(passes, size=said.total_samples / passes.epochs)
-        passes = replace(passes, ends=passes.ends | _over(passes, said, told.at_s))
-    return replace(passes, last_s=told.at_s, last=said.samples)
+        return _resumed(passes, said, told.at_s)
+    passes = replace(passes, size=said.total_samples / passes.epochs)
+    ends = passes.ends | _over(passes, said.samples, told.at_s)
+    return replace(passes, ends=ends, last_s=told.at_s, last=said.samples)
 
 
-def _over(passes: Passes, said: ProgressReported, at_s: float) -> dict[int, float]:
-    """The epochs that were complete in between, and when."""
-    more = said.samples - passes.last
-    shares = {number: (number * passes.size - passes.last) / more for number in range(1, said.epoch + 1)}
-    return {number: passes.last_s + part * (at_s - passes.last_s) for number, part in shares.items() if 0 < part <= 1}
+def _resumed(passes: Passes, said: TrainingResumed, at_s: float) -> Passes:
+    """What was applied behind the last report was so before the pause; what was lost was not."""
+    began_s = at_s if passes.began_s is None else passes.began_s
+    ends = passes.ends | _over(passes, said.samples, at_s - (said.pause_s or 0.0))
+    kept = {number: at for number, at in ends.items() if number * passes.size <= said.samples}
+    return replace(passes, began_s=began_s, ends=kept, last_s=at_s, last=said.samples)
 
 
-def _complete(passes: Passes, samples: int) -> dict[int, float]:
-    """Those that stay so, where training goes on from an older checkpoint."""
-    return {number: at for number, at in passes.ends.items() if number * passes.size <= samples}
+def _over(passes: Passes, samples: int, at_s: float) -> dict[int, float]:
+    """The epochs that were complete since the last word, and when."""
+    more = samples - passes.last
+    if more <= 0 or not passes.size:
+        return {}
+    shares = {
+        number: (number * passes.size - passes.last) / more for number in range(1, int(samples / passes.size) + 1)
+    }
+    return {number: passes.last_s + part * (at_s - passes.last_s) for number, part in shares.items() if part > 0}

@@ -28,6 +28,12 @@ def test_what_passes_in_a_pause_belongs_to_the_epoch_in_which_it_lies_and_moves_
     assert log.passes.seconds == [71]
 
 
+def test_one_that_ended_behind_the_last_report_ended_before_the_pause() -> None:
+    log = begun_at_ten().say(30, report(1, 1_900, 60)).say(50, resumed(2, 2_100, pause_s=18.0))
+
+    assert log.passes.seconds == [11]  # at 31: half of the way from 30 to 32, when the pause began
+
+
 def test_one_that_was_rolled_back_ends_when_it_is_complete_again() -> None:
     log = begun_at_ten().say(30, report(1, 2_100, 60)).say(35, resumed(2, 1_800))
     assert log.passes.seconds == []

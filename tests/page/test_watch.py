@@ -31,7 +31,7 @@ async def watch(nats_url: str, bus: Bus) -> AsyncIterator[Watch]:
     await own.close()
 
 
-async def until(watch: Watch, met: Callable[[], bool], within_s: float = 20.0) -> None:
+async def until(watch: Watch, met: Callable[[], bool], within_s: float = 60.0) -> None:
     async with asyncio.timeout(within_s):
         while not met():
             with_news = watch.turned
@@ -101,7 +101,7 @@ async def test_the_page_s_own_credentials_let_it_read_all_that_it_shows(tmp_path
         await own.verify()
         watch = Watch(own)
         following = asyncio.ensure_future(watch.run())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await watch.caught()
         assert watch.board.nodes.keys() == {"n2"} and [d.revision for d in watch.board.decisions] == [1]
         assert (await memory.recall(own)).jobs.keys() == set(), "it is ahead of these streams, and counts as absent"

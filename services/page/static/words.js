@@ -6,7 +6,7 @@ const number = (digits) => (numbers[digits] ??= new Intl.NumberFormat("en-GB", {
 export const count = (x) => number(0).format(x);
 export const cores = (x) => number(2).format(x);
 export const rate = (x) => number(Math.abs(x) < 10 ? 2 : 0).format(x);
-export const percent = (x) => (x == null ? "–" : `${number(1).format(100 * x)} %`);
+export const percent = (x) => (x == null ? "–" : `${number(1).format(100 * x)}\u00a0%`);
 export const loss = (x) => (x == null ? "–" : Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.001) ? x.toExponential(2) : x.toFixed(4));
 export const seconds = (x) => (x == null ? "–" : x < 60 ? `${x.toFixed(2)} s` : lasting(x));
 

@@ -17,7 +17,7 @@ $(READY): constraints.txt pyproject.toml
 up: $(READY) ## the whole system on this machine, until Ctrl-C
 	$(BIN)/weir up
 
-demo: $(READY) ## watch a real job grow when somebody else's pods leave (under 3 minutes)
+demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to four minutes)
 	$(BIN)/weir demo
 
 test: $(READY) browser ## every test, on real parts, two at a time

@@ -66,6 +66,8 @@ def changed(
     want = allowed(job, runs, useful(job, runs, want), room, rules)
     if (size_of(runs), runs.batch) == (want.size, want.batch):
         return _stays(job, runs, want, wish, room, now, rules, cause)
+    if job.is_trained:
+        return Verdict(why="every example is applied: it ends as it is")
     return _resized(job, runs, want, wish, room, now, rules, cause)
 
 

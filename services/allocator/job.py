@@ -140,6 +140,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def wanted(self) -> AllocationDecided | None:
         return self.flies or self.runs
 
+    @property
+    def is_trained(self) -> bool:
+        return self.progress is not None and 0 < self.progress.total_samples <= self.progress.samples
+
     def pod(self, task: TaskPlan) -> str:
         return f"{self.request.job}-{task.role}-{task.serial}"
 

@@ -105,6 +105,13 @@ def test_to_shrink_is_allowed_above_a_quota_that_was_lowered():
     assert size(shrunk)[1] < 4 and sum(task.resources.cpu for task in shrunk.tasks) <= 4
 
 
+def test_a_job_that_has_no_example_left_changes_no_more():
+    story = running(replace(AT_ONCE, policy="weir"), request(workers=span(4, most=4)))
+    story.rules = limited("weir", cpu=4)
+    assert story.hear(progress(1, 1000, 1000, 50.0)).decide() == ()
+    assert story.why() == "every example is applied: it ends as it is"
+
+
 def test_a_lost_task_that_its_quota_leaves_no_room_for_is_done_without():
     """Its memory is too little, and there is no more: a worker of three has to go."""
     story = running(limited(memory_gib=5), request(workers=span(3, most=3)))

@@ -126,9 +126,14 @@ def _want(s: Stand, at: int) -> Want:
     return replace(want, faster=config.speed / s.speed, apart=apart)
 
 
+RESOURCES = ("cpu", "memory", "devices")
+
+
 def _gained(s: Stand, config: Config) -> str:
-    speed = f"{config.speed:,.0f} examples/s" if s.left_s is not None else "as far as can be told before it runs,"
-    return f"{speed} for {config.cost:.1%} of the cluster: worth more than others' use of it"
+    room = f"{config.cost:.0%} of the cluster's {RESOURCES[s.scarce]}"
+    if s.left_s is None:
+        return f"{room} is worth more here than to others, as far as can be told before it runs"
+    return f"{config.speed:,.0f} examples/s with {room}, which is worth more here than to others"
 
 
 def _kept(above: Sequence[Config]) -> str:

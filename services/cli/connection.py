@@ -1,6 +1,7 @@
 """Where NATS and Kubernetes are, and a command's life on the bus.
 
-In this order: `--nats`; WEIR_NATS_URL; what a running `weir up` wrote below the current folder; NATS' usual address.
+In this order: `--nats`; WEIR_NATS_URL; what a running `weir up` wrote below the current folder, or below the
+nearest of those above it; NATS' usual address.
 Who we are says WEIR_NATS_CREDENTIALS, else what `weir up` wrote for the server at that address.
 Kubernetes comes from where NATS came from: by its URL from `weir up`, otherwise by kubeconfig.
 """
@@ -29,7 +30,14 @@ from shared.tasks import end
 FILE = Path(".weir/connection.json")
 USUAL, KUBE = "nats://127.0.0.1:4222", "http://127.0.0.1:8001"
 CONNECT_S, RETRY_S = 5.0, 0.2
-ELSEWHERE = "Is it running? `weir up` is found from its own folder; elsewhere give --nats URL or set WEIR_NATS_URL."
+ELSEWHERE = (
+    "Is it running? If not, start it with `weir up`; it is found from its own folder and those below, "
+    "elsewhere give --nats URL or set WEIR_NATS_URL."
+)
+CREDENTIALS = (
+    "Set WEIR_NATS_CREDENTIALS=FILE; for a `weir up` on this machine it is "
+    "FOLDER/.weir/credentials/operator.creds, where FOLDER is the one in which it was started."
+)
 OTHERS = "Who may see one namespace alone names it: -n NAMESPACE. Other credentials: set WEIR_NATS_CREDENTIALS."
 SOURCE = "weir-cli"
 IN_ENVIRONMENT = {"nats_credentials": "WEIR_NATS_CREDENTIALS", "nats_ca": "WEIR_NATS_CA"}
@@ -58,7 +66,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def find(given: str | None, environ: Mapping[str, str], folder: Path) -> Connection:
     url, source = (given, "--nats") if given else (environ.get("WEIR_NATS_URL"), "WEIR_NATS_URL")
-    found = _at(url, source, folder) if url else _written(folder / FILE) or Connection()
+    found = _at(url, source, folder) if url else _written(folder) or Connection()
     own = {field: environ[name] for field, name in IN_ENVIRONMENT.items() if name in environ}
     return msgspec.structs.replace(found, **own)
 
@@ -66,7 +74,7 @@ def find(given: str | None, environ: Mapping[str, str], folder: Path) -> Connect
 def _at(url: str, source: str, folder: Path) -> Connection:
     """What `weir up` wrote says who we are there, if this is its server."""
     with contextlib.suppress(Trouble):
-        known = _written(folder / FILE)
+        known = _written(folder)
         if known and known.nats_url == url:
             return msgspec.structs.replace(known, kube_url="", source=source)
     return Connection(nats_url=url, source=source)
@@ -77,19 +85,30 @@ def here(args: argparse.Namespace) -> Connection:
     return find(args.nats, os.environ, Path.cwd())
 
 
-def _written(file: Path) -> Connection | None:
+def _written(folder: Path) -> Connection | None:
+    """What `weir up` wrote here, or in the nearest folder above; there our own file alone counts: /tmp is anybody's."""
+    above = (each / FILE for each in folder.parents if _is_ours(each / FILE))
+    file = folder / FILE if os.path.lexists(folder / FILE) else next(above, folder / FILE)
     try:
         found = msgspec.json.decode(file.read_bytes(), type=Connection)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise Trouble(f"cannot read {file}: {error}; remove it, or run `weir up` again", WRONG_USE) from error
-    return msgspec.structs.replace(found, source=str(FILE))
+    return msgspec.structs.replace(found, source=str(FILE if file == folder / FILE else file))
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        return file.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 # ---------------------------------------------------------------- a life on the bus
 
-REFUSED = "permissions violation"
+REFUSED, UNKNOWN = "permissions violation", "authorization "
+"""What is said, in small letters: to what we may not do, and to whom the server does not know."""
 Errors = asyncio.Queue[Exception]
 Work = Callable[[Bus, argparse.Namespace], Awaitable[int]]
 
@@ -150,7 +169,7 @@ async def _connected(connection: Connection, errors: Errors) -> Bus:
             return Bus(connecting.result(), SOURCE, patient=False)
         raise failing.result() if failing.done() else TimeoutError(f"no answer within {CONNECT_S:g} s")
     except (NatsError, OSError, ValueError) as error:
-        raise Trouble(f"cannot reach NATS at {connection.shown}: {error}\n{ELSEWHERE}") from error
+        raise Trouble(_unreached(error, connection)) from error
     finally:
         if not connecting.done():
             await end(connecting)
@@ -168,6 +187,13 @@ async def _dial(connection: Connection, on_error: Callable[[Exception], Awaitabl
         connect_timeout=round(CONNECT_S),
         error_cb=on_error,
     )
+
+
+def _unreached(error: Exception, connection: Connection) -> str:
+    if UNKNOWN not in str(error).lower():
+        return f"cannot reach NATS at {connection.shown}: {error}\n{ELSEWHERE}"
+    refuses = "refuses the credentials that it was given" if connection.nats_credentials else "wants credentials"
+    return f"NATS at {connection.shown} answers, but {refuses}.\n{CREDENTIALS}"
 
 
 def _explained(error: Exception, connection: Connection) -> str:

@@ -23,7 +23,9 @@ from shared.bus import Bus
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
-ELSEWHERE = f"`weir up` is found from its own folder; elsewhere give --kube URL (usually {connection.KUBE})."
+ELSEWHERE = (
+    f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,7 +32,11 @@ def files(tmp_path: Path) -> Path:
 
 
 WITHOUT_A_BUS = [
-    ("jobs --nats {nowhere}", 1, "`weir up` is found from its own folder; elsewhere give --nats URL"),
+    (
+        "jobs --nats {nowhere}",
+        1,
+        "start it with `weir up`; it is found from its own folder and those below, elsewhere give --nats URL",
+    ),
     ("submit {files}/none.yaml --print", 2, "deploy/jobs/digits.yaml is one to begin with"),
     ("submit {files}/list.yaml --print", 2, "deploy/jobs/digits.yaml explains every field"),
     ("submit {files}/broken.yaml --print", 2, "deploy/jobs/digits.yaml explains every field"),

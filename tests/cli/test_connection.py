@@ -42,6 +42,32 @@ def test_a_running_weir_up_in_this_folder_comes_third_with_its_kubernetes(beside
     assert (found.nats_url, found.kube_url) == (UP, KUBE)
 
 
+def test_it_is_found_from_every_folder_below_too_and_says_where(beside_up: Path) -> None:
+    below = beside_up / "data" / "mine"
+    below.mkdir(parents=True)
+
+    found, given = find(None, {}, below), find(UP, {}, below)
+
+    assert (found.nats_url, found.kube_url, given.source) == (UP, KUBE, "--nats")
+    assert found.shown == f"{UP} ({beside_up / FILE})"
+
+
+def test_the_nearest_counts(beside_up: Path) -> None:
+    (beside_up / "other").mkdir()
+    nearer = written(beside_up / "other", json.dumps({"nats_url": "nats://127.0.0.1:4444"}))
+    (nearer / "below").mkdir()
+
+    assert find(None, {}, nearer / "below").nats_url == find(None, {}, nearer).nats_url == "nats://127.0.0.1:4444"
+
+
+def test_above_us_a_file_of_somebody_else_is_not_believed(beside_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (beside_up / "below").mkdir()
+    owner = (beside_up / FILE).stat().st_uid
+    monkeypatch.setattr("os.geteuid", lambda: owner + 1)
+
+    assert find(None, {}, beside_up / "below").nats_url == USUAL and find(None, {}, beside_up).nats_url == UP
+
+
 def test_otherwise_it_is_the_usual_address(tmp_path: Path) -> None:
     assert find(None, {}, tmp_path).nats_url == USUAL
 

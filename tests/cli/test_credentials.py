@@ -29,6 +29,26 @@ async def test_a_server_with_these_files_takes_the_commands_of_who_has_one(
     await server.kill()
 
 
+async def test_a_server_that_wants_credentials_is_not_said_to_be_away(
+    prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for whose in ("theirs", "ours"):
+        await prompt("credentials", tmp_path / whose)
+    server = NatsServer(tmp_path / "nats", "-c", str(tmp_path / "theirs" / "auth.conf"))
+    await server.start()
+    monkeypatch.chdir(tmp_path)
+
+    without = await prompt("jobs", "--nats", server.url)
+    monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "ours" / "operator.creds"))
+    stranger = await prompt("jobs", "--nats", server.url)
+    await server.kill()
+
+    for said, told in ((without, "wants credentials."), (stranger, "refuses the credentials that it was given.")):
+        first, advice = said.err.splitlines()
+        assert said.code == 1 and first == f"weir jobs: NATS at {server.url} (--nats) answers, but {told}", said
+        assert "WEIR_NATS_CREDENTIALS=FILE" in advice and ".weir/credentials/operator.creds" in advice
+
+
 async def test_what_cannot_be_written_is_told(prompt: Prompt, tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("{")
     broken = await prompt("credentials", tmp_path)

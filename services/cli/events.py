@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
 from contextlib import aclosing
@@ -10,9 +11,11 @@ from contextlib import aclosing
 from rich.rule import Rule
 
 from services.cli import connection, moments, words
+from services.cli.absence import absent
 from services.cli.entry import Entry
 from services.cli.event_line import brief, document, line, when
 from services.cli.filters import filters
+from services.cli.jobs import snapshots
 from services.cli.kinds import kinds
 from services.cli.reader import Wanted
 from services.cli.reading import read
@@ -53,7 +56,12 @@ def run(args: argparse.Namespace) -> int:
 async def show(bus: Bus, args: argparse.Namespace) -> int:
     now, put = time.time(), printer(args.json)
     until_s = float("inf") if args.until is None else args.until(now)
-    async with aclosing(read(bus, wanted(args, now), args.follow)) as entries:
+    chosen = wanted(args, now)
+    if args.job and (said := await unknown(bus, args)):
+        if not args.follow:
+            raise Trouble(said)
+        print(f"weir events: {said}; waits for one", file=sys.stderr)
+    async with aclosing(read(bus, chosen, args.follow)) as entries:
         async for entry in entries:
             if entry.stored_s > until_s:
                 break
@@ -61,14 +69,29 @@ async def show(bus: Bus, args: argparse.Namespace) -> int:
     return DONE
 
 
+async def unknown(bus: Bus, args: argparse.Namespace) -> str:
+    """What to tell of a job of which neither the log nor the allocator knows; empty, if one of them does."""
+    named = [Wanted(stream, filters(stream, args.job, args.namespace)) for stream in streams(args)]
+    async with aclosing(read(bus, named, follow=False)) as entries:
+        async for _ in entries:
+            return ""
+    async with aclosing(snapshots(bus, args.namespace)) as changes:
+        views = await anext(changes)
+    name = f"{args.namespace}.{args.job}" if args.namespace else args.job
+    return "" if any(view.job == args.job for view in views.values()) else absent(name, views)
+
+
 def wanted(args: argparse.Namespace, now: float) -> list[Wanted]:
     since_s = None if args.since is None else args.since(now)
-    streams = (ORDERS, FACTS, DEAD) if args.dead else (ORDERS, FACTS)
-    chosen = {stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams}
+    chosen = {stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams(args)}
     found = [Wanted(stream, subjects, since_s=since_s) for stream, subjects in chosen.items() if subjects]
     if not found:
         raise Trouble(f"{', '.join(args.kind)} is about nodes, not jobs: leave out --job and --namespace", WRONG_USE)
     return found
+
+
+def streams(args: argparse.Namespace) -> tuple[str, ...]:
+    return (ORDERS, FACTS, DEAD) if args.dead else (ORDERS, FACTS)
 
 
 def printer(as_json: bool) -> Show:

@@ -63,6 +63,7 @@ WITH_A_BUS = [
     ("submit {files}/job.yaml --timeout 0.2s", "`weir events` shows it"),
     ("logs nothing --kube {kube}", "`weir submit FILE` asks for one"),
     ("logs digits ps --kube {kube}", "there are"),
+    ("events --job nothing", "`weir submit FILE` asks for one"),
     ("events --kind capacity --job digits", "leave out --job"),
 ]
 

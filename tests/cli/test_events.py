@@ -8,8 +8,10 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+import msgspec
 import pytest
 
+from services.allocator.view import JobView
 from services.cli.entry import Entry
 from services.cli.events import by_day
 from services.cli.filters import filters
@@ -18,7 +20,8 @@ from services.cli.reading import in_order, read
 from services.cli.terminal import Terminal
 from shared.bus import Bus, Heard
 from shared.messages import CancelRequested, CheckpointSaved, GenerationAbandoned, Message
-from shared.subjects import FACTS, ORDERS
+from shared.permissions import entry
+from shared.subjects import FACTS, JOBS, ORDERS
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer, connected
 from tests.shared.words import JOB, abandoned, one_of_each
@@ -87,6 +90,26 @@ async def test_who_asks_for_nodes_of_a_job_is_told_what_to_leave_out(nats_url: s
     said = await prompt("events", "--nats", nats_url, "--kind", "capacity", "--job", "digits")
 
     assert said.code == 2 and "is about nodes, not jobs: leave out --job" in said.err
+
+
+async def test_of_a_job_that_nobody_knows_it_is_told_which_there_are(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    view = JobView(job="digits", namespace="default", uid=7, phase="Pending")
+    await bus.js.publish(entry(JOBS, "default.digits"), msgspec.json.encode(view))
+
+    typed = ("events", "--nats", nats_url, "--job")
+    slip, other = await prompt(*typed, "digtis"), await prompt(*typed, "digits", "-n", "red")
+
+    assert (slip.code, slip.out) == (other.code, other.out) == (1, "")
+    assert slip.err == "weir events: there is no job digtis; there are default/digits\n"
+    assert other.err.startswith("weir events: there is no job red/digits; there are none")
+
+
+async def test_a_job_of_which_only_other_events_are_asked_for_is_known(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, saved(1))
+
+    said = await prompt("events", "--nats", nats_url, "--job", "digits", "--kind", "resumed", "--since", "1s")
+
+    assert said == (0, "", "")
 
 
 async def test_dead_letters_are_shown_where_they_are_asked_for(bus: Bus, nats_url: str, prompt: Prompt) -> None:

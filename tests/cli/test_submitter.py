@@ -85,4 +85,4 @@ async def test_an_operator_sees_all(
 async def test_who_has_no_credentials_is_told(prompt: Prompt, server: NatsServer) -> None:
     said = await prompt("jobs", "--nats", server.url)
 
-    assert said.code != 0 and "Authorization Violation" in said.err
+    assert said.code != 0 and "answers, but wants credentials" in said.err

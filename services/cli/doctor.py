@@ -31,12 +31,13 @@ from shared.messages import JobRequested
 BATCH = 32  # where no job says another
 MOST_PS = 2  # to try an update on
 LIMIT_S = 75.0
+YAML = {".yaml", ".yml"}
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
 EXAMPLES = ("weir doctor mine.py", "weir doctor deploy/jobs/plays.py --job deploy/jobs/plays.yaml")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", type=Path, metavar="PROGRAM", help="the training program, a Python file")
+    parser.add_argument("program", type=Path, metavar="PROGRAM", help="the training program, or its job's YAML")
     said = "the job's file (default: the YAML of the same name beside the program, if there is one)"
     parser.add_argument("--job", type=Path, metavar="YAML", help=said)
     said = f"how long one call of its code may take (default: {LIMIT_S:g}s)"
@@ -45,20 +46,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    body = store.read(args.program)
-    findings = list(_examined(args.program, body, _job_file(args), args.timeout))
+    program, job_file = _named(args.program, args.job)
+    body = store.read(program)
+    findings = list(_examined(program, body, job_file, args.timeout))
     ill = sum(f.weight == "wrong" for f in findings)
     if args.json:
-        print(msgspec.json.encode({"program": str(args.program), "findings": findings}).decode())
+        print(msgspec.json.encode({"program": str(program), "findings": findings}).decode())
     else:
         _show(findings)
     return FAILED if ill else DONE
 
 
-def _job_file(args: argparse.Namespace) -> Path | None:
-    beside: Path = args.program.with_suffix(".yaml")
-    chosen: Path | None = args.job or (beside if beside.is_file() else None)
-    return chosen
+def _named(given: Path, job_file: Path | None) -> tuple[Path, Path | None]:
+    """The program, and its job's file where there is one; a job's file in place of a program names it."""
+    if given.suffix not in YAML:
+        beside = given.with_suffix(".yaml")
+        return given, job_file or (beside if beside.is_file() else None)
+    if job_file is not None:
+        raise Trouble(f"{given} is a job's file, and so is {job_file}: give its program, or one of them", WRONG_USE)
+    program = _fields(given).get("program")
+    if not (isinstance(program, str) and program):
+        raise Trouble(f"{given} names no program: weir doctor PROGRAM --job {given}", WRONG_USE)
+    return given.parent / program, given
 
 
 def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) -> Iterator[Finding]:
@@ -89,12 +98,15 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
 
 def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
     """The job's request, as the allocator would check it by the rules that this environment has."""
+    named = {"name": program.name, "digest": store.digest(body)}
+    return check(request_file.encoded(request_file.completed(_fields(file), named, "-"), file.name), rules_here())
+
+
+def _fields(file: Path) -> request_file.Fields:
     try:
-        fields = request_file.parse(file.read_text("utf-8"), file.name)
+        return request_file.parse(file.read_text("utf-8"), file.name)
     except (OSError, UnicodeDecodeError) as error:
         raise Trouble(f"cannot read {file}: {error}", WRONG_USE) from error
-    named = {"name": program.name, "digest": store.digest(body)}
-    return check(request_file.encoded(request_file.completed(fields, named, "-"), file.name), rules_here())
 
 
 def _beside(path: Path) -> set[str]:

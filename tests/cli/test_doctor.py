@@ -175,6 +175,35 @@ def test_what_the_text_lacks_is_told_at_once_and_nothing_is_run(doctor, tmp_path
     assert only["weight"] == "wrong" and only["what"] == "mine.py lacks optimizer(), loss(), examples(), dataset()"
 
 
+def test_a_jobs_file_stands_for_the_program_that_it_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "mine.py").write_text("def model(): ...\n")
+    (tmp_path / "small.yml").write_text(SMALL.replace("mine.py", "code/mine.py"))
+
+    code, said = weir(["doctor", str(tmp_path / "small.yml"), "--json"]), json.loads(capsys.readouterr().out)
+
+    assert code == 1 and said["program"] == str(tmp_path / "code" / "mine.py")
+    assert [each["what"] for each in said["findings"]] == ["mine.py lacks optimizer(), loss(), examples(), dataset()"]
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "told"),
+    [
+        ("job: mine\n", "", "names no program: weir doctor PROGRAM --job "),
+        (SMALL, "other.yaml", "is a job's file, and so is other.yaml"),
+        (SMALL, "", "mine.py: No such file or directory; `program:` is relative to the job's file"),
+        ("- a\n", "", "is not a job request"),
+    ],
+)
+def test_a_jobs_file_that_names_no_program_is_wrong_use(
+    text: str, more: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+
+    assert weir(["doctor", str(tmp_path / "mine.yaml"), *(["--job", more] if more else [])]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_a_program_that_is_not_there_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert weir(["doctor", str(tmp_path / "none.py")]) == 2
     assert "cannot read the program" in capsys.readouterr().err

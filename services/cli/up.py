@@ -15,7 +15,7 @@ import msgspec
 from services.cli.page import PORT as PAGE_PORT
 from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
-from services.local.stack import SERVICES, CannotStart, Stack, free_port, listens
+from services.local.stack import SERVICES, CannotStart, Stack, free_port, listens, vacant
 
 EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")
@@ -66,6 +66,7 @@ async def _up(args: argparse.Namespace) -> int:
     with cluster_file(args.cluster) as cluster:
         spec = spec_in(cluster)
         ports = {"nats_port": args.nats_port, "kube_port": args.kube_port}
+        vacant(**ports)  # first: if `weir up` runs already, it has the page's port as well
         page_port = _page_port(args.page_port)
         settings = limits(spec) | {"WEIR_PAGE_PORT": str(page_port)}
         stack = Stack(args.data, cluster, settings, **ports, services=(*SERVICES, "page"))

@@ -129,9 +129,7 @@ class Stack:
         return f"http://127.0.0.1:{self.kube_port}"
 
     async def __aenter__(self) -> Stack:
-        for port, option in ((self.nats_port, "--nats-port"), (self.kube_port, "--kube-port")):
-            if listens(port):
-                raise CannotStart(f"port {port} is taken; is `weir up` running already? Else choose {option}")
+        vacant(self.nats_port, self.kube_port)
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             await self._start_nats()
@@ -217,6 +215,13 @@ class Stack:
         path.parent.mkdir(parents=True, exist_ok=True)
         here = {"nats_url": self.nats_url, "kube_url": self.kube_url, "nats_credentials": self.operator}
         path.write_text(json.dumps(here))
+
+
+def vacant(nats_port: int, kube_port: int) -> None:
+    """Raises `CannotStart` where somebody listens on one of them."""
+    for port, option in ((nats_port, "--nats-port"), (kube_port, "--kube-port")):
+        if listens(port):
+            raise CannotStart(f"port {port} is taken; is `weir up` running already? Else choose {option}")
 
 
 def free_port() -> int:

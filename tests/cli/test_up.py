@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 
 import pytest
 
+from services.__main__ import weir
 from tests.cli.conftest import Prompt
 
 BAD = """
@@ -45,3 +47,18 @@ async def test_what_is_no_cluster_file_at_all_is_wrong_use(
     said = await prompt("up", "--cluster", file, "--data", tmp_path / "data")
 
     assert said.code == 2 and told in said.err and str(file) in said.err
+
+
+def test_where_it_runs_already_it_says_so_and_not_that_another_page_would_help(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bus, socket.create_server(("127.0.0.1", 0)) as page:
+        nats, taken = (str(each.getsockname()[1]) for each in (bus, page))
+        up = ["up", "--data", str(tmp_path / "data"), "--kube-port", "0", "--page-port", taken, "--nats-port"]
+        codes = [weir([*up, nats]), weir([*up, "0"])]
+
+    assert codes == [1, 1] and not (tmp_path / "data").exists()
+    assert capsys.readouterr().err.splitlines() == [
+        f"weir up: port {nats} is taken; is `weir up` running already? Else choose --nats-port",
+        f"weir up: port {taken} is taken; choose another with --page-port",
+    ]

@@ -54,10 +54,10 @@ class _Words:
         yield "is to have", [_holding(e.comes), *_places(e.comes)] if e.comes else []
         yield "because", self.because(e.ground) if e.ground else []
         yield "not", [f"{_size(o)}, batch {o.batch}: {o.why}" for o in e.ground.alternatives] if e.ground else []
-        yield "now", [headline(e.why) + (f" (until {self.when(e.until_s)})" if e.until_s else "")]
-        yield "for more", self.for_more()
+        yield "now", [] if e.unasked else [headline(e.why) + (f" (until {self.when(e.until_s)})" if e.until_s else "")]
+        yield "for more", [] if e.unasked else self.for_more()
         yield "faster?", [_prospect(e.prospect)] if e.prospect else []
-        yield "note", e.notes
+        yield "note", [e.unasked, *e.notes] if e.unasked else e.notes
 
     def has(self) -> list[str]:
         e, since = self.e, lasting(self.e.at_s - self.e.since_s)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from services.allocator.explaining.explanation import Explanation
 from services.cli.explained import told
 from shared.messages import JobFinished
-from tests.allocator.builders import AT_ONCE, UID, Story, accepted, node, progress
+from tests.allocator.builders import AT_ONCE, UID, Story, accepted, node, progress, request
 from tests.allocator.explaining.asking import why
 from tests.allocator.explaining.test_remedies import _two_jobs
 from tests.allocator.test_decide import running
@@ -86,3 +86,14 @@ def test_a_job_that_waits_and_one_that_is_over_have_nothing() -> None:
 def test_notes_come_last() -> None:
     found = why(Story().hear(node(), accepted()))
     assert lines(replace(found, notes=("a", "b")))[-2:] == ["  note       a", "             b"]
+
+
+def test_what_only_an_unknown_policy_could_say_is_left_out_and_said_to_be() -> None:
+    story = Story().hear(node(cpu=3), accepted(request(policy="mine:fair")))
+    known = [line[:12].strip() for line in lines(why(story))[1:]]
+    story.hear(accepted(request("other"), uid=UID + 1))
+    for key in ("default.mnist", "default.other"):
+        said = lines(why(story, key=key))
+        assert [line[:12].strip() for line in said[1:]] == ["has", "note"] == known
+        assert said[-1].startswith("  note       policy mine:fair (of default/mnist) cannot be asked here")
+        assert "with WEIR_ALLOCATOR_POLICIES=mine:fair" in said[-1]

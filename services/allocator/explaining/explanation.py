@@ -65,7 +65,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """`bounds`: as asked for; `runs`: what trains, since `since_s`; `comes`: what is decided beyond that, in flight.
 
     `why` is the allocator's word of that moment, and `until_s` the time to which it waits, if it is only time. `means`
-    are alternatives, each by itself enough; without any `nothing` says why.
+    are alternatives, each by itself enough; without any `nothing` says why. `unasked`: why the policies
+    could not be asked; then none of these four is known.
     """
 
     job: str
@@ -87,6 +88,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float | None = None
     means: tuple[Means, ...] = ()
     nothing: str = ""
+    unasked: str = ""
     prospect: Prospect | None = None
     notes: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.allocator.placing.misfit import told as amount
-from services.cli.words import headline, last_line, plain
+from services.cli.words import evaluated, headline, last_line, plain
 from shared.messages import (
     CORDONED,
     DELETED,
@@ -184,7 +184,7 @@ def _progress(m: ProgressReported) -> str:
 
 
 def _finished(m: JobFinished) -> str:
-    metrics = "".join(f", {name} {value:.4f}" for name, value in m.metrics.items())
+    metrics = "".join(f", {said}" for said in evaluated(m.metrics))
     cause = headline(m.cause)
     return f"{m.outcome} after {_count(m.samples, 'sample')}{metrics}{f': {cause}' if cause else ''}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 
 from services.allocator.requests.wording import NAME
 from shared.messages import DNS_LABEL
@@ -49,6 +50,12 @@ def headline(text: str) -> str:
     """What can be read alone of a cause: its first line, but of a bare traceback the last."""
     first = next((line for line in map(plain, text.splitlines()) if line), "")
     return last_line(text) if first.startswith("Traceback") else first
+
+
+def evaluated(metrics: Mapping[str, float]) -> list[str]:
+    """What a program's `evaluation()` said at the end, named as such: the loss of training is another number."""
+    told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    return [f"evaluation: {told}"] if told else []
 
 
 def last_line(text: str) -> str:

@@ -36,7 +36,7 @@ def test_of_a_job_that_is_over_the_end_is_told_and_no_longer_why_it_grew() -> No
     timed = msgspec.structs.replace(over, submitted_s=10.0, finished_s=210.0, reason="grow")
 
     assert cells(over, 4)["EPOCHS"] == "4/4"
-    assert cells(timed)["WHY"] == "after 3 min 20 s, 4,000 samples, loss 0.2500, accuracy 0.9000"
+    assert cells(timed)["WHY"] == "after 3 min 20 s, 4,000 samples, evaluation: loss 0.2500, accuracy 0.9000"
     failed = msgspec.structs.replace(timed, phase="Failed", metrics={}, why="Traceback:\n  x\nValueError: no")
     assert cells(failed)["WHY"] == "after 3 min 20 s, 4,000 samples: ValueError: no"
 

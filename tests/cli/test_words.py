@@ -6,12 +6,17 @@ import argparse
 
 import pytest
 
-from services.cli.words import duration, headline, last_line, lasting, name, plain
+from services.cli.words import duration, evaluated, headline, last_line, lasting, name, plain
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1.5d", 129_600)])
 def test_a_duration_has_a_unit_or_is_in_seconds(text: str, seconds: float) -> None:
     assert duration(text) == seconds
+
+
+def test_what_the_evaluation_said_is_told_apart_from_training() -> None:
+    assert evaluated({"loss": 0.0801, "accuracy": 0.97}) == ["evaluation: loss 0.0801, accuracy 0.9700"]
+    assert evaluated({}) == []
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5m", "5w", "5 m", "inf", "1e3"])

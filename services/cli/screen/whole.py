@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from services.board.board import Board
 from services.board.derived import over, utilisation
+from services.board.story import Story
 from services.cli.absence import ASK
 from services.cli.screen.cells import percent
 from services.cli.screen.decision_table import decision_table
@@ -23,6 +24,8 @@ from services.cli.words import lasting
 DECISIONS = 8
 HEADS = 13
 """Lines that are no rows: the heading, the sum, three titles with their columns, and space."""
+READING = "reading what is stored …"
+"""Said of what nothing is known of yet: that there is none of it is not known before all is read."""
 NO_NODES = "no node is known: is the monitor running?"
 UNITS = {"nodes": f", in cores (A: that job's, {OTHERS} others', {FREE} free)"}
 
@@ -54,18 +57,26 @@ def whole(board: Board, look: Look, letters: Letters, width: int, height: int | 
     space = room(len(board.nodes), len(jobs), len(board.decisions), height)
     return Group(
         *_heading(board, look, width),
-        sum_line(board.totals, {job.key: job.held_cpu for job in jobs if job.held_cpu}, letters, width),
-        *_part("nodes", len(board.nodes), space.nodes, NO_NODES),
+        *([] if look.reading and not board.nodes else [sum_line(board.totals, _held(jobs), letters, width)]),
+        *_part("nodes", len(board.nodes), space.nodes, _none(look, NO_NODES)),
         *([node_table(shown_first(board.nodes.values(), space.nodes), letters, width)] if board.nodes else []),
-        *_part("jobs", len(jobs), space.jobs, f"there are none; {ASK}"),
+        *_part("jobs", len(jobs), space.jobs, _none(look, f"there are none; {ASK}")),
         *([job_table(jobs[: space.jobs], letters, width)] if jobs else []),
-        *_part("last decisions", len(board.decisions), space.decisions, "there were none"),
+        *_part("last decisions", len(board.decisions), space.decisions, _none(look, "there were none")),
         *(
             [decision_table(board.decisions[: -space.decisions - 1 : -1], letters, width, look.zone)]
             if board.decisions
             else []
         ),
     )
+
+
+def _held(jobs: Iterable[Story]) -> dict[str, float]:
+    return {job.key: job.held_cpu for job in jobs if job.held_cpu}
+
+
+def _none(look: Look, said: str) -> str:
+    return READING if look.reading else said
 
 
 def room(nodes: int, jobs: int, decisions: int, height: int | None) -> Room:
@@ -87,6 +98,7 @@ def _heading(board: Board, look: Look, width: int) -> Iterator[Text]:
     yield Text.assemble(left, where, " ", right)
     used = percent(utilisation(board.totals))
     told = f"{_count(len(board.nodes), 'node')}, {used} of the cores ours; jobs: {_phases(board)}"
+    told = READING if look.reading and not board.nodes and not board.jobs else told
     yield Text(told, no_wrap=True, overflow="ellipsis")
 
 

@@ -100,6 +100,16 @@ def test_while_the_log_is_read_the_picture_does_not_pretend_to_be_whole(there: S
     assert "reads what is stored" in first and "live" not in first
 
 
+def test_before_all_is_read_nothing_is_said_to_be_absent() -> None:
+    look = Look(1.0, WHERE, None, UTC, reading=True)
+
+    lines = shown(whole(begun(), look, {}, 100, 24), 100)
+
+    assert sum("reading what is stored …" in line for line in lines) == 4, "the heading and three parts"
+    text = "\n".join(lines)
+    assert not any(claim in text for claim in ("monitor running", "none", "0 nodes", "of 0 cores"))
+
+
 def test_of_nothing_it_is_said_that_there_is_nothing_and_what_to_do() -> None:
     text = "\n".join(screen(begun(), 100, 24))
 

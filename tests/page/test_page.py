@@ -87,6 +87,43 @@ async def test_it_shows_what_the_board_has_and_every_axis_has_its_unit(look: Loo
         )
 
 
+async def test_until_all_is_read_nothing_is_said_to_be_absent(look: Look) -> None:
+    watch = Still(begun())
+    watch.caught_up = False
+    async with served(watch) as page:
+        tab = await look(page.url)
+        await tab.wait_for_selector('#status[data-state="reading"]')
+        shown = await tab.locator("main").inner_text()
+        assert shown.count("reading …") == 3
+        assert not any(
+            claim in shown for claim in ("There are no jobs", "Nothing has been decided", "cores of all nodes")
+        )
+        watch.caught_up = True
+        watch.show(watch.board)
+        await tab.wait_for_selector('#status[data-state="live"]')
+        await tab.locator("#no-jobs").wait_for()
+        shown = await tab.locator("main").inner_text()
+        assert "reading …" not in shown and "There are no jobs" in shown and "Nothing has been decided yet" in shown
+        assert "Drawn as soon as a node next tells of its cores." in shown
+
+
+async def test_cores_that_no_job_holds_yet_are_said_to_be_so(look: Look) -> None:
+    async with served(Still(apply(begun(), Told(time.time() - 5, "weir-facts", 1, holding(pods=0))))) as page:
+        tab = await look(page.url)
+        await tab.wait_for_selector(DRAWN)
+        assert "No job has held cores in this span" in await tab.locator("#no-cores").inner_text()
+
+
+async def test_lines_of_a_job_that_is_over_have_their_names(look: Look, pictures: Path) -> None:
+    async with served(still()) as page:
+        tab = await opened(look, page.url, fragment="#job=default.reviews")
+        named = [await text.text_content() for text in await tab.locator("#job-plot svg .end").all()]
+        assert {"workers", "ps", "held", "used"} <= set(named)
+        held, used = [tab.locator("#job-plot svg .end", has_text=name) for name in ("held", "used")]
+        assert float(await held.get_attribute("y")) < float(await used.get_attribute("y")), "as its lines are"
+        await tab.locator("#job").screenshot(path=pictures / "page-job-over.png")
+
+
 async def test_a_decision_opens_into_its_reason_and_what_lost(look: Look) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url, fragment="#job=default.digits")

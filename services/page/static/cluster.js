@@ -58,6 +58,12 @@ function bands() {
   return layers;
 }
 
+/** Why nothing is drawn, or no cores are held in what is; empty where there is something to see. */
+export function lacking() {
+  if (!stack || stack.times.length < 2) return "Drawn as soon as a node next tells of its cores.";
+  return stack.jobs.length || stack.rest.some((value) => value > 0) ? "" : "No job has held cores in this span; one is drawn as soon as its pods are on nodes.";
+}
+
 export function drawCluster() {
   if (!stack || stack.times.length < 2) return;
   timeline ??= new Timeline($("cluster-plot"), "cores held over time", $("cluster-readout"), told);

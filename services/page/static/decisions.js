@@ -46,7 +46,6 @@ export function drawDecisions(decisions, choose) {
     shown.delete(list.lastElementChild.dataset.decision);
     list.lastElementChild.remove();
   }
-  $("no-decisions").hidden = list.childElementCount > 0;
 }
 
 export function forgetDecisions() {

@@ -55,13 +55,16 @@ function panels(job, from, to) {
   const ps = until(steps("ps"), to), workers = until(steps("workers"), to);
   const speed = broken(1), losses = broken(2), used = broken(3), held = [...story.held, [to, story.held.at(-1)?.[1] ?? null]];
   const last = story.stretches.at(-1), now = last && last.ended_s == null;
+  const end = (name, value) => (value == null ? [] : [[value, now ? `${name} ${value}` : name]]);
+  const seen = (job.finished_s && story.reports.at(-1)?.[0]) || to; // at the end its pods go, one by one
+  const heldLast = lastAt(story.held, seen)?.[1], usedLast = used.findLast(([, cores]) => cores > 0)?.[1];
   const height = window.innerWidth < 760 ? 74 : 92;
   return [
-    { unit: "tasks", height, whole: true, pauses: true, most: most(ps, workers), ends: now ? [[last.workers ?? 0, `workers ${last.workers ?? "?"}`], [last.ps ?? 0, `ps ${last.ps ?? "?"}`]] : [],
+    { unit: "tasks", height, whole: true, pauses: true, most: most(ps, workers), ends: [...end("workers", last?.workers), ...end("ps", last?.ps)],
       layers: [{ kind: "steps", points: workers, colour: "var(--job-0)" }, { kind: "steps", points: ps, colour: "var(--job-5)", dash: "6 3" }] },
     { unit: "samples/s", height, most: most(speed), layers: [{ kind: "line", points: speed, colour: "var(--job-2)" }] },
     { unit: "loss", height, most: most(losses), layers: [{ kind: "line", points: losses, colour: "var(--job-3)" }] },
-    { unit: "cores", height, most: most(held, used), ends: [...(held.at(-1)?.[1] ? [[held.at(-1)[1], "held"]] : []), ...(now && used.at(-1)?.[1] ? [[used.at(-1)[1], "used"]] : [])],
+    { unit: "cores", height, most: most(held, used), ends: [...(heldLast ? [[heldLast, "held"]] : []), ...(usedLast ? [[usedLast, "used"]] : [])],
       layers: [{ kind: "steps", points: held, colour: "var(--rest)" }, { kind: "line", points: used, colour: "var(--job-0)", dash: "4 2" }] },
   ];
 }

@@ -88,6 +88,5 @@ export function drawJobs(jobs, changed, chosen, wanted, choose) {
     row.hidden = wanted !== "" && !`${named(job.key)} ${job.phase}`.toLowerCase().includes(wanted);
     attribute(row, "aria-selected", job.key === chosen);
   }
-  $("no-jobs").hidden = jobs.size > 0;
   return sorted;
 }

@@ -3,8 +3,8 @@
 // What comes is merged at once and drawn later, so that a page that is slow to draw draws less often and falls behind by
 // nothing. `window.weir` counts what came and what was drawn, for those who measure.
 
-import { $ } from "./dom.js";
-import { drawCluster, drawTiles, takeStack } from "./cluster.js";
+import { $, write } from "./dom.js";
+import { drawCluster, drawTiles, lacking, takeStack } from "./cluster.js";
 import { drawDecisions, forgetDecisions } from "./decisions.js";
 import { drawDetail, forgetDetail, takeDetail } from "./detail.js";
 import { drawJobs } from "./jobs.js";
@@ -71,7 +71,7 @@ function schedule() {
 function draw() {
   scheduled = false;
   const now = performance.now(), everyJob = fresh.colours;
-  if (fresh.totals) drawTiles(known.totals);
+  if (fresh.totals && (whole() || known.totals.allocatable)) { drawTiles(known.totals); fresh.totals = false; }
   if (fresh.decisions.length) drawDecisions(fresh.decisions, choose);
   if (seen.nodes) {
     drawNodes(known.nodes, fresh.nodes, fresh.recoloured);
@@ -81,9 +81,10 @@ function draw() {
   if (fresh.stack && seen.cluster && now - curvesAt >= CURVES_MS) { drawCluster(); fresh.stack = false; curvesAt = now; }
   if (fresh.detail && (seen.job || $("job").hidden) && now - detailAt >= CURVES_MS) { drawDetail(known.jobs.get(chosen), known.now_s); fresh.detail = false; detailAt = now; }
   if (!known.jobs.has(chosen)) $("job").hidden = true;
-  Object.assign(fresh, { jobs: new Set(), decisions: [], colours: false, totals: false });
+  Object.assign(fresh, { jobs: new Set(), decisions: [], colours: false });
   if (!byHand && sorted.length && chosen !== sorted[0].key && !known.jobs.has(chosen)) choose(sorted[0].key, false);
   state();
+  absence();
   measure();
   if (measured.drawn === UNSEEN) watch();
 }
@@ -92,6 +93,19 @@ function draw() {
 function measure() {
   const { number, at_s } = known, drawn = (measured.drawn += 1);
   requestAnimationFrame(() => Object.assign(measured, { painted: drawn, number, at_s }));
+}
+
+/** Whether all that was stored when the page began has been told. */
+const whole = () => heardAt > 0 && !known.reading;
+
+/** That there is none of something is said when all is read, and not before. */
+function absence() {
+  const none = { "no-jobs": !known.jobs.size, "no-decisions": !$("decision-list").childElementCount, "no-cores": lacking() !== "" };
+  write($("no-cores"), lacking());
+  for (const [id, empty] of Object.entries(none)) {
+    $(id).hidden = !empty || !whole();
+    $(id).previousElementSibling.hidden = !empty || whole();
+  }
 }
 
 function state() {

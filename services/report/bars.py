@@ -29,16 +29,23 @@ BARS_MOST = 60
 
 
 def pauses(stretches: Sequence[Stretch]) -> str:
-    """A row each: the whole pause, by the ps' clocks, its phases after each other at its end."""
+    """A row each: from 0, the last update before, to the first one after it, by the ps' clocks. Its phases lie after
+    each other at its end; those that begin left of 0 began while updates were still applied.
+    """
     paused = [one for one in stretches if one.pause_s is not None][-BARS_MOST:]
-    longest = max((max(one.pause_s or 0.0, _phases(one)) for one in paused), default=0.0)
-    x = Scale(0.0, longest or 1.0, LEFT, WIDTH - RIGHT)
+    longest = max((one.pause_s or 0.0 for one in paused), default=0.0)
+    x = Scale(min((_begins(one) for one in paused), default=0.0), longest or 1.0, LEFT, WIDTH - RIGHT)
     drawn = [drawing.key(LEFT, 14, [REST, *((style, said) for _, style, said in PHASES)], filled=True)[0]]
     for row, one in enumerate(paused):
         drawn += _pause(one, x, 28 + row * ROW)
     floor = 28 + len(paused) * ROW
-    drawn += _axis(x, floor, longest)
-    return drawing.svg(WIDTH, floor + 40, "pauses by phase, in seconds", drawn)
+    drawn += _axis(x, floor)
+    return drawing.svg(WIDTH, floor + 40, "pauses by phase, in seconds since the last update", drawn)
+
+
+def _begins(stretch: Stretch) -> float:
+    """Seconds since the last update; below 0, where the phases together last longer than the pause."""
+    return min((stretch.pause_s or 0.0) - _phases(stretch), 0.0)
 
 
 def _phases(stretch: Stretch) -> float:
@@ -48,21 +55,21 @@ def _phases(stretch: Stretch) -> float:
 def _pause(one: Stretch, x: Scale, y: float) -> list[str]:
     rest_s = max((one.pause_s or 0.0) - _phases(one), 0.0)
     spans = [(rest_s, *REST), *((float(getattr(one.phases, name)), style, said) for name, style, said in PHASES)]
-    drawn, reached = [drawing.words(LEFT - 8, y + 13, f"generation {one.generation}", "tick", "end")], 0.0
+    drawn, reached = [drawing.words(LEFT - 8, y + 13, f"generation {one.generation}", "tick", "end")], _begins(one)
     for seconds, style, said in spans:
         left, right = x.at(reached), x.at(reached + seconds)
         drawn.append(drawing.rectangle(left, y, right - left, ROW - 7, f"area {style}", f"{said}: {lasting(seconds)}"))
         reached += seconds
-    drawn.append(drawing.words(x.at(max(reached, one.pause_s or 0.0)) + 8, y + 13, lasting(one.pause_s), "key"))
+    drawn.append(drawing.words(x.at(one.pause_s or 0.0) + 8, y + 13, lasting(one.pause_s), "key"))
     return drawn
 
 
-def _axis(x: Scale, y: float, high: float) -> list[str]:
-    drawn = []
-    for value in drawing.ticks(high, 6):
+def _axis(x: Scale, y: float) -> list[str]:
+    drawn = [f'<path d="M{x.at(0.0):.1f} 24V{y:.1f}" class="rule"/>']
+    for value in drawing.ticks(x.high, 6, x.low):
         drawn.append(f'<path d="M{x.at(value):.1f} {y:.1f}v5" class="rule"/>')
         drawn.append(drawing.words(x.at(value), y + 18, drawing.label(value), "tick", "middle"))
-    return [*drawn, drawing.words(WIDTH - RIGHT, y + 34, "seconds", "tick", "end")]
+    return [*drawn, drawing.words(WIDTH - RIGHT, y + 34, "seconds since the last update", "tick", "end")]
 
 
 def epochs(seconds: Sequence[float]) -> str:

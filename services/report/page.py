@@ -159,8 +159,9 @@ def _paused(told: Contents) -> str:
         return _section("Pauses", "Training never stood still.")
     said = (
         f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
-        "generation to the first of the next by the ps' clocks: the number at the end of its row. Phases are measured "
-        "by the chiefs, from the order to drain on; what is not in them is the rest."
+        "generation (0 on the axis) to the first of the next, by the ps' clocks: the number at the end of its row. "
+        "Phases are measured by the chiefs, from the order to drain on, and drawn so that they end with the pause: "
+        "what lies left of 0 was before the last update, and is no part of the pause; what is in none is the rest."
     )
     if len(paused) > bars.BARS_MOST:
         said += f" The last {bars.BARS_MOST} are drawn."

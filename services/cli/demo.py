@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from rich.live import Live
 from rich.table import Table
 
 from services.cli import figures, picture, scene
+from services.cli.sentences import sentence
 from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import CannotStart, Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
+from shared.tasks import end
 
 EXAMPLES = ("weir demo", "weir demo --picture demo.png --keep demo-logs")
 JOBS = Path(__file__).resolve().parents[2] / "deploy" / "jobs"
@@ -36,6 +39,9 @@ EPOCHS, BATCH = 120, 128
 LEAVE_AFTER_S = 8.0
 PATIENCE_S = 240.0
 REDRAW_S = 0.25
+TELL_S = 5.0
+"""Between two lines of progress, where no picture can stay in its place."""
+BEGINS = "a cluster of four small nodes starts; this takes less than three minutes"
 
 
 def size(cpu: float) -> dict[str, float]:
@@ -93,8 +99,9 @@ async def _stoppable(work: Any) -> int:
 
 async def _demo(folder: Path, cluster: Path, png: Path) -> int:
     console = Console(stderr=not sys.stdout.isatty())
+    console.print(BEGINS)
     async with Stack(folder, cluster) as stack, trial(stack) as watched:
-        await _watch(console, watched)
+        await (_watch if console.is_terminal else _told)(console, watched)
     return _report(console, watched, png)
 
 
@@ -106,6 +113,28 @@ async def _watch(console: Console, watched: Trial) -> None:
         finally:
             drawing.cancel()
             live.update(scene.draw(watched, "the end"))
+
+
+async def _told(console: Console, watched: Trial) -> None:
+    telling = asyncio.create_task(tell(watched, lambda line: console.print(line, markup=False, soft_wrap=True), TELL_S))
+    try:
+        await _play(watched)
+    finally:
+        await end(telling)
+        console.print(scene.draw(watched, "the end"))
+
+
+async def tell(watched: Trial, say: Callable[[str], None], every_s: float) -> None:
+    """Each turn of the story as a line, and between them so often how far the job is, as far as that is new."""
+    saying, told, at_s = "", None, time.monotonic()
+    while True:
+        reports = watched.of(ProgressReported)
+        if watched.saying != saying:
+            say(saying := watched.saying)
+        elif reports and reports[-1] is not told and time.monotonic() >= at_s + every_s:
+            say(sentence(told := reports[-1]))
+            at_s = time.monotonic()
+        await asyncio.sleep(REDRAW_S)
 
 
 async def _draw(live: Live, watched: Trial) -> None:

@@ -117,9 +117,9 @@ def test_the_settings_are_those_that_the_services_know(name: str) -> None:
 
 def test_the_setup_job_runs_a_command_that_there_is(name: str) -> None:
     (container,) = templates(name)["weir-setup"]["spec"]["containers"]
-    module, *words = container["args"]
-    asked = parser(words[0]).parse_args(words)
-    assert (module, asked.command, asked.what) == ("services", "streams", "create")
+    module, command, *words = container["args"]
+    asked = parser(command).parse_args(words)
+    assert (module, command, asked.what) == ("services", "streams", "create")
     assert asked.replicas == named(name, "StatefulSet", "weir-nats")["spec"]["replicas"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.allocator.simulator.log_file import Told
 from shared.messages import DeadLetter, Message
 
 
@@ -14,6 +15,12 @@ class Entry:
     stream: str
     sequence: int
     stored_s: float
+
+    @property
+    def told(self) -> Told | None:
+        """As folds hear it; None: a dead letter, which nobody could read."""
+        said = self.said
+        return None if isinstance(said, DeadLetter) else Told(self.stored_s, self.stream, self.sequence, said)
 
     @property
     def order(self) -> tuple[float, str, int]:

@@ -22,7 +22,6 @@ from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from shared.bus import Bus
-from shared.messages import DeadLetter
 from shared.subjects import FACTS, ORDERS
 
 MANY = 200_000
@@ -66,8 +65,8 @@ async def _told(bus: Bus, wanted: list[Wanted], until_s: float) -> AsyncGenerato
         async for entry in entries:
             if entry.stored_s > until_s:
                 return
-            if not isinstance(entry.said, DeadLetter):
-                yield Told(entry.stored_s, entry.stream, entry.sequence, entry.said)
+            if told := entry.told:
+                yield told
 
 
 async def beginning(bus: Bus, stream: str) -> str:

@@ -11,7 +11,6 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
-from services.allocator.simulator.log_file import Told
 from services.board.board import Board, apply, begun
 from services.cli import connection, words
 from services.cli.filters import filters
@@ -22,7 +21,7 @@ from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.report.page import contents, page
 from services.report.passes import Passes, heard
 from shared.bus import Bus
-from shared.messages import CapacityChanged, DeadLetter
+from shared.messages import CapacityChanged
 from shared.subjects import FACTS, ORDERS, pattern
 
 EXAMPLES = ("weir report digits", "weir report digits -o digits.html", "weir report digits -o - | less")
@@ -61,8 +60,7 @@ async def folded(bus: Bus, namespace: str, job: str) -> tuple[Board, Passes]:
     board, passes = begun(), Passes()
     async with aclosing(read(bus, wanted, follow=False)) as entries:
         async for entry in entries:
-            if not isinstance(entry.said, DeadLetter):
-                told = Told(entry.stored_s, entry.stream, entry.sequence, entry.said)
+            if told := entry.told:
                 board, passes = apply(board, told), heard(passes, told)
     return board, passes
 

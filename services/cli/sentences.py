@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.allocator.placing.misfit import told as amount
-from services.cli.words import evaluated, headline, last_line, plain
+from services.cli.words import counted, evaluated, headline, last_line, plain
 from shared.messages import (
     CORDONED,
     DELETED,
@@ -56,7 +56,7 @@ def sentence(said: Message | DeadLetter) -> str:
 
 def _requested(m: JobRequested) -> str:
     size = f"{_span(m.ps)} ps, {_span(m.workers)} workers, batch {_span(m.batch)}"
-    return f"asks to train {m.program.name} for {_count(m.epochs, 'epoch')} with {size}"
+    return f"asks to train {m.program.name} for {counted(m.epochs, 'epoch')} with {size}"
 
 
 def _cancel(m: CancelRequested) -> str:
@@ -78,7 +78,7 @@ def _capacity(m: CapacityChanged) -> str:
     if m.gone:
         return "is gone"
     closed = [said for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable)) if so]
-    ours = f", {_count(len(m.own), 'pod')} of ours" if m.own else ""
+    ours = f", {counted(len(m.own), 'pod')} of ours" if m.own else ""
     return f"has {amount(m.free)} free of {amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
 
 
@@ -86,7 +86,7 @@ def _decided(m: AllocationDecided) -> str:
     if not m.tasks:
         return f"is to have no tasks: {m.reason}"
     nodes = len({task.node for task in m.tasks})
-    return f"is to have {_roles(t.role for t in m.tasks)} on {_count(nodes, 'node')}, batch {m.batch}: {m.reason}"
+    return f"is to have {_roles(t.role for t in m.tasks)} on {counted(nodes, 'node')}, batch {m.batch}: {m.reason}"
 
 
 # ---------------------------------------------------------------- making it so
@@ -180,13 +180,13 @@ def _resumed(m: TrainingResumed) -> str:
 def _progress(m: ProgressReported) -> str:
     share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
     loss = "" if m.loss is None else f", loss {m.loss:.4f}"
-    return f"{share:.1f} % done, {_count(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} samples/s{loss}"
+    return f"{share:.1f} % done, {counted(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} samples/s{loss}"
 
 
 def _finished(m: JobFinished) -> str:
     metrics = "".join(f", {said}" for said in evaluated(m.metrics))
     cause = headline(m.cause)
-    return f"{m.outcome} after {_count(m.samples, 'sample')}{metrics}{f': {cause}' if cause else ''}"
+    return f"{m.outcome} after {counted(m.samples, 'sample')}{metrics}{f': {cause}' if cause else ''}"
 
 
 def _dead(m: DeadLetter) -> str:
@@ -212,10 +212,6 @@ def _roles(roles: Iterable[Role]) -> str:
 
 def _clock(point_s: float) -> str:
     return datetime.fromtimestamp(point_s, UTC).strftime("%H:%M:%S UTC")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _because(text: str) -> str:

@@ -41,6 +41,10 @@ def lasting(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def plain(text: str) -> str:
     """One line without control characters, whoever wrote it: a terminal obeys those."""
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())

@@ -16,7 +16,6 @@ import structlog
 from nats.errors import Error as NatsError
 
 from services.allocator import memory
-from services.allocator.simulator.log_file import Told
 from services.allocator.state import State
 from services.board.board import apply, begun, why
 from services.cli.entry import Entry
@@ -26,7 +25,6 @@ from services.cli.past import MANY
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from shared.bus import Bus
-from shared.messages import DeadLetter
 from shared.subjects import FACTS, ORDERS
 from shared.tasks import end
 
@@ -117,8 +115,8 @@ class Watch:
     def _take(self, entry: Entry) -> None:
         if self._stored is not None:
             self.board, self._stored = begun(self._stored, entry.stored_s), None
-        if not isinstance(entry.said, DeadLetter):
-            self.board = apply(self.board, Told(entry.stored_s, entry.stream, entry.sequence, entry.said))
+        if told := entry.told:
+            self.board = apply(self.board, told)
 
     async def _hear_why(self) -> None:
         """The allocator's word on each job, which is no message but an entry of a bucket."""

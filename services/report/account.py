@@ -25,12 +25,11 @@ from itertools import pairwise
 
 import msgspec
 
+from services.board import series
 from services.board.board import Board
 from services.board.derived import speed
 from services.board.nodes import Totals
 from services.board.story import Story, Stretch
-
-HOUR_S = 3600.0
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +136,8 @@ def parts(board: Board, story: Story) -> Parts:
 
 
 def _held_at(story: Story, at_s: float) -> float:
-    return next((point.cpu for point in reversed(story.held) if point.at_s <= at_s), 0.0)
+    point = series.at(story.held, at_s)
+    return point.cpu if point else 0.0
 
 
 def _split(story: Story, held: float, at_s: float, end_s: float) -> dict[str, float]:

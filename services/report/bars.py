@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from services.board.derived import HOUR_S
 from services.board.story import Stretch
 from services.report import drawing
-from services.report.account import HOUR_S, Parts
+from services.report.account import Parts
 from services.report.drawing import Panel, Scale
 from services.report.words import lasting, number, percent
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from services.board.board import Board
+from services.board.derived import HOUR_S
 from services.board.story import Story
 from services.report import bars, tables
-from services.report.account import HOUR_S, Account, account
+from services.report.account import Account, account
 from services.report.foresight import Came, foresights
 from services.report.style import HATCHES, STYLE
 from services.report.timeline import timeline

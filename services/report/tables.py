@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from services.allocator.explaining.explanation import Holding
 from services.allocator.simulator.log_file import Told
-from services.report.account import HOUR_S, Account
+from services.board.derived import HOUR_S
+from services.report.account import Account
 from services.report.bars import PARTS
 from services.report.foresight import Came
 from services.report.words import NOTHING, lasting, lines, number, percent, text, whole

@@ -6,6 +6,8 @@ import math
 from datetime import UTC, datetime
 from html import escape
 
+from services.cli.words import plain
+
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 """Where a number is not known; and the sign that is as wide as a plus."""
 
@@ -55,7 +57,7 @@ def counted(count: int, noun: str) -> str:
 
 def text(said: object) -> str:
     """Foreign text as part of a page: one line, without what a browser would obey."""
-    return escape(" ".join("".join(c if c.isprintable() else " " for c in str(said)).split()))
+    return escape(plain(str(said)))
 
 
 def lines(said: str) -> str:

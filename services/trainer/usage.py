@@ -7,7 +7,7 @@ waited tells a task that has too little CPU from one that has little to do, whoe
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -60,45 +60,53 @@ class Use:
     """What this process and its children use from look to look."""
 
     def __init__(self) -> None:
-        self._root = psutil.Process()
-        self._before = self._cores_s(), self._threads()
+        here = family()
+        self._before = cores_s(here), threads(here)
 
     def look(self, elapsed_s: float) -> Look:
-        (used_s, before), self._before = self._before, (self._cores_s(), self._threads())
-        now_s, now = self._before
+        here = family()
+        (used_s, before), (now_s, now) = self._before, (cores_s(here), threads(here))
+        self._before = now_s, now
         since = [(spent.used - old.used, spent.waited - old.waited) for spent, old in _pairs(now, before)]
         elapsed_s = max(elapsed_s, 1e-6)
         return Look(
             cpu=max(now_s - used_s, 0.0) / elapsed_s,
             waited=sum(waited for _, waited in since) / elapsed_s,
             busy=min(1.0, max((used + waited for used, waited in since), default=0.0) / elapsed_s),
-            memory_gib=self.memory(),
+            memory_gib=memory_gib(here),
         )
 
-    def _all(self) -> list[psutil.Process]:
-        return [self._root, *self._root.children(recursive=True)]
 
-    def _cores_s(self) -> float:
-        """CPU seconds, with those of threads that have ended."""
-        total = 0.0
-        for process in self._all():
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                total += times.user + times.system
-        return total
+def family() -> list[psutil.Process]:
+    """This process and all that came of it; who asks walks through all processes of the machine."""
+    root = psutil.Process()
+    return [root, *root.children(recursive=True)]
 
-    def _threads(self) -> dict[Thread, Spent]:
-        found = dict[Thread, Spent]()
-        for process in self._all():
-            found |= spent(process.pid)
-        return found
 
-    def memory(self) -> float:
-        total = 0
-        for process in self._all():
-            with contextlib.suppress(psutil.Error):
-                total += process.memory_full_info().pss
-        return total / GIB
+def cores_s(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds, with those of threads that have ended."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def threads(processes: Iterable[psutil.Process]) -> dict[Thread, Spent]:
+    found = dict[Thread, Spent]()
+    for process in processes:
+        found |= spent(process.pid)
+    return found
+
+
+def memory_gib(processes: Iterable[psutil.Process]) -> float:
+    """Shared pages count once."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_full_info().pss
+    return total / GIB
 
 
 def _pairs(now: dict[Thread, Spent], before: dict[Thread, Spent]) -> Iterator[tuple[Spent, Spent]]:
@@ -126,7 +134,7 @@ def spare(limit_gib: float, child: int | None) -> float | None:
         return None
     if child is not None:
         with contextlib.suppress(psutil.Error):
-            return limit_gib - Use().memory() - float(psutil.Process(child).memory_full_info().uss) / GIB
+            return limit_gib - memory_gib(family()) - float(psutil.Process(child).memory_full_info().uss) / GIB
     return 0.0
 
 
@@ -159,7 +167,7 @@ def lacks_room(limit_gib: float, child: int | None) -> str | None:
         return None
     with contextlib.suppress(psutil.Error):
         own = psutil.Process(child).memory_full_info().uss / GIB
-        now = Use().memory()
+        now = memory_gib(family())
         if now + own > limit_gib:
             return (
                 f"{now:.2f} GiB are in use and a second child takes {own:.2f} GiB more than the limit of {limit_gib:g}"

@@ -7,9 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from services.board.derived import HOUR_S
 from services.board.story import Story
 from services.report import words
-from services.report.account import HOUR_S, account
+from services.report.account import account
 from services.report.page import Contents, contents, page
 from tests.allocator.builders import accepted, request
 from tests.report.story import EPOCHS, UID, Log, begun_at_ten, ended, of_digits, pods, report, whole

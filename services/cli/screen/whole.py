@@ -19,7 +19,7 @@ from services.cli.screen.decision_table import decision_table
 from services.cli.screen.job_table import in_order, job_table
 from services.cli.screen.node_table import node_table, shown_first, sum_line
 from services.cli.screen.palette import FREE, OTHERS, Letters
-from services.cli.words import lasting
+from services.cli.words import counted, lasting
 
 DECISIONS = 8
 HEADS = 13
@@ -97,7 +97,7 @@ def _heading(board: Board, look: Look, width: int) -> Iterator[Text]:
     where.truncate(max(width - left.cell_len - right.cell_len - 1, 0), overflow="ellipsis", pad=True)
     yield Text.assemble(left, where, " ", right)
     used = percent(utilisation(board.totals))
-    told = f"{_count(len(board.nodes), 'node')}, {used} of the cores ours; jobs: {_phases(board)}"
+    told = f"{counted(len(board.nodes), 'node')}, {used} of the cores ours; jobs: {_phases(board)}"
     told = READING if look.reading and not board.nodes and not board.jobs else told
     yield Text(told, no_wrap=True, overflow="ellipsis")
 
@@ -106,10 +106,6 @@ def _state(look: Look) -> Text:
     if look.cut_s is None:
         return Text("reads what is stored", "bold yellow") if look.reading else Text("live", "bold green")
     return Text(f" CUT OFF from the bus for {lasting(max(look.now_s - look.cut_s, 0.0))} ", "bold white on red")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _phases(board: Board) -> str:

@@ -52,6 +52,11 @@ class SturdyClient(Client):
         self._asked: dict[asyncio.Future[Msg], str] = {}  # answers that are waited for, and what was asked
         self.on_break: set[Callable[[], None]] = set()  # to be called when the connection breaks
 
+    async def flush(self, timeout: int = 10) -> None:
+        """As the library's, which asks the server for an answer before it has sent what waits: up to s."""
+        await self._flush_pending(force_flush=True)
+        await super().flush(timeout)
+
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and self.veiled and not info.get("tls_required"):
             raise NatsError("nats: the server speaks no TLS, and we are to use it")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from nats.errors import Error as NatsError
 from shared import bus as wire
 from shared import pull
 from shared.bus import Bus
+from shared.ports import free_port
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how fast examples are made is the machine's affair, not the test's
@@ -35,7 +35,7 @@ class NatsServer:
     """A nats-server in a folder of its own; killed and started again, it is the same server at the same address."""
 
     def __init__(self, folder: Path, *more: str) -> None:
-        self._folder, self._port, self._more = folder, _free_port(), more
+        self._folder, self._port, self._more = folder, free_port(), more
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -65,11 +65,12 @@ class NatsServer:
             self._process.send_signal(signal.SIGCONT)
 
     async def _until_it_answers(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 try:
                     _, writer = await asyncio.open_connection("127.0.0.1", self._port)
                 except OSError:
+                    assert self._process and self._process.returncode is None, "the nats-server has ended"
                     await asyncio.sleep(0.02)
                     continue
                 writer.close()
@@ -82,12 +83,6 @@ def _program() -> str:
     if found is None:
         pytest.skip("no nats-server here")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 async def connected(url: str, name: str) -> Bus:

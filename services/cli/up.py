@@ -15,7 +15,8 @@ import msgspec
 from services.cli.page import PORT as PAGE_PORT
 from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
-from services.local.stack import SERVICES, CannotStart, Stack, free_port, listens, vacant
+from services.local.stack import SERVICES, CannotStart, Stack, listens, vacant
+from shared.ports import free_port
 
 EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")

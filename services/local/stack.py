@@ -22,6 +22,7 @@ import structlog
 
 from shared import bus, keyring, lifeline
 from shared.permissions import OPERATOR, SETUP
+from shared.ports import free_port
 
 log = structlog.get_logger()
 
@@ -222,12 +223,6 @@ def vacant(nats_port: int, kube_port: int) -> None:
     for port, option in ((nats_port, "--nats-port"), (kube_port, "--kube-port")):
         if listens(port):
             raise CannotStart(f"port {port} is taken; is `weir up` running already? Else choose {option}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:

@@ -27,9 +27,10 @@ import psutil
 from msgspec.structs import replace
 from playwright.async_api import Page, async_playwright
 
-from services.local.stack import free_port, listens
+from services.local.stack import listens
 from shared.bus import Bus
 from shared.messages import CapacityChanged, Message, ProgressReported
+from shared.ports import free_port
 from shared.subjects import FACTS
 from tests.allocator.builders import accepted, request, resumed
 from tests.bench.report import finish, percentile, say

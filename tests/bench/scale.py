@@ -32,7 +32,7 @@ from services.cli.trial import Trial, trial
 from services.cli.up import cluster_file
 from services.launcher.labels import SELECTOR
 from services.launcher.settings import Settings
-from services.local.stack import Stack, free_port
+from services.local.stack import Stack
 from shared.kube.pacing import most_in_a_second
 from shared.messages import (
     AllocationDecided,
@@ -46,6 +46,7 @@ from shared.messages import (
     TaskPlan,
     TaskStarted,
 )
+from shared.ports import free_port
 from shared.tasks import end
 from tests.bench import crowd
 from tests.bench.player import as_allocator

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from services.__main__ import weir
+from shared.ports import free_port
 from tests.conftest import _program
 from tests.deploy.rendered import DEPLOY, KUBECTL, named
 
@@ -68,13 +68,7 @@ def version() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
+    return [free_port() for _ in range(count)]
 
 
 @asynccontextmanager

@@ -9,10 +9,10 @@ import aiohttp
 import jsonschema
 import pytest
 
-from services.local.stack import free_port
 from shared import listener
 from shared.config import Common, load
 from shared.metrics import Histogram, Measure, exposed
+from shared.ports import free_port
 from shared.vitals import Vitals
 from tests.deploy import prometheus_operator
 from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, needs_kubectl, of, templates

@@ -48,7 +48,7 @@ class Program:
         return [pid for pid in processes.marked(self.home) if processes.is_running(pid)]
 
 
-def wait_for(wanted, seconds=8.0):
+def wait_for(wanted, seconds=60.0):
     end = time.monotonic() + seconds
     while not wanted():
         assert time.monotonic() < end, "not in time"
@@ -69,7 +69,7 @@ def test_a_signal_ends_all_pods_and_the_program(program):
     program.run_pod("stubborn", f"import signal; signal.signal(15, signal.SIG_IGN); {FOREVER}")
     before = time.monotonic()
     program.process.send_signal(signal.SIGTERM)
-    assert program.process.wait(8) == 0 and time.monotonic() - before < 6
+    assert program.process.wait(60) == 0 and time.monotonic() - before < 25
     assert program.running() == []
 
 

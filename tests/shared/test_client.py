@@ -59,7 +59,7 @@ async def test_a_message_whose_subject_or_status_is_no_text_is_handed_on(
 
 # ------------------------------------------------------------ what will never be answered
 
-SOON_S = 2.0
+SOON_S = 15.0
 
 
 async def test_who_waits_for_an_answer_on_a_connection_that_breaks_is_told(nats_server: NatsServer) -> None:

@@ -9,8 +9,6 @@ Nothing but the bus and the supervisors is left out, so a program lives a whole 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from services.trainer.children import Child, Nursery
 from services.trainer.orders import Assignment, Begin, Failed, Kept, Prepared, Saved, Word
 from services.trainer.program import digest_of
 from shared.messages import Program, Resources, Role
+from shared.ports import free_port
 from tests.trainer.builders import request
 
 WITHIN_S = 60.0
@@ -71,7 +70,7 @@ class Cradle:
     async def lives(self, program: str) -> None:
         """Until the chief or the worker ends."""
         path = self._written(program)
-        cluster = {role: [f"127.0.0.1:{_port()}"] for role in ROLES}
+        cluster = {role: [f"127.0.0.1:{free_port()}"] for role in ROLES}
         listening = [asyncio.create_task(self._bear(role, path, cluster)) for role in ROLES]
         ends = [asyncio.create_task(self.ended[role].wait()) for role in ("chief", "worker")]
         try:
@@ -122,9 +121,3 @@ class Cradle:
             self.ended[role].set()
 
         return on_word, on_end
-
-
-def _port() -> int:
-    with contextlib.closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from services.local.stack import SERVICES, Stack, free_port
+from services.local.stack import SERVICES, Stack
 from shared import bus
+from shared.ports import free_port
 from tests.bench.chaos.gate import gate
 from tests.bench.chaos.watch import Watch
 from tests.bench.chaos.world import DISK_MIB, World

@@ -1,22 +1,16 @@
 """A whole cluster in one process, and what its variables hold; for the programs beside."""
 
 import hashlib
-import socket
 from pathlib import Path
 
 import tensorflow as tf
 
 from services.trainer import program
+from shared.ports import free_port
 
 
 def addresses(count):
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    found = [f"127.0.0.1:{each.getsockname()[1]}" for each in held]
-    for each in held:
-        each.close()
-    return found
+    return [f"127.0.0.1:{free_port()}" for _ in range(count)]
 
 
 def started(ps):

@@ -1,0 +1,21 @@
+"""Ports that nobody else can have."""
+
+import socket
+from pathlib import Path
+
+from shared.ports import FREE, free_port, is_free
+
+
+def test_no_port_is_named_twice_and_none_that_the_kernel_may_give_away() -> None:
+    found = [free_port() for _ in range(200)]
+
+    assert len(set(found)) == 200 and set(found) <= set(FREE)
+    given = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    assert not given.exists() or max(found) < int(given.read_text().split()[0])
+
+
+def test_a_port_that_is_bound_is_not_free_whether_or_not_anybody_listens() -> None:
+    with socket.socket() as held:
+        held.bind(("", number := free_port()))
+        assert not is_free(number)
+    assert is_free(number)

@@ -7,41 +7,67 @@ What is looked at in every pass, a node's picture or a decision, changes seldom.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
-MOST = 16_384
+MOST = 8_192
 FEW = 8
 """Of so many things one may have changed, where the last answer is followed."""
 T = TypeVar("T")
 R = TypeVar("R")
 
-K = TypeVar("K")
+K = TypeVar("K", bound=Hashable)
 
 
-class Kept(Generic[T, R]):
+class Memory(Generic[K, R]):
+    """What was asked for since the memory last faded, and what was before that, which fades next. Each is of `most`
+    entries at most, or of all that one question is about.
+    """
+
+    all: WeakSet[Memory[Any, Any]] = WeakSet()
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.known: dict[K, R] = {}
+        self.fading: dict[K, R] = {}
+        Memory.all.add(self)
+
+    def fade(self) -> None:
+        self.fading, self.known = self.known, {}
+
+    def _again(self, key: K) -> R | None:
+        """What was fading, known again."""
+        if (found := self.fading.pop(key, None)) is not None:
+            self._learn(key, found)
+        return found
+
+    def _learn(self, key: K, found: R) -> R:
+        if len(self.known) >= self.most:
+            self.fade()
+        self.known[key] = found
+        return found
+
+
+def fade() -> None:
+    """Forget all that was not asked for since this was last called."""
+    for memory in list(Memory.all):
+        memory.fade()
+
+
+class Kept(Memory[int, tuple[T, R]]):
     """The function, with a memory of its newest answers. What is remembered stays alive, so its id is nobody else's."""
 
     def __init__(self, function: Callable[[T], R], most: int = MOST) -> None:
-        self.function, self.most = function, most
-        self.known: dict[int, tuple[T, R]] = {}
+        super().__init__(most)
+        self.function = function
 
     def __call__(self, thing: T) -> R:
-        known, key = self.known, id(thing)
-        found = known.get(key)
-        if found is None:
-            if len(known) >= self.most:
-                self._forget()
-            found = known[key] = (thing, self.function(thing))
+        key = id(thing)
+        found = self.known.get(key) or self._again(key) or self._learn(key, (thing, self.function(thing)))
         return found[1]
 
-    def _forget(self) -> None:
-        """The oldest half."""
-        for oldest in list(islice(self.known, self.most // 2)):
-            del self.known[oldest]
 
-
-class KeptEach(Generic[T, R]):
+class KeptEach(Memory[Hashable, tuple[T, R]]):
     """As `Kept`, for a function that answers about many things at once: it is asked about all that is new, together.
 
     Things are the same if their `key` is; what is remembered stays alive, so a key may be an id.
@@ -50,15 +76,18 @@ class KeptEach(Generic[T, R]):
     def __init__(
         self, function: Callable[[Sequence[T]], Iterable[R]], key: Callable[[T], Hashable], most: int = MOST
     ) -> None:
-        self.function, self.key, self.most = function, key, most
-        self.known: dict[Hashable, tuple[T, R]] = {}
+        super().__init__(most)
+        self.function, self.key = function, key
 
     def __call__(self, things: Sequence[T]) -> list[R]:
         keys = [*map(self.key, things)]
         new = {key: thing for key, thing in zip(keys, things, strict=True) if key not in self.known}
         if len(self.known) + len(new) > self.most:
-            self.known.clear()
+            self.fade()
             new = dict(zip(keys, things, strict=True))
+        for key in [key for key in new if key in self.fading]:
+            self.known[key] = self.fading.pop(key)
+            del new[key]
         if new:
             answers = self.function([*new.values()])
             self.known.update(zip(new, zip(new.values(), answers, strict=True), strict=True))
@@ -70,23 +99,19 @@ def by_ids(pair: Sequence[object]) -> tuple[int, int]:
     return id(pair[0]), id(pair[1])
 
 
-class KeptTogether(Generic[K, T, R]):
+class KeptTogether(Memory[K, tuple[list[int], list[T], R]]):
     """As `Kept`, for a function of several such objects: per key, the last objects and what they gave."""
 
     def __init__(self, function: Callable[[Sequence[T]], R], most: int = MOST) -> None:
-        self.function, self.most = function, most
-        self.known: dict[K, tuple[list[int], list[T], R]] = {}
+        super().__init__(most)
+        self.function = function
 
     def __call__(self, key: K, things: Sequence[T]) -> R:
         ids = [*map(id, things)]
-        found = self.known.get(key)
-        if found is not None and found[0] == ids:
-            return found[2]
-        if len(self.known) >= self.most:
-            self.known.clear()
-        answer = self.function(things)
-        self.known[key] = (ids, [*things], answer)
-        return answer
+        found = self.known.get(key) or self._again(key)
+        if found is None or found[0] != ids:
+            found = self._learn(key, (ids, [*things], self.function(things)))
+        return found[2]
 
 
 class KeptNear(Generic[T, R]):

@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 
-from services.allocator import memory
+from services.allocator import kept, memory
 from services.allocator.decide import Decisions, decide
 from services.allocator.enrolment import enrol
 from services.allocator.measures import Meters
@@ -36,6 +36,9 @@ from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobReje
 from shared.patience import Plaint
 
 log = structlog.get_logger()
+
+FADE_S = 60.0
+"""What no pass asked about for so long, or twice as long at most, is forgotten."""
 
 
 class Settings(Rules, frozen=True, kw_only=True):
@@ -220,6 +223,12 @@ class Allocator:
             await memory.remember(self.bus, self.state)
             await asyncio.sleep(self.rules.snapshot_s)
 
+    async def forget_for_ever(self) -> None:
+        """Each fact makes its job anew, and what was found out about the job of before would stay."""
+        while True:
+            await asyncio.sleep(FADE_S)
+            kept.fade()
+
 
 def know_policies(settings: Settings) -> None:
     """Raises `Leave` where one cannot be used. One that fails later costs its own jobs a change, and nothing else."""
@@ -242,3 +251,4 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.spawn(allocator.decide_for_ever())
     bus.spawn(allocator.show_for_ever(await bus.bucket(subjects.JOBS)))
     bus.spawn(allocator.keep_for_ever())
+    bus.spawn(allocator.forget_for_ever())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from services.allocator.kept import Kept, KeptEach
+from weakref import ref
+
+from services.allocator.kept import Kept, KeptEach, fade
 
 
 def test_the_same_object_is_asked_about_once_and_an_equal_one_again() -> None:
@@ -16,16 +18,34 @@ def test_the_same_object_is_asked_about_once_and_an_equal_one_again() -> None:
 def test_what_was_asked_longest_ago_is_forgotten() -> None:
     asked: list[tuple[int]] = []
     first = Kept(lambda one: asked.append(one) or one[0], most=4)
-    things = [(number,) for number in range(5)]
-    assert [first(thing) for thing in things] == [0, 1, 2, 3, 4]
-    assert [first(things[0]), first(things[4])] == [0, 4]
-    assert len(asked) == 6 and len(first.known) <= 4
+    things = [(number,) for number in range(9)]
+    assert [first(thing) for thing in things] == [*range(9)]
+    assert [first(things[4]), first(things[8]), first(things[0])] == [4, 8, 0]
+    assert len(asked) == 10 and len(first.known) + len(first.fading) <= 8
 
 
 def test_an_answer_is_never_that_of_an_object_which_is_gone() -> None:
     """An id is used again once its object is gone; so what is remembered must stay alive."""
     first = Kept(lambda one: one[0], most=8)
     assert [first((number,)) for number in range(1000)] == list(range(1000))
+
+
+class Thing:
+    """Whose end can be seen."""
+
+
+def test_what_nobody_asked_for_between_two_fadings_is_let_go_and_what_somebody_did_is_not() -> None:
+    asked: list[Thing] = []
+    named, pairs = Kept(lambda thing: asked.append(thing) or "it"), KeptEach(lambda some: some, id)
+    wanted, left = Thing(), Thing()
+    gone = ref(left)
+    named(wanted), named(left), pairs([wanted, left])
+    asked.clear()
+    del left
+    for _ in range(2):
+        fade()
+        assert named(wanted) == "it" and pairs([wanted]) == [wanted]
+    assert not asked and gone() is None
 
 
 Asked = list[list[int]]
@@ -47,4 +67,4 @@ def test_where_not_all_can_be_remembered_every_answer_is_still_given():
     negative, asked = negatives(most=3)
     assert negative([1, 2]) == [-1, -2] and negative([2, 3, 4]) == [-2, -3, -4]
     assert negative([1, 2, 3, 4, 5]) == [-1, -2, -3, -4, -5]
-    assert asked == [[1, 2], [2, 3, 4], [1, 2, 3, 4, 5]]
+    assert asked == [[1, 2], [3, 4], [1, 5]]

@@ -47,7 +47,7 @@ def cluster_spec(view: View, job: Job, generation: Generation, now: float) -> Cl
         request=decision.request,
         tasks=tuple(_address(task, ready[name], taken) for name, task in generation.tasks.items()),
         batch=max(1, decision.batch),
-        previous=led(view, job, previous(job)),
+        previous=able(view, job, previous(job)),
         published_s=now,
     )
 
@@ -58,18 +58,18 @@ def hand_over(view: View, job: Job, spec: ClusterSpecPublished) -> HandOverOrder
         job=spec.job,
         uid=spec.uid,
         generation=spec.generation,
-        previous=led(view, job, spec.previous),
+        previous=able(view, job, spec.previous),
     )
 
 
-def led(view: View, job: Job, number: int | None) -> int | None:
-    """The generation, if its chief's pod still runs (be it for its last seconds); else nobody can drain it: the next
-    begins from a checkpoint.
+def able(view: View, job: Job, number: int | None) -> int | None:
+    """The generation, if the pods of its chief and of every ps still run (be it for their last seconds); else it applies
+    nothing more, and nobody can drain it: the next begins from a checkpoint.
     """
     generation = job.generations.get(-1 if number is None else number)
-    tasks = generation.tasks.items() if generation else ()
+    needed = [n for n, t in generation.tasks.items() if t.role != "worker"] if generation else []
     pods = view.standing(job.uid)
-    return number if any(t.role == "chief" and n in pods and pods[n].phase == "Running" for n, t in tasks) else None
+    return number if needed and all(n in pods and pods[n].phase == "Running" for n in needed) else None
 
 
 def free_port(ready: TaskReady, running: ClusterSpecPublished | None) -> int:

@@ -12,7 +12,7 @@ def assignment(
 ) -> Assignment:
     """`follows`: something of the job has run before. `nice`: niceness of who prepares beside what runs.
 
-    A fresh child starts when what ran before has stopped: to warm up would only make the pause longer.
+    Where nothing runs, or a fresh child starts because it has stopped, to warm up would only make the pause longer.
     """
     task = spec.of(settings.pod)
     assert task is not None, "only members start children"
@@ -26,7 +26,7 @@ def assignment(
         program=program,
         checkpoint_dir=settings.checkpoint_dir,
         resources=Resources(cpu=settings.cpu, memory_gib=settings.memory_gib),
-        warms_up=follows and not fresh,
+        warms_up=spec.previous is not None and not fresh,
         first=not follows,
         beside=spec.previous is not None,
         nice=nice if spec.previous is not None else 0,

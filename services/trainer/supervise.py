@@ -156,8 +156,10 @@ def on_spec(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
 
 
 def _makes_way(pod: Pod, generation: int, spec: ClusterSpecPublished) -> bool:
-    """What never began, and what is older than the one that runs (its `TrainingResumed` may come later than this)."""
-    over = spec.previous is not None and generation < spec.previous
+    """What never began, and what is older than the one that runs (its `TrainingResumed` may come later than this). Of
+    one that cannot go on all but the chief, who may be writing yet.
+    """
+    over = not pod.leads(generation) if spec.previous is None else generation < spec.previous
     return over or pod.children[generation] in ("preparing", "prepared")
 
 

@@ -229,10 +229,13 @@ def test_a_save_that_failed_between_two_hand_overs_concerns_no_generation(world:
     assert world.abandoned() == {}
 
 
-def test_a_generation_whose_chief_is_gone_cannot_be_drained_so_the_next_has_none_before_it(world: World) -> None:
-    world.train(decided(1, "c0 p1 w2"))
-    world.change("net-chief-0", phase="Failed", exit_code=137)
-    world.train(decided(2, "c3 p1 w2"))
+@pytest.mark.parametrize(("lost", "next_ones"), [("net-chief-0", "c4 p1 p2 w3"), ("net-ps-2", "c0 p1 p4 w3")])
+def test_a_generation_whose_chief_or_ps_is_gone_cannot_be_drained_so_the_next_has_none_before_it(
+    world: World, lost: str, next_ones: str
+) -> None:
+    world.train(decided(1, "c0 p1 p2 w3"))
+    world.change(lost, phase="Failed", exit_code=137)
+    world.train(decided(2, next_ones))
     assert world.spec(2).previous is None
     assert world.ordered()[-1] == (2, None)
 

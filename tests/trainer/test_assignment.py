@@ -38,7 +38,7 @@ def test_a_child_is_told_what_its_pod_was() -> None:
     ("how", "nice", "warms_up", "first"),
     [
         ({}, 0, False, True),
-        ({"follows": True}, 0, True, False),
+        ({"follows": True}, 0, False, False),
         ({"previous": 1}, 5, True, False),
         ({"previous": 1, "fresh": True}, 5, False, False),
         ({"previous": 1, "nice": 0}, 0, True, False),

@@ -77,6 +77,13 @@ def beside(name: str = "chief-0") -> Teller:
     return teller
 
 
+@pytest.mark.parametrize(("name", "ended"), [("chief-0", []), ("worker-0", [EndChild(1)])])
+def test_where_nothing_can_go_on_the_servers_make_room_at_once_and_a_chief_may_be_writing_yet(
+    name: str, ended: list[Action]
+) -> None:
+    assert running(name).hear(spec(2)) == [*ended, StartChild(spec(2), fresh=False)]
+
+
 # ------------------------------------------------------------ the first generation
 
 

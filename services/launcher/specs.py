@@ -63,8 +63,8 @@ def hand_over(view: View, job: Job, spec: ClusterSpecPublished) -> HandOverOrder
 
 
 def able(view: View, job: Job, number: int | None) -> int | None:
-    """The generation, if the pods of its chief and of every ps still run (be it for their last seconds); else it applies
-    nothing more, and nobody can drain it: the next begins from a checkpoint.
+    """The generation, if the pods of its chief and of every ps still run (be it for their last seconds); else it
+    applies nothing more, and nobody can drain it: the next begins from a checkpoint.
     """
     generation = job.generations.get(-1 if number is None else number)
     needed = [n for n, t in generation.tasks.items() if t.role != "worker"] if generation else []

@@ -38,6 +38,10 @@ EPOCHS_EACH, QUICK_S = 400, 0.1
 MIB = 1 << 20
 ALLOWED = {"mib": 8.0, "threads": 2.0, "files": 4.0, "pods": 0.5, "messages": 5.0, "bytes": 4096.0}
 """By unit; besides a tenth of the median. A supervisor and a service start at 50 MiB and more."""
+SERVER_MIB = 28.0
+"""nats-server's own: it keeps the newest block of each stream in memory, 8 MiB, and collects at twice what it holds.
+From empty it grew by 27 MiB in 12,000 messages of 1 KB, and in the 13,000 behind them by nothing.
+"""
 
 Series = dict[tuple[str, str], list[float]]
 """By who and unit, a value a hand-over."""
@@ -128,12 +132,16 @@ async def main(folder: Path) -> dict[str, Any]:
     return result(series, took, left)
 
 
+def allowed(who: str, unit: str) -> float:
+    return SERVER_MIB if (who, unit) == ("nats", "mib") else ALLOWED[unit]
+
+
 def _told(series: Series) -> str:
     return ", ".join(f"{who} {values[-1]:.0f} MiB" for (who, unit), values in series.items() if unit == "mib")
 
 
 def result(series: Series, took: list[float], left: int) -> dict[str, Any]:
-    flat = {f"{who} {unit}": slopes.is_flat(values[1:], ALLOWED[unit]) for (who, unit), values in series.items()}
+    flat = {f"{who} {unit}": slopes.is_flat(values[1:], allowed(who, unit)) for (who, unit), values in series.items()}
     return {
         "hand_overs": len(took),
         "flat": all(flat.values()),

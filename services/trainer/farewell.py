@@ -17,9 +17,10 @@ import structlog
 from nats.errors import Error as NatsError
 
 from services.trainer import leaving, supervise
+from services.trainer.actions import Actions
 from services.trainer.leaving import Times
 from services.trainer.settings import Settings
-from services.trainer.supervise import Actions, Pod
+from services.trainer.supervise import Pod
 from services.trainer.voice import Voice
 from shared.bus import Bus
 from shared.messages import SIGTERM, CheckpointSaved, JobFinished, TaskLeaving, TrainingResumed

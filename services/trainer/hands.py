@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from services.trainer import priority, program_file
+from services.trainer.actions import BeginChild, DrainChild, EndChild, ForChild, GoOnChild, SaveChild, StartChild
 from services.trainer.assignment import assignment
 from services.trainer.children import Child, Nursery
 from services.trainer.fence import Fence
 from services.trainer.orders import Assignment, Begin, Drain, Failed, GoOn, Order, SaveNow, Word
 from services.trainer.program import BadProgram
 from services.trainer.settings import Settings
-from services.trainer.supervise import BeginChild, DrainChild, EndChild, ForChild, GoOnChild, SaveChild, StartChild
 from services.trainer.usage import lacks_room, limit_gib
 from shared.bus import Bus
 from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished

@@ -17,7 +17,8 @@ import math
 import msgspec
 from msgspec.structs import replace
 
-from services.trainer.supervise import Actions, DrainChild, GoAway, Notice, Pod, SaveChild
+from services.trainer.actions import Actions, DrainChild, GoAway, SaveChild
+from services.trainer.supervise import Notice, Pod
 from shared.messages import DELETED, EVICTED, SIGTERM, ClusterSpecPublished, TaskLeaving
 
 CERTAIN = (SIGTERM, EVICTED, DELETED)

@@ -23,7 +23,8 @@ from typing import Any
 import structlog
 from nats.js.api import DeliverPolicy
 
-from services.trainer import fence, interval, room, supervise
+from services.trainer import actions, fence, interval, room, supervise
+from services.trainer.actions import Action, Actions
 from services.trainer.children import Nursery
 from services.trainer.ends import KILLED, Ends
 from services.trainer.farewell import Farewell
@@ -44,7 +45,7 @@ from services.trainer.orders import (
 )
 from services.trainer.ports import Ports
 from services.trainer.settings import Settings as Settings
-from services.trainer.supervise import Action, Actions, Pod
+from services.trainer.supervise import Pod
 from services.trainer.voice import Voice
 from shared import log, subjects
 from shared.app import Leave
@@ -128,13 +129,13 @@ class Trainer:
 
     async def act(self, action: Action) -> None:
         match action:
-            case supervise.SayLastIsFinal(generation, successor):
+            case actions.SayLastIsFinal(generation, successor):
                 await self.voice.last_is_final(generation, successor, await self.gate.look())
-            case supervise.StayForNext(generation):
+            case actions.StayForNext(generation):
                 self.bus.spawn(self.stay_for_next(generation))
-            case supervise.GoAway():
+            case actions.GoAway():
                 self.farewell.may_go.set()
-            case supervise.LeavePod():
+            case actions.LeavePod():
                 raise Leave(EXIT_RETRY)
             case _:
                 await self.hands.perform(action)

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from nats.errors import NoRespondersError
 
+from services.trainer.actions import DrainChild, EndChild, SaveChild
 from services.trainer.farewell import LOOK_UP_S
-from services.trainer.supervise import DrainChild, EndChild, SaveChild
 from shared.bus import Bus, Heard
 from shared.client import Lost, Refused
 from shared.messages import JobFinished, Message, TaskLeaving

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from services.trainer import leaving, supervise
+from services.trainer.actions import Action, BeginChild, DrainChild, EndChild, GoAway, GoOnChild, SaveChild
 from services.trainer.leaving import Times
-from services.trainer.supervise import Action, BeginChild, DrainChild, EndChild, GoAway, GoOnChild, SaveChild
 from shared.messages import SIGTERM, TaskLeaving
 from tests.trainer.builders import JOB, abandoned, final, order, resumed, spec
 from tests.trainer.test_supervise import Teller, beside, running

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from services.trainer import fence
+from services.trainer.actions import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from services.trainer.hands import ChildAction
 from services.trainer.interval import Past
 from services.trainer.orders import (
@@ -25,7 +26,6 @@ from services.trainer.orders import (
     Unsaved,
 )
 from services.trainer.service import EXIT_EVICTED, EXIT_KILLED, EXIT_RETRY, Settings, Trainer
-from services.trainer.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from shared.app import Leave
 from shared.bus import Bus, Heard
 from shared.messages import (

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.trainer import supervise
-from services.trainer.supervise import (
+from services.trainer.actions import (
     Action,
     BeginChild,
     DrainChild,
     EndChild,
     GoOnChild,
     LeavePod,
-    Pod,
     SayLastIsFinal,
     StartChild,
     StayForNext,
 )
+from services.trainer.supervise import Pod
 from shared.messages import (
     CheckpointSaved,
     ClusterSpecPublished,

@@ -49,6 +49,9 @@ def run(channel: socket.socket) -> int:
         return _explain(error, say, assignment.program)
 
 
+PEER_WORDS = ("Could not start gRPC server", "some remote workers have been restarted")
+
+
 class _Mouth:
     """Says lines, one at a time, from any thread. `handle` is for what must be said without Python."""
 
@@ -162,18 +165,18 @@ def _errors() -> Any:
 
 def _explain(error: BaseException, say: _Mouth, program: str) -> int:
     """Say what broke: another task's death, or the program, with its own traceback."""
-    if _peer_lost(error):
+    if peer_lost(error):
         say(Failed(cause=f"{type(error).__name__}: {str(error)[:500]}", peer=True))
         return EXIT_PEER_LOST
     say(Failed(cause=cause.told(error, program)))
     return EXIT_FAILED
 
 
-def _peer_lost(error: BaseException) -> bool:
-    """Also where our port is not free: the chief's is opened by TensorFlow, which says no more than this about it."""
+def peer_lost(error: BaseException) -> bool:
+    """Also where our port is not free, or a server has gone meanwhile, of which TensorFlow says no more than this."""
     errors = _errors()
-    if isinstance(error, errors.UnknownError):
-        return "Could not start gRPC server" in str(error)
+    if isinstance(error, errors.UnknownError | errors.InvalidArgumentError):
+        return any(words in str(error) for words in PEER_WORDS)
     return isinstance(error, errors.UnavailableError | errors.AbortedError | errors.CancelledError)
 
 

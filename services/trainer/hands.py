@@ -95,7 +95,7 @@ class Hands:
 
     async def lacks_room(self, spec: ClusterSpecPublished) -> str | None:
         """Why two children do not fit side by side, said beforehand: the job then stops and starts again."""
-        running = self.children.get(-1 if spec.previous is None else spec.previous)
+        running = self.children.get(max(self.children, default=-1))
         limit = await asyncio.to_thread(limit_gib, self.settings.memory_gib)
         why = await asyncio.to_thread(lacks_room, limit, running.pid if running else None)
         return why and f"{NOT_ENOUGH_MEMORY}: {why}"

@@ -105,10 +105,11 @@ def on_spec(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
 
 
 def _makes_way(pod: Pod, generation: int, spec: ClusterSpecPublished) -> bool:
-    """What never began, and what is older than the one that runs (its `TrainingResumed` may come later than this). Of
-    one that cannot go on all but the chief, who may be writing yet.
+    """What never began, and what is older than the one that runs (its `TrainingResumed` may come later than this).
+
+    Of one that cannot go on the chief may be writing yet, and would take servers that end for a fault of the program's.
     """
-    over = not pod.leads(generation) if spec.previous is None else generation < spec.previous
+    over = spec.request.handover == "restart" if spec.previous is None else generation < spec.previous
     return over or pod.children[generation] in ("preparing", "prepared")
 
 

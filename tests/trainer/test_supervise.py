@@ -77,11 +77,10 @@ def beside(name: str = "chief-0") -> Teller:
     return teller
 
 
-@pytest.mark.parametrize(("name", "ended"), [("chief-0", []), ("worker-0", [EndChild(1)])])
-def test_where_nothing_can_go_on_the_servers_make_room_at_once_and_a_chief_may_be_writing_yet(
-    name: str, ended: list[Action]
-) -> None:
-    assert running(name).hear(spec(2)) == [*ended, StartChild(spec(2), fresh=False)]
+@pytest.mark.parametrize(("handover", "ended"), [("make-before-break", []), ("restart", [EndChild(1)])])
+def test_what_cannot_go_on_makes_way_at_once_where_all_stops_first(handover: str, ended: list[Action]) -> None:
+    wanted = spec(2, handover=handover)
+    assert running(handover=handover).hear(wanted) == [*ended, StartChild(wanted, fresh=handover == "restart")]
 
 
 # ------------------------------------------------------------ the first generation

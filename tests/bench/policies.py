@@ -4,11 +4,14 @@
 
 Traces as `policy_worlds.py` says; the same seed gives the same world to every policy. Ratios are of means over seeds:
 of mean completion time, its 95th percentile and the makespan; `worst_...` is over the loaded traces. Environment:
-BENCH_SEEDS (10), BENCH_POLICIES and BENCH_TRACES (names, separated by commas; all).
+BENCH_SEEDS (10), BENCH_POLICIES and BENCH_TRACES (names, separated by commas; all). With BENCH_CELLS=FILE each finished
+simulation is a line of that file, and none that is there is run again: what was interrupted goes on (of the same code
+and surfaces; else remove the file).
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -31,6 +34,7 @@ from services.allocator.simulator.surfaces import Measured, Surface
 from tests.bench.policy_worlds import Trace, scenario
 from tests.bench.report import finish
 
+KEPT = os.environ.get("BENCH_CELLS", "")
 SEEDS = int(os.environ.get("BENCH_SEEDS", "10"))
 YARDSTICKS = ("optimus", "static")
 OURS = "weir"
@@ -88,11 +92,35 @@ def run(cell: Cell, paths: Sequence[str]) -> tuple[Cell, Mapping[str, Any]]:
 
 
 def all_of(cells: Sequence[Cell], paths: Sequence[str]) -> Iterator[tuple[Cell, Mapping[str, Any]]]:
+    known = _kept()
+    yield from ((cell, known[_name(cell)]) for cell in cells if _name(cell) in known)
+    left = [cell for cell in cells if _name(cell) not in known]
     with ProcessPoolExecutor(os.cpu_count()) as workers, Progress(console=Console(stderr=True)) as progress:
-        bar = progress.add_task("simulated", total=len(cells))
-        for future in as_completed([workers.submit(run, cell, paths) for cell in cells]):
+        bar = progress.add_task("simulated", total=len(left))
+        for future in as_completed([workers.submit(run, cell, paths) for cell in left]):
+            _keep(*future.result())
             yield future.result()
             progress.advance(bar)
+
+
+def _name(cell: Cell) -> tuple[str, str, int]:
+    return cell.trace.name, cell.policy, cell.seed
+
+
+def _kept() -> dict[tuple[str, str, int], Mapping[str, Any]]:
+    """By trace, policy and seed."""
+    if not (KEPT and Path(KEPT).exists()):
+        return {}
+    rows = [json.loads(line) for line in Path(KEPT).read_text().splitlines()]
+    return {(row["trace"], row["policy"], row["seed"]): row["said"] for row in rows}
+
+
+def _keep(cell: Cell, said: Mapping[str, Any]) -> None:
+    if KEPT:
+        with open(KEPT, "a") as file:
+            file.write(
+                json.dumps({**dict(zip(("trace", "policy", "seed"), _name(cell), strict=True)), "said": said}) + "\n"
+            )
 
 
 def together(found: Iterable[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[str, dict[str, float]]]:

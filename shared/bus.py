@@ -40,6 +40,9 @@ from shared.vitals import Vitals
 log = structlog.get_logger()
 T = TypeVar("T")
 
+ANSWER_S = 5.0
+"""So long one try waits for the server's answer."""
+
 
 async def connect(url: str, name: str, credentials: str = "", ca: str = "", vitals: Vitals | None = None) -> Bus:
     """Connect, and reconnect; both are tried for ever, so that a service may start before its server.
@@ -70,7 +73,7 @@ class Bus:
         self.client, self.name, self.vitals = client, name, vitals or Vitals()
         self.traffic, self._patient, self._plaint = Traffic(), patient, Plaint()
         self.vitals.need("the bus", lambda: client.is_connected)
-        self.js: JetStreamContext = client.jetstream(timeout=5, prefix=client.api)
+        self.js: JetStreamContext = client.jetstream(timeout=ANSWER_S, prefix=client.api)
         self.must_lead: Callable[[], None] = _nobody_asks
         self.outbox = Outbox(client, self.js, name, self.traffic, lambda: self.must_lead())
         self.burial = Burial(self.outbox, self.traffic)

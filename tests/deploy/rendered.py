@@ -40,7 +40,7 @@ def rendered(name: str) -> tuple[Body, ...]:
             "components": [_from(here, DEPLOY / "components" / one) for one in added],
         }
         (here / "kustomization.yaml").write_text(yaml.safe_dump(whole))
-        done = subprocess.run([str(KUBECTL), "kustomize", folder], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([str(KUBECTL), "kustomize", folder], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     return tuple(yaml.safe_load_all(done.stdout))
 

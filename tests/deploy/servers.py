@@ -30,7 +30,7 @@ def secrets_in(folder: Path) -> Secrets:
         shutil.copytree(DEPLOY / part, folder / part, ignore=shutil.ignore_patterns("*.creds", "*.json", "*.conf"))
     here = str(folder / "credentials")
     assert weir(["credentials", here]) == 0
-    done = subprocess.run([str(KUBECTL), "kustomize", here], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run([str(KUBECTL), "kustomize", here], capture_output=True, text=True, check=True, timeout=120)
     made = [body for body in yaml.safe_load_all(done.stdout) if body["kind"] == "Secret"]
     return {b["metadata"]["name"]: {k: b64decode(v).decode() for k, v in b["data"].items()} for b in made}
 
@@ -58,12 +58,12 @@ def is_taken(config: Path) -> str:
     """What the server has against a configuration; empty: nothing."""
     environ = {**os.environ, "POD_NAME": "weir-nats-0"}
     words = [_program(), "-c", str(config), "-t"]
-    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
     return done.stderr if done.returncode else ""
 
 
 def version() -> str:
-    said = subprocess.run([_program(), "--version"], capture_output=True, text=True, check=True, timeout=30)
+    said = subprocess.run([_program(), "--version"], capture_output=True, text=True, check=True, timeout=120)
     return said.stdout.split("v")[-1].strip()
 
 

@@ -29,8 +29,8 @@ from tests.deploy.listening import Call, Door, listening
 from tests.deploy.rendered import environ, needs_kubectl, of
 from tests.launcher.builders import JOB, SMALL, UID, decided
 
-OVERLAY, WITHIN_S = "dev", 30
-SLEEPER = ["python", "-c", "import time; time.sleep(60)"]
+OVERLAY, WITHIN_S = "dev", 60
+SLEEPER = ["python", "-c", "import time; time.sleep(600)"]
 C = TypeVar("C", bound=Common)
 
 pytestmark = needs_kubectl

@@ -34,7 +34,7 @@ from tests.launcher.builders import JOB, SMALL, UID, decided, names, request
 
 SAID: tuple[type[Message], ...] = (TaskStarted, TaskExited, TaskUpdated, GenerationAbandoned)
 POLICIES = "networkpolicies.networking.k8s.io"
-SLEEPER = ["python", "-c", "import time; time.sleep(60)"]
+SLEEPER = ["python", "-c", "import time; time.sleep(600)"]
 
 
 class Stage:
@@ -51,7 +51,7 @@ class Stage:
         return sorted(name for _, name in self.cluster.store.objects[kind])
 
     async def until(self, true: Callable[[], object]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not true():
                 await asyncio.sleep(0.01)
 

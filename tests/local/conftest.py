@@ -28,7 +28,7 @@ QUICK = Settings(
     kubelet=KubeletSettings(measure_s=0.2, restart_first_s=0.1, retry_s=0.2, shutdown_s=0.5),
     controllers=ControllerSettings(orphan_delay_s=0.2, sweep_s=0.1),
 )
-PATIENCE_S = 8.0
+PATIENCE_S = 60.0
 
 
 class Kube:

@@ -43,14 +43,21 @@ def test_without_groups_use_is_read_from_the_processes(tmp_path):
     groups.open_pod("n", "some-uid", Limits())
     burner = marked_process("home/some-uid/main", "while True: pass")
     try:
-        time.sleep(0.4)
-        assert groups.pod_seconds("n", "some-uid") > 0.05 and groups.memory_bytes("n", "some-uid") > 2**20
+        until(lambda: groups.pod_seconds("n", "some-uid") > 0.05)
+        assert groups.memory_bytes("n", "some-uid") > 2**20
         assert groups.processes("n", "some-uid") == [burner.pid]
     finally:
         burner.kill()
         burner.wait()
     groups.close_pod("n", "some-uid")
     assert groups.node_seconds("n") > 0.05
+
+
+def until(wanted):
+    end = time.monotonic() + 60
+    while not wanted():
+        assert time.monotonic() < end, "not in time"
+        time.sleep(0.02)
 
 
 def test_own_group_is_found_by_its_controller():
@@ -66,9 +73,9 @@ def test_an_earlier_starts_processes_are_swept(tmp_path):
     home = processes.home_of(tmp_path)
     ours, others = marked_process(f"{home}/uid/main"), marked_process("other/uid/main")
     try:
-        time.sleep(0.1)
+        until(lambda: processes.marked(home) and processes.marked("other"))
         keeper.sweep(home)
-        assert ours.wait(2) == -9 and others.poll() is None
+        assert ours.wait(60) == -9 and others.poll() is None
     finally:
         others.kill()
         others.wait()

@@ -17,7 +17,7 @@ from tests.local.conftest import Kube
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="no kubectl here")
-PATIENCE_S = 20
+PATIENCE_S = 120
 
 
 class Said(NamedTuple):
@@ -56,7 +56,7 @@ def kubectl(cluster: Cluster, tmp_path: Path) -> Prompt:
 async def talking(kube: Kube, kubectl: Prompt) -> Prompt:
     """A pod called `p` says one line and stays."""
     await kubectl.does("apply", "-f", "-", said=pod("p", python(f"print('hello', flush=True); {FOREVER}")))
-    await kubectl.does("wait", "--for=condition=Ready", "pod/p", "--timeout=10s")
+    await kubectl.does("wait", "--for=condition=Ready", "pod/p", "--timeout=60s")
     return kubectl
 
 
@@ -112,7 +112,7 @@ async def test_objects_are_changed(talking: Prompt, kube: Kube) -> None:
 
 
 async def test_a_node_is_drained(talking: Prompt, kube: Kube) -> None:
-    told = await talking.does("drain", "big", "--force", "--ignore-daemonsets", "--timeout=15s", "--grace-period=1")
+    told = await talking.does("drain", "big", "--force", "--ignore-daemonsets", "--timeout=60s", "--grace-period=1")
     assert "evicting pod default/p" in told + (await talking("get", "events")).out
     assert (await kube.v1.list_namespaced_pod("default")).items == []
     assert columns(await talking.does("get", "node", "big"), 1) == [("Ready,SchedulingDisabled",)]

@@ -25,7 +25,7 @@ async def test_a_thousand_pods_find_their_simulated_nodes_and_nobody_runs_them(c
         store.create(POD, new_pod(identified(store, POD, f"p{number}", "default", spec=wish["spec"])))
     while not all(node_of(body) for body in store.bodies(POD)):
         await asyncio.sleep(0.05)
-        assert time.monotonic() - start < 20
+        assert time.monotonic() - start < 120
     async with await kube.v1.list_namespaced_pod_without_preload_content("default") as listed:
         assert len((await listed.json())["items"]) == PODS
     assert not cluster.kubelet.lives and all(b["status"]["phase"] == "Pending" for b in store.bodies(POD))

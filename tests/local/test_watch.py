@@ -23,7 +23,7 @@ class Listener:
         self.answer = answer
 
     async def next(self):
-        return json.loads(await asyncio.wait_for(self.answer.content.readline(), 3))
+        return json.loads(await asyncio.wait_for(self.answer.content.readline(), 60))
 
     async def told(self, count):
         events = [await self.next() for _ in range(count)]
@@ -103,7 +103,7 @@ async def test_a_pod_appears_to_its_node_when_it_is_bound(cluster, kube):
 
 async def test_a_watch_ends_when_its_time_is_over(cluster):
     async with watching(cluster, timeoutSeconds=1) as ear:
-        assert await asyncio.wait_for(ear.answer.content.read(), 3) == b""
+        assert await asyncio.wait_for(ear.answer.content.read(), 60) == b""
 
 
 async def test_bookmarks_tell_the_revision_to_those_who_ask(cluster, kube):
@@ -141,7 +141,7 @@ async def test_the_official_watcher_follows(cluster, kube):
     seen = []
     await kube.create(idle("before"))
     async with watch.Watch() as watcher:
-        async for event in watcher.stream(kube.v1.list_namespaced_pod, "default", timeout_seconds=2):
+        async for event in watcher.stream(kube.v1.list_namespaced_pod, "default", timeout_seconds=60):
             seen.append((event["type"], event["object"].metadata.name))
             if len(seen) == 2:
                 break

@@ -68,7 +68,7 @@ async def browser() -> AsyncIterator[Any]:
         pytest.skip("no Chromium here: `make browser` installs Debian's")
     api = pytest.importorskip("playwright.async_api")
     async with api.async_playwright() as playwright:
-        made = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        made = await playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=2 * WITHIN_MS)
         yield made
         await made.close()
 

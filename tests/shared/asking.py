@@ -47,17 +47,24 @@ class Asked:
     async def ask(self, path: str) -> tuple[int, str]:
         """Status and text; status 0: nobody answers yet."""
         try:
-            async with self.session.get(path, timeout=aiohttp.ClientTimeout(total=5)) as answer:
+            async with self.session.get(path, timeout=aiohttp.ClientTimeout(total=60)) as answer:
                 return answer.status, await answer.text()
         except aiohttp.ClientConnectorError:
             return 0, ""
 
-    async def until(self, path: str, status: int, within_s: float = 20.0) -> str:
+    async def until(self, path: str, status: int, within_s: float = 60.0) -> str:
         """What it says once it answers so."""
         async with asyncio.timeout(within_s):
             while (answer := await self.ask(path))[0] != status:
                 await asyncio.sleep(0.05)
             return answer[1]
+
+    async def begun(self) -> None:
+        """It leads and is ready; one that stands by is ready, too, and not while it begins to lead."""
+        async with asyncio.timeout(60):
+            while (await self.values()).get(("weir_leader", frozenset())) != 1:
+                await asyncio.sleep(0.05)
+        await self.until("/readyz", 200)
 
     async def values(self) -> Values:
         """Every number, by its name and the values of its labels."""

@@ -33,6 +33,24 @@ class Clock:
         return self.shows_s + self.rate * (time.monotonic() - self.began_s)
 
 
+class Awake(Clock):
+    """It counts only while this process runs: one that stands still for seconds has not lost its lease by that.
+
+    For those who stand alone; of two who contend, each must count what the other does.
+    """
+
+    TICK_S = 0.01
+
+    def __init__(self) -> None:
+        super().__init__(rate=0.0)
+        self.ticking = asyncio.ensure_future(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self.TICK_S)
+            self.shows_s += self.TICK_S
+
+
 @dataclass
 class Acts:
     """Who acted when (s, true clock), and at what term."""

@@ -24,13 +24,13 @@ class Ears:
     def ids(self) -> list[str]:
         return [h.message.id() for h in self.heard]
 
-    async def until(self, count: int, within_s: float = 15.0) -> list[Heard]:
+    async def until(self, count: int, within_s: float = 60.0) -> list[Heard]:
         async with asyncio.timeout(within_s), self._more:
             await self._more.wait_for(lambda: len(set(self.ids)) >= count)
         return self.heard
 
 
-async def first(count: int, watched: AsyncIterator[Heard], within_s: float = 15.0) -> list[Heard]:
+async def first(count: int, watched: AsyncIterator[Heard], within_s: float = 60.0) -> list[Heard]:
     """The first few of what somebody watches."""
     seen: list[Heard] = []
     async with asyncio.timeout(within_s):

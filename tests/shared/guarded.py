@@ -62,7 +62,7 @@ class Visitor:
     async def may_subscribe(self, subject: str) -> bool:
         return await self._unrefused(subject, self.client.subscribe(subject))
 
-    async def asked(self, subject: str, body: Any = None, within_s: float = 2.0) -> dict[str, Any]:
+    async def asked(self, subject: str, body: Any = None, within_s: float = 60.0) -> dict[str, Any]:
         """The answer of JetStream's API."""
         answer = await self.client.request(subject, msgspec.json.encode(body) if body else b"", timeout=within_s)
         return dict(msgspec.json.decode(answer.data))
@@ -71,7 +71,7 @@ class Visitor:
         before = len(self.refusals)
         await trying
         for _ in range(2):  # the first may be answered by what the library asked for by itself
-            await self.client.flush()
+            await self.client.flush(60)
         return not [text for text in self.refusals[before:] if f'"{subject.lower()}"' in text.lower()]
 
 
@@ -82,7 +82,7 @@ async def visitor(url: str, text: str) -> AsyncIterator[Visitor]:
     async def note(error: Exception) -> None:
         refusals.append(str(error))
 
-    client = await dial(url, text, error_cb=note, allow_reconnect=False, connect_timeout=5)
+    client = await dial(url, text, error_cb=note, allow_reconnect=False, connect_timeout=60)
     try:
         yield Visitor(client, refusals)
     finally:

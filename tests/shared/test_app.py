@@ -23,6 +23,8 @@ from shared.app import Leave
 class Settings(config.Common, frozen=True, kw_only=True):
     mood: str = "patient"
 
+leaving = asyncio.Event()
+
 async def start(bus, settings):
     bus.on_close(say_goodbye)
     print("started", flush=True)
@@ -40,6 +42,7 @@ async def start(bus, settings):
 
 async def farewell():
     print("a moment", flush=True)
+    leaving.set()
     await asyncio.sleep(0.3)
     if os.environ["WEIR_BAKER_MOOD"] == "polite-and-done":
         raise Leave(75)
@@ -48,7 +51,8 @@ async def farewell():
     print("enough", flush=True)
 
 async def fail_later():
-    await asyncio.sleep(1.0)
+    await leaving.wait()
+    await asyncio.sleep(0.3)
     raise ZeroDivisionError("the oven is cold")
 
 async def fail():
@@ -82,7 +86,7 @@ class Service:
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
-    out, err = await asyncio.wait_for(process.communicate(), 20)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 
@@ -164,7 +168,7 @@ async def test_a_service_whose_server_comes_later_waits_for_it(nats_server: Nats
         assert process.stderr and b"Starting" in await process.stderr.readline()
         assert b"BusError" in await process.stderr.readline()
         await nats_server.start()
-        assert process.stdout and await asyncio.wait_for(process.stdout.readline(), 20) == b"started\n"
+        assert process.stdout and await asyncio.wait_for(process.stdout.readline(), 60) == b"started\n"
 
 
 async def test_a_service_that_waits_for_its_server_can_be_stopped() -> None:

@@ -37,7 +37,7 @@ class Listener:
         fact = TrainingResumed(job="good", uid=1, generation=self.good, step=1, samples=1)
         await self.bus.publish(order)
         await self.bus.publish(fact)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not {order.id(), fact.id()} <= set(self.ears.ids[-4:]):
                 await asyncio.sleep(0.001)
 
@@ -156,7 +156,7 @@ async def test_one_who_starts_behind_odd_headers_and_subjects_does_start(bus: Bu
     await bus.publish(abandoned())
     ears = Ears()
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await bus.follow([GenerationAbandoned], ears, {}, strays=True)
 
     assert ears.ids == [abandoned().id()]

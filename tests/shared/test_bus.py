@@ -37,7 +37,7 @@ async def say(bus: Bus, *messages: GenerationAbandoned) -> list[int]:
 
 async def letters(bus: Bus, count: int) -> list[DeadLetter]:
     reader = await bus.js.pull_subscribe(f"{DeadLetter.PREFIX}.>", stream=subjects.DEAD)
-    found = await reader.fetch(count, timeout=30)
+    found = await reader.fetch(count, timeout=60)
     return [msgspec.json.decode(raw.data, type=DeadLetter) for raw in found]
 
 
@@ -188,7 +188,7 @@ async def test_a_handler_that_raises_is_a_bug_and_stops_the_service(bus: Bus) ->
     await bus.publish(abandoned())
 
     with pytest.raises(ZeroDivisionError):
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await bus.failed()
 
 
@@ -244,7 +244,10 @@ async def test_the_last_message_of_a_subject_can_be_asked_for(bus: Bus) -> None:
 
 
 async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
-    """The client library's `fetch` keeps the second of two messages for seconds when none came for five before."""
+    """The client library's `fetch` keeps the second of two messages for seconds when none came for five before.
+
+    It does so every time; a machine that stands still is late now and then.
+    """
     ears, watched = Ears(), Ears()
     await bus.follow([GenerationAbandoned], ears, {})
 
@@ -252,17 +255,23 @@ async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
         async for heard in bus.tail([ABANDONED]):
             await watched(heard)
 
-    bus.spawn(watch())
-    await asyncio.sleep(5.5)
-    for message in abandonments(3):
+    async def waited_s(message: GenerationAbandoned) -> float:
+        began_s = asyncio.get_running_loop().time()
         await bus.publish(message)
-        await ears.until(message.generation, within_s=0.5)
-        await watched.until(message.generation, within_s=0.5)
-        await asyncio.sleep(0.1)
+        await ears.until(message.generation)
+        await watched.until(message.generation)
+        return asyncio.get_running_loop().time() - began_s
+
+    bus.spawn(watch())
+    longest = list[float]()
+    while min(longest, default=1.0) >= 1.0 and len(longest) < 4:
+        await asyncio.sleep(5.5)
+        longest.append(max([await waited_s(m) for m in abandonments(3, begin=3 * len(longest) + 1)]))
+    assert longest[-1] < 1.0, longest
 
 
 async def _consumers(bus: Bus, count: int, stream: str = subjects.ORDERS) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await bus.js.stream_info(stream)).state.consumer_count < count:
             await asyncio.sleep(0.02)
 
@@ -275,7 +284,7 @@ async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_ser
     """A follower, a watcher and a speaker live through it without being told."""
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
-    watching = asyncio.ensure_future(first(6, bus.tail([ABANDONED]), within_s=40))
+    watching = asyncio.ensure_future(first(6, bus.tail([ABANDONED])))
     await _consumers(bus, 2)
     await say(bus, *abandonments(3))
     await ears.until(3)
@@ -287,7 +296,7 @@ async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_ser
 
     await saying
     assert await stored(bus) == 6
-    await ears.until(6, within_s=30)
+    await ears.until(6)
     assert list(dict.fromkeys(ears.ids)) == [m.id() for m in abandonments(6)]
     assert [h.message for h in await watching] == abandonments(6)
 
@@ -295,7 +304,7 @@ async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_ser
 @pytest.mark.usefixtures("brief_heartbeat")
 async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(nats_server: NatsServer, bus: Bus) -> None:
     await bus.publish(abandoned(generation=1))
-    watching = asyncio.ensure_future(first(2, bus.tail([ABANDONED]), within_s=40))
+    watching = asyncio.ensure_future(first(2, bus.tail([ABANDONED])))
     await _consumers(bus, 1)
 
     await nats_server.kill()

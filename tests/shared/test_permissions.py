@@ -199,7 +199,7 @@ async def test_outside_nobody_is_told_what_streams_hold(server: NatsServer) -> N
 async def lie(guest: Visitor) -> None:
     """Say on our own subject what would be an order for somebody else."""
     assert await guest.may_say(f"weir.training.saved.{OWN}", b'{"fact":"cluster.published"}')
-    await guest.client.request(f"weir.training.saved.{OWN}", b"+TERM")
+    await guest.client.request(f"weir.training.saved.{OWN}", b"+TERM", timeout=60)
 
 
 async def orders_in(server: NatsServer) -> dict[str, int]:

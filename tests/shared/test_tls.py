@@ -47,7 +47,7 @@ async def test_a_server_whose_certificate_we_know_is_spoken_with(
 ) -> None:
     ca = (tmp_path / "server.crt").read_text() if as_text else str(tmp_path / "server.crt")
 
-    client = await dial(server.url, operator(tmp_path), ca, allow_reconnect=False)
+    client = await dial(server.url, operator(tmp_path), ca, allow_reconnect=False, connect_timeout=60)
 
     await client.flush()
     await client.close()
@@ -57,7 +57,7 @@ async def test_a_server_with_another_certificate_is_not(server: NatsServer, tmp_
     other, _ = certificate(tmp_path, "other")
 
     with pytest.raises((ssl.SSLError, NatsError)):
-        await dial(server.url, operator(tmp_path), str(other), allow_reconnect=False)
+        await dial(server.url, operator(tmp_path), str(other), allow_reconnect=False, connect_timeout=60)
 
 
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
@@ -66,4 +66,4 @@ async def test_a_server_that_speaks_in_the_clear_is_told_nothing(nats_url: str, 
     ca = str(known) if scheme == "nats" else ""
 
     with pytest.raises(NatsError, match="no TLS"):
-        await dial(nats_url.replace("nats:", f"{scheme}:"), "", ca, allow_reconnect=False)
+        await dial(nats_url.replace("nats:", f"{scheme}:"), "", ca, allow_reconnect=False, connect_timeout=60)

@@ -75,19 +75,23 @@ async def test_however_long_each_is_on_its_way_no_more_arrive_than_the_limit_all
 
 
 async def test_a_burst_waits_for_nobody() -> None:
-    arrivals, begun_s = Arrivals(1.0, 10), asyncio.get_running_loop().time()
-    await arrivals.many(10)
-    assert asyncio.get_running_loop().time() - begun_s < 0.5
+    async with asyncio.timeout(60):
+        await Arrivals(0.001, 10).many(10)  # a slot comes back after 10,000 s
 
 
 async def test_while_the_server_wants_silence_nobody_asks_and_afterwards_not_all_at_once() -> None:
-    arrivals = Arrivals(50.0, 10)
+    apart_s = [await apart_behind_silence_s(seed) for seed in range(3)]
+    assert max(apart_s) > 0.05, "a machine that stands still brings them together now and then, and not each time"
+
+
+async def apart_behind_silence_s(seed: int) -> float:
+    arrivals = Arrivals(50.0, 10, seed)
     until_s = asyncio.get_running_loop().time() + 0.3
     arrivals.gate.hold(0.3)
     arrivals.gate.hold(0.1)  # who wants less does not end it
     await arrivals.many(10)
     assert min(arrivals.at) >= until_s
-    assert max(arrivals.at) - min(arrivals.at) > 0.05
+    return max(arrivals.at) - min(arrivals.at)
 
 
 async def test_who_gives_up_gives_his_slot_back() -> None:
@@ -98,4 +102,4 @@ async def test_who_gives_up_gives_his_slot_back() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     arrivals.gate.open_s = 0.0
-    await asyncio.wait_for(arrivals.one(), 5)
+    await asyncio.wait_for(arrivals.one(), 60)

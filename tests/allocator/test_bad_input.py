@@ -63,7 +63,7 @@ async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(crowd:
     await crowd.is_answered()
 
     unread = [subject for subject, body in said if buries(subject) and not readable(subject, body)]
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await crowd.letters() != before + len(unread):
             await asyncio.sleep(0.01)
 
@@ -94,7 +94,7 @@ async def test_a_request_beyond_all_measure_is_answered_briefly(crowd: Crowd, wi
                 return said
         return None
 
-    answer = await soon(answered, within_s=8)
+    answer = await soon(answered)
     assert isinstance(answer, JobRejected) and len(subjects.encode(answer)) < 10_000, str(answer)[:300]
     await crowd.is_answered()
 

@@ -51,7 +51,7 @@ async def allocator(url: str, settings: Settings = QUICK) -> AsyncIterator[Bus]:
     await connection.close()
 
 
-async def soon(look: Callable[[], Awaitable[M | None]], within_s: float = 30.0) -> M:
+async def soon(look: Callable[[], Awaitable[M | None]], within_s: float = 60.0) -> M:
     async with asyncio.timeout(within_s):
         while (found := await look()) is None:
             await asyncio.sleep(0.01)
@@ -70,7 +70,7 @@ async def last(bus: Bus, kind: type[M], key: str = "default.mnist", past: int = 
 
 async def view(bus: Bus, wanted: Callable[[JobView], bool]) -> JobView:
     bucket = await bus.bucket(subjects.JOBS)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             try:
                 found = msgspec.json.decode((await bucket.get("default.mnist")).value or b"", type=JobView)

@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from services.__main__ import weir
+from services.cli import connection, reader
 from shared.bus import Bus
 from shared.tasks import end
 
@@ -26,6 +27,7 @@ class Said(NamedTuple):
     err: str
 
 
+connection.CONNECT_S = reader.WAIT_S = 60.0  # a machine that stands still for seconds is not at fault
 Prompt = Callable[..., Awaitable[Said]]
 
 

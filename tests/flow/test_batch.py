@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from shared.messages import AllocationDecided, ClusterSpecPublished, JobAccepted, ProgressReported, TrainingResumed
-from tests.flow.stage import BATCH, EPOCHS, EXAMPLES, left_behind, stage
+from tests.flow.stage import BATCH, EPOCHS, EXAMPLES, PATIENCE_S, left_behind, stage
 
 LARGER, RATE = 4 * BATCH, 1e-3
 ONE = {"start": 1, "min": 1, "max": 1}
@@ -31,7 +31,7 @@ async def test_a_job_that_names_its_policy_trains_on_with_another_batch_and_the_
         after = await scene.hear(TrainingResumed, lambda m: m.previous is not None)
         report = await scene.goes_on()
         scene.pace(0)
-        over = await scene.watched.finished(60.0)
+        over = await scene.watched.finished(PATIENCE_S)
         counts = await scene.counts(over)
 
     before = scene.of(TrainingResumed)[0]

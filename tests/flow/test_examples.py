@@ -14,7 +14,7 @@ from tests.flow.stage import Scene, left_behind, stage
 JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
 ROOMY = "nodes:\n  - {name: node-1, cpu: 8, memory_gib: 24}\n"  # on paper
 OWN = "deploy.policies.fewest_first:fewest_first"
-WITHIN_S = 120.0
+WITHIN_S = 300.0
 GIB = 1 << 30
 
 

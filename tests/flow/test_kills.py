@@ -33,7 +33,7 @@ from tests.flow.story import Story
 SEEDS = [int(s)] if (s := os.environ.get("WEIR_KILL_SEED")) else range(1, 1 + int(os.environ.get("WEIR_KILL_SEEDS", 1)))
 HANDOVER = os.environ.get("WEIR_KILL_HANDOVER", "make-before-break")
 LEAST_KINDS = 6
-TIDY_S = 15.0
+TIDY_S = 60.0
 
 
 @pytest.mark.filterwarnings("default")

@@ -20,7 +20,7 @@ from shared.messages import (
 
 PROGRAMS = Path(__file__).parents[1] / "bench" / "programs"
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 12}\n"
-PATIENCE_S = 150.0
+PATIENCE_S = 400.0
 ONE, BATCH = {"start": 1, "min": 1, "max": 1}, {"start": 256, "min": 256, "max": 256}
 SIZES = {role: {"cpu": cpu, "memory_gib": 1.6} for role, cpu in (("chief", 0.2), ("ps", 0.2), ("worker", 0.5))}
 JOBS = ("cancer", "late")

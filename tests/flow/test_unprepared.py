@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.trial import NAMESPACE
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -21,7 +23,7 @@ from shared.messages import (
     TaskReady,
     TrainingResumed,
 )
-from tests.flow.stage import PATIENCE_S, Scene, left_behind, stage
+from tests.flow.stage import LOOK_S, PATIENCE_S, Scene, left_behind, stage
 
 FIRST_WORKER = 2  # its serial: the chief is 0 and the ps 1
 CROWDED = """
@@ -35,13 +37,12 @@ def dataset(start, stop):
         raise RuntimeError("this library admits one reader")
     return _alone(start, stop)
 """
-SLOWLY = {"WEIR_ALLOCATOR_WINDOW_S": "1.5"}  # so that a story has time between a capacity and its decision
 
 
 @pytest.mark.filterwarnings("default")
 async def test_what_cannot_be_prepared_is_abandoned_and_the_running_generation_goes_on(tmp_path: Path) -> None:
     forbidden = tmp_path / "quiet"
-    async with stage(tmp_path, SLOWLY) as scene:
+    async with stage(tmp_path) as scene:
         scene.more = CROWDED.format(forbidden=str(forbidden), first=FIRST_WORKER)
         stranger = await scene.stranger_comes("node-2")
         await scene.submit(epochs=30)
@@ -71,18 +72,33 @@ async def test_what_cannot_be_prepared_is_abandoned_and_the_running_generation_g
 
 
 async def no_place_is_left(scene: Scene, stranger: str) -> str:
-    """A stranger leaves and another comes while the monitor is stopped: what is decided then finds no place."""
-    since, monitor = scene.now, scene.watched.stack.parts["monitor"].process
-    assert monitor is not None
+    """A stranger leaves, and another comes of whom the allocator does not hear: what it decides finds no place."""
+    since, monitor, allocator = scene.now, process(scene, "monitor"), process(scene, "allocator")
+    os.kill(allocator, signal.SIGSTOP)
     await scene.stranger_leaves(stranger)
     await scene.hear(CapacityChanged, lambda m: m.node == "node-2" and m.free.cpu >= 2, since)
-    os.kill(monitor.pid, signal.SIGSTOP)
+    os.kill(monitor, signal.SIGSTOP)
     next_one = await scene.stranger_comes("node-2")
+    await settles(scene, next_one)
+    os.kill(allocator, signal.SIGCONT)
     await scene.hear(AllocationDecided, lambda m: m.generation > 1, since)
     await abandoned(scene, "unschedulable")
-    os.kill(monitor.pid, signal.SIGCONT)
+    os.kill(monitor, signal.SIGCONT)
     await scene.hear(CapacityChanged, lambda m: m.node == "node-2" and m.free.cpu < 2, since)
     return next_one
+
+
+def process(scene: Scene, service: str) -> int:
+    found = scene.watched.stack.parts[service].process
+    assert found is not None
+    return found.pid
+
+
+async def settles(scene: Scene, stranger: str) -> None:
+    """It has its place."""
+    async with asyncio.timeout(PATIENCE_S):
+        while stranger not in [p["metadata"]["name"] for p in await scene.pods(NAMESPACE) if p["spec"].get("nodeName")]:
+            await asyncio.sleep(LOOK_S)
 
 
 async def abandoned(scene: Scene, why: str) -> None:

@@ -163,7 +163,7 @@ async def test_whatever_is_said_it_goes_on_and_buries_what_it_cannot_read(stage:
         await stage.bus.js.publish(subject, body)
     unread = [subject for subject, body in said if buries(subject) and not readable(subject, body)]
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await buried(stage) != before + len(unread):
             await asyncio.sleep(0.01)
     assert stage.launcher

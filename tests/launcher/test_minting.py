@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
+from nats.errors import Error as NatsError
 
 from services.launcher import kube, pods
 from services.launcher import view as views
@@ -151,14 +152,19 @@ async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
 async def test_they_last_as_long_as_the_settings_say(server: NatsServer, launcher: Bus) -> None:
     async def ends(lasts_s: float) -> bool:
         filled = await Minter(launcher, authority.signer(KEYS), lasts_s).filled(SECRET)
-        async with visitor(server.url, filled.text) as pod:
-            assert pod.client.is_connected
-            with suppress(TimeoutError):
-                async with asyncio.timeout(30 if lasts_s == SHORT_S else SHORT_S + 1):
-                    while pod.client.is_connected or await is_let_in(server.url, filled.text):
-                        await asyncio.sleep(0.05)
-                    return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(60 if lasts_s == SHORT_S else SHORT_S + 1):
+                await over(filled.text)
+                return True
         return False
+
+    async def over(text: str) -> None:
+        with suppress(NatsError):  # on a machine that stands still they may be over before they are tried
+            async with visitor(server.url, text) as pod:
+                while pod.client.is_connected:
+                    await asyncio.sleep(0.05)
+        while await is_let_in(server.url, text):
+            await asyncio.sleep(0.05)
 
     assert await asyncio.gather(ends(SHORT_S), ends(DAY_S), ends(0.0)) == [True, False, False]
     assert Settings().credentials_s > 300 * DAY_S

@@ -17,6 +17,7 @@ from shared.leadership import Deposed, Lease
 from shared.tasks import end
 
 LEASE_S, ACT_S = 0.6, 0.01
+ANSWER_S = 2.0  # what is asked on a cut connection is asked again
 OF_LEADERS = 0.7  # of all troubles those that befall who leads, if anybody does
 SERVICE = "allocator"
 RATES = (0.9, 1.0, 1.15)
@@ -87,6 +88,7 @@ class Contender:
     async def _live(self) -> None:
         self.lives += 1
         self.bus = await wire.connect(self.url, self.name)
+        self.bus.js._timeout = ANSWER_S
         self.lease = Lease(self.bus, SERVICE, LEASE_S, f"{self.name}-{self.lives}", self.clock)
         try:
             await self.lease.take()

@@ -19,7 +19,7 @@ from shared.messages import Program, Resources, Role
 from shared.ports import free_port
 from tests.trainer.builders import request
 
-WITHIN_S = 60.0
+WITHIN_S = 180.0
 BATCH = 16
 ROLES: tuple[Role, ...] = ("ps", "worker", "chief")
 PLAIN = """

@@ -46,7 +46,8 @@ from shared.messages import (
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
-WITHIN_S = 60.0
+WITHIN_S = 180.0
+PACE_S, SLOW_S = 0.15, 0.6  # of a batch; the second while the next generation is prepared, however long that takes
 LOOK_S = 0.5  # how often we look whether a pod has died while we wait for a message
 WIDE = Span(start=1, min=1, max=4)
 Tasks = int | Iterable[int]
@@ -88,7 +89,7 @@ class Fleet:
 
     async def __aenter__(self) -> Fleet:
         self.folder.mkdir(parents=True)
-        self.pace(0.15)
+        self.pace(PACE_S)
         self.request = await self._submit()
         for filters in (["weir.task.>", "weir.training.>"], ["weir.job.finished.>"]):
             self._tasks.append(asyncio.create_task(self._listen(filters)))
@@ -121,13 +122,13 @@ class Fleet:
         for pod in self.pods.values():
             if pod.returncode is None:
                 pod.terminate()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WITHIN_S):
             await asyncio.gather(*(pod.wait() for pod in self.pods.values()))
 
     def _left(self) -> list[str]:
         """Living processes of our pods; what was killed a moment ago may take a moment to go."""
         mine = [p for p in psutil.process_iter() if _group(p.pid) in self._groups]
-        _, alive = psutil.wait_procs([p for p in mine if _lives(p)], timeout=5)
+        _, alive = psutil.wait_procs([p for p in mine if _lives(p)], timeout=60)
         return [" ".join(p.cmdline()) for p in alive if _lives(p)]
 
     # ------------------------------------------------------------ playing launcher
@@ -146,6 +147,7 @@ class Fleet:
         self, number: int, *, ps: Tasks, workers: Tasks, previous: int | None = None, chief: int = 0
     ) -> None:
         """Start the pods that are missing and publish the spec as soon as all are ready."""
+        self._hurry(PACE_S, SLOW_S)
         names = [f"chief-{chief}", *_names("ps", ps), *_names("worker", workers)]
         ready = list(await asyncio.gather(*(self.pod(name) for name in names)))
         spec = ClusterSpecPublished(
@@ -171,6 +173,7 @@ class Fleet:
             assert said.error is None, said.error
 
     async def order(self, number: int, previous: int | None) -> None:
+        self._hurry(SLOW_S, PACE_S)
         await self.bus.publish(HandOverOrdered(**_job(number), previous=previous))
 
     async def resumed(self, number: int) -> TrainingResumed:
@@ -201,6 +204,11 @@ class Fleet:
         """How long a worker waits before each batch from now on."""
         self._write("pace", str(seconds))
 
+    def _hurry(self, before: float, after: float) -> None:
+        """Unless a test wants a pace of its own."""
+        if (self.folder / "pace").read_text() == str(before):
+            self.pace(after)
+
     def hang(self, where: str) -> None:
         """In which of its functions `hanging.py` hangs from now on; "-": in none, and who hangs comes free."""
         self._write("hang", where)
@@ -228,6 +236,7 @@ class Fleet:
 
     async def steps(self, more: int, generation: int) -> ProgressReported:
         """Wait until a generation has made so many more updates."""
+        self._hurry(SLOW_S, PACE_S)
         seen = [m.step for m in self.said if isinstance(m, ProgressReported | CheckpointSaved | TrainingResumed)]
         goal = max(seen, default=0) + more
         return await self.until(ProgressReported, lambda m: m.generation == generation and m.step >= goal)

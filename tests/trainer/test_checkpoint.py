@@ -24,7 +24,7 @@ UNDER = [1, 2, 4, 3, 1]
 def run(ps: int, before: str, folder: Path) -> Any:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, str(SCRIPT), str(ps), before, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

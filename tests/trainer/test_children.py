@@ -52,7 +52,7 @@ class Parent:
         self.nursery.channel.close()
 
     async def listens(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await self.child.listen()
 
 

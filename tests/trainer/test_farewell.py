@@ -19,13 +19,16 @@ from shared.messages import JobFinished, Message, TaskLeaving
 from tests.trainer.builders import JOB, final, order, resumed, spec
 from tests.trainer.test_service import Pod, pod_of
 
-SOON_S = 5.0
+SOON_S, GRACE_S = 60.0, 3600.0
+"""Within the first it goes that need not wait for the second."""
 WITHOUT_IT = spec(2, previous=1, pods=["chief-0", "ps-1", "worker-0"])
 
 
-async def told(pod: Pod, grace_s: float = 30.0, leave_s: float = 1.0) -> asyncio.Task[None]:
+async def told(
+    pod: Pod, grace_s: float = GRACE_S, leave_s: float = 1.0, last_save_s: float = 0.1
+) -> asyncio.Task[None]:
     """SIGTERM: what the pod does until it may go."""
-    chosen = msgspec.structs.replace(pod.trainer.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=0.1)
+    chosen = msgspec.structs.replace(pod.trainer.settings, grace_s=grace_s, leave_s=leave_s, last_save_s=last_save_s)
     pod.trainer.settings = chosen
     pod.bus.spawn(pod.trainer.attend())
     return asyncio.create_task(pod.trainer.leave())
@@ -66,10 +69,11 @@ async def heard(pod: Pod) -> TaskLeaving | None:
 
 async def test_it_says_so_and_stays_until_the_next_generation_trains(ps: Pod) -> None:
     await trains(ps)
+    began_s = time.time()
     leaving = await told(ps)
     said = await heard(ps)
     assert said and (said.why, said.pod, said.generation) == ("SIGTERM", "ps-0", 1)
-    assert said.leaves_s == pytest.approx(time.time() + 30.0, abs=3.0) and not leaving.done()
+    assert began_s <= said.leaves_s - GRACE_S <= time.time() and not leaving.done()
     assert (await ps.hears(WITHOUT_IT, resumed(2)))[-1] == EndChild(1)
     assert await gone(leaving)
 
@@ -135,13 +139,13 @@ async def test_a_slow_bus_makes_the_grace_no_longer(ps: Pod) -> None:
     began_s = time.time()
     leaving = await told(ps)
     said = await heard(ps)
-    assert said and began_s <= said.leaves_s - 30.0 < began_s + 0.9 * LOOK_UP_S < time.time()
+    assert said and began_s <= said.leaves_s - GRACE_S <= time.time() - 0.9 * LOOK_UP_S
     leaving.cancel()
 
 
 async def test_a_chief_saves_at_once_and_for_good_before_it_goes(chief: Pod) -> None:
     await chief.trains()
-    leaving = await told(chief, grace_s=2.0, leave_s=0.5)
+    leaving = await told(chief, GRACE_S, leave_s=1.0, last_save_s=GRACE_S - 2.0)
     assert await heard(chief)
     async with asyncio.timeout(SOON_S):
         while DrainChild(1, None) not in chief.hands.noted:

@@ -21,7 +21,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     to = request.param if "://" in request.param else str(tmp_path_factory.mktemp("cutting"))
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), to], capture_output=True, text=True, env=environ, timeout=100, check=False
+        [sys.executable, str(SCRIPT), to], capture_output=True, text=True, env=environ, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

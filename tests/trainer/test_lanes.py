@@ -63,7 +63,7 @@ def test_lanes_go_on_over_lost_workers_and_count_every_batch_once() -> None:
     coordinator = Coordinator()
     lanes = Lanes(coordinator, None, 16, 2, inbox)
     lanes.start(shards.fresh(64, 3), 0)
-    words = [inbox.get(timeout=10), inbox.get(timeout=10)]
+    words = [inbox.get(timeout=60), inbox.get(timeout=60)]
     lanes.drain()
     assert words == ["first", "finished"]
     assert lanes.ledger.applied == 192 and lanes.steps == coordinator.scheduled == 12

@@ -75,10 +75,11 @@ async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path
         await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
 
 
-async def test_what_is_put_right_meanwhile_is_used(bus: Bus, tmp_path: Path) -> None:
+async def test_what_is_put_right_meanwhile_is_used(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_file, "TRIES", 100)
     await stored(bus, b"import os")
     fetching = asyncio.create_task(program_file.fetched(bus, PROGRAM, tmp_path / "pod"))
-    await asyncio.sleep(program_file.AGAIN_S / 2)
+    await asyncio.sleep(0.1)
     await stored(bus, BODY)
 
     assert (await fetching).read_bytes() == BODY

@@ -23,7 +23,7 @@ SCRIPT = Path(__file__).parent / "programs" / "events.py"
 def told(*words: str) -> Any:
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, env=environ, timeout=100, check=False
+        [sys.executable, str(SCRIPT), *words], capture_output=True, text=True, env=environ, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

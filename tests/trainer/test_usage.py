@@ -61,8 +61,7 @@ def test_who_sleeps_most_of_the_time_is_busy_for_the_rest() -> None:
     now_and_then = subprocess.Popen([sys.executable, "-c", program + "    time.sleep(0.5)"])
     try:
         use = Use()
-        time.sleep(1.0)
-        use.look(1.0)
+        look(use, 1.0)
         seen = look(use, 2.0)
     finally:
         now_and_then.kill()
@@ -103,8 +102,9 @@ def test_where_no_group_can_be_read_the_setting_holds(tmp_path: Path) -> None:
 
 
 def look(use: Use, after_s: float) -> Look:
+    began = time.monotonic()
     time.sleep(after_s)
-    return use.look(after_s)
+    return use.look(time.monotonic() - began)
 
 
 def test_what_is_left_is_what_neither_this_pod_nor_a_second_child_takes() -> None:

@@ -164,7 +164,7 @@ def test_what_python_can_no_longer_say_is_said_all_the_same(tmp_path: Path, how:
     with ours, theirs:
         command = [sys.executable, str(path), str(theirs.fileno()), how]
         env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-        ended = subprocess.run(command, pass_fds=[theirs.fileno()], env=env, timeout=60, check=False)
+        ended = subprocess.run(command, pass_fds=[theirs.fileno()], env=env, timeout=120, check=False)
         theirs.close()
         said = ours.makefile("rb").read()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-TIMEOUT_S = 300
+TIMEOUT_S = 1200  # of one step; the slowest installs 2 GB
 
 
 @dataclass

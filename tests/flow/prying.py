@@ -94,7 +94,7 @@ async def spoken():
     import nats
 
     try:
-        bus = await nats.connect(os.environ["WEIR_NATS_URL"], allow_reconnect=False, connect_timeout=5)
+        bus = await nats.connect(os.environ["WEIR_NATS_URL"], allow_reconnect=False, connect_timeout=60)
         await bus.publish("weir.job.finished.default.other", b"{}")
         await bus.flush()
     except Exception as error:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from services.cli.parsing import WIDTH, Parser, likeliest
+from services.cli.meant import advice
+from services.cli.parsing import WIDTH, Parser
 from services.cli.trouble import CODES, DONE, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
 from shared import log
 
@@ -51,7 +52,7 @@ def weir(words: Sequence[str]) -> int:
     if not words or words[0].startswith("-"):
         return _overview(words)
     if words[0] not in COMMANDS:
-        print(f"usage: {USAGE}\nweir: {likeliest(words[0], COMMANDS)}", file=sys.stderr)
+        print(f"usage: {USAGE}\nweir: {advice(words, COMMANDS)}", file=sys.stderr)
         return WRONG_USE
     args = parser(words[0]).parse_args(words[1:], argparse.Namespace(command=words[0], parsers=parsers))
     return run(command(words[0]), args)

@@ -6,17 +6,18 @@ import argparse
 import sys
 from pathlib import Path
 
+from services.cli.parsing import apart
 from services.cli.request_file import Fields
 from services.cli.tfjob import WISHES, Asked, manifest, translated
 from services.cli.trouble import WRONG_USE, Trouble
-from services.cli.words import plain
+from shared.words import plain
 
 ABOUT = """\
 Taken are a TFJob's name, namespace, replicas (the start; 1 is the least),
-resources, image, claims and grace. Its command is not run: FILE is a program
-with model(), dataset() and so on. What no TFJob says is given here, or
-annotated in it (weir.dev/epochs: "10"). What Weir has nothing like is named,
-and nothing is asked for until that is gone or left out."""
+resources, image, claims and grace. Its command is not run: the program has
+model(), dataset() and so on. What no TFJob says is given here, or annotated
+in it (weir.dev/epochs: "10"). What Weir has nothing like is named, and
+nothing is asked for until that is gone or left out."""
 NO_PROGRAM = """program: a TFJob's command is not run. Weir trains a Python file with model(), optimizer(), loss(),
     examples() and dataset() (README, Write a training program): weir submit PROGRAM --tfjob {file}"""
 WAY_OUT = "Do what each line says, or leave all of it out with --leave-out."
@@ -30,8 +31,10 @@ NUMBERS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    own = parser.add_argument_group("jobs from Kubeflow", ABOUT)
-    own.add_argument("--tfjob", type=Path, metavar="FILE", help="ask for what this TFJob asks for; FILE is the program")
+    said = "ask for what a Kubeflow TFJob asks for, with the program FILE"
+    parser.add_argument("--tfjob", type=Path, metavar="FILE", help=said)
+    said = "what of it is taken, and its options: --epochs, --batch ..."
+    own = apart(parser, "tfjob", "beside --tfjob FILE", ABOUT, said)
     for name, said in NUMBERS.items():
         own.add_argument(f"--{name}", type=int, metavar="N", help=said)
     own.add_argument("--policy", metavar="NAME", help="how the job grows (default: the cluster's)")

@@ -1,22 +1,28 @@
-"""How `weir` reads its words, and shows what it understands: help that fits a terminal, and errors with a way out.
+"""How `weir` reads its words, and shows what it understands: help that fits a screen, and errors with a way out.
 
-A usage line names what must be given; what may be given stands below it, a line each as far as that goes.
+A usage line names what must be given; what may be given stands below it, a line each as far as that goes. What few
+people need has a page of its own (`apart`).
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 WIDTH, COLUMN = 80, 26
 NAMED = "[options]"
 
 
 class Layout(argparse.RawDescriptionHelpFormatter):
+    """Who reads help has found `--help`, so it has no line there."""
+
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=COLUMN, width=WIDTH)
+
+    def add_argument(self, action: argparse.Action) -> None:
+        if not isinstance(action, argparse._HelpAction):
+            super().add_argument(action)
 
 
 class Parser(argparse.ArgumentParser):
@@ -27,31 +33,63 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, epilog=shown, formatter_class=Layout)
 
     def format_usage(self) -> str:
-        return f"usage: {' '.join([self.prog, *self._words()])}\n"
+        return f"usage: {' '.join([self.prog, *_words(self)])}\n"
 
     def format_help(self) -> str:
-        """As argparse has it, with our usage."""
-        self.usage = " ".join(["%(prog)s", *self._words()])
-        return super().format_help()
+        """As argparse has it, with our usage, and without what has a page of its own."""
+        elsewhere = [action.group for action in self._actions if isinstance(action, ShowPage)]
+        groups = [group for group in self._action_groups if group not in elsewhere]
+        return _formatted(self, self.description, groups, self.epilog)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.format_usage()}{self.prog}: {message}\nTry `{self.prog} --help`.\n")
 
-    def _words(self) -> Iterable[str]:
-        yield NAMED
-        for action in self._actions:
-            if not action.option_strings:
-                yield _placeholder(action)
+
+def apart(parser: argparse.ArgumentParser, name: str, title: str, about: str, said: str) -> Any:
+    """A group of options that `--help` leaves to `--help-<name>`, of which it says what is `said`."""
+    group = parser.add_argument_group(title, about)
+    parser.add_argument(f"--help-{name}", action=ShowPage, group=group, help=said)
+    return group
+
+
+class ShowPage(argparse.Action):
+    """Print one page of help, and end."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, group: Any, help: str) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, help=help)
+        self.group = group
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        print(self.page(parser), end="")
+        parser.exit()
+
+    def page(self, parser: argparse.ArgumentParser) -> str:
+        return _formatted(parser, None, [self.group], None)
+
+
+# ---------------------------------------------------------------- one page
+
+
+def _formatted(parser: argparse.ArgumentParser, about: str | None, groups: Iterable[Any], end: str | None) -> str:
+    layout = Layout(parser.prog)
+    layout.add_usage(" ".join(["%(prog)s", *_words(parser)]), (), ())
+    layout.add_text(about)
+    for group in groups:
+        layout.start_section(group.title)
+        layout.add_text(group.description)
+        layout.add_arguments(group._group_actions)
+        layout.end_section()
+    layout.add_text(end)
+    return layout.format_help()
+
+
+def _words(parser: argparse.ArgumentParser) -> Iterable[str]:
+    yield NAMED
+    for action in parser._actions:
+        if not action.option_strings:
+            yield _placeholder(action)
 
 
 def _placeholder(action: argparse.Action) -> str:
     name = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest)
     return f"[{name}]" if action.nargs in ("?", "*") else str(name)
-
-
-def likeliest(word: str, known: Iterable[str]) -> str:
-    """What to tell who typed a word that is none of those."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"there is no command {word!r}" + (
-        f"; did you mean `weir {near[0]}`?" if near else "; `weir --help` lists them"
-    )

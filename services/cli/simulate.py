@@ -58,15 +58,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--surfaces", type=Path, metavar="CSV", help="each model's measured speeds")
     parser.add_argument("--loss", type=Path, metavar="CSV", help="each model's loss curve")
     parser.add_argument("--cluster", type=Path, metavar="YAML", help="the nodes, and tenants on them")
-    said = "in place of these files: what `weir events --json` printed, to replay it under other policies"
+    said = "in place of these: a log of `weir events --json`"
     parser.add_argument("--from-log", type=Path, metavar="LOG", help=said)
     said = f"which (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}, or module:function"
     parser.add_argument("--policies", type=policies, default=(Rules().policy,), metavar="A,B", help=said)
-    said = f"training stands still so long at each change (default: {usual.restart_s:g}, or as in the log)"
+    said = f"the pause of each change (default: {usual.restart_s:g}, or the log's)"
     parser.add_argument("--restart-seconds", type=_at_least_zero, metavar="S", help=said)
-    said = "of a job's speed between two reports, as a share, e.g. 0.03 (default: 0)"
+    said = "speeds vary by this share, e.g. 0.03 (default: 0)"
     parser.add_argument("--noise", type=_at_least_zero, default=usual.noise, metavar="SHARE", help=said)
-    said = f"how often a job reports (default: {usual.report_s:g}, or as in the log)"
+    said = f"between two reports of a job (default: {usual.report_s:g}, or the log's)"
     parser.add_argument("--report-seconds", type=_above_zero, metavar="S", help=said)
     parser.add_argument("--seed", type=int, default=0, help="the same seed, the same world (default: 0)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import re
 import shlex
@@ -16,6 +17,7 @@ import pytest
 import services.cli
 from services.__main__ import COMMANDS, command, overview, parser, weir
 from services.__main__ import run as ended
+from services.cli.meant import BY_WORD, MEANT
 from services.cli.trouble import CODES, DONE, FAILED, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
 from shared.bus import Bus
 from tests.cli.conftest import Api
@@ -58,13 +60,48 @@ def test_wrong_use_ends_with_2_and_says_where_help_is(words: list[str], capsys: 
 
 
 @pytest.mark.parametrize(
-    ("word", "advice"), [("trian", "`weir --help` lists them"), ("evnts", "did you mean `weir events`?")]
+    ("typed", "meant"),
+    [
+        ("evnts", ["events"]),
+        ("sub", ["submit"]),
+        ("Jobs", ["jobs"]),
+        ("start", ["up", "submit"]),
+        ("run", ["up", "submit"]),
+        ("status", ["jobs", "top"]),
+        ("ps", ["jobs", "top"]),
+        ("ls", ["jobs"]),
+        ("get pods", ["jobs"]),
+        ("delete digits", ["cancel"]),
+        ("dashboard", ["page", "top"]),
+    ],
 )
-def test_a_command_that_is_none_is_answered_with_the_likeliest(
-    word: str, advice: str, capsys: pytest.CaptureFixture[str]
+def test_a_command_that_is_none_is_answered_with_what_was_meant_and_what_that_does(
+    typed: str, meant: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert weir([word]) == 2
-    assert advice in capsys.readouterr().err
+    assert weir(typed.split()) == 2
+
+    _, said, *offered = capsys.readouterr().err.splitlines()
+    assert said == f"weir: there is no command {typed.split()[0]!r}; did you mean"
+    assert [line.split(maxsplit=2) for line in offered] == [["weir", name, COMMANDS[name]] for name in meant]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("trian", "there is no command 'trian'; `weir --help` lists them"),
+        ("help", "help is `weir --help`"),
+        ("help submit", "help is `weir submit --help`"),
+        ("help me", "help is `weir --help`"),
+    ],
+)
+def test_who_is_not_understood_is_told_where_help_is(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert weir(typed.split()) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"weir: {said}"
+
+
+def test_what_is_offered_are_commands_and_what_is_wrong_is_none() -> None:
+    assert {name for names in MEANT.values() for name in names} <= set(COMMANDS)
+    assert set(BY_WORD) & set(COMMANDS) == set() and len(BY_WORD) == sum(map(len, MEANT))
 
 
 @pytest.mark.parametrize("words", [[], ["--verbose"]])
@@ -76,20 +113,39 @@ def test_without_a_command_all_of_them_are_shown(words: list[str], capsys: pytes
 # ---------------------------------------------------------------- a screen
 
 
-SCREEN, LONGER = 24, {"submit": 45, "simulate": 40}
-"""Lines. A screen has 80 columns and 24 lines; two commands have more to name than it holds."""
+COLUMNS, LINES = 80, 24
+PAGES = [(name, option) for name in COMMANDS for option in parser(name)._option_string_actions if "--help" in option]
 
 
 def shown_by(name: str) -> str:
     return overview() if name == "weir" else parser(name).format_help()
 
 
-@pytest.mark.parametrize("name", ["weir", *COMMANDS])
-def test_help_fits_a_screen(name: str) -> None:
-    lines = shown_by(name).splitlines()
+@pytest.mark.parametrize("words", [("--help",), *PAGES], ids=" ".join)
+def test_each_page_of_help_fits_a_screen(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        weir(words)
 
-    assert max(map(len, lines)) <= 80, max(lines, key=len)
-    assert len(lines) <= LONGER.get(name, SCREEN), "\n".join(lines)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines and max(map(len, lines)) <= COLUMNS, max(lines, key=len)
+    assert len(lines) <= LINES, "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_on_one_page_of_help_and_on_no_more(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in (option for whose, option in PAGES if whose == name):
+        with pytest.raises(SystemExit, match="0"):
+            weir([name, option])
+    told = re.findall(r"^  (?:-\w(?: \w+)?, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
+
+    assert sorted(told) == sorted(o for o in parser(name)._option_string_actions if o[:2] == "--" and o != "--help")
+
+
+def test_what_few_need_stands_apart_and_the_first_page_leads_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\n  --help-tfjob " in shown_by("submit") and "--max-workers N" not in shown_by("submit")
+    with pytest.raises(SystemExit, match="0"):
+        weir(["submit", "--help-tfjob"])
+    assert "--max-workers N  how far workers may grow" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,0 +1,54 @@
+"""What somebody means who types a command that there is not: nearest in meaning, else in spelling. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+MEANT: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("start", "run"): ("up", "submit"),
+    ("init", "setup", "install", "serve", "server", "local", "cluster"): ("up",),
+    ("create", "apply", "train", "launch", "add", "new"): ("submit",),
+    ("status", "ps", "stat", "info"): ("jobs", "top"),
+    ("ls", "list", "get", "job", "queue"): ("jobs",),
+    ("nodes", "watch", "monitor", "live", "pods"): ("top",),
+    ("show", "describe", "inspect", "scale", "resize"): ("explain",),
+    ("stop", "delete", "del", "rm", "remove", "kill", "abort", "end"): ("cancel",),
+    ("dashboard", "dash", "ui", "web", "gui", "browser", "open"): ("page", "top"),
+    ("check", "lint", "test", "try", "validate", "verify"): ("doctor",),
+    ("history", "messages", "tail", "follow", "facts"): ("events",),
+    ("log", "output", "print", "stdout"): ("logs",),
+    ("result", "results", "summary", "metrics", "plot"): ("report",),
+    ("what-if", "whatif", "replay", "sim", "bench", "policy", "policies"): ("simulate",),
+    ("cause", "trace", "reason"): ("why", "explain"),
+    ("auth", "login", "keys", "creds", "user"): ("credentials",),
+    ("errors", "failed", "dlq"): ("dead-letters",),
+    ("bus", "nats", "topics", "subjects"): ("streams",),
+    ("schema", "api", "docs"): ("asyncapi",),
+}
+"""What other tools call it, and which of our commands it may be here."""
+BY_WORD = {word: names for words, names in MEANT.items() for word in words}
+NEAR = 0.6  # of difflib's ratio
+
+
+def meant(word: str, known: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of commands that are `known` (with what each does), the likeliest first; perhaps none."""
+    small = word.lower()
+    if small in known:
+        return (small,)
+    begun = tuple(name for name in known if small and name.startswith(small))
+    return BY_WORD.get(small) or begun or tuple(difflib.get_close_matches(small, known, n=1, cutoff=NEAR))
+
+
+def advice(words: Sequence[str], known: Mapping[str, str]) -> str:
+    """What to tell who typed these words, the first of which is no command."""
+    first, *rest = words
+    if first == "help":
+        whose = rest[0] if rest and rest[0] in known else ""
+        return f"help is `weir{f' {whose}' if whose else ''} --help`"
+    names = meant(first, known)
+    if not names:
+        return f"there is no command {first!r}; `weir --help` lists them"
+    wide = max(map(len, names))
+    told = [f"  weir {name:<{wide}}  {known[name]}" for name in names]
+    return "\n".join([f"there is no command {first!r}; did you mean", *told])

@@ -1,0 +1,58 @@
+"""Counts, times and foreign text as people read them. Pure; one home for all who write a line that somebody reads."""
+
+from __future__ import annotations
+
+UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
+"""Seconds of a unit, its name; the next smaller one."""
+MINUS = "\N{MINUS SIGN}"  # as wide as a plus
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 worker`, `1,200 workers`, `3 batches`; `noun` is the word for one. A ps is two parameter servers, too."""
+    return f"{number:,} {plural(noun) if number != 1 else noun}"
+
+
+def plural(noun: str) -> str:
+    return noun if noun.endswith("ps") else f"{noun}{'es' if noun.endswith('ch') else 's'}"
+
+
+def size(ps: int, workers: int) -> str:
+    """Of a job; its one chief goes without saying."""
+    return f"{counted(ps, 'ps')}, {counted(workers, 'worker')}"
+
+
+def lasting(seconds: float, fine: bool = False) -> str:
+    """So long, in the two largest units that count: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d`.
+
+    `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`.
+    """
+    if fine and abs(seconds) < 60:
+        return f"{seconds:.2f} s" if abs(seconds) < 10 else f"{seconds:.1f} s"
+    if seconds < 0:
+        return f"{MINUS}{lasting(-seconds, fine)}"
+    whole = round(seconds)
+    for unit, name, smaller, below in UNITS:
+        if whole >= unit:
+            rest = whole % unit // smaller
+            return f"{whole // unit} {name} {rest} {below}" if rest else f"{whole // unit} {name}"
+    return f"{whole} s"
+
+
+# ---------------------------------------------------------------- foreign text
+
+
+def plain(text: str) -> str:
+    """One line without control characters, whoever wrote it: a terminal obeys those."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def headline(text: str) -> str:
+    """What can be read alone of a cause: its first line, but of a bare traceback the last."""
+    first = next((line for line in map(plain, text.splitlines()) if line), "")
+    return last_line(text) if first.startswith("Traceback") else first
+
+
+def last_line(text: str) -> str:
+    """What a traceback says in the end."""
+    lines = [line for line in map(plain, text.splitlines()) if line]
+    return lines[-1] if lines else ""

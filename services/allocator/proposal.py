@@ -17,6 +17,7 @@ from services.allocator.requests import admission
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.state import State, apply
+from services.allocator.unknown import unknown_policies
 from shared.messages import AllocationDecided, Alternative, JobRejected, JobRequested, TaskPlan
 from shared.subjects import ORDERS
 
@@ -31,7 +32,9 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """Refused for `reasons`; else the tasks with which it would start (none: it would wait), why, and whom it moves."""
+    """Refused for `reasons`; else the tasks with which it would start (none: it would wait), why, and whom it moves.
+    `policy`: who was asked for it; `named`: by the request. `unsure`: whose policies could not be asked.
+    """
 
     reasons: tuple[str, ...] = ()
     tasks: tuple[TaskPlan, ...] = ()
@@ -39,6 +42,9 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     alternatives: tuple[Alternative, ...] = ()
     effects: tuple[Effect, ...] = ()
+    policy: str = ""
+    named: bool = False
+    unsure: str = ""
 
 
 def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Outlook:
@@ -57,6 +63,9 @@ def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Ou
         why=beside.why.get(request.key(), ""),
         alternatives=first.alternatives if first else (),
         effects=tuple(_effects(state, beside, without)),
+        policy=request.policy or rules.policy,
+        named=request.policy is not None,
+        unsure=unknown_policies(state, f"{rules.policy} is asked in its place and may answer otherwise"),
     )
 
 

@@ -26,6 +26,7 @@ from shared import config
 from shared.bus import Bus
 from shared.messages import DeadLetter
 from shared.subjects import FACTS, ORDERS
+from shared.words import size
 
 OWN = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
 
@@ -75,19 +76,26 @@ async def _state(bus: Bus) -> State:
 
 def told(job: str, found: Outlook) -> list[str]:
     if not found.tasks:
-        return [f"job {job} would wait: {found.why}", *map(_effect, found.effects)]
+        return [f"job {job} would wait: {found.why}", *_by(found), *map(_effect, found.effects)]
     counts = Counter(task.role for task in found.tasks)
     nodes: dict[str, list[str]] = {}
     for task in found.tasks:
         nodes.setdefault(task.node, []).append(task.role)
     places = "; ".join(f"{node}: {', '.join(roles)}" for node, roles in nodes.items())
     return [
-        f"job {job} would start now with {counts['ps']} ps, {counts['worker']} workers, batch {found.batch}",
+        f"job {job} would start now with {size(counts['ps'], counts['worker'])}, batch {found.batch}",
         f"  why: {found.why}",
         f"  where: {places}",
-        *(f"  rather than {o.ps} ps, {o.workers} workers: {o.why}" for o in found.alternatives),
+        *_by(found),
+        *(f"  rather than {size(o.ps, o.workers)}: {o.why}" for o in found.alternatives),
         *map(_effect, found.effects),
     ]
+
+
+def _by(found: Outlook) -> list[str]:
+    """Which policy was asked; and whose could not be."""
+    named = "" if found.named else " (it names none; WEIR_ALLOCATOR_POLICY says here which is the cluster's)"
+    return [f"  policy: {found.policy}{named}", *([f"  not sure: {found.unsure}"] if found.unsure else [])]
 
 
 def _effect(effect: Effect) -> str:
@@ -95,5 +103,5 @@ def _effect(effect: Effect) -> str:
     return f"job {job} would have {_size(effect.beside)} instead of {_size(effect.without)}: {effect.why}"
 
 
-def _size(size: Size | None) -> str:
-    return f"{size.ps} ps, {size.workers} workers" if size else "nothing"
+def _size(has: Size | None) -> str:
+    return size(has.ps, has.workers) if has else "nothing"

@@ -14,8 +14,8 @@ from services.allocator.simulator.log_file import Told
 from services.allocator.view import ENDED
 from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
-from services.cli.words import headline, lasting, plain
 from shared.subjects import tag_of
+from shared.words import counted, headline, lasting, plain, size
 
 WIDTH = 11
 """Of what stands in front."""
@@ -54,7 +54,7 @@ class _Words:
         yield "is to have", [_holding(e.comes), *_places(e.comes)] if e.comes else []
         yield "because", self.because(e.ground) if e.ground else []
         yield "not", [f"{_size(o)}, batch {o.batch}: {o.why}" for o in e.ground.alternatives] if e.ground else []
-        yield "now", [] if e.unasked else [headline(e.why) + (f" (until {self.when(e.until_s)})" if e.until_s else "")]
+        yield "now", [f"{headline(e.why)}{f' (until {self.when(e.until_s)})' if e.until_s else ''}"] if e.why else []
         yield "for more", [] if e.unasked else self.for_more()
         yield "faster?", [_prospect(e.prospect)] if e.prospect else []
         yield "note", [e.unasked, *e.notes] if e.unasked else e.notes
@@ -113,7 +113,7 @@ def _places(has: Holding) -> list[str]:
 def _prospect(p: Prospect) -> str:
     word = "more would be faster" if p.faster else "more would not be faster"
     speeds = f"{p.samples_per_second:,.0f} -> {p.larger_samples_per_second:,.0f} examples/s"
-    sizes = f"{p.sizes_seen} size{'s' if p.sizes_seen > 1 else ''}"
+    sizes = counted(p.sizes_seen, "size")
     return f"{word}: {speeds} at {_size(p)}, by a fit to {sizes} of its own"
 
 
@@ -127,4 +127,4 @@ def _or_nothing(size: Size | None) -> str:
 
 
 def _size(of: Any) -> str:
-    return f"{of.ps} ps, {of.workers} workers"
+    return size(of.ps, of.workers)

@@ -1,17 +1,20 @@
 """A job's YAML file as the body of a request: pure.
 
 The file has the fields of `JobRequested`, with two kindnesses: `ps: 2` stands for `{start: 2, min: 2, max: 2}` (so do
-`workers` and `batch`), and `program` is a path beside the file. Nothing is checked here: what is wrong, unknown or
-missing goes as it is, because the allocator's answer is the one truth and names every reason.
+`workers` and `batch`), and `program` is a path beside the file. What is wrong, unknown or missing is told by the
+allocator's own check, as far as it holds in every cluster; whether a job may be, each cluster's allocator says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import yaml
 
+from services.allocator.requests.validate import Wrong, check
+from services.allocator.rules import Rules
 from services.cli.trouble import WRONG_USE, Trouble
 from services.cli.words import DEFAULT_NAMESPACE, is_name
 from shared.messages import JobRequested
@@ -24,16 +27,36 @@ NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be calle
 
 
 def parse(text: str, name: str) -> Fields:
-    """The fields as they are written; raises `Trouble` for what is no YAML mapping."""
+    """The fields as they are written; raises `Trouble` for what is no YAML mapping, or has a field twice."""
     try:
-        fields = yaml.safe_load(text)
+        fields, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
         raise Trouble(f"{name} is not YAML: {_where(error)}; {BEGIN}", WRONG_USE) from error
     if not isinstance(fields, dict):
         raise Trouble(
             f"{name} is not a job request: it has no fields such as `job:` and `program:`; {BEGIN}", WRONG_USE
         )
+    if twice := list(_twice(root, "", set())):
+        raise Trouble("\n".join([f"{name} says what cannot both be so:", *twice]), WRONG_USE)
     return fields
+
+
+def _twice(node: Any, path: str, seen: set[int]) -> Iterator[str]:
+    """YAML itself lets the last one of a field's values stand. `seen`: a node may be in itself."""
+    if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for number, item in enumerate(node.value):
+            yield from _twice(item, f"{path}[{number}]", seen)
+        return
+    there: set[str] = set()
+    for key, value in node.value:
+        field = f"{path}.{key.value}".lstrip(".")
+        if field in there:
+            yield f"  - {field}: is there twice, again in line {key.start_mark.line + 1}"
+        there.add(field)
+        yield from _twice(value, field, seen)
 
 
 def _where(error: Exception) -> str:
@@ -53,6 +76,22 @@ def completed(fields: Fields, program: Fields | None, request_id: str) -> Fields
 def _span(value: Any) -> Any:
     plain_number = isinstance(value, int) and not isinstance(value, bool)
     return {"start": value, "min": value, "max": value} if plain_number else value
+
+
+ANYWHERE = Rules(host_paths=("/",))
+"""Of a cluster that allows all that one may."""
+A_PATH = "program: is a path, relative to this file"
+
+
+def reasons_against(fields: Fields) -> list[str]:
+    """Of a completed request: what no cluster would take, each with its field's path. A policy of somebody's own
+    (`module:function`) may be known there."""
+    policy = fields.get("policy")
+    own = isinstance(policy, str) and ":" in policy
+    checked = check(encoded(fields | {"policy": None} if own else fields, "the request"), ANYWHERE)
+    pathless = "program" in fields and not isinstance(fields["program"], dict)
+    told = checked.reasons if isinstance(checked, Wrong) else ()
+    return [A_PATH if pathless and reason.startswith("program: ") else reason for reason in told]
 
 
 def encoded(fields: Fields, name: str) -> bytes:

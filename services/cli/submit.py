@@ -1,22 +1,25 @@
 """`weir submit FILE`: ask for training, and say what the allocator answers.
 
-1 read the YAML and the program beside it (nothing of it is run)   2 keep the program, by digest   3 publish the request
-4 wait for the answer to this very request (its stream sequence is the job's uid)   5 perhaps follow the job to its end
+1 read and check the YAML and the program beside it (`asking.py`; nothing of it is run)   2 keep the program, by digest
+3 publish the request   4 wait for the answer to this very request (its stream sequence is the job's uid)
+5 say what can be done next, or follow the job to its end
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
-import uuid
 from contextlib import aclosing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from services.cli import answers, connection, from_tfjob, program_check, request_file, store
+from services.cli import answers, connection, from_tfjob, request_file, store
+from services.cli.asking import Asked, asked
 from services.cli.dry_run import dry_run
 from services.cli.entry import Entry
 from services.cli.events import printer
@@ -24,12 +27,13 @@ from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.request_file import Fields
-from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
-from services.cli.words import duration, plain
+from services.cli.trouble import DONE, FAILED, Trouble
+from services.cli.words import DEFAULT_NAMESPACE, duration
 from shared.bus import Bus
 from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, JobRequested
 from shared.permissions import API
 from shared.subjects import FACTS, ORDERS, tag_of
+from shared.words import plain
 
 EXAMPLES = (
     "weir submit deploy/jobs/digits.yaml --follow",
@@ -57,40 +61,48 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    _source(args)
+    request = asked(args)
     if args.print:
-        return printed(args)
-    return connection.on_bus(args, rehearse if args.dry_run else submit)
+        return printed(request)
+    return connection.on_bus(args, partial(rehearse if args.dry_run else submit, request))
 
 
-def printed(args: argparse.Namespace) -> int:
+def printed(request: Asked) -> int:
     """Without an id: who sends the same text twice has asked twice."""
-    fields, _ = _asked(args)
-    body = request_file.encoded({n: v for n, v in fields.items() if n != "request_id"}, _source(args).name)
+    body = request_file.encoded({n: v for n, v in request.fields.items() if n != "request_id"}, request.file.name)
     print(msgspec.json.format(body, indent=2).decode())
     return DONE
 
 
-async def submit(bus: Bus, args: argparse.Namespace) -> int:
-    fields, program = _asked(args)
-    request_file.encoded(fields, _source(args).name)  # nothing is kept for what cannot be sent
-    if program is not None:
-        await store.keep(bus, program)
-    uid = await publish(bus, fields, _source(args).name)
-    answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, _answered_on(bus, fields))
+async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
+    if request.program is not None:
+        await store.keep(bus, request.program)
+    uid = await publish(bus, request.fields, request.file.name)
+    where = _answered_on(bus, request.fields)
+    answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where)
     if answer is None:
         raise Trouble(f"no answer to request {uid} within {args.timeout:g} s; is the allocator running?\n{STAYS}")
     if isinstance(answer, JobRejected):
-        whose = f"job {answer.job}" if answer.job == fields.get("job") else f"the request in {_source(args)}"
+        whose = f"job {answer.job}" if answer.job == request.fields.get("job") else f"the request in {request.file}"
         raise Trouble("\n".join([f"{whose} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)]))
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
+    if advice := _next(answer, request.path, args):
+        print(advice, file=sys.stderr, flush=True)
     return await follow(bus, answer) if args.follow else DONE
 
 
-async def rehearse(bus: Bus, args: argparse.Namespace) -> int:
-    fields, _ = _asked(args)
-    body = request_file.encoded(fields, _source(args).name)
-    for line in await dry_run(bus, body, str(_source(args))):
+def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace) -> str:
+    """One line: how to watch it, and what was not done before it was asked for."""
+    bus = f" --nats {args.nats}" if args.nats and "@" not in args.nats else ""  # no password is shown
+    whose = "" if accepted.namespace == DEFAULT_NAMESPACE else f" -n {accepted.namespace}"
+    events = f"weir events --job {accepted.job} --follow{whose}{bus}"
+    watched = [] if args.follow else [f"watch it: `{events}`, or `weir top{bus}`"]
+    untried = [] if program is None else [f"not tried: `weir doctor {shlex.quote(str(program))}`"]
+    return "; ".join([*watched, *untried])
+
+
+async def rehearse(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
+    for line in await dry_run(bus, request.body, str(request.file)):
         print(line)
     return DONE
 
@@ -99,46 +111,6 @@ STAYS = "The request stays stored and will be answered; `weir events` shows it."
 
 
 # ---------------------------------------------------------------- asking
-
-
-def _read(file: Path) -> Fields:
-    try:
-        return request_file.parse(file.read_text("utf-8"), file.name)
-    except OSError as error:
-        raise Trouble(
-            f"cannot read {file}: {error.strerror}; deploy/jobs/digits.yaml is one to begin with", WRONG_USE
-        ) from error
-    except UnicodeDecodeError as error:
-        raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE) from error
-
-
-def _source(args: argparse.Namespace) -> Path:
-    """The file that is asked by."""
-    file: Path | None = args.tfjob or args.file
-    if file is None:
-        raise Trouble("which job? Give its FILE, or PROGRAM and --tfjob FILE", WRONG_USE)
-    return file
-
-
-def _asked(args: argparse.Namespace) -> tuple[Fields, bytes | None]:
-    """The fields as they are sent, and the program where they name one: by its path here, by its digest there."""
-    request_id = uuid.uuid4().hex
-    fields, path = from_tfjob.asked(args) if args.tfjob else _own(args)
-    if path is None:
-        return request_file.completed(fields, None, request_id), None
-    body = store.read(path)
-    program_check.check(body, path)
-    found = {"name": path.name, "digest": store.digest(body)}
-    return request_file.completed(fields, found, request_id), body
-
-
-def _own(args: argparse.Namespace) -> tuple[Fields, Path | None]:
-    """Of a job's own file; its program lies beside it."""
-    file = _source(args)
-    from_tfjob.unused(args)
-    fields = _read(file)
-    program = fields.get("program")
-    return fields, file.parent / program if isinstance(program, str) and program else None
 
 
 async def publish(bus: Bus, fields: Fields, name: str) -> int:

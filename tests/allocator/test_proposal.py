@@ -18,7 +18,7 @@ def test_it_would_start_at_once_where_there_is_room() -> None:
 
 def test_it_would_wait_where_there_is_none_and_says_why() -> None:
     found = outlook(Story().hear(node(cpu=2)).state, request(), 2000.0, RULES)
-    assert found.tasks == () and found.why == "waits for room for a chief, 1 ps and 1 workers"
+    assert found.tasks == () and found.why == "waits for room for a chief, 1 ps and 1 worker"
 
 
 def test_every_reason_against_it_is_told() -> None:
@@ -42,3 +42,13 @@ def test_nothing_is_changed_by_asking() -> None:
     before = story.state
     outlook(story.state, request("second", workers=span(2)), 2000.0, RULES)
     assert story.state is before and set(before.jobs) == {"default.mnist"} and before.asked == {}
+
+
+def test_whose_policy_could_not_be_asked_is_told_and_who_was_asked_for_the_job() -> None:
+    story = Story().hear(node(), accepted(request("other", policy="mine:fair")))
+    named, unnamed = (outlook(story.state, request(policy=p), 2000.0, RULES) for p in ("static", None))
+    assert (named.policy, named.named, unnamed.policy, unnamed.named) == ("static", True, "config-manager", False)
+    assert named.unsure.startswith(
+        "policy mine:fair (of default/other) cannot be asked here, so config-manager is asked"
+    )
+    assert outlook(Story().hear(node(), accepted()).state, request("second"), 2000.0, RULES).unsure == ""

@@ -17,7 +17,7 @@ from shared.bus import Bus
 from shared.messages import CancelRequested, DeadLetter, JobAccepted, JobFinished, Message
 from shared.subjects import JOBS
 from tests.cli.conftest import Prompt
-from tests.cli.test_submit import PROGRAM
+from tests.cli.test_submit import GOOD, PROGRAM
 from tests.shared.strange import DEEP, odd_messages
 from tests.shared.words import JOB, abandoned, one_of_each, request
 
@@ -84,7 +84,7 @@ async def test_cancel_hears_the_end_behind_nonsense(bus: Bus, nats_url: str, pro
 
 async def test_submit_hears_the_answer_behind_nonsense(bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path) -> None:
     (tmp_path / "digits.py").write_text(PROGRAM)
-    (tmp_path / "job.yaml").write_text("job: digits\nprogram: digits.py\n")
+    (tmp_path / "job.yaml").write_text(f"{GOOD.replace('train', 'digits')}")
     await talk(bus, *EVERYWHERE)
 
     said = await prompt("submit", tmp_path / "job.yaml", "--nats", nats_url, "--timeout", "0.5s")

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from services.allocator.policies import POLICIES
 from shared.bus import Bus
 from shared.messages import JobRequested
-from tests.allocator.builders import accepted, node
+from tests.allocator.builders import accepted, node, request
 from tests.cli.conftest import Prompt
 from tests.cli.test_submit import GOOD, PROGRAM, written
+
+ENROL = "WEIR_ALLOCATOR_POLICIES=mine:fair"
 
 
 @pytest.fixture(autouse=True)
@@ -30,10 +33,11 @@ async def test_it_says_where_a_job_would_start_and_why(bus: Bus, nats_url: str, 
 
     said = await prompt("submit", job, "--dry-run", "--nats", nats_url)
 
-    assert said.code == 0 and said.out.splitlines()[-3:] == [
-        "job default/digits would start now with 1 ps, 1 workers, batch 32",
+    assert said.code == 0 and said.out.splitlines()[-4:] == [
+        "job default/digits would start now with 1 ps, 1 worker, batch 32",
         "  why: the first size",
         "  where: big: chief, ps, worker",
+        "  policy: config-manager (it names none; WEIR_ALLOCATOR_POLICY says here which is the cluster's)",
     ]
     assert await bus.last(JobRequested, "default.digits") is None
     assert (await (await bus.programs()).status()).size == 0
@@ -42,18 +46,47 @@ async def test_it_says_where_a_job_would_start_and_why(bus: Bus, nats_url: str, 
 async def test_it_says_why_a_job_would_wait(nats_url: str, bus: Bus, prompt: Prompt, job: Path) -> None:
     said = await prompt("submit", job, "--dry-run", "--nats", nats_url)
 
-    assert said.out.endswith("job default/digits would wait: waits for room for a chief, 1 ps and 1 workers\n")
+    assert "job default/digits would wait: waits for room for a chief, 1 ps and 1 worker\n" in said.out
 
 
-async def test_it_says_every_reason_against_a_job(bus: Bus, nats_url: str, prompt: Prompt, job: Path) -> None:
-    said = await prompt(
-        "submit", written(job.parent, GOOD + "epocs: 3\npriority: high\n"), "--dry-run", "--nats", nats_url
-    )
+async def test_it_says_every_reason_of_this_clusters_rules_against_a_job(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_ALLOCATOR_IMAGES", "registry.example/")
+    monkeypatch.setenv("WEIR_JOB_NAMESPACES", "red")
+
+    said = await prompt("submit", written(job.parent, f"{GOOD}image: a/b\n"), "--dry-run", "--nats", nats_url)
 
     assert said.code == 1 and said.err.splitlines() == [
         f"weir submit: the request in {job} would be refused:",
-        "  - epocs: no such field; did you mean 'epochs'?",
-        "  - priority: Expected `int`, got `str`",
+        "  - namespace: jobs may not run in 'default'; they may in red",
+        "  - image: 'a/b' is not allowed; there may be registry.example/",
+    ]
+
+
+async def test_a_policy_that_is_not_known_here_is_refused_with_those_that_are(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    for policy, told in (("best", f"there are {', '.join(sorted(POLICIES))}\n"), ("mine:fair", f"{ENROL} is set\n")):
+        file = written(job.parent, f"{GOOD}policy: '{policy}'\n")
+
+        said = await prompt("submit", file, "--dry-run", "--nats", nats_url)
+
+        assert said.code in (1, 2) and said.out == "" and f"  - policy: '{policy}' is none; there are " in said.err
+        assert told in said.err
+
+
+async def test_where_another_jobs_policy_cannot_be_asked_here_it_says_who_is_asked_in_its_place(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    await bus.publish(accepted(request("other", policy="mine:fair")))
+
+    said = await prompt("submit", written(job.parent, f"{GOOD}policy: static\n"), "--dry-run", "--nats", nats_url)
+
+    assert said.code == 0 and said.out.splitlines()[-2:] == [
+        "  policy: static",
+        "  not sure: policy mine:fair (of default/other) cannot be asked here, so config-manager is asked in its place "
+        f"and may answer otherwise; it is told with {ENROL}, from the folder of its module",
     ]
 
 

@@ -23,7 +23,7 @@ def test_all_of_a_job_that_runs() -> None:
     story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
     story.hear(node("n2", cpu=4, free=0.5))
     more = "it would have 2 ps, {} workers, batch 32, with the chief {} cpu, {} GiB in all"
-    had = "1 ps, 1 workers, batch 32, with the chief 3 cpu, 3 GiB in all"
+    had = "1 ps, 1 worker, batch 32, with the chief 3 cpu, 3 GiB in all"
     assert lines(why(story))[:8] == [
         "default/mnist at 1970-01-01 00:16:46: policy config-manager, priority 0",
         f"  has        {had}, for 2 s, 10 examples/s, 0.5 % done",
@@ -63,7 +63,7 @@ def test_who_would_have_less_is_named() -> None:
     said = lines(why(_two_jobs(), key="default.second"))
     assert any(
         "priority 1 in place of 0: it would have 1 ps, 2 workers" in line
-        and line.endswith("; default/mnist would have 1 ps, 1 workers in place of 1 ps, 2 workers")
+        and line.endswith("; default/mnist would have 1 ps, 1 worker in place of 1 ps, 2 workers")
         for line in said
     )
 
@@ -81,6 +81,14 @@ def test_a_job_that_waits_and_one_that_is_over_have_nothing() -> None:
     said = lines(why(story))
     assert said[1] == "  has        nothing: it is over (failed) since 00:16:43, 0 s"
     assert said[-2:] == ["  now        oh no", "  for more   nothing would help: it is over"]
+
+
+def test_of_a_job_that_ended_well_there_is_no_empty_line() -> None:
+    story = Story().hear(node(), accepted())
+    story.hear(JobFinished(job="mnist", uid=UID, outcome="succeeded", finished_s=story.now + 1))
+    said = lines(why(story))
+    assert [line[:12].strip() for line in said[1:]] == ["has", "for more"]
+    assert all(line[13:].strip() for line in said[1:])
 
 
 def test_notes_come_last() -> None:

@@ -1,11 +1,11 @@
-"""A job's file as a request: kind about numbers, silent about mistakes, which the allocator answers."""
+"""A job's file as a request: kind about numbers, and every reason why no cluster would take it."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
 
-from services.cli.request_file import completed, encoded, key_of, parse, subject_of
+from services.cli.request_file import completed, encoded, key_of, parse, reasons_against, subject_of
 from services.cli.trouble import Trouble
 from services.cli.words import DEFAULT_NAMESPACE
 
@@ -53,6 +53,29 @@ def test_what_is_no_request_at_all_is_wrong_use(text: str) -> None:
 def test_a_slip_of_yaml_is_told_with_its_place() -> None:
     with pytest.raises(Trouble, match=r"d\.yaml is not YAML: line 2, column"):
         parse("job: a\nps: 1: 2\n", "d.yaml")
+
+
+def test_a_field_may_be_there_once_wherever_it_is_and_a_file_may_contain_itself() -> None:
+    with pytest.raises(Trouble) as told:
+        parse("a: 1\nlist:\n- {b: 1, c: {d: 2, d: 3}}\na: 2\n", "d.yaml")
+    assert str(told.value).splitlines()[1:] == [
+        "  - list[0].c.d: is there twice, again in line 3",
+        "  - a: is there twice, again in line 4",
+    ]
+    assert parse("x: &x {y: *x}\nb: 1\n", "d.yaml")["b"] == 1
+    assert parse("one: &s {b: 1}\ntwo: *s\n", "d.yaml")["two"] == {"b": 1}
+
+
+def test_what_only_a_cluster_knows_is_no_reason_here() -> None:
+    good = {"job": "digits", "program": "sha", "epochs": 1, "batch": 8, "ps": 1, "workers": 1}
+    asked = completed(good, {**NAMED, "digest": f"sha256-{'0' * 64}"}, "r1")
+    volume = {"name": "data", "mount_path": "/data", "host_path": "/srv"}
+
+    assert reasons_against(asked | {"policy": "mine:fair", "image": "any/image", "volumes": [volume]}) == []
+    assert [r.partition(":")[0] for r in reasons_against(asked | {"policy": "fair", "epochs": None})] == [
+        "epochs",
+        "policy",
+    ]
 
 
 def test_dates_and_the_like_are_sent_as_text_for_the_allocator_to_refuse() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from services.__main__ import parser
+from services.allocator.requests.validate import LARGEST
 from services.allocator.service import Settings, start
 from services.cli import store, submit
+from services.cli.trouble import Trouble
 from services.trainer.program import REQUIRED
 from shared import bus as wire
 from shared import subjects
@@ -21,6 +25,8 @@ from tests.conftest import connected
 
 PROGRAM = "".join(f"def {name}(*_): ...\n" for name in REQUIRED)
 GOOD = "job: digits\nprogram: train.py\nepochs: 2\nbatch: 32\nps: 1\nworkers: {start: 1, min: 1, max: 3}\n"
+NOWHERE = "nats://127.0.0.1:1"
+WAYS = pytest.mark.parametrize("words", [[], ["--dry-run"], ["--print"]], ids=["asked", "rehearsed", "printed"])
 
 
 @pytest.fixture
@@ -64,7 +70,7 @@ async def test_a_good_request_is_accepted_and_its_program_kept(
 
 
 @pytest.mark.usefixtures("allocator")
-@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--print"]], ids=["asked", "rehearsed", "printed"])
+@WAYS
 async def test_nobody_runs_a_program_to_ask_for_it_or_to_answer(
     nats_url: str, prompt: Prompt, job: Path, words: list[str]
 ) -> None:
@@ -75,17 +81,95 @@ async def test_nobody_runs_a_program_to_ask_for_it_or_to_answer(
     assert not ran.exists()
 
 
+@WAYS
+async def test_every_slip_in_a_file_is_told_at_once_before_the_bus_is_looked_for(
+    prompt: Prompt, tmp_path: Path, words: list[str]
+) -> None:
+    wrong = "job: My Job\nprogram: trian.py\nepochs: 0\nbatch: many\nps: {start: 3, min: 1, max: 2}\nworkrs: 2\n"
+    nested = "resources: {worker: {cpus: 1}}\npolicy: best\n"
+    file = written(tmp_path, wrong + nested)
+
+    said = await prompt("submit", file, "--nats", NOWHERE, *words)
+
+    first, *reasons, last = said.err.splitlines()
+    assert (said.code, said.out, first) == (2, "", f"weir submit: {file} cannot be asked for:")
+    assert {reason.partition(": ")[0] for reason in reasons} == {
+        f"  - {field}"
+        for field in ("job", "program", "epochs", "batch", "ps", "workrs", "workers", "resources.worker.cpus", "policy")
+    }
+    assert "  - workrs: no such field; did you mean 'workers'?" in reasons
+    assert "  - resources.worker.cpus: no such field; did you mean 'cpu'?" in reasons
+    assert last == "Nothing was sent; deploy/jobs/digits.yaml explains every field."
+
+
+async def test_a_field_that_is_there_twice_is_a_slip_too(prompt: Prompt, job: Path) -> None:
+    twice = GOOD.replace("max: 3", "max: 3, max: 4") + "epochs: 3\n"
+
+    said = await prompt("submit", written(job.parent, twice), "--nats", NOWHERE)
+
+    assert said.code == 2 and "  - workers.max: is there twice, again in line 6\n  - epochs: is there" in said.err
+
+
+@pytest.mark.parametrize("program", ["7", "''", "[train.py]"])
+async def test_a_program_is_a_path(prompt: Prompt, job: Path, program: str) -> None:
+    file = written(job.parent, GOOD.replace("train.py", program))
+
+    said = await prompt("submit", file, "--nats", NOWHERE)
+
+    assert said.code == 2 and "  - program: is a path, relative to this file\n" in said.err
+
+
+async def test_nothing_reaches_the_bus_of_what_is_wrong(bus: Bus, nats_url: str, prompt: Prompt, job: Path) -> None:
+    said = await prompt("submit", written(job.parent, f"{GOOD}epocs: 3\n"), "--nats", nats_url)
+
+    assert said.code == 2 and await bus.last(JobRequested, "default.digits") is None
+    assert (await (await bus.programs()).status()).size == 0
+
+
 @pytest.mark.usefixtures("allocator")
-async def test_every_reason_against_a_request_is_told_at_once(nats_url: str, prompt: Prompt, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    wrong = "job: My Job\nprogram: train.py\nepochs: 0\nbatch: many\nps: {start: 3, min: 1, max: 2}\nworkrs: 2\n"
+@pytest.mark.parametrize("policy", ["mine:fair", "nobody:knows"])
+async def test_a_policy_of_ones_own_and_what_else_only_the_cluster_knows_is_for_it_to_refuse(
+    nats_url: str, prompt: Prompt, job: Path, policy: str
+) -> None:
+    cluster_knows = f"policy: '{policy}'\nvolumes: [{{name: data, mount_path: /data, host_path: /srv}}]\n"
 
-    said = await prompt("submit", written(tmp_path, wrong), "--nats", nats_url)
+    said = await prompt("submit", written(job.parent, GOOD + cluster_knows), "--nats", nats_url)
 
-    reasons = [line for line in said.err.splitlines() if line.startswith("  - ")]
-    assert said.code == 1 and said.err.startswith(f"weir submit: the request in {tmp_path / 'job.yaml'} is refused:\n")
-    for field in ("job", "epochs", "batch", "ps", "workrs", "workers"):
-        assert [r for r in reasons if r.startswith(f"  - {field}:")], (field, said.err)
+    first, *reasons = said.err.splitlines()
+    assert (said.code, first) == (1, "weir submit: job digits is refused:")
+    assert [reason.partition(": ")[0] for reason in reasons] == ["  - policy", "  - volumes[0].host_path"]
+
+
+# ---------------------------------------------------------------- what next
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_who_has_asked_is_told_how_to_watch_it_and_what_was_not_tried(
+    nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    said = await prompt("submit", job, "--nats", nats_url)
+
+    assert said.out.splitlines()[-1] == "job default/digits is accepted (uid 1)"
+    assert said.err == (
+        f"watch it: `weir events --job digits --follow --nats {nats_url}`, or `weir top --nats {nats_url}`; "
+        f"not tried: `weir doctor {job.parent / 'train.py'}`\n"
+    )
+    advised = re.findall("`weir ([a-z]+) ([^`]+)`", said.err)
+    assert [parser(name).parse_args(words.split()).nats for name, words in advised[:2]] == [nats_url, nats_url]
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_of_a_program_that_the_store_has_and_of_another_namespace_it_says_what_fits(
+    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = await store.keep(bus, PROGRAM.encode())
+    by_digest = f"namespace: red\n{GOOD.replace('train.py', f'{{name: train.py, digest: {digest}}}')}"
+    monkeypatch.setenv("WEIR_NATS_URL", nats_url)
+
+    said = await prompt("submit", written(tmp_path, by_digest))
+
+    assert said.code == 0, said.err
+    assert said.err == "watch it: `weir events --job digits --follow -n red`, or `weir top`\n"
 
 
 @pytest.mark.usefixtures("allocator")
@@ -114,26 +198,24 @@ async def test_without_an_allocator_it_says_so_and_the_request_stays(
     assert (await asked(bus)).epochs == 2
 
 
-async def test_a_program_too_large_to_travel_is_refused_before_anything_is_sent(
-    bus: Bus, nats_url: str, prompt: Prompt, job: Path
-) -> None:
+async def test_a_program_too_large_to_travel_is_refused_before_anything_is_sent(prompt: Prompt, job: Path) -> None:
     with (job.parent / "train.py").open("wb") as file:
         file.truncate(LARGEST_PROGRAM + 1)
 
-    said = await prompt("submit", job, "--nats", nats_url)
+    said = await prompt("submit", job, "--nats", NOWHERE)
 
     assert said.code == 1 and "16.0 MiB; at most 16 MiB travel" in said.err
-    assert await bus.last(JobRequested, "default.digits") is None
 
 
-async def test_a_request_too_large_for_the_server_is_refused(
+async def test_a_request_too_large_for_the_allocator_or_the_server_is_refused(
     bus: Bus, nats_url: str, prompt: Prompt, job: Path
 ) -> None:
+    said = await prompt("submit", written(job.parent, f"{GOOD}image: {'x' * LARGEST}\n"), "--nats", nats_url)
+    assert said.code == 2 and f"more than {LARGEST:,}" in said.err
+
     most = bus.client.max_payload
-
-    said = await prompt("submit", written(job.parent, f"{GOOD}image: {'x' * most}\n"), "--nats", nats_url)
-
-    assert said.code == 1 and f"takes at most {most:,}" in said.err
+    with pytest.raises(Trouble, match=f"takes at most {most:,}"):
+        await submit.publish(bus, {"job": "digits", "image": "x" * most, "request_id": "r1"}, "job.yaml")
 
 
 @pytest.mark.usefixtures("allocator")
@@ -151,27 +233,24 @@ async def test_what_is_printed_can_be_sent_by_hand_and_printing_sends_nothing(
     assert isinstance(accepted.message, JobAccepted) and accepted.message.request.workers.max == 3
 
 
-@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--print"]], ids=["asked", "rehearsed", "printed"])
+@WAYS
 @pytest.mark.parametrize(
     ("text", "told"),
     [("def model(:\n", "train.py:1: invalid syntax"), ("", "train.py lacks model(), optimizer()")],
     ids=["syntax", "lacking"],
 )
 async def test_a_program_that_cannot_be_one_is_refused_before_anything_is_sent(
-    bus: Bus, nats_url: str, prompt: Prompt, job: Path, text: str, told: str, words: list[str]
+    prompt: Prompt, job: Path, text: str, told: str, words: list[str]
 ) -> None:
     (job.parent / "train.py").write_text(text)
 
-    said = await prompt("submit", job, "--nats", nats_url, *words)
+    said = await prompt("submit", job, "--nats", NOWHERE, *words)
 
     assert said.code == 2 and told in said.err
-    assert await bus.last(JobRequested, "default.digits") is None
 
 
-async def test_a_program_that_is_not_there_is_wrong_use(
-    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
-) -> None:
-    said = await prompt("submit", written(tmp_path, GOOD), "--nats", nats_url)
+async def test_a_program_that_is_not_there_is_wrong_use(prompt: Prompt, tmp_path: Path) -> None:
+    said = await prompt("submit", written(tmp_path, GOOD), "--nats", NOWHERE)
 
     assert said.code == 2 and "train.py: No such file" in said.err
 

@@ -22,18 +22,15 @@ from services.allocator.explaining.prospect import prospect
 from services.allocator.explaining.remedies import hindrance, remedies
 from services.allocator.explaining.waiting import by_waiting, grounds
 from services.allocator.job import Job
-from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.state import Closed
 from services.allocator.timing import due_s, retry_s
+from services.allocator.unknown import unknown_policies
 from services.allocator.view import closed_view, phase_of
 from shared.messages import AllocationDecided, JobFinished
 
 OVER = "it is over"
-STRANGE = (
-    "policy {} (of {}) cannot be asked here, so what stands in the way of more is left out; "
-    "it is told with WEIR_ALLOCATOR_POLICIES={}, from the folder of its module"
-)
+LEFT_OUT = "what stands in the way of more is left out"
 
 
 def explained(moment: Moment, key: str, rules: Rules) -> Explanation | None:
@@ -61,7 +58,7 @@ def _of_closed(moment: Moment, closed: Closed, rules: Rules) -> Explanation:
 
 
 def _of_open(moment: Moment, job: Job, rules: Rules) -> Explanation:
-    if unasked := _strange(moment):
+    if unasked := unknown_policies(moment.state, LEFT_OUT):
         return replace(_as_it_is(moment, job, rules), unasked=unasked, prospect=prospect(moment.state, job.key, rules))
     found = decide(moment.state, moment.at_s, rules, moment.wishes)
     why, ends = found.why.get(job.key, ""), _ends(found, job.key)
@@ -74,14 +71,6 @@ def _of_open(moment: Moment, job: Job, rules: Rules) -> Explanation:
         nothing=nothing,
         prospect=prospect(moment.state, job.key, rules),
     )
-
-
-def _strange(moment: Moment) -> str:
-    """Each job's policy has a say in what is left for the others; for an unknown one `decide` asks the cluster's."""
-    names = {job.request.policy: key for key, job in sorted(moment.state.jobs.items())}
-    unknown = sorted(name for name in names if name and name not in POLICIES)
-    whose = ", ".join(names[name].replace(".", "/") for name in unknown)
-    return STRANGE.format(", ".join(unknown), whose, ",".join(unknown)) if unknown else ""
 
 
 def _means(moment: Moment, key: str, rules: Rules) -> tuple[tuple[Means, ...], str]:

@@ -22,6 +22,7 @@ from services.allocator.requests import allowed
 from services.allocator.requests.wording import reworded, struct_in
 from services.allocator.rules import Rules
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
+from shared.words import counted
 
 LOCAL = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
 
@@ -178,7 +179,7 @@ def _span(name: str, span: Span | None) -> list[str]:
     if not span.min <= span.start <= span.max:
         return [f"{name}: min {span.min} <= start {span.start} <= max {span.max} does not hold"]
     if name != "batch" and span.max > MOST_TASKS:
-        return [f"{name}.max: {span.max} is more than {MOST_TASKS} tasks"]
+        return [f"{name}.max: {span.max} is more than {counted(MOST_TASKS, 'task')}"]
     return []
 
 
@@ -191,7 +192,8 @@ def _device_batch(most: int | None, batch: Span | None) -> list[str]:
 def _policy(name: str | None) -> list[str]:
     if name is None or name in POLICIES:
         return []
-    return [f"policy: {name!r} is none; there are {', '.join(sorted(POLICIES))}"]
+    own = f"; one of your own is known where WEIR_ALLOCATOR_POLICIES={name} is set" if ":" in name else ""
+    return [f"policy: {name!r} is none; there are {', '.join(sorted(POLICIES))}{own}"]
 
 
 def _checkpoint(rule: CheckpointRule | None) -> list[str]:

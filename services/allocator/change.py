@@ -26,6 +26,7 @@ from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, Alternative, TaskPlan
+from shared.words import counted
 
 NOTHING = Size(0, 0)
 """Wanted for a job that should wait."""
@@ -153,7 +154,7 @@ def _resized(
         gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart)
         if not gain.pays:
             room.undo(mark)
-            return Verdict(why=f"waits for room for {want.workers} workers on one node", wish=held)
+            return Verdict(why=f"waits for room for {counted(want.workers, 'worker')} on one node", wish=held)
     stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
     others = (*want.alternatives, stay)
     return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)

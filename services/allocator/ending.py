@@ -14,6 +14,7 @@ from services.allocator.job import Job
 from services.allocator.rules import Rules
 from services.allocator.verdict import Verdict
 from shared.messages import JobFinished, Outcome, TaskPlan
+from shared.words import counted
 
 
 def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
@@ -36,10 +37,11 @@ def charged(job: Job, lost: Iterable[TaskPlan], rules: Rules) -> str:
 
 def _failure(job: Job, failures: int, tries: int) -> str | None:
     if (failed := len(job.failed_generations)) >= failures:
-        return f"{failed} generations failed; {_last(job, exits.own_fault)}"
+        return f"{counted(failed, 'generation')} failed; {_last(job, exits.own_fault)}"
     if (killed := len(job.killed_generations)) >= failures:
-        at_most = f"none got further than {job.furthest} samples"
-        return f"{killed} generations were killed, {at_most}; {_last(job, exits.unexplained)}"
+        at_most = f"none got further than {counted(job.furthest, 'sample')}"
+        were = "was" if killed == 1 else "were"
+        return f"{counted(killed, 'generation')} {were} killed, {at_most}; {_last(job, exits.unexplained)}"
     if job.running is None and job.abandonments >= tries:
         return f"not started in {job.abandonments} tries; {job.abandoned_why}"
     if job.unprepared >= tries and job.stands_still:

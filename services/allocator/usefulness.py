@@ -12,6 +12,7 @@ from services.allocator.job import Job
 from services.allocator.policies import Want
 from services.allocator.seen import size_of
 from shared.messages import AllocationDecided, Alternative
+from shared.words import counted
 
 
 def useful(job: Job, runs: AllocationDecided, want: Want) -> Want:
@@ -20,7 +21,7 @@ def useful(job: Job, runs: AllocationDecided, want: Want) -> Want:
     most = max(profile.variables, now.ps, job.request.ps.min) if profile and profile.variables else want.ps
     if want.ps <= most:
         return want
-    why = f"more than {most} ps cannot help: the model has {profile.variables} variables" if profile else ""
+    why = f"more than {most} ps cannot help: the model has {counted(profile.variables, 'variable')}" if profile else ""
     lost = Alternative(ps=want.ps, workers=want.workers, batch=want.batch, why=why)
     reason = why if (most, want.workers) == (now.ps, now.workers) else f"{want.reason}, but {why}"
     return replace(want, ps=most, reason=reason, alternatives=(lost, *want.alternatives))

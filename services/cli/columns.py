@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from services.cli.words import plain
+from shared.words import plain
 
 Cell = tuple[str, int, str]
 """Text, width in columns, style. What is wider pushes what follows to the right."""

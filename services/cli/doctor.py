@@ -24,9 +24,10 @@ from services.cli.dry_run import rules_here
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.cli.trying import tried
-from services.cli.words import duration, plain
+from services.cli.words import duration
 from services.trainer.examined import Asked
 from shared.messages import JobRequested
+from shared.words import plain
 
 BATCH = 32  # where no job says another
 MOST_PS = 2  # to try an update on

@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from services.allocator.view import ENDED, JobView
-from services.cli.words import evaluated, headline, lasting
+from services.cli.words import evaluated
+from shared.words import counted, headline, lasting
 
 NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "SAMPLES/S", "LOSS", "PAUSE")
 HEADINGS = ("NAMESPACE", "JOB", "PHASE", *NUMBERS, "WHY")
@@ -58,6 +59,6 @@ def _epochs(view: JobView, epochs: int) -> str:
 def _end(view: JobView) -> str:
     """How long it took, what came of it, and its cause."""
     took = [f"after {lasting(view.finished_s - view.submitted_s)}"] if view.finished_s > view.submitted_s else []
-    came = [f"{view.samples:,} samples", *evaluated(view.metrics)]
+    came = [counted(view.samples, "sample"), *evaluated(view.metrics)]
     cause = headline(view.why)
     return ", ".join([*took, *came]) + (f": {cause}" if cause else "")

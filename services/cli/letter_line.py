@@ -10,8 +10,8 @@ from rich.text import Text
 
 from services.cli.entry import Entry
 from services.cli.event_line import when
-from services.cli.words import headline, plain
 from shared.messages import DeadLetter
+from shared.words import headline, plain
 
 SHOWN = ("stream", "sequence", "said_by", "subject", "error", "body")
 

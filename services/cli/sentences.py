@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from services.allocator.placing.misfit import told as amount
-from services.cli.words import counted, evaluated, headline, last_line, plain
+from services.cli.words import evaluated
 from shared.messages import (
     CORDONED,
     DELETED,
@@ -45,6 +45,7 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
+from shared.words import counted, headline, last_line, plain, plural
 
 
 def sentence(said: Message | DeadLetter) -> str:
@@ -55,7 +56,7 @@ def sentence(said: Message | DeadLetter) -> str:
 
 
 def _requested(m: JobRequested) -> str:
-    size = f"{_span(m.ps)} ps, {_span(m.workers)} workers, batch {_span(m.batch)}"
+    size = f"{_span(m.ps)} ps, {_span(m.workers)} {_noun(m.workers, 'worker')}, batch {_span(m.batch)}"
     return f"asks to train {m.program.name} for {counted(m.epochs, 'epoch')} with {size}"
 
 
@@ -204,10 +205,13 @@ def _span(span: Span) -> str:
     return str(span.start) if span.min == span.max else f"{span.start} ({span.min} to {span.max})"
 
 
+def _noun(span: Span, noun: str) -> str:
+    return noun if span.max == 1 else plural(noun)
+
+
 def _roles(roles: Iterable[Role]) -> str:
     counts = Counter[str](roles)
-    named = {"chief": "chief", "ps": "ps", "worker": "worker" if counts["worker"] == 1 else "workers"}
-    return " + ".join(f"{counts[role]} {word}" for role, word in named.items() if counts[role])
+    return " + ".join(counted(counts[role], role) for role in ("chief", "ps", "worker") if counts[role])
 
 
 def _clock(point_s: float) -> str:

@@ -25,6 +25,7 @@ from services.cli.tfjob_remarks import remarks
 from services.cli.tfjob_shapes import Container, Replica, Requirements, TFJob, container, number
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.quantities import GIB, GPU
+from shared.words import counted
 
 Fields = dict[str, Any]
 GROUP, ANNOTATION = "kubeflow.org/v1", "weir.dev/"
@@ -61,7 +62,7 @@ def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
     found = [each for each in documents if each.get("kind") == "TFJob"]
     if len(found) != 1:
         kinds = ", ".join(str(each.get("kind", "no object")) for each in documents) or "nothing"
-        raise Trouble(f"{name} has {len(found)} TFJobs, and one is needed; there is {kinds}", WRONG_USE)
+        raise Trouble(f"{name} has {counted(len(found), 'TFJob')}, and one is needed; there is {kinds}", WRONG_USE)
     if found[0].get("apiVersion") != GROUP:
         raise Trouble(f"{name} is of {found[0].get('apiVersion')}; only {GROUP} is read", WRONG_USE)
     return found[0], [str(each.get("kind", "no object")) for each in documents if each is not found[0]]

@@ -12,6 +12,7 @@ from typing import Any
 from services.cli.tfjob_remainder import Raw, Remark, unread, variable, volume
 from services.cli.tfjob_shapes import CONTAINER, Container, Replica, Requirements, TFJob, container, number
 from shared.quantities import GPU
+from shared.words import counted
 
 TYPES = ("PS", "Worker", "Chief", "Master", "Evaluator")
 NEEDED = {
@@ -59,7 +60,7 @@ def _wrong(job: TFJob, named: Mapping[str, Replica], said: Mapping[str, Any]) ->
         yield Remark("wrong", "", "spec.tfReplicaSpecs: a job has one Chief (or Master)")
     for role in ("ps", "worker"):
         if role in named and _count(named, role) < 1:
-            yield Remark("wrong", "", f"spec.tfReplicaSpecs: {role} has {_count(named, role)} replicas")
+            yield Remark("wrong", "", f"spec.tfReplicaSpecs: {role} has {counted(_count(named, role), 'replica')}")
 
 
 def _count(named: Mapping[str, Replica], role: str) -> int:

@@ -7,8 +7,8 @@ from datetime import datetime, tzinfo
 from services.allocator.explaining.history import Moment
 from services.allocator.state import State
 from services.cli.absence import ASK, LISTED
-from services.cli.words import plain
 from shared.messages import Message
+from shared.words import plain
 
 
 def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | None = None) -> str:

@@ -17,6 +17,7 @@ from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
 from services.local.stack import SERVICES, CannotStart, Stack, listens, vacant
 from shared.ports import free_port
+from shared.words import counted
 
 EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")
@@ -73,7 +74,7 @@ async def _up(args: argparse.Namespace) -> int:
         stack = Stack(args.data, cluster, settings, **ports, services=(*SERVICES, "page"))
         async with stack:
             stack.write_connection(CONNECTION)
-            nodes = f"{len(spec.named())} nodes"
+            nodes = counted(len(spec.named()), "node")
             places = {"kube": stack.kube_url, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
             places["page"] = f"http://127.0.0.1:{page_port}/"
             print(LOOK.format(nodes=nodes, **places), flush=True)

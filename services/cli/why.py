@@ -27,6 +27,7 @@ from services.cli.trouble import DONE, Trouble
 from shared.bus import Bus
 from shared.messages import CapacityChanged, Message
 from shared.subjects import BY_TAG, FACTS, ORDERS, pattern, stream_holding
+from shared.words import plain
 
 EXAMPLES = ("weir why o12", "weir why f345 --all", "weir why 7.training.resumed.2.-.120 --json")
 ROWS = 20
@@ -86,7 +87,7 @@ async def event(bus: Bus, text: str, namespace: str | None) -> Entry:
                     return entry
                 break
     said = "`weir events` shows each with its name (o12, f345), and --json with its id"
-    raise Trouble(f"there is no event {words.plain(text)!r} in the log; {said}. Of a job: `weir explain JOB`.")
+    raise Trouble(f"there is no event {plain(text)!r} in the log; {said}. Of a job: `weir explain JOB`.")
 
 
 def _at(stream: str, sequence: int, namespace: str | None) -> Wanted:

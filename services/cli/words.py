@@ -1,4 +1,4 @@
-"""Words on the command line, and words on the terminal: names, durations, one clean line of foreign text."""
+"""Words on the command line: names and durations. How counts, times and foreign text are told: `shared/words.py`."""
 
 from __future__ import annotations
 
@@ -33,39 +33,10 @@ def duration(text: str) -> float:
     return float(found[1]) * SECONDS[found[2] or "s"]
 
 
-def lasting(seconds: float) -> str:
-    """So long, in the two largest units that count: `42 s`, `3 min 20 s`, `2 h 5 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def plain(text: str) -> str:
-    """One line without control characters, whoever wrote it: a terminal obeys those."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
-def headline(text: str) -> str:
-    """What can be read alone of a cause: its first line, but of a bare traceback the last."""
-    first = next((line for line in map(plain, text.splitlines()) if line), "")
-    return last_line(text) if first.startswith("Traceback") else first
-
-
 def evaluated(metrics: Mapping[str, float]) -> list[str]:
     """What a program's `evaluation()` said at the end, named as such: the loss of training is another number."""
     told = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
     return [f"evaluation: {told}"] if told else []
-
-
-def last_line(text: str) -> str:
-    """What a traceback says in the end."""
-    lines = [line for line in map(plain, text.splitlines()) if line]
-    return lines[-1] if lines else ""
 
 
 def namespace_argument(parser: argparse.ArgumentParser, default: str | None = DEFAULT_NAMESPACE) -> None:

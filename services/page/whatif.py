@@ -14,7 +14,7 @@ from services.allocator.rules import Rules
 from services.allocator.state import State
 from services.cli import dry_run, request_file
 from services.cli.trouble import Trouble
-from services.cli.words import plain
+from shared.words import plain
 
 NAME = "the proposal"
 NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}

@@ -12,7 +12,7 @@ from html import escape
 
 import msgspec
 
-from services.report.words import MINUS
+from shared.words import MINUS
 
 Point = tuple[float, float]
 LETTER = 7.3

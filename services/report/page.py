@@ -14,7 +14,8 @@ from services.report.account import Account, account
 from services.report.foresight import Came, foresights
 from services.report.style import HATCHES, STYLE
 from services.report.timeline import timeline
-from services.report.words import MINUS, clock, counted, lasting, lines, number, percent, text, whole
+from services.report.words import clock, lasting, lines, number, percent, text, whole
+from shared.words import MINUS, counted
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from shared.messages import (
     TaskExited,
     TaskLeaving,
 )
+from shared.words import size
 
 
 def table(heads: Sequence[str], rows: Iterable[str]) -> str:
@@ -86,13 +87,13 @@ def _change(before: Holding | None, gives: Holding) -> str:
 
 
 def _size(gives: Holding) -> str:
-    return f"{gives.ps} ps, {gives.workers} worker{'s' * (gives.workers != 1)}, batch {gives.batch}"
+    return f"{size(gives.ps, gives.workers)}, batch {gives.batch}"
 
 
 def _others(alternatives: Sequence[Alternative]) -> str:
     if not alternatives:
         return ""
-    told = "".join(f"<li>{a.ps} ps, {a.workers} workers, batch {a.batch}: {text(a.why)}</li>" for a in alternatives)
+    told = "".join(f"<li>{size(a.ps, a.workers)}, batch {a.batch}: {text(a.why)}</li>" for a in alternatives)
     return f"<details><summary>alternatives that lost ({len(alternatives)})</summary><ul>{told}</ul></details>"
 
 

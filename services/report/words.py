@@ -6,26 +6,15 @@ import math
 from datetime import UTC, datetime
 from html import escape
 
-from services.cli.words import plain
+from shared import words
+from shared.words import MINUS, plain
 
-NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
-"""Where a number is not known; and the sign that is as wide as a plus."""
+NOTHING = "\N{EN DASH}"  # where a number is not known
 
 
 def lasting(seconds: float | None) -> str:
     """`0.62 s`, `42.1 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
-    if seconds is None:
-        return NOTHING
-    if abs(seconds) < 60:
-        return f"{seconds:.2f} s" if abs(seconds) < 10 else f"{seconds:.1f} s"
-    if seconds < 0:
-        return f"{MINUS}{lasting(-seconds)}"
-    whole = round(seconds)
-    for unit, name, smaller, below in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= unit:
-            rest = whole % unit // smaller
-            return f"{whole // unit} {name} {rest} {below}" if rest else f"{whole // unit} {name}"
-    return f"{whole} s"
+    return NOTHING if seconds is None else words.lasting(seconds, fine=True)
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -49,10 +38,6 @@ def percent(share: float | None) -> str:
 def clock(at_s: float) -> str:
     """In UTC, because who reads it may sit elsewhere than where it was written."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1 and noun != 'ps')}"
 
 
 def text(said: object) -> str:

@@ -18,6 +18,7 @@ from tensorflow.python.ops import script_ops
 from services.trainer import cause
 from services.trainer.program import BadProgram
 from services.trainer.watchdog import Watchdog
+from shared.words import counted
 
 TOKEN = "weir_feed"
 SINGLE = "is it batched already? Weir makes the batches, so that dataset(start, stop) is to give single examples"
@@ -52,7 +53,8 @@ def first(program: ModuleType, start: int, stop: int) -> Any:
     found = 0 if batch is None else len(tf.nest.flatten(batch)[0])
     if found != count:
         raise BadProgram(
-            f"dataset({start}, {stop}) gave {found} examples instead of {count}{_batched(dataset, found, count)}",
+            f"dataset({start}, {stop}) gave {counted(found, 'example')} instead of {count}"
+            f"{_batched(dataset, found, count)}",
             program.dataset,
         )
     return batch

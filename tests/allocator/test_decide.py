@@ -43,7 +43,7 @@ def test_a_job_starts_at_its_size_on_the_node_that_has_room():
 def test_a_job_waits_until_its_gang_floor_fits():
     story = Story().hear(node(cpu=2), accepted())
     assert story.decide() == ()
-    assert story.why() == "waits for room for a chief, 1 ps and 1 workers"
+    assert story.why() == "waits for room for a chief, 1 ps and 1 worker"
     assert size(story.hear(node("n2", cpu=1)).decided()) == (1, 1)
 
 

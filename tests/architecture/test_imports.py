@@ -32,7 +32,7 @@ PURE_ELSEWHERE += tuple(
 )
 PURE_ELSEWHERE += ("services.cli.sentences", "services.cli.words")
 PURE_SHARED = {f"shared.{name}" for name in ("messages", "subjects", "config", "permissions", "tokens", "authority")}
-PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic")}
+PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic", "words")}
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}
 LIBRARIES = {"aiohttp", "hypothesis", "keras", "kubernetes", "matplotlib", "msgspec", "nats", "numpy", "psutil"}
 LIBRARIES |= {"nkeys"}

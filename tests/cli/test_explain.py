@@ -52,7 +52,7 @@ async def test_it_says_what_a_job_has_why_and_what_would_get_it_more(bus: Bus, n
 
     lines = [line.strip() for line in said.out.splitlines()]
     assert (said.code, said.err) == (0, "") and lines[0].startswith("default/mnist at ")
-    assert lines[1].startswith("has        1 ps, 1 workers, batch 32, with the chief 3 cpu")
+    assert lines[1].startswith("has        1 ps, 1 worker, batch 32, with the chief 3 cpu")
     assert lines[4].startswith("after job.accepted at ") and "now        no node has room for another ps" in lines
     assert any(line.startswith("for more   one more node like n1") for line in lines)
 

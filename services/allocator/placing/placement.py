@@ -22,6 +22,7 @@ from services.allocator.placing.amounts import NO_MORE, fits, less, plus, taken,
 from services.allocator.placing.order import Order, rank
 from services.allocator.placing.survey import Survey, surveyed
 from shared.messages import Resources, Role, RoleResources, TaskPlan
+from shared.words import counted
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
 FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
@@ -64,7 +65,7 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         return self.ps if role == "ps" else self.workers if role == "worker" else 1
 
     def told(self) -> str:
-        return f"{self.ps} ps and {self.workers} workers"
+        return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
 
 
 Question = tuple[int, Resources | None, Size, Size, RoleResources]

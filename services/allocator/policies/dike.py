@@ -38,6 +38,7 @@ from services.allocator.placing.placement import Node, Room, Size, place, place_
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from services.allocator.readings import Observed
 from shared.messages import Alternative
+from shared.words import counted
 
 JOBS_KEPT = 1024
 """Models of so many are remembered."""
@@ -89,12 +90,12 @@ def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
         )
     gain = 0.0 if best == size else _speed(job, fit, best) / _speed(job, fit, size) - 1.0
     if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fit, size, gain) > job.pauses_s:
-        return _want(job, best, f"the best of {len(tried)} sizes that were tried, {gain:.0%} faster", 1.0 + gain, size)
+        return _want(job, best, f"the best of {counted(len(tried), 'size')} tried, {gain:.0%} faster", 1.0 + gain, size)
     return _kept(job, size, tried)
 
 
 def _kept(job: JobSeen, size: Size, tried: Sequence[Size]) -> Want:
-    return _want(job, size, f"the best of {len(tried)} sizes that were tried; no other is worth a probe")
+    return _want(job, size, f"the best of {counted(len(tried), 'size')} tried; no other is worth a probe")
 
 
 def _by_offer(job: JobSeen) -> Callable[[tuple[Size, ...]], Want]:

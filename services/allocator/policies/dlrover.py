@@ -46,6 +46,7 @@ from services.allocator.models.iteration import grid
 from services.allocator.placing.placement import Node
 from services.allocator.policies.contract import JobSeen, Want, at_start, left_open
 from shared.messages import Alternative, Resources, RoleResources
+from shared.words import counted
 
 WORTH = 0.1  # a change gains so much throughput, or saves twice so much cost
 SETTLE_S = 60.0  # a new generation is watched for so long
@@ -108,7 +109,7 @@ def _first(job: JobSeen, largest: Resources, fixed: bool) -> Want:
         return at_start(job, "the first size: no finished job is a guide")
     ps = min(max(guess.plan.ps, job.least.ps), job.most.ps)
     workers = min(max(guess.plan.workers, job.least.workers), job.most.workers)
-    want = replace(at_start(job, f"as {guess.jobs} similar jobs ended"), ps=ps, workers=workers)
+    want = replace(at_start(job, f"as {counted(guess.jobs, 'similar job')} ended"), ps=ps, workers=workers)
     return want if fixed or ps < 1 else replace(want, sizes=_first_sizes(job, guess, ps, largest))
 
 
@@ -202,7 +203,7 @@ def _resized(
 
 def _judged(job: JobSeen, bid: Bid, at: int) -> tuple[Plan, str, tuple[Alternative, ...]]:
     """The candidate that the job got, if it is worth a change; why; and the next one that it did not get."""
-    before, seen = plan_of(job), f"by {len(timed_of(job))} sizes seen"
+    before, seen = plan_of(job), f"by {counted(len(timed_of(job)), 'size')} seen"
     gain, extra = float(bid.speed[at] / bid.now[0] - 1), float(bid.cost[at] / bid.now[1] - 1)
     others = tuple(_other(job, bid, to) for to in range(at + 1, min(at + 2, len(bid.plans))))
     if gain < WORTH and extra > -2 * WORTH:

@@ -35,6 +35,7 @@ from services.allocator.models.scalability import Floats, Ints, Limits, Speed, T
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.pool import Pool, core_pool, cores, device_pool, ps_beside
 from services.allocator.policies.contract import JobSeen, Want
+from shared.words import counted
 
 KEEP = 0.05
 """The sum of scales must rise by so much where nobody waits."""
@@ -83,7 +84,7 @@ def optimise(jobs: Sequence[Options], devices: int, held: Sequence[int] | None =
     extra = [job.costs - job.costs[0] for job in jobs]
     slack = devices - sum(int(job.costs[0]) for job in jobs)
     if slack < 0:
-        raise ValueError(f"{len(jobs)} jobs need {devices - slack} devices, there are {devices}")
+        raise ValueError(f"{counted(len(jobs), 'job')} need {devices - slack} devices, there are {devices}")
     best = _rows(jobs, extra, slack)
     chosen, left = [0] * len(jobs), slack
     for j in range(len(jobs) - 1, -1, -1):
@@ -167,7 +168,9 @@ def _worth_it(seen: Sequence[Seen], picks: Sequence[tuple[Seen, int]]) -> bool:
 
 def _picked(seen: Seen, workers: int) -> Want:
     scale, batch = float(seen.table.scales[workers - 1]), int(seen.table.batches[workers - 1])
-    reason = f"batch {batch} on {workers} workers is {scale:.2f} times one worker: best for the sum over all jobs"
+    reason = (
+        f"batch {batch} on {counted(workers, 'worker')} is {scale:.2f} times one worker: best for the sum over all jobs"
+    )
     ps, faster = ps_beside(seen.job, workers), scale / seen.now if seen.now > 0 else None
     return Want(job=seen.job.key, ps=ps, workers=workers, batch=batch, reason=reason, faster=faster)
 
@@ -175,7 +178,7 @@ def _picked(seen: Seen, workers: int) -> Want:
 def _stayed(seen: Seen, workers: int) -> Want:
     """As it is; `workers` would be no better by `KEEP`."""
     size = seen.job.size or Size(0, 0)
-    reason = f"nobody waits, and {workers} workers would raise the sum over all jobs by less than {KEEP:.0%}"
+    reason = f"nobody waits, and {counted(workers, 'worker')} would raise the sum over all jobs by less than {KEEP:.0%}"
     return Want(job=seen.job.key, ps=size.ps, workers=size.workers, batch=seen.job.batch, reason=reason)
 
 

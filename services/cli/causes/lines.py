@@ -15,8 +15,8 @@ from services.cli.columns import Cell, beside
 from services.cli.entry import Entry
 from services.cli.event_line import cells, fact, told, when
 from services.cli.event_name import name_of
-from services.cli.words import lasting
 from shared.messages import CancelRequested, CapacityChanged, DeadLetter, JobRequested, TaskExited, TaskLeaving
+from shared.words import lasting
 
 ALIKE = 3
 """So many of a kind with the same cause are shown; of more, the first."""

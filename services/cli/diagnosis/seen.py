@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from services.cli.diagnosis.finding import Finding, advice, fine, listed, size, wrong
 from services.trainer.examined import Examined
+from shared.words import counted
 
 READ_S = 0.05
 """A batch that is read faster keeps no worker waiting worth a word."""
@@ -26,7 +27,7 @@ MEND = "mend it: a job would end with this as its cause"
 def of_program(here: Examined, there: Examined) -> Iterator[Finding]:
     """`here`: the process that tried all; `there`: the one that only read."""
     if here.loaded_s is not None and here.examples is not None:
-        yield fine(f"it is imported in {here.loaded_s:.1f} s, and has {here.examples:,} examples")
+        yield fine(f"it is imported in {here.loaded_s:.1f} s, and has {counted(here.examples, 'example')}")
     if here.read_s is not None:
         yield from _examples(here, there)
     if here.variables is not None:
@@ -81,7 +82,7 @@ def _model(here: Examined) -> Iterator[Finding]:
     largest = max(variables, key=lambda v: v.bytes, default=None)
     told = f", of which {largest.name} has {size(largest.bytes)}" if largest else ""
     beside = f"; the optimizer keeps {size(here.slots)} beside them" if here.slots else ""
-    yield fine(f"the model has {len(variables)} variables with {size(held)}{told}{beside}")
+    yield fine(f"the model has {counted(len(variables), 'variable')} with {size(held)}{told}{beside}")
     if idle := [v.name for v in variables if v.learns is False]:
         what = f"{listed(idle)} never learns: the loss does not depend on it"
         yield advice(what, "leave it out of model(), or use it")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.cli.words import lasting
+from shared.words import lasting
 
 UNKNOWN = "-"
 TEN_MINUTES_S, TEN_HOURS_S = 600.0, 36_000.0

@@ -11,7 +11,7 @@ from rich.text import Text
 from services.board.story import Decision
 from services.cli.screen.palette import MANY, Letters, badge
 from services.cli.screen.plain_table import plain_table
-from services.cli.words import headline, lasting
+from shared.words import counted, headline, lasting, size
 
 NAME, WIDE = 12, 104
 
@@ -35,8 +35,8 @@ def gives(decision: Decision, in_full: bool) -> str:
     g = decision.gives
     if not g.ps and not g.workers:
         return "no tasks"
-    size = f"{g.ps} ps, {_count(g.workers, 'worker')}"
-    return f"{size}, batch {g.batch}, {_count(len(g.nodes), 'node')}" if in_full else size
+    told = size(g.ps, g.workers)
+    return f"{told}, batch {g.batch}, {counted(len(g.nodes), 'node')}" if in_full else told
 
 
 def _count(number: int, what: str) -> str:

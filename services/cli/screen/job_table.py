@@ -14,7 +14,7 @@ from services.cli.screen.bars import curve, progress
 from services.cli.screen.cells import UNKNOWN, cores, loss, percent, size, speed, time_left
 from services.cli.screen.palette import MANY, Letters, badge
 from services.cli.screen.plain_table import plain_table
-from services.cli.words import headline
+from shared.words import headline
 
 NAME, LONGEST_NAME, PHASE, CURVE, BAR, LEFT = 12, 28, 9, 8, 10, 10
 Cell = Callable[[Story], Text | str]

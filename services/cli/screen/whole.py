@@ -19,7 +19,7 @@ from services.cli.screen.decision_table import decision_table
 from services.cli.screen.job_table import in_order, job_table
 from services.cli.screen.node_table import node_table, shown_first, sum_line
 from services.cli.screen.palette import FREE, OTHERS, Letters
-from services.cli.words import counted, lasting
+from shared.words import counted, lasting
 
 DECISIONS = 8
 HEADS = 13

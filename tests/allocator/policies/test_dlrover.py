@@ -315,5 +315,5 @@ def test_the_next_job_of_its_program_starts_where_it_ended() -> None:
     story.hear(resumed(2), JobFinished(job="mnist", uid=1, outcome="succeeded", finished_s=9.0))
     again = request("again", resources=None, ps=span(1, most=4), workers=span(1, most=8))
     first = story.hear(node(cpu=16), accepted(again, uid=2)).decided()
-    assert first.reason == "as 1 similar jobs ended" and size(first) == size(grown)
+    assert first.reason == "as 1 similar job ended" and size(first) == size(grown)
     assert tasks(first, "worker")[0].resources.cpu == tasks(grown, "worker")[0].resources.cpu

@@ -1,0 +1,81 @@
+"""Counts with the right word behind them, times in two units, foreign text as one clean line."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from shared.words import counted, headline, last_line, lasting, plain, size
+from tests.architecture.source import modules
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "said"),
+    [
+        (1, "worker", "1 worker"),
+        (0, "worker", "0 workers"),
+        (1234, "sample", "1,234 samples"),
+        (2, "ps", "2 ps"),
+        (3, "batch", "3 batches"),
+    ],
+)
+def test_one_is_told_as_one(number: int, noun: str, said: str) -> None:
+    assert counted(number, noun) == said
+
+
+def test_a_size_is_told_in_one_way() -> None:
+    assert (size(1, 1), size(2, 3)) == ("1 ps, 1 worker", "2 ps, 3 workers")
+
+
+COUNTED = "workers nodes samples examples jobs sizes generations variables replicas pods tasks epochs steps"
+BARE = re.compile(rf"(?<!0/)\0 (?:{COUNTED.replace(' ', '|')})\b(?!/| a second| left)")
+"""A value (here \0), and behind it what it counts; but rates, and `0/4 nodes`, which is Kubernetes' own."""
+
+
+def test_nobody_tells_a_count_in_a_way_of_his_own() -> None:
+    bare = [
+        f"{module}: {text}"
+        for module in modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.JoinedStr)
+        and BARE.search(text := "".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values))
+    ]
+
+    assert bare == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (59.6, "1 min"), (200, "3 min 20 s"), (7512, "2 h 5 min"), (90_000, "1 d 1 h")]
+)
+def test_how_long_something_took_is_told_in_its_two_largest_units(seconds: float, said: str) -> None:
+    assert lasting(seconds) == said
+
+
+def test_times_of_measurements_have_hundredths_and_may_be_negative() -> None:
+    assert [lasting(s, fine=True) for s in (0.618, 42.06, 61.0, -3.0, -75.0)] == [
+        *("0.62 s", "42.1 s", "1 min 1 s", "-3.00 s"),
+        "\N{MINUS SIGN}1 min 15 s",
+    ]
+
+
+def test_foreign_text_becomes_one_printable_line() -> None:
+    assert plain("a\x1b[31m\r\n\tb  c\x00") == "a [31m b c"
+    assert last_line("one\n two \n\n\x00\n") == "two"
+    assert last_line("") == ""
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (
+            "net.py:3: KeyError: 'x'\nTraceback (most recent call last):\n  ...\nKeyError: 'x'",
+            "net.py:3: KeyError: 'x'",
+        ),
+        ("Traceback (most recent call last):\n  File x\nKeyError: 'x'\n", "KeyError: 'x'"),
+        ("\n\x00", ""),
+    ],
+)
+def test_a_cause_begins_with_what_can_be_read_alone_unless_it_is_a_bare_traceback(cause: str, said: str) -> None:
+    assert headline(cause) == said

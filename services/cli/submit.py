@@ -97,7 +97,7 @@ def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace)
     whose = "" if accepted.namespace == DEFAULT_NAMESPACE else f" -n {accepted.namespace}"
     events = f"weir events --job {accepted.job} --follow{whose}{bus}"
     watched = [] if args.follow else [f"watch it: `{events}`, or `weir top{bus}`"]
-    untried = [] if program is None else [f"not tried: `weir doctor {shlex.quote(str(program))}`"]
+    untried = [] if program is None else [f"the program was read, not tried: `weir doctor {shlex.quote(str(program))}`"]
     return "; ".join([*watched, *untried])
 
 

@@ -92,6 +92,12 @@ def test_a_module_that_decides_imports_only_such_as_decide(module: Module) -> No
     assert {n for n in first_party(module) if not is_pure(n) and n not in packages} == set()
 
 
+def test_who_folds_facts_or_draws_a_report_knows_nothing_of_the_command() -> None:
+    folding = modules("services/board", "services/report")
+
+    assert {m.name for m in folding if any(name.startswith("services.cli") for name in m.imports)} == set()
+
+
 @pytest.mark.parametrize("service", EDGES)
 def test_every_edge_that_is_declared_exists(service: str) -> None:
     """So that the list of exceptions does not outlive them."""

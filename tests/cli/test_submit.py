@@ -152,7 +152,7 @@ async def test_who_has_asked_is_told_how_to_watch_it_and_what_was_not_tried(
     assert said.out.splitlines()[-1] == "job default/digits is accepted (uid 1)"
     assert said.err == (
         f"watch it: `weir events --job digits --follow --nats {nats_url}`, or `weir top --nats {nats_url}`; "
-        f"not tried: `weir doctor {job.parent / 'train.py'}`\n"
+        f"the program was read, not tried: `weir doctor {job.parent / 'train.py'}`\n"
     )
     advised = re.findall("`weir ([a-z]+) ([^`]+)`", said.err)
     assert [parser(name).parse_args(words.split()).nats for name, words in advised[:2]] == [nats_url, nats_url]

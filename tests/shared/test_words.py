@@ -31,7 +31,7 @@ def test_a_size_is_told_in_one_way() -> None:
 
 COUNTED = "workers nodes samples examples jobs sizes generations variables replicas pods tasks epochs steps"
 BARE = re.compile(rf"(?<!0/)\0 (?:{COUNTED.replace(' ', '|')})\b(?!/| a second| left)")
-"""A value (here \0), and behind it what it counts; but rates, and `0/4 nodes`, which is Kubernetes' own."""
+"""A value (NUL stands for it), and behind it what it counts; but rates, and `0/4 nodes`, which is Kubernetes' own."""
 
 
 def test_nobody_tells_a_count_in_a_way_of_his_own() -> None:

@@ -41,7 +41,8 @@ class Meter(tf.Module):  # type: ignore[misc]
             self.step.assign_add(1)
             now = tf.timestamp()
             self.last_s.assign(now)
-            self.first_s.assign(tf.where(self.first_s > 0.0, self.first_s, now))
+            first = self.first_s.read_value()  # once: of two reads one may see what another update wrote meanwhile
+            self.first_s.assign(tf.where(first > 0.0, first, now))
 
 
 class Built(NamedTuple):

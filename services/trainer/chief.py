@@ -60,6 +60,14 @@ def connect(cluster: dict[str, list[str]]) -> Any:
     return tf.distribute.ParameterServerStrategy(resolver)
 
 
+def paused_s(last_s: float, first_s: float) -> float | None:
+    """From the last update of the generation before to the first of this one, by the ps' clocks; 0: there was none.
+
+    None where nothing ran before, or nothing was applied: all was, or a lane broke before it had.
+    """
+    return max(first_s - last_s, 0.0) if first_s and last_s else None
+
+
 class Chief:
     """One generation's training. `inbox` brings orders of the supervisor and words of the lanes, in order."""
 
@@ -133,11 +141,10 @@ class Chief:
         self._go(int(self.built.meter.step))
         self._await_first()
         self.dog.relax()
-        first_s = float(self.built.meter.first_s)
         word = Resumed(
             step=self.lanes.steps,
             samples=self.lanes.ledger.applied,
-            pause_s=max(first_s - last_s, 0.0) if last_s else None,
+            pause_s=paused_s(last_s, float(self.built.meter.first_s)),
             restore_s=ready - started,
             first_step_s=time.monotonic() - ready,
             learning_rate=settled,

@@ -16,6 +16,7 @@ from services.allocator.job import Job
 from services.allocator.kept import KeptEach, by_ids
 from services.allocator.payback import Payback, payback
 from services.allocator.placing.gathering import gathered, spread
+from services.allocator.placing.lacking import lacking
 from services.allocator.placing.misfit import misfit
 from services.allocator.placing.placement import ROLES, Room, Size, place, place_most
 from services.allocator.placing.resizing import alike, in_place, replaced, wanted_sizes
@@ -79,9 +80,10 @@ def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: 
     floor = short_at_start(job, least, sizes, room, rules)
     tasks = place_most(room, job.key, (), want.size, least, sizes, job.serials)
     if tasks is None:
-        room_for = f"waits for room for a chief, {least.told()}"
         needed = [role for role in ROLES if least.of(role)]
-        return Verdict(why=misfit(room, needed, sizes) or floor or room_for)
+        never = misfit(room, needed, sizes) or floor
+        lacks = "" if never else lacking(room, job.key, (), least, sizes)
+        return Verdict(why=never or f"waits for room for a chief, {least.told()}{lacks}")
     full = len(tasks) == 1 + want.ps + want.workers
     reason = want.reason if full else f"{want.reason}, as far as {'its quota allows' if quota else 'there is room'}"
     others = () if full else (_lost_size(want, quota or "not enough room"),)
@@ -148,8 +150,9 @@ def _resized(
     anew, sizes = side_by_side if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
     mark, tasks = room.mark(), anew(room, job.key, runs.tasks, want.size, sizes, job.serials)
     if tasks is None:
-        waits = f"waits for room for {want.size.told()}"
-        return Verdict(why=short(job, runs, want, room, rules) or waits, wish=held)
+        waits = short(job, runs, want, room, rules)
+        lacks = "" if waits else lacking(room, job.key, runs.tasks, want.size, sizes, anew)
+        return Verdict(why=waits or f"waits for room for {want.size.told()}{lacks}", wish=held)
     if want.apart is not None and spread(tasks) > 1 and _grows(size, want):
         gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart)
         if not gain.pays:

@@ -86,6 +86,8 @@ class Room:
         self._ordinals, self._moments = count(1), [0]
         self.refused: set[Question] = set()
         """What nobody without tasks could have, at which moment."""
+        self.lacks: dict[Question, str] = {}
+        """What of it there is too little of (`lacking.py`)."""
 
     @cached_property
     def _order(self) -> Order:

@@ -17,12 +17,13 @@ from msgspec.structs import replace
 
 from services.allocator.explaining.history import is_cause
 from services.allocator.job import Job
+from services.allocator.placing.amounts import NO_MORE, less, plus, together
 from services.allocator.simulator.log_file import Told
 from services.allocator.state import State
 from services.allocator.state import apply as folded
 from services.allocator.view import ENDED, JobView, closed_view, job_view
 from services.board import series, story
-from services.board.nodes import Node, Totals, node_of, summed
+from services.board.nodes import Node, Totals, node_of, rounded, summed
 from services.board.story import Decision, Story
 from shared.messages import (
     AllocationDecided,
@@ -33,6 +34,7 @@ from shared.messages import (
     JobRequested,
     Message,
     ProgressReported,
+    Resources,
 )
 
 DECISIONS_KEPT, RECENT_KEPT, EVENTS_KEPT, EARLY_KEPT = 100, 512, 200, 256
@@ -140,14 +142,15 @@ def _held(board: Board, gone: Node | None, come: Node | None, at_s: float) -> di
     """The jobs, with what their pods hold now; the very same ones where nothing changed."""
     jobs = board.jobs
     for key in (gone.load if gone else {}).keys() | (come.load if come else {}).keys():
-        more = _load(come, key) - _load(gone, key)
-        if more and (known := jobs.get(key)):
-            jobs = jobs | {key: story.holds(known, max(round(known.held_cpu + more, 6), 0.0), at_s)}
+        had, has = _load(gone, key), _load(come, key)
+        if had != has and (known := jobs.get(key)):
+            held = rounded(less(plus(known.holding, has), had))
+            jobs = jobs | {key: story.holds(known, held, at_s)}
     return jobs
 
 
-def _load(node: Node | None, key: str) -> float:
-    return node.load[key].cpu if node and key in node.load else 0.0
+def _load(node: Node | None, key: str) -> Resources:
+    return node.load.get(key, NO_MORE) if node else NO_MORE
 
 
 # ---------------------------------------------------------------- jobs
@@ -182,7 +185,7 @@ def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
     asked_s = job.asked_s if job and job.uid == said.uid else at_s
     view = JobView(job=said.job, namespace=said.namespace, uid=said.uid, phase="Pending", submitted_s=asked_s)
     begins = Story(uid=said.uid, request=request, asked_s=asked_s, view=view)
-    return story.holds(begins, round(sum(_load(node, key) for node in board.nodes.values()), 6), at_s)
+    return story.holds(begins, rounded(together(_load(node, key) for node in board.nodes.values())), at_s)
 
 
 def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
@@ -214,10 +217,10 @@ def _decided(board: Board, before: Story | None, after: Story) -> Board:
 
 def _reported(board: Board, before: Story | None, after: Story) -> Board:
     """What is used is summed over all jobs."""
-    used = round(sum(job.used_cpu for job in board.jobs.values()), 6)
-    if used == board.totals.used:
+    used = rounded(together(job.using for job in board.jobs.values()))
+    if (used.cpu, used.memory_gib) == (board.totals.used, board.totals.used_gib):
         return board
-    totals = replace(board.totals, at_s=board.at_s, used=used)
+    totals = replace(board.totals, at_s=board.at_s, used=used.cpu, used_gib=used.memory_gib)
     return replace(board, totals=totals, cluster=series.added(board.cluster, totals))
 
 

@@ -28,10 +28,6 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     cluster: tuple[Totals, ...] | None = ()
     decisions: tuple[Decision, ...] = ()
 
-    @property
-    def anything(self) -> bool:
-        return self != NONE
-
 
 NONE = Changes()
 

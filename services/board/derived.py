@@ -3,6 +3,7 @@
 share done       = examples applied / examples to apply
 time left        = (examples to apply - applied) / examples a second, as last reported: at the present speed
 utilisation      = cores held by our tasks / allocatable cores;   of use: cores used / allocatable cores
+memory share     = GiB held by our tasks / allocatable GiB;       of use: GiB used / allocatable GiB
 speed            = examples between the first and the last report of a generation / the seconds between them
 CPU-hours        = sum of cores held x hours, pauses and waiting for images included
 wasted           = examples that had been applied and were lost with what was not saved
@@ -47,6 +48,16 @@ def utilisation(totals: Totals) -> float | None:
 def use(totals: Totals) -> float | None:
     """Share of the cores that our tasks use, as they last reported."""
     return totals.used / totals.allocatable if totals.allocatable else None
+
+
+def memory_share(totals: Totals) -> float | None:
+    """Share of the memory that our tasks hold; None: there is none."""
+    return totals.ours_gib / totals.allocatable_gib if totals.allocatable_gib else None
+
+
+def memory_use(totals: Totals) -> float | None:
+    """Share of the memory that our tasks use, as they last reported."""
+    return totals.used_gib / totals.allocatable_gib if totals.allocatable_gib else None
 
 
 def speed(stretch: Stretch) -> float | None:

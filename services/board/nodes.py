@@ -1,14 +1,17 @@
 """One node as its last `CapacityChanged` has it, and the sum of all nodes: pure.
 
-Of a node's allocatable cores, those that are held are `ours` (requests of our pods, by job) or `others`, and the rest
-is free: allocatable = ours + others + free, as the monitor counts (free is never below zero, so that a node on which
-more is requested than it has shows more held than allocatable).
+Of a node's allocatable cores and memory, those that are held are `ours` (requests of our pods, by job) or `others`, and
+the rest is free: allocatable = ours + others + free, as the monitor counts (free is never below zero, so that a node on
+which more is requested than it has shows more held than allocatable).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from services.allocator.placing.amounts import NO_MORE, less, plus, together
 from shared import taints
 from shared.messages import CapacityChanged, OwnPod, Resources
 
@@ -30,14 +33,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     closed: str = ""
 
     @property
-    def ours_cpu(self) -> float:
-        """Cores."""
-        return round(sum(held.cpu for held in self.load.values()), DIGITS)
+    def ours(self) -> Resources:
+        return rounded(together(self.load.values()))
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All nodes at a time; cores. `closed`: free ones, where nothing new may go; `used`: measured use of our tasks, as
-    each job last reported it."""
+    """All nodes at a time; cores, and `*_gib` of memory. `closed`: free ones, where nothing new may go; `used`:
+    measured use of our tasks, as each job last reported it."""
 
     at_s: float = 0.0
     nodes: int = 0
@@ -47,22 +49,21 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     free: float = 0.0
     closed: float = 0.0
     used: float = 0.0
+    allocatable_gib: float = 0.0
+    ours_gib: float = 0.0
+    others_gib: float = 0.0
+    free_gib: float = 0.0
+    used_gib: float = 0.0
 
 
 def node_of(fact: CapacityChanged, at_s: float) -> Node:
-    load: dict[str, Resources] = {}
-    for pod in fact.own:
-        key = f"{pod.namespace}.{pod.job}"
-        load[key] = plus(load.get(key, Resources()), pod.resources)
-    ours = Resources()
-    for held in load.values():
-        ours = plus(ours, held)
+    load = _load(fact.own)
     return Node(
         name=fact.node,
         at_s=at_s,
         allocatable=fact.allocatable,
         free=fact.free,
-        others=minus(minus(fact.allocatable, fact.free), ours),
+        others=rounded(less(less(fact.allocatable, fact.free), together(load.values()))),
         load=load,
         pods=fact.own,
         closed=closed(fact),
@@ -77,21 +78,16 @@ def closed(fact: CapacityChanged) -> str:
     return ""
 
 
-def plus(one: Resources, other: Resources) -> Resources:
-    return Resources(
-        cpu=round(one.cpu + other.cpu, DIGITS),
-        memory_gib=round(one.memory_gib + other.memory_gib, DIGITS),
-        gpu=one.gpu + other.gpu,
-    )
+def _load(pods: Iterable[OwnPod]) -> dict[str, Resources]:
+    load: dict[str, Resources] = {}
+    for pod in pods:
+        key = f"{pod.namespace}.{pod.job}"
+        load[key] = plus(load.get(key, NO_MORE), pod.resources)
+    return {key: rounded(held) for key, held in load.items()}
 
 
-def minus(one: Resources, other: Resources) -> Resources:
-    """Never below zero."""
-    return Resources(
-        cpu=max(round(one.cpu - other.cpu, DIGITS), 0.0),
-        memory_gib=max(round(one.memory_gib - other.memory_gib, DIGITS), 0.0),
-        gpu=max(one.gpu - other.gpu, 0),
-    )
+def rounded(of: Resources) -> Resources:
+    return Resources(cpu=round(of.cpu, DIGITS), memory_gib=round(of.memory_gib, DIGITS), gpu=of.gpu)
 
 
 def summed(totals: Totals, gone: Node | None, come: Node | None, at_s: float) -> Totals:
@@ -103,16 +99,15 @@ def summed(totals: Totals, gone: Node | None, come: Node | None, at_s: float) ->
     return msgspec.structs.replace(totals, at_s=at_s, **{name: round(value, DIGITS) for name, value in sums.items()})
 
 
-SUMS = ("allocatable", "ours", "others", "free", "closed")
+HELD = ("allocatable", "ours", "others", "free")
+SUMS = (*HELD, *(f"{name}_gib" for name in HELD), "closed")
 
 
 def _parts(node: Node) -> dict[str, float]:
-    free = node.free.cpu
+    held: dict[str, Resources] = {name: getattr(node, name) for name in HELD}
     return {
         "nodes": 1,
-        "allocatable": node.allocatable.cpu,
-        "ours": node.ours_cpu,
-        "others": node.others.cpu,
-        "free": free,
-        "closed": free if node.closed else 0.0,
+        **{name: amount.cpu for name, amount in held.items()},
+        **{f"{name}_gib": amount.memory_gib for name, amount in held.items()},
+        "closed": node.free.cpu if node.closed else 0.0,
     }

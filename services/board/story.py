@@ -31,6 +31,7 @@ from shared.messages import (
     Message,
     Phases,
     ProgressReported,
+    Resources,
     TaskExited,
     TaskLeaving,
     TrainingResumed,
@@ -63,8 +64,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A `ProgressReported`, as it was stored. `cpu`: cores that its tasks used, mean since the report before; None: not
-    measured."""
+    """A `ProgressReported`, as it was stored. `cpu`: cores that its tasks used, mean since the report before;
+    `memory_gib`: what they have resident; None: not measured."""
 
     at_s: float
     generation: int
@@ -74,6 +75,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     samples_per_second: float
     loss: float | None = None
     cpu: float | None = None
+    memory_gib: float | None = None
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -95,10 +97,11 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """From then on the job's pods held so many cores: requests, as the nodes' facts have them."""
+    """From then on the job's pods held so many cores and GiB: requests, as the nodes' facts have them."""
 
     at_s: float
     cpu: float
+    memory_gib: float = 0.0
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -135,12 +138,20 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.stretches[-1] if self.stretches else None
 
     @property
-    def used_cpu(self) -> float:
-        """Cores, as last reported; 0 once it is over."""
-        return (self.reports[-1].cpu or 0.0) if self.reports and self.finished is None else 0.0
+    def using(self) -> Resources:
+        """As last reported; nothing once it is over."""
+        if not self.reports or self.finished is not None:
+            return Resources()
+        return Resources(cpu=self.reports[-1].cpu or 0.0, memory_gib=self.reports[-1].memory_gib or 0.0)
+
+    @property
+    def holding(self) -> Resources:
+        """What its pods hold now."""
+        return Resources(cpu=self.held[-1].cpu, memory_gib=self.held[-1].memory_gib) if self.held else Resources()
 
     @property
     def held_cpu(self) -> float:
+        """Cores."""
         return self.held[-1].cpu if self.held else 0.0
 
 
@@ -155,13 +166,13 @@ def heard(story: Story, told: Told, event: Told | None = None) -> Story:
     return replace(story, marks=series.newest(story.marks, told, MARKS_KEPT)) if isinstance(said, MARKS) else story
 
 
-def holds(story: Story, cpu: float, at_s: float) -> Story:
-    """Its pods hold so many cores from now on."""
-    if cpu == story.held_cpu:
+def holds(story: Story, held: Resources, at_s: float) -> Story:
+    """Its pods hold so much from now on."""
+    if (held.cpu, held.memory_gib) == (story.holding.cpu, story.holding.memory_gib):
         return story
     since_s = story.held[-1].at_s if story.held else at_s
     core_s = story.core_s + story.held_cpu * max(at_s - since_s, 0.0)
-    return replace(story, core_s=core_s, held=series.added(story.held, Held(at_s, cpu)))
+    return replace(story, core_s=core_s, held=series.added(story.held, Held(at_s, held.cpu, held.memory_gib)))
 
 
 # ---------------------------------------------------------------- decided, and what came of it
@@ -265,6 +276,7 @@ def _report(said: ProgressReported, at_s: float) -> Report:
         samples_per_second=said.samples_per_second,
         loss=said.loss,
         cpu=round(sum(one.cpu for one in said.usage), 6) if said.usage else None,
+        memory_gib=round(sum(one.memory_gib for one in said.usage), 6) if said.usage else None,
     )
 
 

@@ -1,7 +1,7 @@
 """A board's parts as plain rows, for a browser. Pure.
 
-Times are seconds since 1970, amounts of CPU cores, speeds examples a second. Nothing is computed here that
-`services/board` has not computed: rows choose and name.
+Times are seconds since 1970, amounts of CPU cores, of memory (`*_gib`) GiB, speeds examples a second. Nothing is
+computed here that `services/board` has not computed: rows choose and name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
 
 
 class NodeRow(Row, frozen=True, kw_only=True):
-    """`load`: cores by job; `others`: cores of somebody else's pods."""
+    """`load`: cores by job; `others`: cores of somebody else's pods; `ours_gib`: what all jobs hold."""
 
     name: str
     at_s: float
@@ -29,13 +29,15 @@ class NodeRow(Row, frozen=True, kw_only=True):
     gpu: int = 0
     free: float = 0.0
     free_gib: float = 0.0
+    ours_gib: float = 0.0
+    others_gib: float = 0.0
     others: float = 0.0
     load: dict[str, float] = {}
     closed: str = ""
 
 
 class JobRow(Row, frozen=True, kw_only=True):
-    """As `weir jobs` has it; besides cores held and used, the last losses, and how long it takes still."""
+    """As `weir jobs` has it; besides cores and memory held and used, the last losses, and how long it takes still."""
 
     key: str
     job: str
@@ -62,6 +64,8 @@ class JobRow(Row, frozen=True, kw_only=True):
     losses: list[float] = []
     held: float = 0.0
     used: float = 0.0
+    held_gib: float = 0.0
+    used_gib: float = 0.0
     pause_s: float | None = None
     why: str = ""
     asked_s: float = 0.0
@@ -97,8 +101,15 @@ class TotalsRow(Row, frozen=True, kw_only=True):
     free: float = 0.0
     closed: float = 0.0
     used: float = 0.0
+    allocatable_gib: float = 0.0
+    ours_gib: float = 0.0
+    others_gib: float = 0.0
+    free_gib: float = 0.0
+    used_gib: float = 0.0
     held_share: float | None = None
     used_share: float | None = None
+    held_gib_share: float | None = None
+    used_gib_share: float | None = None
 
 
 def node_row(node: Node) -> NodeRow:
@@ -110,6 +121,8 @@ def node_row(node: Node) -> NodeRow:
         gpu=node.allocatable.gpu,
         free=node.free.cpu,
         free_gib=node.free.memory_gib,
+        ours_gib=node.ours.memory_gib,
+        others_gib=node.others.memory_gib,
         others=node.others.cpu,
         load={key: held.cpu for key, held in node.load.items()},
         closed=node.closed,
@@ -118,7 +131,13 @@ def node_row(node: Node) -> NodeRow:
 
 def totals_row(totals: Totals) -> TotalsRow:
     sums = {name: getattr(totals, name) for name in TotalsRow.__struct_fields__ if hasattr(totals, name)}
-    return TotalsRow(**sums, held_share=derived.utilisation(totals), used_share=derived.use(totals))
+    return TotalsRow(
+        **sums,
+        held_share=derived.utilisation(totals),
+        used_share=derived.use(totals),
+        held_gib_share=derived.memory_share(totals),
+        used_gib_share=derived.memory_use(totals),
+    )
 
 
 def job_row(story: Story) -> JobRow:
@@ -148,7 +167,9 @@ def job_row(story: Story) -> JobRow:
         loss=view.loss,
         losses=derived.losses(story),
         held=story.held_cpu,
-        used=story.used_cpu,
+        used=story.using.cpu,
+        held_gib=story.holding.memory_gib,
+        used_gib=story.using.memory_gib,
         pause_s=view.pauses[-1] if view.pauses else None,
         why=view.why or view.reason,
         asked_s=story.asked_s,

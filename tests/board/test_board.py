@@ -6,8 +6,9 @@ import msgspec
 
 from services.allocator.state import State
 from services.allocator.view import job_view
+from services.board import derived
 from services.board.board import apply, begun, why
-from services.board.nodes import Totals
+from services.board.nodes import HELD, Totals
 from shared.messages import Alternative, JobFinished, Resources
 from tests.allocator.builders import abandoned, accepted, request, resumed
 from tests.board.builders import Log, decided, finished, folded, holding, progress
@@ -39,9 +40,43 @@ def test_the_totals_are_the_sums_of_the_nodes_last_facts_however_often_they_chan
     nodes = board.nodes.values()
     assert {node.name for node in nodes} == {"n1", "n2", "n4"}
     assert board.totals == Totals(
-        at_s=log.now_s, nodes=3, allocatable=18.0, ours=3.0, others=0.1, free=14.9, closed=2.0, used=0.0
+        at_s=log.now_s,
+        nodes=3,
+        allocatable=18.0,
+        ours=3.0,
+        others=0.1,
+        free=14.9,
+        closed=2.0,
+        **{f"{name}_gib": sum(getattr(node, name).memory_gib for node in nodes) for name in HELD},
     )
+    assert board.totals.ours_gib == 3.0
     assert board.cluster[-1] == board.totals and len(board.cluster) == len(log.told)
+
+
+def test_memory_is_told_as_cores_are_what_is_held_and_what_is_used() -> None:
+    board = running().board
+    n1, story, totals = board.nodes["n1"], board.jobs[JOB], board.totals
+
+    assert (n1.ours.memory_gib, story.holding.memory_gib, totals.ours_gib) == (3.0, 3.0, 3.0), "three pods of 1 GiB"
+    assert (story.using.memory_gib, totals.used_gib) == (1.0, 1.0), "as its last report has it"
+    assert derived.memory_share(totals) == 3.0 / totals.allocatable_gib
+    assert derived.memory_use(totals) == 1.0 / totals.allocatable_gib and derived.memory_use(Totals()) is None
+
+
+def test_of_memory_what_nobody_of_ours_holds_is_others_or_free() -> None:
+    fact = holding(pods=3)
+    n1 = Log().say(msgspec.structs.replace(fact, free=Resources(cpu=5, memory_gib=50))).nodes["n1"]
+
+    assert (n1.ours.memory_gib, n1.others.memory_gib, n1.free.memory_gib) == (3.0, 11.0, 50.0)
+    assert n1.allocatable.memory_gib == 64.0
+
+
+def test_a_task_that_gets_more_memory_alone_holds_more() -> None:
+    log = running()
+    fatter = tuple(msgspec.structs.replace(p, resources=Resources(cpu=1, memory_gib=2)) for p in holding(pods=3).own)
+    board = log.say(msgspec.structs.replace(holding(pods=3), own=fatter, seen="fatter"))
+
+    assert (board.jobs[JOB].holding.cpu, board.jobs[JOB].holding.memory_gib) == (3.0, 6.0)
 
 
 def test_a_job_s_view_is_the_one_that_weir_jobs_shows() -> None:
@@ -103,7 +138,7 @@ def test_a_job_that_is_over_keeps_its_story_and_uses_nothing() -> None:
     board = running().say(finished(samples=1000, step=100), holding())
 
     story = board.jobs[JOB]
-    assert (story.view.phase, story.view.samples_per_second, story.used_cpu) == ("Succeeded", 0.0, 0.0)
+    assert (story.view.phase, story.view.samples_per_second, story.using.cpu) == ("Succeeded", 0.0, 0.0)
     assert isinstance(story.finished, JobFinished) and len(story.reports) == 2
     assert board.totals.used == 0.0 and board.totals.ours == 0.0 and story.held[-1].cpu == 0.0
 

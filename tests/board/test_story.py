@@ -64,7 +64,7 @@ def test_cores_held_are_steps_by_the_nodes_facts_and_sum_to_core_seconds() -> No
     log.say(finished())
     story = log.say(holding(), after_s=10.0).jobs[JOB]
 
-    assert story.held[-3:] == (Held(5.0, 3.0), Held(10.0, 5.0), Held(24.0, 0.0))
+    assert story.held[-3:] == (Held(5.0, 3.0, 3.0), Held(10.0, 5.0, 5.0), Held(24.0, 0.0))
     assert story.core_s == 3.0 * (10.0 - 5.0) + 5.0 * (24.0 - 10.0)
 
 

@@ -231,7 +231,7 @@ def _node(name: str, cpu: float, at_s: float) -> CapacityChanged:
         node_uid=name,
         seen=str(at_s),
         allocatable=Resources(cpu=cpu, memory_gib=16),
-        free=Resources(cpu=max(cpu - held - others, 0.0), memory_gib=8),
+        free=Resources(cpu=max(cpu - held - others, 0.0), memory_gib=16 - len(own) - 2 * others),
         schedulable=not (name == "node-8" and at_s > 1800),
         own=own,
         observed_s=at_s,

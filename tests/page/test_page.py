@@ -78,7 +78,16 @@ async def test_it_shows_what_the_board_has_and_every_axis_has_its_unit(look: Loo
         assert await row.locator("td").nth(2).inner_text() == str(view.workers)
         assert f"{view.loss:.4f}" in await row.locator("td").nth(6).inner_text()
         held = watch.board.totals.ours
-        assert f"{held:g}" in await tab.locator("#tiles").inner_text()
+        tiles = " ".join((await tab.locator("#tiles").inner_text()).split())
+        totals = watch.board.totals
+        assert f"{held:g}" in tiles and f"{totals.ours_gib:g} GiB memory held by jobs" in tiles
+        assert f"{totals.used_gib:g} GiB memory used by jobs" in tiles and f"of {totals.allocatable_gib:g} GiB" in tiles
+        assert (
+            await row.locator("td").nth(8).inner_text() == f"{watch.board.jobs['default.digits'].holding.memory_gib:g}"
+        )
+        node = watch.board.nodes["node-4"]
+        memory = await tab.locator('.node[data-name="node-4"] .memory').inner_text()
+        assert " ".join(memory.split()) == f"{node.ours.memory_gib:g} of {node.allocatable.memory_gib:g} GiB ours"
         units = [await text.text_content() for text in await tab.locator("#job-plot svg .unit").all()]
         assert units == ["tasks", "samples/s", "loss", "cores"]
         assert await tab.locator("#job-plot svg text", has_text="time of day").count() == 1

@@ -13,6 +13,11 @@ def cores(amount: float) -> str:
     return f"{amount:.2f}".rstrip("0").rstrip(".") or "0"
 
 
+def gib(amount: float) -> str:
+    """To a tenth; without zeros that say nothing."""
+    return f"{amount:,.1f}".removesuffix(".0")
+
+
 def speed(per_second: float) -> str:
     return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}" if per_second else UNKNOWN
 

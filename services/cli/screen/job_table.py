@@ -11,20 +11,21 @@ from services.board.derived import left_s, losses, over, share
 from services.board.story import Story
 from services.cli.jobs_table import PHASES
 from services.cli.screen.bars import curve, progress
-from services.cli.screen.cells import UNKNOWN, cores, loss, percent, size, speed, time_left
+from services.cli.screen.cells import UNKNOWN, cores, gib, loss, percent, size, speed, time_left
 from services.cli.screen.palette import MANY, Letters, badge
 from services.cli.screen.plain_table import plain_table
 from shared.words import headline
 
-NAME, LONGEST_NAME, PHASE, CURVE, BAR, LEFT = 12, 28, 9, 8, 10, 10
+BADGE, NAME, LONGEST_NAME, PHASE, CURVE, BAR, LEFT, WHY = 3, 12, 28, 9, 8, 10, 10, 24
 Cell = Callable[[Story], Text | str]
 
 
 def job_table(jobs: Iterable[Story], letters: Letters, width: int) -> Table:
     """More columns where there is more room."""
     shown = columns(width)
-    name = NAME if width < WIDE else LONGEST_NAME
-    drawn = plain_table(("", "JOB", *shown), RIGHT, [3, name, *(LEAST.get(heading, 0) for heading in shown)], width)
+    least = [LEAST.get(heading, len(heading)) for heading in shown]
+    name = min(max(width - sum(least) - len(least) - BADGE - 2, NAME), LONGEST_NAME)
+    drawn = plain_table(("", "JOB", *shown), RIGHT, [BADGE, name, *least], width)
     drawn.columns[1].max_width = name
     for job in jobs:
         letter = letters.get(job.key)
@@ -68,15 +69,28 @@ NARROW: dict[str, Cell] = {
 MORE: dict[str, Cell] = {
     "GEN": lambda job: str(job.view.generation or UNKNOWN),
     "CORES": lambda job: cores(job.held_cpu),
-    "": lambda job: progress(share(job.view), BAR),
+    "GIB": lambda job: gib(job.holding.memory_gib),
 }
-LEAST = {"PHASE": PHASE, "SAMPLES/S": 9, "LOSS": 6, "CURVE": CURVE, "DONE": 5, "": BAR, "LEFT": LEFT}
+BARS: dict[str, Cell] = {"": lambda job: progress(share(job.view), BAR)}
+LEAST = {
+    "PHASE": PHASE,
+    "SAMPLES/S": 9,
+    "LOSS": 6,
+    "CURVE": CURVE,
+    "DONE": 5,
+    "": BAR,
+    "LEFT": LEFT,
+    "GIB": 5,
+    "WHY": WHY,
+}
 ALL: dict[str, Cell] = {"WHY": _why}
-WIDE, WIDEST = 104, 132
-RIGHT = ("PS", "WORKERS", "SAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES")
-ORDER = ("PHASE", "GEN", "PS", "WORKERS", "CORES", "SAMPLES/S", "LOSS", "CURVE", "DONE", "", "LEFT", "WHY")
+WIDE, WIDER, WIDEST = 104, 120, 140
+"""Columns from which on there is more, a bar, and the reason."""
+RIGHT = ("PS", "WORKERS", "SAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB")
+ORDER = ("PHASE", "GEN", "PS", "WORKERS", "CORES", "GIB", "SAMPLES/S", "LOSS", "CURVE", "DONE", "", "LEFT", "WHY")
 
 
 def columns(width: int) -> dict[str, Cell]:
-    known = NARROW | (MORE if width >= WIDE else {}) | (ALL if width >= WIDEST else {})
+    known = NARROW | (MORE if width >= WIDE else {}) | (BARS if width >= WIDER else {})
+    known |= ALL if width >= WIDEST else {}
     return {heading: known[heading] for heading in ORDER if heading in known}

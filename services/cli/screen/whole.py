@@ -16,14 +16,15 @@ from services.board.story import Story
 from services.cli.absence import ASK
 from services.cli.screen.cells import percent
 from services.cli.screen.decision_table import decision_table
-from services.cli.screen.job_table import in_order, job_table
-from services.cli.screen.node_table import node_table, shown_first, sum_line
+from services.cli.screen.job_table import WIDEST, in_order, job_table
+from services.cli.screen.node_table import node_table, shown_first, sum_lines
 from services.cli.screen.palette import FREE, OTHERS, Letters
-from shared.words import counted, lasting
+from shared.messages import Resources
+from shared.words import counted, headline, lasting
 
 DECISIONS = 8
-HEADS = 13
-"""Lines that are no rows: the heading, the sum, three titles with their columns, and space."""
+HEADS = 14
+"""Lines that are no rows: the heading, the sums, three titles with their columns, and space."""
 READING = "reading what is stored …"
 """Said of what nothing is known of yet: that there is none of it is not known before all is read."""
 NO_NODES = "no node is known: is the monitor running?"
@@ -57,10 +58,10 @@ def whole(board: Board, look: Look, letters: Letters, width: int, height: int | 
     space = room(len(board.nodes), len(jobs), len(board.decisions), height)
     return Group(
         *_heading(board, look, width),
-        *([] if look.reading and not board.nodes else [sum_line(board.totals, _held(jobs), letters, width)]),
+        *([] if look.reading and not board.nodes else [sum_lines(board.totals, _held(jobs), letters, width)]),
         *_part("nodes", len(board.nodes), space.nodes, _none(look, NO_NODES)),
         *([node_table(shown_first(board.nodes.values(), space.nodes), letters, width)] if board.nodes else []),
-        *_part("jobs", len(jobs), space.jobs, _none(look, f"there are none; {ASK}")),
+        *_part("jobs", len(jobs), space.jobs, _none(look, f"there are none; {ASK}"), _waits(jobs, letters, width)),
         *([job_table(jobs[: space.jobs], letters, width)] if jobs else []),
         *_part("last decisions", len(board.decisions), space.decisions, _none(look, "there were none")),
         *(
@@ -71,8 +72,8 @@ def whole(board: Board, look: Look, letters: Letters, width: int, height: int | 
     )
 
 
-def _held(jobs: Iterable[Story]) -> dict[str, float]:
-    return {job.key: job.held_cpu for job in jobs if job.held_cpu}
+def _held(jobs: Iterable[Story]) -> dict[str, Resources]:
+    return {job.key: job.holding for job in jobs if job.held}
 
 
 def _none(look: Look, said: str) -> str:
@@ -115,8 +116,15 @@ def _phases(board: Board) -> str:
     return ", ".join([*told, *([f"{ended} over"] if ended else [])]) or "none"
 
 
-def _part(title: str, there: int, shown: int, none: str) -> Iterator[RenderableType]:
+def _waits(jobs: Iterable[Story], letters: Letters, width: int) -> str:
+    """What the first of those that wait waits for, where the table has no room for it."""
+    first = next((job for job in jobs if job.view.phase == "Pending" and job.view.why), None)
+    return f"; {letters.get(first.key, '')} {headline(first.view.why)}" if first and width < WIDEST else ""
+
+
+def _part(title: str, there: int, shown: int, none: str, more: str = "") -> Iterator[RenderableType]:
     yield Text()
     left = there - shown
     said = f"; {left} more {'is' if left == 1 else 'are'} not shown" if left > 0 else f": {none}" if not there else ""
-    yield Text.assemble((title, "bold"), (f"{UNITS.get(title, '')}{said}", "dim"))
+    told = (title, "bold"), (f"{UNITS.get(title, '')}{said}{more}", "dim")
+    yield Text.assemble(*told, no_wrap=True, overflow="ellipsis")

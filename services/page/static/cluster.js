@@ -1,9 +1,9 @@
-// The cluster: its cores in numbers, and who held them over time.
+// The cluster: its cores and its memory in numbers, and who held them over time.
 
 import { $, el, write } from "./dom.js";
 import { assign, classOf, fillOf, letterOf } from "./colours.js";
 import { Timeline } from "./timeline.js";
-import { clock, cores, named, percent } from "./words.js";
+import { clock, cores, gib, named, percent } from "./words.js";
 
 let stack = null, timeline = null;
 const tiles = new Map();
@@ -12,6 +12,9 @@ const TILES = [
   ["cores of all nodes", (t) => cores(t.allocatable ?? 0)], ["held by jobs", (t) => cores(t.ours ?? 0), (t) => `, ${percent(t.held_share)}`],
   ["used by jobs, as reported", (t) => cores(t.used ?? 0), (t) => `, ${percent(t.used_share)}`], ["held by others", (t) => cores(t.others ?? 0)],
   ["free", (t) => cores(t.free ?? 0), (t) => (t.closed ? `, ${cores(t.closed)} of them on closed nodes` : "")],
+  ["memory held by jobs", (t) => gib(t.ours_gib ?? 0), (t) => `, ${percent(t.held_gib_share)} of ${gib(t.allocatable_gib ?? 0)}`],
+  ["memory used by jobs, as reported", (t) => gib(t.used_gib ?? 0), (t) => `, ${percent(t.used_gib_share)}`],
+  ["memory free", (t) => gib(t.free_gib ?? 0), (t) => `, ${gib(t.others_gib ?? 0)} held by others`],
 ];
 
 export function drawTiles(totals) {
@@ -22,7 +25,7 @@ export function drawTiles(totals) {
     }
     const [number, label] = tiles.get(name);
     write(number, value(totals));
-    write(label, `${name.startsWith("cores") ? "" : "cores "}${name}${more?.(totals) ?? ""}`);
+    write(label, `${/^(cores|memory)/.test(name) ? "" : "cores "}${name}${more?.(totals) ?? ""}`);
   }
 }
 

@@ -2,11 +2,11 @@
 
 import { $, attribute, el, write } from "./dom.js";
 import { classOf, letterOf } from "./colours.js";
-import { clock, cores, count, lasting, loss, named, percent, rate, seconds } from "./words.js";
+import { clock, cores, count, lasting, loss, named, percent, rate, seconds, tenths } from "./words.js";
 
 const OVER = ["Succeeded", "Failed", "Cancelled"];
-const COLUMNS = ["Phase", "ps", "Workers", "Done", "Time left", "Samples/s", "Loss", "Cores", "Last pause", ""];
-const NUMBERS = ["ps", "Workers", "Time left", "Samples/s", "Cores", "Last pause"];
+const COLUMNS = ["Phase", "ps", "Workers", "Done", "Time left", "Samples/s", "Loss", "Cores", "GiB", "Last pause", ""];
+const NUMBERS = ["ps", "Workers", "Time left", "Samples/s", "Cores", "GiB", "Last pause"];
 const rows = new Map();
 
 export const isOver = (job) => OVER.includes(job.phase);
@@ -53,7 +53,7 @@ function fill(cells, job) {
   const texts = {
     1: over ? "–" : both(job.ps ?? 0, job.wanted_ps ?? 0), 2: over ? "–" : both(job.workers ?? 0, job.wanted_workers ?? 0),
     4: over ? "–" : job.left_s == null ? "–" : lasting(job.left_s), 5: job.speed ? rate(job.speed) : "–",
-    7: job.held ? cores(job.held) : "–", 8: seconds(job.pause_s), 9: over ? ended(job) : (job.why ?? "").split("\n")[0],
+    7: job.held ? cores(job.held) : "–", 8: job.held_gib ? tenths(job.held_gib) : "–", 9: seconds(job.pause_s), 10: over ? ended(job) : (job.why ?? "").split("\n")[0],
   };
   for (const [column, text] of Object.entries(texts)) {
     write(cells.cells[column], text);

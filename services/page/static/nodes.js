@@ -2,7 +2,7 @@
 
 import { $, attribute, el, write } from "./dom.js";
 import { classOf, letterOf } from "./colours.js";
-import { cores, named, several } from "./words.js";
+import { cores, gib, named, several, tenths } from "./words.js";
 
 const LARGE_MOST = 48;
 const tiles = new Map();
@@ -13,16 +13,17 @@ const held = (node) => Object.values(node.load ?? {}).reduce((sum, each) => sum 
 function sentence(node) {
   const jobs = Object.entries(node.load ?? {}).map(([key, amount]) => `${named(key)} ${cores(amount)}`);
   const closed = node.closed ? `; ${node.closed}` : "";
-  return `${node.name}: ${cores(node.cpu)} cores; jobs ${jobs.join(", ") || "none"}; others ${cores(node.others ?? 0)}; free ${cores(node.free ?? 0)} cores, ${cores(node.free_gib ?? 0)} GiB${closed}`;
+  return `${node.name}: ${cores(node.cpu)} cores; jobs ${jobs.join(", ") || "none"}; others ${cores(node.others ?? 0)}; free ${cores(node.free ?? 0)}; memory: jobs ${gib(node.ours_gib ?? 0)}, others ${gib(node.others_gib ?? 0)}, free ${gib(node.free_gib ?? 0)} of ${gib(node.memory_gib)}${closed}`;
 }
 
 function made(node, show) {
   const name = el("b"), free = el("span"), load = el("div", { class: "load", "aria-hidden": "true" });
+  const memory = el("span"), filled = el("i");
   const tile = el("div", { class: "node", role: "img", tabindex: "-1", "data-name": node.name });
-  tile.append(el("p", {}, name, free), load);
+  tile.append(el("p", {}, name, free), load, el("p", { class: "memory" }, memory, el("span", { class: "level", "aria-hidden": "true" }, filled)));
   tile.addEventListener("focus", () => { current = node.name; show(node.name); });
   tile.addEventListener("pointerenter", () => show(node.name));
-  return { tile, name, free, load };
+  return { tile, name, free, load, memory, filled };
 }
 
 function bars(parts, node) {
@@ -48,6 +49,8 @@ function fill(parts, node) {
   }
   write(name, node.name);
   write(free, node.closed ? node.closed : `${cores(node.free ?? 0)} of ${cores(node.cpu)} free`);
+  write(parts.memory, `${tenths(node.ours_gib ?? 0)} of ${gib(node.memory_gib)} ours`);
+  parts.filled.style.width = `${((100 * (node.ours_gib ?? 0)) / (node.memory_gib || 1)).toFixed(1)}%`;
   bars(parts, node);
 }
 
@@ -79,7 +82,7 @@ export function drawNodes(nodes, changed, coloursChanged) {
   const others = [...tiles.keys()].some((name) => !nodes.has(name)) || [...nodes.keys()].some((name) => !tiles.has(name));
   if (others) rebuild(nodes);
   else for (const name of coloursChanged && !dense ? nodes.keys() : changed) if (nodes.has(name)) fill(tiles.get(name), nodes.get(name));
-  write($("node-count"), `${several(nodes.size, "node")}; ${dense ? "filled from below: held by jobs, then by others" : "cores"}`);
+  write($("node-count"), `${several(nodes.size, "node")}; ${dense ? "filled from below: held by jobs, then by others" : "cores, and memory"}`);
   if (shown && changed.has(shown)) show(shown);
 }
 

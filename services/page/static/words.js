@@ -5,6 +5,8 @@ const number = (digits) => (numbers[digits] ??= new Intl.NumberFormat("en-GB", {
 
 export const count = (x) => number(0).format(x);
 export const cores = (x) => number(2).format(x);
+export const tenths = (x) => number(1).format(x);
+export const gib = (x) => `${tenths(x)}\u00a0GiB`;
 export const rate = (x) => number(Math.abs(x) < 10 ? 2 : 0).format(x);
 export const percent = (x) => (x == null ? "–" : `${number(1).format(100 * x)}\u00a0%`);
 export const loss = (x) => (x == null ? "–" : Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.001) ? x.toExponential(2) : x.toFixed(4));

@@ -140,7 +140,10 @@ def scenery() -> Scenery:
     s.node("node-4", [(text, 4)])
     s.node("node-5", [(text, 2)], others=4.0, schedulable=False)
     s.node("node-6", [(digits, 2)], others=1.25)
-    for about, said in ((waiting, "no node has room for another ps"), (digits, "2 ps and 3 workers is what pays")):
+    for about, said in (
+        (waiting, "waits for room for a chief, 1 ps and 1 workers: too little memory"),
+        (digits, "2 ps and 3 workers is what pays"),
+    ):
         s.board = why(s.board, f"{about['namespace']}.{about['job']}", said)
     return s
 

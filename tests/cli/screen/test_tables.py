@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.cli.screen.cells import cores, loss, percent, size, speed, time_left
+from services.cli.screen.cells import cores, gib, loss, percent, size, speed, time_left
 from services.cli.screen.job_table import columns, in_order
 from services.cli.screen.node_table import shown_first
 from tests.cli.screen.scenery import Scenery, large, scenery
@@ -43,6 +43,9 @@ def test_more_room_shows_more() -> None:
         (cores(4.0), "4"),
         (cores(0.0), "0"),
         (cores(100.0), "100"),
+        (gib(4.0), "4"),
+        (gib(1_023.96), "1,024"),
+        (gib(0.25), "0.2"),
         (speed(4_620.4), "4,620"),
         (speed(0.53), "0.5"),
         (speed(0.0), "-"),

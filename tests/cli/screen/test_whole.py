@@ -9,6 +9,7 @@ import pytest
 
 from services.board.board import Board, begun
 from services.board.derived import left_s, share
+from services.cli.screen.job_table import WIDE, WIDEST
 from services.cli.screen.palette import letters
 from services.cli.screen.whole import HEADS, Look, room, whole
 from tests.cli.screen.drawn import shown, svg
@@ -62,9 +63,33 @@ def test_each_node_is_shown_with_what_it_was_last_said_to_have(there: Scenery) -
     lines = screen(there.board, 120, 40)
 
     of_3, of_5 = (next(x for x in lines if x.startswith(f"node-{n} ")) for n in (3, 5))
-    assert of_3.split()[-4:] == ["3", "2.5", "2.5", "8"]
-    assert of_5.split()[-5:] == ["2", "4", "2", "8", "cordoned"]
+    assert of_3.split()[-5:] == ["3", "2.5", "2.5", "8", "6/64"]
+    assert of_5.split()[-6:] == ["2", "4", "2", "8", "4/64", "cordoned"]
     assert "░" in of_3 and "·" in of_3
+    heading = next(line for line in lines if line.startswith("NODE "))
+    assert all(
+        line.index("/64") + len("/64") == heading.index("ALL ") + 3 + len(" GIB OURS/ALL") for line in (of_3, of_5)
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 104, 119, 120, 139, 140, 170, 200])
+def test_columns_stand_below_their_headings_at_every_width(there: Scenery, width: int) -> None:
+    lines = screen(there.board, width, None)
+    at = next(n for n, line in enumerate(lines) if line.split()[:1] == ["JOB"])
+    heading, digits = lines[at], next(line for line in lines[at:] if " digits " in line)
+
+    assert heading.split()[-1] == ("WHY" if width >= WIDEST else "LEFT") and "…" not in heading
+    assert digits[: heading.index("LEFT") + 4].endswith("19 s"), (heading, digits)
+    assert digits[: heading.index("SAMPLES/S") + 9].endswith(" 4,620")
+    if width >= WIDE:
+        assert digits[: heading.index("GIB") + 3].endswith(" 18"), "nine pods of 2 GiB"
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_where_a_job_waits_it_is_said_what_lacks(there: Scenery, width: int) -> None:
+    text = "\n".join(screen(there.board, width, None))
+
+    assert "waits for room for a chief, 1 ps and 1 workers: too little memory" in text
 
 
 def test_the_sums_are_those_of_the_board(there: Scenery) -> None:
@@ -74,6 +99,8 @@ def test_the_sums_are_those_of_the_board(there: Scenery) -> None:
     assert (
         "ours 22, others 7.75, free 18.25 of 48 cores; used 7.5" in text and "6 nodes, 46 % of the cores ours" in text
     )
+    assert (totals.ours_gib, totals.others_gib, totals.free_gib, totals.allocatable_gib) == (44.0, 148.0, 192.0, 384.0)
+    assert "ours 44, others 148, free 192 of 384 GiB; used 3" in text
 
 
 def test_the_last_decisions_are_told_newest_first_with_what_they_foresaw(there: Scenery) -> None:

@@ -44,10 +44,11 @@ IN_ENVIRONMENT = {"nats_credentials": "WEIR_NATS_CREDENTIALS", "nats_ca": "WEIR_
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """`kube_url` empty: by kubeconfig. `source` says who told us."""
+    """`kube_url` empty: by kubeconfig. `pod_logs`: where `weir up` keeps what pods print. `source` says who told us."""
 
     nats_url: str = USUAL
     kube_url: str = ""
+    pod_logs: str = ""
     nats_credentials: str = ""
     nats_ca: str = ""
     source: str = "the usual address"
@@ -76,7 +77,7 @@ def _at(url: str, source: str, folder: Path) -> Connection:
     with contextlib.suppress(Trouble):
         known = _written(folder)
         if known and known.nats_url == url:
-            return msgspec.structs.replace(known, kube_url="", source=source)
+            return msgspec.structs.replace(known, kube_url="", pod_logs="", source=source)
     return Connection(nats_url=url, source=source)
 
 

@@ -1,11 +1,12 @@
-"""`weir logs JOB [TASK]`: what a task prints, over the Kubernetes API. Edge."""
+"""`weir logs JOB [TASK]`: what a task prints, over the Kubernetes API, or what is kept of a pod that is gone. Edge."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,14 +16,19 @@ from kubernetes import client, config
 from services.cli import connection, words
 from services.cli.absence import absent
 from services.cli.jobs import snapshots
+from services.cli.kept_log import kept
+from services.cli.log_line import lines
 from services.cli.pod_choice import Pod, choose
+from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
 from services.launcher.labels import JOB, ROLE
+from services.local.kubelet.kept_logs import PODS
 from shared.bus import Bus
 
-EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
+EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow", "weir logs digits ps --json")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
+KEPT = f"Logs go with their pods; of those of a `weir up` the last {PODS} that are gone are kept, and shown."
 ELSEWHERE = (
     f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
 )
@@ -35,20 +41,56 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief)"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
+    parser.add_argument("--json", action="store_true", help="as it was printed: what Weir says is JSON, a line each")
     parser.add_argument("--kube", metavar="URL", help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)")
+    parser.description = f"{parser.description}\n\n{KEPT}"
 
 
 def run(args: argparse.Namespace) -> int:
+    here = connection.here(args)
+    gone = kept("" if args.kube else here.pod_logs, args.namespace, args.job)
     with _explained():
-        api = client.CoreV1Api(client.ApiClient(_configuration(args.kube or connection.here(args).kube_url)))
+        api = client.CoreV1Api(client.ApiClient(_configuration(args.kube or here.kube_url)))
         pods = _pods(api, args.namespace, args.job)
-        if not pods:
+        if not pods and not gone:
             return connection.on_bus(args, _absent)
-        pod = choose(pods, args.task)
-        for chunk in _text(api, args.namespace, pod.name, args.follow):
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
+        pod = choose(pods, args.task, gone)
+        put = _raw if args.json else _readable(pod.name.removeprefix(f"{args.job}-"))
+        for line in whole_lines(_kept(pod.kept) if pod.kept else _text(api, args.namespace, pod.name, args.follow)):
+            put(line)
     return DONE
+
+
+def _kept(file: Path) -> Iterator[bytes]:
+    print(f"weir logs: the pod is gone; this is {file}", file=sys.stderr)
+    with file.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            yield chunk
+
+
+def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Each as soon as it is whole; the last one as it is."""
+    left = b""
+    for chunk in chunks:
+        *whole, left = (left + chunk).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    if left:
+        yield left
+
+
+def _raw(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
+def _readable(task: str) -> Callable[[bytes], None]:
+    console = Terminal(highlight=False, soft_wrap=True)
+
+    def put(line: bytes) -> None:
+        for each in lines(line, task, None):
+            console.print(each)
+
+    return put
 
 
 async def _absent(bus: Bus, args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kubernetes import config
 
+from services.cli.logs import whole_lines
 from shared.bus import Bus
 from tests.allocator.builders import Story, accepted, node
 from tests.cli.conftest import PRINTED, Api, Prompt
@@ -78,3 +79,41 @@ async def test_without_a_kubernetes_to_ask_it_says_how_to_name_one(
     said = await prompt("logs", "digits")
 
     assert said.code == 1 and "elsewhere give --kube URL (usually http://127.0.0.1:8001)" in said.err
+
+
+def kept_by_weir_up(folder: Path, pod: str, text: str) -> None:
+    """As `weir up` would have written where it is."""
+    file = folder / ".weir" / "cluster" / "logs" / f"default_{pod}_uid" / "tensorflow.log"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    written = {"kube_url": "", "pod_logs": str(file.parent.parent)}
+    (folder / ".weir" / "connection.json").write_text(json.dumps(written))
+
+
+STARTED = {"event": "StartChild", "level": "info", "generation": 2, "timestamp": "2026-11-22T02:46:11.549478Z"}
+
+
+async def test_of_a_pod_that_is_gone_what_is_kept_is_shown_readable_or_as_it_was_printed(
+    kube: Api, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = f"{json.dumps(STARTED)}\nthe last words"
+    kept_by_weir_up(tmp_path, "digits-worker-7", text)
+    file = tmp_path / ".weir" / "connection.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "kube_url": kube.url}))
+
+    read, raw = await prompt("logs", "digits", "worker-7"), await prompt("logs", "digits", "worker-7", "--json")
+
+    assert read.code == 0 and "the pod is gone; this is " in read.err
+    first, last = read.out.splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:11\.549 info    worker-7   StartChild +generation=2", first)
+    assert last == "the last words" and raw.out == text
+    there = await prompt("logs", "digits", "chief")
+    assert (there.out, there.err) == (PRINTED, ""), "who is there is asked"
+
+
+def test_lines_are_put_together_whatever_they_come_in() -> None:
+    for size in (1, 2, 3, 100):
+        text = b"one\ntwo\r\n\nthree"
+        chunks = [text[at : at + size] for at in range(0, len(text), size)]
+        assert list(whole_lines(chunks)) == [b"one\n", b"two\r\n", b"\n", b"three"]

@@ -35,8 +35,12 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     base: Mapping[str, str]  # the bare environment
     python: str = sys.executable
 
+    @property
+    def logs(self) -> Path:
+        return self.data / "logs"
+
     def log_file(self, pod: Body, container: str) -> Path:
-        return self.data / "logs" / f"{namespace_of(pod)}_{name_of(pod)}_{uid_of(pod)}" / f"{container}.log"
+        return self.logs / f"{namespace_of(pod)}_{name_of(pod)}_{uid_of(pod)}" / f"{container}.log"
 
     def pod_folder(self, pod: Body) -> Path:
         return self.data / "pods" / uid_of(pod)

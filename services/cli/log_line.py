@@ -1,0 +1,83 @@
+"""One line that a task printed, as a person reads it: pure.
+
+What services and trainers say is JSON, a line each: it becomes time, level, task, message and the other fields. What
+else there is, a library's words or the program's own, is shown as it is. Foreign text obeys nothing here: control
+characters are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, tzinfo
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from services.cli.words import plain
+
+LEVELS = {"debug": "dim", "info": "green", "warning": "bold yellow", "error": "bold red", "critical": "bold red"}
+IN_FRONT = ("timestamp", "level", "event")
+KNOWN = ("service", "job", "settings", "exception")
+"""Besides: who asks knows the job, settings are many (`--json` has them), and an exception has lines of its own."""
+LEVEL_WIDE, TASK_WIDE, EVENT_WIDE, VALUE_MOST = 7, 10, 22, 400
+
+
+def lines(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text]:
+    """`zone` None: that of this machine."""
+    said = _said(raw)
+    if said is None:
+        yield Text(_clean(raw.decode("utf-8", "replace")))
+        return
+    level = plain(str(said.get("level", "")))
+    yield Text.assemble(
+        (f"{_clock(said.get('timestamp'), zone)} ", "dim"),
+        (f"{level:<{LEVEL_WIDE}} ", LEVELS.get(level, "")),
+        (f"{task:<{TASK_WIDE}} ", "cyan"),
+        (f"{plain(str(said['event'])):<{EVENT_WIDE}}", "bold"),
+        *(piece for name, value in _fields(said) for piece in ((f" {name}=", "dim"), value)),
+    )
+    for line in _traceback(said.get("exception")):
+        yield Text(f"    {line}", "red")
+
+
+def _said(raw: bytes) -> dict[str, Any] | None:
+    """None for what no service has said."""
+    try:
+        found = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and "event" in found else None
+
+
+def _fields(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The generation first, for that is what one looks for; a field that is not known says nothing."""
+    for name in sorted(said, key=lambda name: (name != "generation", name)):
+        value = said[name]
+        if name not in (*IN_FRONT, *KNOWN) and value is not None:
+            text = plain(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+            yield plain(name), text if len(text) <= VALUE_MOST else f"{text[:VALUE_MOST]}…"
+
+
+def _traceback(exception: Any) -> Iterator[str]:
+    """As structlog tells it: each with its frames, the oldest first."""
+    if isinstance(exception, str):
+        yield from map(_clean, exception.splitlines())
+    for one in exception if isinstance(exception, list) else ():
+        frames = one.get("frames", ()) if isinstance(one, dict) else ()
+        for frame in frames if isinstance(frames, list) else ():
+            yield plain(f"{frame.get('filename')}:{frame.get('lineno')} in {frame.get('name')}")
+        if isinstance(one, dict):
+            yield plain(f"{one.get('exc_type')}: {one.get('exc_value')}")
+
+
+def _clock(stamp: Any, zone: tzinfo | None) -> str:
+    try:
+        return f"{datetime.fromisoformat(stamp).astimezone(zone):%H:%M:%S.%f}"[:-3]
+    except (TypeError, ValueError):
+        return " " * len("00:00:00.000")
+
+
+def _clean(text: str) -> str:
+    """Its spaces stay as they are."""
+    return "".join(c if c.isprintable() or c == "\t" else " " for c in text.rstrip("\r\n"))

@@ -1,0 +1,63 @@
+"""What a task prints, as a person reads it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC
+from typing import Any
+
+from services.cli.log_line import lines
+
+
+def shown(raw: bytes | dict[str, Any], task: str = "worker-2") -> list[str]:
+    said = raw if isinstance(raw, bytes) else json.dumps(raw).encode() + b"\n"
+    return [line.plain for line in lines(said, task, UTC)]
+
+
+SAID = {
+    "of": None,
+    "cause": "10.cluster.published.2.-.2",
+    "event": "StartChild",
+    "generation": 2,
+    "service": "trainer",
+    "job": "digits",
+    "level": "info",
+    "timestamp": "2026-11-22T02:46:11.549478Z",
+}
+
+
+def test_what_weir_says_is_time_level_task_message_and_fields_the_generation_first() -> None:
+    (line,) = shown(SAID)
+
+    assert line == (
+        "02:46:11.549 info    worker-2   StartChild             generation=2 cause=10.cluster.published.2.-.2"
+    )
+
+
+def test_what_else_is_printed_stays_as_it_is_but_obeys_nothing() -> None:
+    assert shown(b"epoch 3:  loss 0.25\n") == ["epoch 3:  loss 0.25"]
+    assert shown(b"\x1b[2J cleared\r\n") == [" [2J cleared"]
+    assert shown(b'{"loss": 0.25}\n') == ['{"loss": 0.25}'], "JSON of the program's own"
+    assert shown(b"\xff\xfe") == ["\ufffd\ufffd"] and shown(b"[1, 2]") == ["[1, 2]"]
+
+
+def test_settings_are_left_to_json_and_a_long_value_is_cut() -> None:
+    (line,) = shown({**SAID, "event": "Starting", "settings": {"a": 1}, "text": "x" * 9_000})
+
+    assert "settings" not in line and line.endswith("x…") and len(line) < 600
+
+
+def test_an_exception_is_told_below_with_where_it_came_from() -> None:
+    frames = [{"filename": "train.py", "lineno": 7, "name": "loss"}]
+    error = {"exc_type": "ValueError", "exc_value": "shapes differ\nby one", "frames": frames}
+
+    first, *below = shown({**SAID, "level": "error", "exception": [error]})
+
+    assert first.startswith("02:46:11.549 error ")
+    assert below == ["    train.py:7 in loss", "    ValueError: shapes differ by one"]
+
+
+def test_an_odd_line_costs_nothing_but_its_columns() -> None:
+    (line,) = shown({"event": 7, "timestamp": "yesterday", "level": None, "exception": [3, {"frames": "x"}]})[:1]
+
+    assert line.split() == ["None", "worker-2", "7"]

@@ -18,6 +18,7 @@ import structlog
 
 from shared import bus, config, log
 from shared.bus import Bus
+from shared.permissions import SERVICES
 from shared.tasks import end
 from shared.vitals import BEGUN, Vitals
 
@@ -98,6 +99,10 @@ async def _connected(
 
 async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int | None:
     connection.spawn(_begun(connection, start(connection, chosen)))
+    if connection.name in SERVICES:
+        connection.spawn(connection.tell_troubles())
+    if chosen.begun_again:
+        connection.troubles.passed("began again", chosen.begun_again)
     stopping, failing = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(connection.failed())
     await asyncio.wait((stopping, failing), return_when=asyncio.FIRST_COMPLETED)
     leaving = asyncio.ensure_future(_farewell(connection, stopping))

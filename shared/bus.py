@@ -16,6 +16,7 @@ from typing import TypeVar
 import structlog
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
+from nats.errors import SlowConsumerError
 from nats.js import JetStreamContext
 from nats.js.api import DeliverPolicy
 from nats.js.errors import NotFoundError
@@ -49,6 +50,17 @@ async def connect(url: str, name: str, credentials: str = "", ca: str = "", vita
 
     `credentials`, `ca`: as `dial` takes them. `vitals`: who is to be told how the bus is.
     """
+    made: list[Bus] = []
+
+    async def on_error(error: Exception) -> None:
+        log.warning("BusError", error=repr(error))
+        for each in made if isinstance(error, SlowConsumerError) else ():
+            each.troubles.passed("bus slow", f"the bus drops what this service is too slow to read: {error}")
+
+    async def on_return() -> None:
+        for each in made:
+            each.troubles.ends("bus away")
+
     client = await dial(
         url,
         credentials,
@@ -57,13 +69,11 @@ async def connect(url: str, name: str, credentials: str = "", ca: str = "", vita
         max_reconnect_attempts=-1,
         reconnect_time_wait=RETRY_S,
         connect_timeout=5,
-        error_cb=_log_error,
+        error_cb=on_error,
+        reconnected_cb=on_return,
     )
-    return Bus(client, name, vitals)
-
-
-async def _log_error(error: Exception) -> None:
-    log.warning("BusError", error=repr(error))
+    made.append(Bus(client, name, vitals))
+    return made[0]
 
 
 class Bus:
@@ -76,6 +86,8 @@ class Bus:
         self.js: JetStreamContext = client.jetstream(timeout=ANSWER_S, prefix=client.api)
         self.must_lead: Callable[[], None] = _nobody_asks
         self.outbox = Outbox(client, self.js, name, self.traffic, lambda: self.must_lead())
+        self.troubles = self.outbox.troubles
+        client.on_break.add(lambda: self.troubles.begins("bus away", "the connection to the bus broke"))
         self.burial = Burial(self.outbox, self.traffic)
         self.vitals.need("being heard", lambda: not self.outbox.waiting)
         self.vitals.tell("the bus", self._measures)
@@ -122,6 +134,10 @@ class Bus:
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
         return await self.outbox.once(message)
+
+    async def tell_troubles(self) -> None:
+        """For ever: what keeps us from saying and hearing, as messages. For services; others may not say it."""
+        await self.troubles.tell(self.publish)
 
     # ------------------------------------------------------------ hearing
 

@@ -29,6 +29,7 @@ class Common(msgspec.Struct, frozen=True, kw_only=True):
     drain_s: float = 5.0
     lease_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0  # of the one replica that acts; 0: there are no others
     metrics_port: Port = 0  # where metrics and health are asked for, on all interfaces; 0: nowhere
+    begun_again: str = ""  # how it ended before, where who runs us begins us again and knows
     job_namespaces: tuple[Namespace, ...] = ()  # where jobs may run; empty: anywhere
 
 

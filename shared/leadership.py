@@ -106,6 +106,9 @@ class Lease:
                 seen = seen if seen and seen.revision == now.revision else now
                 if seen.open_to(self.holder, self.lease_s, self.clock()):
                     await self._write(Held(self.holder, seen.held.term + 1, self.lease_s), seen.revision)
+                    if seen.held.holder not in ("", self.holder):
+                        fell = f"the replica that led fell silent for {self.lease_s:g} s, and this one took over"
+                        self.bus.troubles.passed("began again", fell)
                     self.term = seen.held.term + 1
                     log.info("Leads", service=self.service, term=self.term, holder=self.holder)
                     return

@@ -568,6 +568,29 @@ class JobFinished(JobMessage, frozen=True, kw_only=True, tag="job.finished"):
         return f"{self.uid}.job.finished"
 
 
+# ---------------------------------------------------------------- what befalls the services themselves
+
+Trouble = Literal["no room", "bus away", "bus slow", "kubernetes away", "began again"]
+
+
+class ServiceTroubled(Message, frozen=True, kw_only=True, tag="service.troubled"):
+    """A service could not say, hear or see what it must. `seconds`: how long; None: it lasts still, or is a moment."""
+
+    service: Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
+    what: Trouble
+    cause: str
+    remedy: str
+    begun_s: float
+    seconds: Seconds | None = None
+
+    def key(self) -> str:
+        return self.service
+
+    def id(self) -> str:
+        end = "begun" if self.seconds is None else "over"
+        return f"{self.service}.service.troubled.{self.what.replace(' ', '-')}.{round(self.begun_s * 1000)}.{end}"
+
+
 MESSAGES: tuple[type[Message], ...] = (
     JobRequested,
     CancelRequested,
@@ -590,6 +613,7 @@ MESSAGES: tuple[type[Message], ...] = (
     TrainingResumed,
     ProgressReported,
     JobFinished,
+    ServiceTroubled,
 )
 
 

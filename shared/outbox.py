@@ -25,6 +25,7 @@ from shared.client import SturdyClient
 from shared.messages import Message
 from shared.patience import RETRY_S, Plaint, asked, passes
 from shared.traffic import Traffic
+from shared.troubles import Troubles
 
 ROOM_S = 2.0
 WRONG_LAST_SEQUENCE = 10071
@@ -56,7 +57,7 @@ class Outbox:
         self, client: SturdyClient, js: JetStreamContext, name: str, traffic: Traffic, may_say: Callable[[], None]
     ) -> None:
         self._client, self._js, self._name, self._traffic, self._may_say = client, js, name, traffic, may_say
-        self._plaint = Plaint()
+        self._plaint, self.troubles = Plaint(), Troubles(name)
         self._lines: dict[str, Line] = {}  # by subject
 
     async def publish(self, message: Message, expect_last: int | None, over: str) -> int:
@@ -113,7 +114,10 @@ class Outbox:
                 pause_s = RETRY_S
                 if not self._client.is_reconnecting:  # else it stays with us, and not in the library's buffer as well
                     try:
-                        return int((await self._js.publish(subject, body, headers=headers)).seq)
+                        sequence = int((await self._js.publish(subject, body, headers=headers)).seq)
+                        self.troubles.ends("bus away")
+                        self.troubles.ends("no room", subjects.stream_holding(subject))
+                        return sequence
                     except NatsError as error:
                         line.stuck = True
                         pause_s = self._pause_s(subject, error, wait_for_room)
@@ -127,10 +131,12 @@ class Outbox:
         if no_room(error) and wait_for_room:
             stream = subjects.stream_holding(subject)
             self._plaint.tell("NoRoom", error, subject=subject, waiting=self.waiting, stream=stream, remedy=REMEDY)
+            self.troubles.begins("no room", f"{stream} cannot store {subject}: {error.description}", stream)
             return ROOM_S
         if no_room(error) or not passes(error):
             raise error
         self._plaint.tell("PublishWaits", error, subject=subject, waiting=self.waiting)
+        self.troubles.begins("bus away", f"the bus did not take {subject}: {error or type(error).__name__}")
         return RETRY_S
 
     @property

@@ -47,6 +47,7 @@ from shared.messages import (
     JobRequested,
     Message,
     ProgressReported,
+    ServiceTroubled,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -85,6 +86,7 @@ SAID_BY: dict[type[Message], tuple[str, ...]] = {
     TrainingResumed: (JOB,),
     ProgressReported: (JOB,),
     JobFinished: (JOB, ALLOCATOR),
+    ServiceTroubled: SERVICES,
 }
 HEARD_BY: dict[type[Message], tuple[str, ...]] = {
     **dict.fromkeys(SAID_BY, ALL),
@@ -101,6 +103,7 @@ HEARD_BY: dict[type[Message], tuple[str, ...]] = {
     CheckpointSkipped: (*ALL, JOB),
     TrainingResumed: (*ALL, JOB),
     ProgressReported: (*ALL, JOB),
+    ServiceTroubled: (OPERATOR, PAGE),
 }
 """The monitor hears what it said itself, after a restart. JOB and SUBMITTER: of their own job and namespace only."""
 

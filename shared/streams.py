@@ -32,7 +32,7 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
         ),
         StreamConfig(
             name=subjects.FACTS,
-            subjects=["weir.task.>", "weir.training.>", "weir.capacity.>"],
+            subjects=["weir.task.>", "weir.training.>", "weir.capacity.>", "weir.service.>"],
             discard=DiscardPolicy.OLD,
             max_bytes=facts_max_bytes,
             allow_direct=True,

@@ -26,12 +26,13 @@ from shared.messages import (
     JobRejected,
     JobRequested,
     Message,
+    ServiceTroubled,
 )
 from shared.subjects import BY_TAG, tag_of
 
 DEAD = "dead.letter"
 STYLES = {"job": "cyan", "capacity": "blue", "allocation": "magenta", "cluster": "yellow", "task": "white"}
-STYLES |= {"training": "green", "dead": "red"}
+STYLES |= {"training": "green", "dead": "red", "service": "bright_black"}
 BAD = "bold red"
 BETWEEN = {"revision": "rev", "generation": "gen", "step": "step"}
 AT_THE_ENDS = {"uid": "uid", **BETWEEN}
@@ -87,9 +88,11 @@ def fact(said: Message | DeadLetter) -> str:
 
 
 def whose(said: Message | DeadLetter) -> str:
-    """The node, or the job: with its namespace where that is not the default one."""
+    """The node or the service, or the job: with its namespace where that is not the default one."""
     if isinstance(said, CapacityChanged):
         return said.node
+    if isinstance(said, ServiceTroubled):
+        return said.service
     job, namespace = getattr(said, "job", "-"), getattr(said, "namespace", "default")
     return job if namespace == "default" else f"{namespace}/{job}"
 
@@ -116,5 +119,7 @@ def bad(said: Message | DeadLetter) -> bool:
     """What somebody should look at."""
     if isinstance(said, JobFinished):
         return said.outcome == "failed"
+    if isinstance(said, ServiceTroubled):
+        return said.seconds is None
     failures = (JobRejected, GenerationAbandoned, CheckpointFailed, CheckpointSkipped, DeadLetter)
     return isinstance(said, failures) or bool(getattr(said, "error", None))

@@ -86,7 +86,9 @@ def wanted(args: argparse.Namespace, now: float) -> list[Wanted]:
     chosen = {stream: filters(stream, args.job, args.namespace, args.kind) for stream in streams(args)}
     found = [Wanted(stream, subjects, since_s=since_s) for stream, subjects in chosen.items() if subjects]
     if not found:
-        raise Trouble(f"{', '.join(args.kind)} is about nodes, not jobs: leave out --job and --namespace", WRONG_USE)
+        raise Trouble(
+            f"{', '.join(args.kind)} is about nodes or services, not jobs: leave out --job and --namespace", WRONG_USE
+        )
     return found
 
 

@@ -8,8 +8,8 @@ from shared.messages import DeadLetter
 from shared.subjects import BY_TAG, DEAD, FACTS, ORDERS, PREFIX
 
 ANY = "*"
-AREAS = {ORDERS: ("job", "allocation", "cluster"), FACTS: ("task", "training", "capacity")}
-OF_NODES = "capacity"
+AREAS = {ORDERS: ("job", "allocation", "cluster"), FACTS: ("task", "training", "capacity", "service")}
+OF_NO_JOB = ("capacity", "service")
 REQUESTS = ("job.requested", "job.cancel")  # may be said without a namespace: then it is the default one
 
 
@@ -33,9 +33,9 @@ def _kinds(stream: str, kinds: Sequence[str]) -> Sequence[str]:
 
 
 def _of_jobs(stream: str, kinds: Sequence[str]) -> list[str]:
-    """As two tokens each, and none that is about nodes."""
+    """As two tokens each, and none that is about nodes or services."""
     named = [kind if "." in kind else f"{kind}.{ANY}" for kind in _kinds(stream, kinds)]
-    return [kind for kind in named if not kind.startswith(f"{OF_NODES}.")]
+    return [kind for kind in named if kind.partition(".")[0] not in OF_NO_JOB]
 
 
 def _dead(kinds: Sequence[str]) -> list[str]:

@@ -36,6 +36,7 @@ from shared.messages import (
     Message,
     ProgressReported,
     Role,
+    ServiceTroubled,
     Span,
     TaskExited,
     TaskLeaving,
@@ -142,7 +143,7 @@ def _handover(m: HandOverOrdered) -> str:
 
 
 def _abandoned(m: GenerationAbandoned) -> str:
-    return f"generation {m.generation} will not be: {headline(m.reason)}"
+    return f"generation {m.generation} will not be: {headline(m.reason)}; what runs goes on"
 
 
 def _updated(m: TaskUpdated) -> str:
@@ -190,8 +191,24 @@ def _finished(m: JobFinished) -> str:
     return f"{m.outcome} after {counted(m.samples, 'sample')}{metrics}{f': {cause}' if cause else ''}"
 
 
+def _troubled(m: ServiceTroubled) -> str:
+    lasted = "" if m.seconds is None else f", which is over after {m.seconds:.1f} s"
+    return f"{TROUBLES[m.what]}{lasted}: {headline(m.cause)}; {m.remedy}"
+
+
+TROUBLES = {
+    "no room": "a stream is full",
+    "bus away": "the bus was away",
+    "bus slow": "is too slow for the bus",
+    "kubernetes away": "Kubernetes does not answer",
+    "began again": "began again",
+}
+"""By what it is."""
+
+
 def _dead(m: DeadLetter) -> str:
-    return f"{m.subject} (sequence {m.sequence}, said by {m.said_by}) could not be read: {m.error}"
+    where = f"{m.subject} (sequence {m.sequence}, said by {m.said_by})"
+    return f"{where} could not be read: {m.error}; `weir dead-letters` shows it whole"
 
 
 # ---------------------------------------------------------------- words
@@ -248,5 +265,6 @@ SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     TrainingResumed: _resumed,
     ProgressReported: _progress,
     JobFinished: _finished,
+    ServiceTroubled: _troubled,
     DeadLetter: _dead,
 }

@@ -85,6 +85,8 @@ class Api:
         self.gate = Gate(settings.kube_rate, settings.kube_burst, chance)
         self.requests = Requests()
         self.may_change: Callable[[], None] = lambda: None  # raises where we may only look
+        self.on_away: Callable[[str], None] = lambda cause: None  # hears why nothing can be read, again and again ...
+        self.on_back: Callable[[], None] = lambda: None  # ... and whenever something can
 
     # ------------------------------------------------------------ asking
 

@@ -28,6 +28,7 @@ log = structlog.get_logger()
 
 Fact = TypeVar("Fact")
 EXPIRED, FOR_NOW = 410, (429, 500, 502, 503)
+AWAY = 3  # troubles in a row, from which on the server counts as away
 GOES_ON = 5  # troubles in a row; after more, what was read before is trusted no longer
 SHORT_S = 1.0  # a watch that ends sooner, and says nothing, is trouble
 
@@ -92,6 +93,7 @@ class Reader(Generic[Fact]):
             if not self.go_on:
                 self.revision = page.metadata.resource_version or ""  # the same on every page
                 facts, self.found, self.in_one_piece = tuple(self.found), [], False
+                self.api.on_back()
                 return Listed(facts, self.revision)
 
     def _page_query(self) -> dict[str, str]:
@@ -110,6 +112,7 @@ class Reader(Generic[Fact]):
                 async for raw in lines:
                     event = self._told(msgspec.json.decode(raw, type=Line))
                     quiet, self.troubles = False, 0
+                    self.api.on_back()
                     if event:
                         yield event
         finally:
@@ -151,6 +154,8 @@ class Reader(Generic[Fact]):
             self.in_one_piece |= expired and self.go_on != ""  # pages may be forgotten faster than we read them
             self.revision, self.found, self.go_on = None, [], ""
         log.warning("ReadingBroke", path=self.path, error=repr(error), again=self.revision is None, row=self.troubles)
+        if self.troubles >= AWAY and passes(error):
+            self.api.on_away(f"{self.path} could not be read {self.troubles} times in a row: {error!r}")
         wait_s = self.api.wait_s(self.troubles)
         await asyncio.sleep(0.0 if expired and self.troubles == 1 else wait_s)
 

@@ -104,7 +104,7 @@ async def test_only_the_kinds_that_are_asked_for_are_shown(bus: Bus, nats_url: s
 async def test_who_asks_for_nodes_of_a_job_is_told_what_to_leave_out(nats_url: str, prompt: Prompt) -> None:
     said = await prompt("events", "--nats", nats_url, "--kind", "capacity", "--job", "digits")
 
-    assert said.code == 2 and "is about nodes, not jobs: leave out --job" in said.err
+    assert said.code == 2 and "is about nodes or services, not jobs: leave out --job" in said.err
 
 
 async def test_of_a_job_that_nobody_knows_it_is_told_which_there_are(bus: Bus, nats_url: str, prompt: Prompt) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 
-from services.cli.sentences import SENTENCES, sentence
+from services.cli.sentences import SENTENCES, TROUBLES, sentence
 from shared.messages import (
     MESSAGES,
     CapacityChanged,
@@ -18,10 +20,13 @@ from shared.messages import (
     Message,
     ProgressReported,
     Resources,
+    ServiceTroubled,
     TaskExited,
     TaskLeaving,
     TrainingResumed,
+    Trouble,
 )
+from shared.troubles import REMEDIES
 from tests.shared.words import JOB, TASK, one_of_each
 
 DEAD = DeadLetter(stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody")
@@ -59,6 +64,14 @@ def test_a_save_that_failed_tells_its_cause_what_helps_and_what_was_given_up_for
     assert sentence(failed) == "generation 2 could not save step 10: it is full; make room"
     told = sentence(msgspec.structs.replace(failed, successor=3))
     assert told == "generation 2 could not save step 10: it is full; make room; generation 3 is given up for it"
+
+
+def test_a_service_in_trouble_tells_what_it_is_its_cause_what_helps_and_how_long_it_was() -> None:
+    over = next(m for m in one_of_each() if isinstance(m, ServiceTroubled))
+
+    assert sentence(over) == "a stream is full, which is over after 3.0 s: weir-orders is full; make room"
+    assert sentence(msgspec.structs.replace(over, seconds=None)) == "a stream is full: weir-orders is full; make room"
+    assert set(TROUBLES) == set(get_args(Trouble)) == set(REMEDIES)
 
 
 def test_a_checkpoint_that_is_skipped_tells_why_and_what_is_taken_in_its_place() -> None:

@@ -11,7 +11,7 @@ import pytest
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from shared import subjects
-from shared.messages import MESSAGES, CapacityChanged, Message
+from shared.messages import MESSAGES, CapacityChanged, Message, ServiceTroubled
 from shared.permissions import (
     ALLOCATOR,
     BUCKET_STREAMS,
@@ -67,8 +67,8 @@ def keys_of(user: str) -> list[tuple[str, bool]]:
 
 
 def subject_of(kind: type[Message], key: str) -> str:
-    """A node has no namespace, and no dots."""
-    return subjects.pattern(kind, key.replace(".", "_") if kind is CapacityChanged else key)
+    """A node or a service has no namespace, and no dots."""
+    return subjects.pattern(kind, key.replace(".", "_") if kind in (CapacityChanged, ServiceTroubled) else key)
 
 
 async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:

@@ -29,6 +29,7 @@ from shared.messages import (
     Program,
     ProgressReported,
     Resources,
+    ServiceTroubled,
     Span,
     Taint,
     TaskAddress,
@@ -112,6 +113,14 @@ def one_of_each() -> list[Message]:
             profile=profile,
         ),
         JobFinished(**JOB, outcome="succeeded", step=94, samples=3000, counted=3000, metrics={"accuracy": 0.75}),
+        ServiceTroubled(
+            service="launcher",
+            what="no room",
+            cause="weir-orders is full",
+            remedy="make room",
+            begun_s=9.5,
+            seconds=3.0,
+        ),
     ]
 
 

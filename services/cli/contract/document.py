@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from services.cli.contract.schemas import KINDS, Kind, schemas
-from shared.messages import MESSAGES, CapacityChanged, DeadLetter, Message
+from shared.messages import MESSAGES, CapacityChanged, DeadLetter, Message, ServiceTroubled
 from shared.permissions import ALLOCATOR, HEARD_BY, JOB, LAUNCHER, MONITOR, OPERATOR, PAGE, SAID_BY, SUBMITTER
 from shared.subjects import DEAD, FACTS, ORDERS, PREFIX, pattern, stream_holding, tag_of
 
@@ -41,15 +41,18 @@ PARAMETERS = {
     "namespace": "The job's Kubernetes namespace.",
     "job": "The job's name; unique in its namespace.",
     "node": "The node's name, with each dot as an underscore.",
+    "service": "The service's name.",
     "subject": "The whole subject, dots included, on which the message was.",
 }
+KEYS: dict[type[Message], str] = {CapacityChanged: "{node}", ServiceTroubled: "{service}"}
+"""The end of the subject of what is about no job."""
 HEADERS = {
     "Nats-Msg-Id": "by which the server ignores a repetition; equals ce-id",
     "ce-specversion": "CloudEvents 1.0",
     "ce-id": "the same each time the same is said",
     "ce-type": "dev.weir.<area>.<fact>.v1",
     "ce-source": "who said it",
-    "ce-subject": "<namespace>.<job>, or the node",
+    "ce-subject": "<namespace>.<job>, or the node, or the service",
     "ce-time": "when it was said",
     "content-type": "application/json",
 }
@@ -76,7 +79,7 @@ def address(kind: Kind) -> str:
     """The subject, with its names in braces."""
     if issubclass(kind, DeadLetter):
         return f"{DeadLetter.PREFIX}.{{subject}}"
-    return pattern(kind, "{node}" if issubclass(kind, CapacityChanged) else "{namespace}.{job}")
+    return pattern(kind, next((key for one, key in KEYS.items() if issubclass(kind, one)), "{namespace}.{job}"))
 
 
 def stream(kind: Kind) -> str:

@@ -18,6 +18,7 @@ from shared.messages import (
     JobRejected,
     JobRequested,
     Resources,
+    ServiceTroubled,
     TaskExited,
     TaskLeaving,
     TaskUpdated,
@@ -180,5 +181,5 @@ def test_of_strangers_pods_nothing_is_said(grown: Growth) -> None:
 
 
 def test_every_kind_has_a_rule_or_is_a_root() -> None:
-    assert set(MESSAGES) - set(RULES) == {JobRequested, CancelRequested, TaskLeaving}
+    assert set(MESSAGES) - set(RULES) == {JobRequested, CancelRequested, TaskLeaving, ServiceTroubled}
     assert set(RULES) - set(MESSAGES) == set() and CapacityChanged in RULES

@@ -82,7 +82,12 @@ def test_every_subject_is_a_channel_with_its_names_declared() -> None:
 
 @pytest.mark.parametrize("said", one_of_each(), ids=lambda m: type(m).__name__)
 def test_a_message_is_said_on_its_channels_address(said: Message) -> None:
-    names = {"namespace": getattr(said, "namespace", ""), "job": getattr(said, "job", ""), "node": said.key()}
+    names = {
+        "namespace": getattr(said, "namespace", ""),
+        "job": getattr(said, "job", ""),
+        "node": said.key(),
+        "service": said.key(),
+    }
 
     assert address(type(said)).format(**names) == subject_of(said)
 

@@ -1,0 +1,71 @@
+"""What keeps a service from saying, hearing or seeing what it must: told as messages, with cause and remedy. Edge.
+
+Each is told when it begins, if the bus can take that, and when it is over, with how long it lasted. It goes to the
+stream of facts, which drops its oldest and so has room also while that of orders is full; while the bus is away it
+waits, as everything does that is said. One thing is told once in `TOLD_S`, however often it comes and goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from shared.messages import ServiceTroubled, Trouble
+
+Say = Callable[[ServiceTroubled], Awaitable[object]]
+TOLD_S = 30.0
+WAITING_MOST = 64
+REMEDIES: dict[Trouble, str] = {
+    "no room": "nothing is lost, it is tried again; make room: `weir streams create --orders-gib N`, or a larger disk",
+    "bus away": "nothing is lost, all is said and heard again; why: nats.log of `weir up`, or the pods of weir-nats",
+    "bus slow": "nothing is lost, what was dropped is read again; its machine or the network is overloaded",
+    "kubernetes away": "what runs goes on, no pod comes or goes; look at the API server, `kubectl get --raw /readyz`",
+    "began again": "nothing is lost, it read what it had missed; its log says why it ended, as far as it could",
+}
+AT_ITS_END = ("bus away",)
+"""What cannot be told while it lasts."""
+
+
+class Troubles:
+    """`begins` and `ends` may be called as often as one likes; `thing`: what it is about, where there are several."""
+
+    def __init__(self, service: str, clock: Callable[[], float] = time.time) -> None:
+        self.service, self.clock = service, clock
+        self._lasting: dict[tuple[Trouble, str], ServiceTroubled] = {}
+        self._told_s: dict[tuple[Trouble, str], float] = {}
+        self._due: asyncio.Queue[ServiceTroubled] = asyncio.Queue(WAITING_MOST)
+
+    def begins(self, what: Trouble, cause: str, thing: str = "") -> None:
+        now = self.clock()
+        if (what, thing) in self._lasting or now < self._told_s.get((what, thing), 0.0) + TOLD_S:
+            return
+        self._told_s[what, thing] = now
+        fact = ServiceTroubled(service=self.service, what=what, cause=cause, remedy=REMEDIES[what], begun_s=now)
+        self._lasting[what, thing] = fact
+        if what not in AT_ITS_END:
+            self._tell(fact)
+
+    def ends(self, what: Trouble, thing: str = "") -> None:
+        fact = self._lasting.pop((what, thing), None)
+        if fact is not None:
+            self._tell(replace(fact, seconds=max(self.clock() - fact.begun_s, 0.0)))
+
+    def passed(self, what: Trouble, cause: str) -> None:
+        """It is over before it can be told."""
+        self.begins(what, cause)
+        lasting = self._lasting.pop((what, ""), None)
+        if lasting is not None and what in AT_ITS_END:
+            self._tell(replace(lasting, seconds=0.0))
+
+    def _tell(self, fact: ServiceTroubled) -> None:
+        """Where nobody tells them the first few wait, and the rest are forgotten."""
+        if not self._due.full():
+            self._due.put_nowait(fact)
+
+    async def tell(self, say: Say) -> None:
+        """For ever."""
+        while True:
+            await say(await self._due.get())

@@ -1,0 +1,72 @@
+"""Every failure that is provoked on purpose, and those beside them, can be read in `weir events`: here is by what.
+
+A new kind of fault in `tests/bench/chaos` has to say here what tells of it.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from services.cli.event_line import fact
+from services.cli.sentences import TROUBLES, sentence
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    CheckpointFailed,
+    CheckpointSkipped,
+    GenerationAbandoned,
+    GenerationPrepared,
+    JobFinished,
+    JobRejected,
+    Message,
+    ServiceTroubled,
+    TaskExited,
+    Trouble,
+)
+from tests.bench.chaos.schedule import BY_NAME
+from tests.shared.words import one_of_each
+
+LOST: tuple[type[Message], ...] = (TaskExited, AllocationDecided)
+"""How a task ended, and what is decided about it: `lost ...; replaced (...)`."""
+TOLD: dict[str, tuple[type[Message] | Trouble, ...]] = {
+    "worker killed": LOST,
+    "ps killed": LOST,
+    "chief killed": LOST,
+    "worker frozen": LOST,
+    "ps frozen": LOST,
+    "chief frozen": LOST,
+    "next child killed": (GenerationPrepared, GenerationAbandoned),
+    "node lost": (CapacityChanged, *LOST),
+    "service killed": ("began again",),
+    "service frozen": ("bus away", "bus slow"),
+    "nats-server killed": ("bus away",),
+    "nats-server frozen": ("bus away",),
+    "cluster lost": ("kubernetes away", *LOST),
+    "API cut off": ("kubernetes away",),
+    "disk full": (CheckpointFailed,),
+    "messages doubled": (),  # nothing fails: each is taken once
+}
+BESIDE: dict[str, tuple[type[Message] | Trouble, ...]] = {
+    "a full stream": ("no room",),
+    "out of memory": LOST,
+    "a hot ps, a straggler": (AllocationDecided,),
+    "a torn checkpoint": (CheckpointSkipped,),
+    "a spoilt program": (JobFinished,),
+    "a request that is wrong": (JobRejected,),
+}
+
+
+def test_every_fault_that_is_provoked_has_its_line() -> None:
+    assert set(TOLD) == set(BY_NAME)
+    troubles = {what for told in (*TOLD.values(), *BESIDE.values()) for what in told if isinstance(what, str)}
+    assert troubles == set(get_args(Trouble)) == set(TROUBLES)
+
+
+@pytest.mark.parametrize("failure", [name for name, told in (TOLD | BESIDE).items() if told])
+def test_what_tells_of_it_is_shown_by_weir_events(failure: str) -> None:
+    each = {type(said): said for said in one_of_each()}
+    for what in (TOLD | BESIDE)[failure]:
+        said = each[ServiceTroubled if isinstance(what, str) else what]
+        assert sentence(said) and fact(said)

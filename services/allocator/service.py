@@ -31,6 +31,7 @@ from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, Stale
 from shared.config import BadSettings
+from shared.letters import Letters
 from shared.log import about
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
 from shared.patience import Plaint
@@ -252,3 +253,6 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.spawn(allocator.show_for_ever(await bus.bucket(subjects.JOBS)))
     bus.spawn(allocator.keep_for_ever())
     bus.spawn(allocator.forget_for_ever())
+    letters = Letters()
+    bus.vitals.tell("dead letters", letters.measures)
+    bus.spawn(letters.count(bus))

@@ -10,6 +10,7 @@ from services.allocator.state import State
 from services.launcher.measures import Meters as LauncherMeters
 from services.launcher.view import View
 from services.monitor.measures import capacity
+from shared.letters import Letters
 from shared.metrics import Family, Measure
 from shared.traffic import Traffic
 from tests.architecture.source import modules
@@ -34,6 +35,7 @@ def at_first() -> list[Measure]:
         *AllocatorMeters().measures(State(), 0.0),
         *LauncherMeters().measures(View()),
         *Traffic().measures(True, 0, 0),
+        *Letters(0).measures(),
     ]
 
 

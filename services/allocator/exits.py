@@ -18,6 +18,8 @@ OUT_OF_MEMORY, UNSCHEDULABLE = "OOMKilled", "Unschedulable"
 TAKEN = frozenset(
     {"Evicted", "NodeLost", "Deleted", "Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown"}
 )
+SHUT_DOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
+"""Its node, or the whole cluster, was shut down in order: nothing broke."""
 SIGNALS = range(128, 256)
 TERMINATED = 128 + 15  # asked to end: somebody wanted it so
 

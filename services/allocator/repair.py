@@ -16,6 +16,7 @@ from services.allocator import exits
 from services.allocator.ending import charged
 from services.allocator.job import Job
 from services.allocator.leaving import going
+from services.allocator.placing.lacking import lacking
 from services.allocator.placing.misfit import misfit
 from services.allocator.placing.placement import Room, place, place_most
 from services.allocator.placing.quota import growth, shortage
@@ -38,9 +39,9 @@ def repaired(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     lost = [t for t in wanted.tasks if job.exit_of(t) and not _left_to_launcher(job, t)]
     if not lost:
         return None
-    names = ", ".join(_told(job, t) for t in lost)
+    names = _lost(job, lost)
     if now < retry_s(job, rules):
-        return Verdict(why=f"lost {names}; tries again after a pause", wake_s=retry_s(job, rules))
+        return Verdict(why=f"{names}; tries again after a pause", wake_s=retry_s(job, rules))
     return _replaced(job, wanted, lost, names, room, now, rules)
 
 
@@ -55,15 +56,16 @@ def _replaced(
     tasks = place(room, job.key, staying, most, sizes, job.serials)
     tasks = tasks or place(room, job.key, keep, most, sizes, job.serials)
     if tasks is None and now < settled_s:
-        return Verdict(why=f"lost {names}; looks whether its room comes free", wake_s=settled_s)
+        return Verdict(why=f"{names}; looks whether its room comes free", wake_s=settled_s)
     tasks = tasks or place_most(room, job.key, keep, most, least, sizes, job.serials)
     if tasks is None:
         never = misfit(room, [t.role for t in lost], sizes) or shortage(
             room, job.key, growth(keep, least, sizes, stretched=False)
         )
-        return Verdict(why=f"lost {names}; {never or 'waits for room to replace it'}")
+        waits = f"waits for room to replace it{lacking(room, job.key, keep, least, sizes)}"
+        return Verdict(why=f"{names}; {never or waits}")
     whole = len(tasks) == len(wanted.tasks)
-    reason = f"lost {names}; replaced{'' if whole else ' as far as there is room'} ({charged(job, lost, rules)})"
+    reason = f"{names}; replaced{'' if whole else ' as far as there is room'} ({charged(job, lost, rules)})"
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
     return Verdict(why=reason, action=action)
 
@@ -79,6 +81,13 @@ def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
     if ended is None or (runs and task.serial in {t.serial for t in runs.tasks}):
         return False
     return ended.reason == exits.UNSCHEDULABLE or (runs is not None and exits.own_fault(ended))
+
+
+def _lost(job: Job, tasks: list[TaskPlan]) -> str:
+    ends = [job.exit_of(task) for task in tasks]
+    if all(end and end.reason in exits.SHUT_DOWN for end in ends):
+        return f"was stopped with its cluster or its nodes: {', '.join(map(job.pod, tasks))}"
+    return f"lost {', '.join(_told(job, task) for task in tasks)}"
 
 
 def _told(job: Job, task: TaskPlan) -> str:

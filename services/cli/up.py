@@ -11,20 +11,26 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+from nats.errors import Error as NatsError
 
+from services.cli.left_behind import GOING, left, told
 from services.cli.page import PORT as PAGE_PORT
 from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
 from services.local.stack import SERVICES, CannotStart, Stack, listens, vacant
+from shared.bus import connect
+from shared.permissions import OPERATOR
 from shared.ports import free_port
 from shared.words import counted
 
 EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")
 CONNECTION = FOLDER / "connection.json"
+ANSWER_S = 10.0
 CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 4}\n"
 
-LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, launcher, page. Ctrl-C ends it all.
+LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, launcher, page. Ctrl-C ends it all;
+jobs that run save first, and the next `weir up` in this folder goes on with them.
 
   look in a browser     {page}
   submit a job          weir submit deploy/jobs/digits.yaml
@@ -79,9 +85,23 @@ async def _up(args: argparse.Namespace) -> int:
             places["page"] = f"http://127.0.0.1:{page_port}/"
             print(LOOK.format(nodes=nodes, **places), flush=True)
             await stop.wait()
-            print("weir is going down", flush=True)
+            print(f"\n{GOING}", flush=True)
+            await stack.wind_down()
+            await _tell_what_is_left(stack)
     CONNECTION.unlink(missing_ok=True)
     return 0
+
+
+async def _tell_what_is_left(stack: Stack) -> None:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            bus = await connect(stack.nats_url, OPERATOR, stack.operator)
+            under_way = await left(bus)
+            await bus.close()
+    except (NatsError, OSError, TimeoutError) as error:
+        print(f"weir is down. What is left could not be read ({error!r}); it lies in {stack.folder}.", flush=True)
+        return
+    print("\n".join(told(under_way, stack.folder, Path.cwd())), flush=True)
 
 
 def _page_port(wanted: int) -> int:

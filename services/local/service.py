@@ -41,6 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0  # 0: any that is free
     token: str = ""  # if given, every request must carry it
     bookmark_s: float = BOOKMARK_S
+    last_look_s: float = 0.3  # so long those who watch are still told, when the last pod has ended
     kubelet: KubeletSettings = KubeletSettings()
     controllers: ControllerSettings = ControllerSettings()
 
@@ -109,7 +110,7 @@ class Cluster:
 
     async def open_doors(self) -> None:
         metrics = Metrics(self.world, self.usage)
-        server = Server(self.store, metrics, self.data / "logs", self.settings.token, self.settings.bookmark_s)
+        server = Server(self.store, metrics, self.world.logs, self.settings.token, self.settings.bookmark_s)
         self.runner = web.AppRunner(server.app(), access_log=None, shutdown_timeout=0.2)
         await self.runner.setup()
         listening = socket.create_server(("127.0.0.1", self.settings.port), backlog=1024)
@@ -119,6 +120,7 @@ class Cluster:
     async def stop(self) -> None:
         """Pods first, while their ends can still be watched."""
         await self.kubelet.stop_all()
+        await asyncio.sleep(self.settings.last_look_s)
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

@@ -36,7 +36,9 @@ COMMON = (
     "WEIR_LOG_LEVEL",
     "WEIR_LEASE_S",
     "WEIR_METRICS_PORT",
+    "WEIR_BEGUN_AGAIN",
 )
+BEGUN_AGAIN = "WEIR_BEGUN_AGAIN"
 START_S, STOP_S, AGAIN_S = 20.0, 12.0, 0.2
 
 
@@ -58,11 +60,13 @@ class Part:
         await self._spawn()
         self._keeper = asyncio.create_task(self._keep())
 
-    async def _spawn(self) -> None:
+    async def _spawn(self, ended: str = "") -> None:
+        """`ended`: how it did before, told to who asks for such a setting."""
+        again = {BEGUN_AGAIN: ended} if BEGUN_AGAIN in self.environment else {}
         with self.log_path.open("ab") as output:
             self.process = await asyncio.create_subprocess_exec(
                 *self.command,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **self.environment, **again},
                 stdout=output,
                 stderr=output,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -79,7 +83,7 @@ class Part:
             log.warning("PartEnded", part=self.name, code=code, log=str(self.log_path))
             if time.monotonic() - began < 1.0:
                 await asyncio.sleep(AGAIN_S)
-            await self._spawn()
+            await self._spawn(f"it ended with code {code}, and was begun again")
 
     async def stop(self) -> None:
         if self._keeper is not None:
@@ -148,9 +152,17 @@ class Stack:
         await self.close()
 
     async def close(self) -> None:
-        for name in ("page", "monitor", "allocator", "launcher", "cluster", "nats"):
-            if name in self.parts:
-                await self.parts.pop(name).stop()
+        await self.wind_down()
+        await self._stop("nats")
+
+    async def wind_down(self) -> None:
+        """All but the bus. Nobody decides any more when the pods end, and the launcher is there to tell of it."""
+        for name in ("page", "monitor", "allocator", "cluster", "launcher"):
+            await self._stop(name)
+
+    async def _stop(self, name: str) -> None:
+        if name in self.parts:
+            await self.parts.pop(name).stop()
 
     async def start(self, name: str) -> None:
         """One of the services."""
@@ -187,6 +199,7 @@ class Stack:
             "WEIR_NATS_CREDENTIALS": self.credentials_of(name),
             "WEIR_NATS_CA": "",
             "WEIR_LEASE_S": "0",  # one of each, kept alive: one that is begun again need not wait for itself
+            BEGUN_AGAIN: "",
             "WEIR_METRICS_PORT": "0",  # one port cannot be all of theirs
             "WEIR_LAUNCHER_SIGNING_KEY": str(self.credentials / keyring.JOBS),
             "WEIR_MONITOR_KUBE_URL": self.kube_url,
@@ -215,7 +228,7 @@ class Stack:
         """Let other commands find this stack."""
         path.parent.mkdir(parents=True, exist_ok=True)
         here = {"nats_url": self.nats_url, "kube_url": self.kube_url, "nats_credentials": self.operator}
-        path.write_text(json.dumps(here))
+        path.write_text(json.dumps(here | {"pod_logs": str(self.folder.resolve() / "cluster" / "logs")}))
 
 
 def vacant(nats_port: int, kube_port: int) -> None:

@@ -43,7 +43,7 @@ def test_a_job_starts_at_its_size_on_the_node_that_has_room():
 def test_a_job_waits_until_its_gang_floor_fits():
     story = Story().hear(node(cpu=2), accepted())
     assert story.decide() == ()
-    assert story.why() == "waits for room for a chief, 1 ps and 1 worker"
+    assert story.why() == "waits for room for a chief, 1 ps and 1 worker: too little cpu"
     assert size(story.hear(node("n2", cpu=1)).decided()) == (1, 1)
 
 
@@ -130,6 +130,16 @@ def test_a_lost_task_overtakes_the_generation_in_flight():
     story.hear(node("n2", cpu=3)).decided()
     fixed = story.hear(node("n3", cpu=1), exited(tasks(runs, "ps")[0], None, "NodeLost")).decided()
     assert fixed.generation == 3 and size(fixed) == (2, 4)
+
+
+def test_a_job_that_was_stopped_with_its_cluster_goes_on_and_nothing_is_told_as_lost():
+    story = running(Story())
+    runs = story.state.jobs["default.mnist"].runs
+    story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
+    again = story.hear(node(cpu=3)).decided()
+    stopped = "was stopped with its cluster or its nodes: mnist-chief-0, mnist-ps-1, mnist-worker-2; replaced"
+    assert size(again) == (1, 1) and again.reason.startswith(stopped) and "lost" not in again.reason
+    assert "by its fault" in again.reason, "it counts against no budget"
 
 
 def test_a_job_does_not_shrink_while_the_lost_pods_own_room_may_still_come_free():

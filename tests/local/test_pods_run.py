@@ -131,6 +131,20 @@ time.sleep(60)
     assert file.read_text() == "up\nbye\n"
 
 
+async def test_what_ends_with_the_whole_cluster_says_so_to_who_watches(kube):
+    ends = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143))"
+    program = f"{ends}; print(1, flush=True); time.sleep(60)"
+    await kube.create(pod("p", python(program)))
+    running = await kube.until_phase("p", "Running")
+    file = kube.cluster.world.log_file(running, "main")
+    while "1" not in file.read_text():
+        await asyncio.sleep(0.02)
+    await kube.cluster.kubelet.stop_all()
+    ended = await kube.until_phase("p", "Failed")
+    assert (ended["status"]["reason"], ended["status"]["message"]) == ("Terminated", "the cluster was stopped")
+    assert terminated(ended)["exitCode"] == 143
+
+
 async def test_who_does_not_go_is_killed_after_the_grace(kube):
     await kube.create(
         pod("p", python(f"import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); {FOREVER}"))

@@ -6,7 +6,7 @@ import structlog
 
 from services.local.happenings import WARNING
 from services.local.journal import DELETED
-from services.local.kubelet import rules, status
+from services.local.kubelet import kept_logs, rules, status
 from services.local.kubelet.pod import COMPONENT, PodLife
 from services.local.kubelet.rules import Order
 from services.local.kubelet.world import World
@@ -73,6 +73,7 @@ class Kubelet:
         self.tasks.pop(uid_of(pod), None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("PodLifeBroke", pod=name_of(pod), exc_info=error)
+        kept_logs.prune(self.world.logs, self.lives)
 
     def stop(self, pod: Body) -> None:
         self.lives[uid_of(pod)].stop(float(meta(pod).get("deletionGracePeriodSeconds") or 0))
@@ -115,6 +116,6 @@ class Kubelet:
     async def stop_all(self) -> None:
         tasks = list(self.tasks.values())
         for life in list(self.lives.values()):
-            life.stop(self.world.settings.shutdown_s)
+            life.shut_down(self.world.settings.shutdown_s)
         if tasks:
             await asyncio.wait(tasks, timeout=self.world.settings.shutdown_s + 1)

@@ -36,6 +36,8 @@ from services.local.telling import tell
 COMPONENT = "kubelet"
 SOURCES = {"configMapKeyRef": "ConfigMap", "secretKeyRef": "Secret"}
 DEADLINE = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+SHUT_DOWN = ("Terminated", "the cluster was stopped")
+"""The reason is the one that a real kubelet gives when its node is shut down."""
 
 
 class PodLife:
@@ -93,6 +95,11 @@ class PodLife:
         for progress in self.mains:
             progress.granted = status.granted_of(pod)[progress.name]
         self.report(resized=True)
+
+    def shut_down(self, grace_s: float) -> None:
+        """The whole cluster ends: so whoever watches can tell it from a loss."""
+        self.cause = SHUT_DOWN
+        self.stop(grace_s)
 
     def out_of_time(self) -> None:
         self.cause = DEADLINE

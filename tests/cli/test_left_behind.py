@@ -1,0 +1,61 @@
+"""What `weir up` says when it goes down: which jobs were under way, and where they go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.allocator.view import JobView
+from services.cli.left_behind import left, told
+from shared.bus import Bus
+from shared.messages import CheckpointSaved
+from tests.cli.test_jobs import shown
+from tests.shared.words import JOB
+
+HERE, FOLDER = Path("/home/somebody"), Path(".weir")
+
+
+def view(job: str, **fields: object) -> JobView:
+    about = {"job": job, "namespace": "default", "uid": 7, "phase": "Running", **fields}
+    return JobView(**about)  # type: ignore[arg-type]
+
+
+def saved(path: str) -> CheckpointSaved:
+    return CheckpointSaved(**JOB, step=1_234, samples=320, path=path, seconds=0.5, final=True)
+
+
+def test_where_no_job_was_under_way_that_is_said() -> None:
+    assert told({}, FOLDER, HERE) == ["weir is down; no job was under way. All that happened stays in .weir."]
+
+
+def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
+    lines = told(
+        {
+            "default.digits": (
+                view("digits", total_samples=640),
+                saved(f"{HERE}/.weir/checkpoints/x/ckpt-1234"),
+            ),
+            "team-a.clicks": (view("clicks", namespace="team-a", phase="Pending"), None),
+            "default.elsewhere": (view("elsewhere"), saved("s3://bucket/x/ckpt-1234")),
+        },
+        FOLDER,
+        HERE,
+    )
+
+    assert lines == [
+        "weir is down. 3 jobs were not over; the next `weir up` with .weir goes on with what is below:",
+        "  digits         saved at step 1,234, 50 % done: .weir/checkpoints/x/ckpt-1234",
+        "  team-a/clicks  has no checkpoint yet: it begins at its beginning",
+        "  elsewhere      saved at step 1,234: s3://bucket/x/ckpt-1234",
+    ]
+
+
+async def test_it_is_read_off_the_bus_of_the_very_job(bus: Bus) -> None:
+    await shown(bus, "digits", phase="Running")
+    await shown(bus, "over", phase="Succeeded")
+    await bus.publish(saved("/somewhere/ckpt-1234"))
+
+    found = await left(bus)
+
+    assert list(found) == ["default.digits"]
+    there, checkpoint = found["default.digits"]
+    assert (checkpoint is not None) == (there.uid == JOB["uid"]), "of an earlier job of this name nothing counts"

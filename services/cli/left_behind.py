@@ -13,10 +13,11 @@ from pathlib import Path
 from services.allocator.view import ENDED, JobView
 from services.cli.jobs import snapshots
 from services.cli.words import counted
+from services.local.kubelet.world import KubeletSettings
 from shared.bus import Bus
 from shared.messages import CheckpointSaved
 
-GOING = "weir is going down: what runs saves first, for which it has 6 s."
+GOING = f"weir is going down: what runs saves first, for which it has {KubeletSettings().shutdown_s:g} s."
 NOTHING = "weir is down; no job was under way. All that happened stays in {folder}."
 LEFT = "weir is down. {jobs} not over; the next `weir up` with {folder} goes on with what is below:"
 

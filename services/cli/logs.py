@@ -28,7 +28,7 @@ from shared.bus import Bus
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow", "weir logs digits ps --json")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
-KEPT = f"Logs go with their pods; of those of a `weir up` the last {PODS} that are gone are kept, and shown."
+KEPT = f"Logs go with their pods; of those of a `weir up` the last {PODS} that are gone\nare kept, and shown."
 ELSEWHERE = (
     f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
 )

@@ -119,8 +119,9 @@ class Cluster:
 
     async def stop(self) -> None:
         """Pods first, while their ends can still be watched."""
-        await self.kubelet.stop_all()
-        await asyncio.sleep(self.settings.last_look_s)
+        if self.kubelet.lives:
+            await self.kubelet.stop_all()
+            await asyncio.sleep(self.settings.last_look_s)
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

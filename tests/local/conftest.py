@@ -25,6 +25,7 @@ NODES = (
 )
 QUICK = Settings(
     bookmark_s=0.3,
+    last_look_s=0.0,
     kubelet=KubeletSettings(measure_s=0.2, restart_first_s=0.1, retry_s=0.2, shutdown_s=0.5),
     controllers=ControllerSettings(orphan_delay_s=0.2, sweep_s=0.1),
 )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from services.__main__ import weir
+from services.cli.left_behind import GOING
+from tests.architecture.source import ROOT
 from tests.cli.conftest import Prompt
 
 BAD = """
@@ -59,3 +66,27 @@ def test_where_it_runs_already_it_says_so_and_not_that_another_page_would_help(
         f"weir up: port {nats} is taken; is `weir up` running already? Else choose --nats-port",
         f"weir up: port {taken} is taken; choose another with --page-port",
     ]
+
+
+async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(tmp_path: Path) -> None:
+    ports = [word for name in ("nats", "kube", "page") for word in (f"--{name}-port", "0")]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "services", "up", *ports),
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(120):
+        while b"Logs: .weir" not in await process.stdout.readline():
+            assert (tmp_path / ".weir" / "connection.json").exists() or process.returncode is None
+        process.send_signal(signal.SIGINT)
+        said = (await process.stdout.read()).decode().split("\n")
+        assert await process.wait() == 0
+
+    assert [line for line in said if line] == [
+        GOING,
+        "weir is down; no job was under way. All that happened stays in .weir.",
+    ]
+    assert not (tmp_path / ".weir" / "connection.json").exists()

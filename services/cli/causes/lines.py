@@ -15,7 +15,15 @@ from services.cli.columns import Cell, beside
 from services.cli.entry import Entry
 from services.cli.event_line import cells, fact, told, when
 from services.cli.event_name import name_of
-from shared.messages import CancelRequested, CapacityChanged, DeadLetter, JobRequested, TaskExited, TaskLeaving
+from shared.messages import (
+    CancelRequested,
+    CapacityChanged,
+    DeadLetter,
+    JobRequested,
+    ServiceTroubled,
+    TaskExited,
+    TaskLeaving,
+)
 from shared.words import lasting
 
 ALIKE = 3
@@ -27,6 +35,7 @@ ROOTS = {
     CapacityChanged: "the world",
     TaskLeaving: "the world",
     TaskExited: "the world",
+    ServiceTroubled: "the world",
     DeadLetter: "the world",
 }
 UNKNOWN = "not known"

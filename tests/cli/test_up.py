@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from services.__main__ import weir
-from services.cli.left_behind import GOING
+from services.cli.left_behind import GOING, NOTHING
 from tests.architecture.source import ROOT
 from tests.cli.conftest import Prompt
 

@@ -25,10 +25,9 @@ from services.launcher.labels import JOB, ROLE
 from services.local.kubelet.kept_logs import PODS
 from shared.bus import Bus
 
-EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow", "weir logs digits ps --json")
+EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
-KEPT = f"Logs go with their pods; of those of a `weir up` the last {PODS} that are gone\nare kept, and shown."
 ELSEWHERE = (
     f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
 )
@@ -38,12 +37,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
-    said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief)"
+    said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
+    said += f"of a `weir up` those of the last {PODS} pods that are gone, too"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
     parser.add_argument("--json", action="store_true", help="as it was printed: what Weir says is JSON, a line each")
     parser.add_argument("--kube", metavar="URL", help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)")
-    parser.description = f"{parser.description}\n\n{KEPT}"
 
 
 def run(args: argparse.Namespace) -> int:

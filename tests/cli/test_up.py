@@ -85,8 +85,5 @@ async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(t
         said = (await process.stdout.read()).decode().split("\n")
         assert await process.wait() == 0
 
-    assert [line for line in said if line] == [
-        GOING,
-        "weir is down; no job was under way. All that happened stays in .weir.",
-    ]
+    assert [line for line in said if line] == [GOING, NOTHING.format(folder=".weir")]
     assert not (tmp_path / ".weir" / "connection.json").exists()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from services.allocator.view import ENDED, JobView
 from services.cli.jobs import snapshots
-from services.cli.words import counted
 from services.local.kubelet.world import KubeletSettings
 from shared.bus import Bus
 from shared.messages import CheckpointSaved
+from shared.words import counted
 
 GOING = f"weir is going down: what runs saves first, for which it has {KubeletSettings().shutdown_s:g} s."
 NOTHING = "weir is down; no job was under way. All that happened stays in {folder}."

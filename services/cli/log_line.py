@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from services.cli.words import plain
+from shared.words import plain
 
 LEVELS = {"debug": "dim", "info": "green", "warning": "bold yellow", "error": "bold red", "critical": "bold red"}
 IN_FRONT = ("timestamp", "level", "event")

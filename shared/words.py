@@ -13,7 +13,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def plural(noun: str) -> str:
-    return noun if noun.endswith("ps") else f"{noun}{'es' if noun.endswith('ch') else 's'}"
+    return noun if noun.endswith("ps") else f"{noun}{'es' if noun.endswith('tch') else 's'}"
 
 
 def size(ps: int, workers: int) -> str:

@@ -24,6 +24,7 @@ from services.cli.trouble import DONE, Trouble
 from services.launcher.labels import JOB, ROLE
 from services.local.kubelet.kept_logs import PODS
 from shared.bus import Bus
+from shared.words import counted
 
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
@@ -38,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     words.namespace_argument(parser)
     parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
     said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
-    said += f"of a `weir up` those of the last {PODS} pods that are gone, too"
+    said += f"of a `weir up` those of the last {counted(PODS, 'pod')} that are gone, too"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
     parser.add_argument("--json", action="store_true", help="as it was printed: what Weir says is JSON, a line each")

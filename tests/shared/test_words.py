@@ -19,6 +19,7 @@ from tests.architecture.source import modules
         (1234, "sample", "1,234 samples"),
         (2, "ps", "2 ps"),
         (3, "batch", "3 batches"),
+        (2, "epoch", "2 epochs"),
     ],
 )
 def test_one_is_told_as_one(number: int, noun: str, said: str) -> None:

@@ -136,7 +136,7 @@ class Outbox:
         if no_room(error) or not passes(error):
             raise error
         self._plaint.tell("PublishWaits", error, subject=subject, waiting=self.waiting)
-        self.troubles.begins("bus away", f"the bus did not take {subject}: {error or type(error).__name__}")
+        self.troubles.begins("bus away", f"the bus did not take {subject}: {str(error) or type(error).__name__}")
         return RETRY_S
 
     @property

@@ -18,13 +18,14 @@ from tests.local.builders import FOREVER, container, pinned, pod, python
 BURN = "while True: pass"
 RESIZES = 10
 GAPS = """import time
-last = time.monotonic()
+longest, last = 0.0, time.monotonic()
 while True:
     now = time.monotonic()
-    if now - last > 0.05:
+    if now - last > min(longest, 1.0):
+        longest = max(longest, now - last)
         print(now - last, flush=True)
     last = now"""
-"""With a fifth of a core it stands still for a part of each period."""
+"""Tells how long it stood still, where that was longer than ever or than a second."""
 
 
 GRACE_S = 30  # of a pod that asks for none
@@ -354,9 +355,10 @@ async def test_resizes_do_not_interrupt_what_runs(kube):
             "p",
             lambda b: b["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"] == limit,  # noqa: B023
         )
-    long = [gap for gap in (await kube.logs("p")).split() if float(gap) > 1.0]
+    gaps = [float(gap) for gap in (await kube.logs("p")).split()]
     status = (await kube.pod("p"))["status"]["containerStatuses"][0]
-    assert len(long) < RESIZES and status["restartCount"] == 0, "a machine may stand still now and then, by itself"
+    assert gaps and status["restartCount"] == 0
+    assert sum(gap > 1.0 for gap in gaps) < RESIZES, "a machine may stand still now and then, by itself"
 
 
 async def test_a_resize_that_does_not_fit_is_deferred_until_it_does(kube):

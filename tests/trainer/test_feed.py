@@ -58,5 +58,5 @@ def test_a_last_axis_of_one_is_let_be_because_keras_drops_it() -> None:
 
 
 def test_so_few_examples_of_so_large_a_shape_are_taken_for_batches() -> None:
-    with pytest.raises(BadProgram, match=r"gave 1 examples instead of 4, of the shapes \(None, 3\), \(None,\): is it"):
+    with pytest.raises(BadProgram, match=r"gave 1 example instead of 4, of the shapes \(None, 3\), \(None,\): is it"):
         feed.read(program(pairs(4).batch(32)), 8, 12)

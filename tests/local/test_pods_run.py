@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from services.local.kubelet import processes
 from services.local.kubelet.pod import PodLife
@@ -134,13 +135,14 @@ time.sleep(60)
 
 async def test_what_ends_with_the_whole_cluster_says_so_to_who_watches(kube):
     ends = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(143))"
-    program = f"{ends}; print(1, flush=True); time.sleep(60)"
+    program = f"{ends}; print(1, flush=True); time.sleep(600)"
     await kube.create(pod("p", python(program)))
     running = await kube.until_phase("p", "Running")
     file = kube.cluster.world.log_file(running, "main")
-    while "1" not in file.read_text():
-        await asyncio.sleep(0.02)
-    await kube.cluster.kubelet.stop_all()
+    await until(lambda: "1" in file.read_text())
+    kubelet, patient = kube.cluster.kubelet, replace(kube.cluster.world.settings, shutdown_s=60.0)
+    kubelet.world = replace(kubelet.world, settings=patient)  # it has time to end by itself
+    await kubelet.stop_all()
     ended = await kube.until_phase("p", "Failed")
     assert (ended["status"]["reason"], ended["status"]["message"]) == ("Terminated", "the cluster was stopped")
     assert terminated(ended)["exitCode"] == 143

@@ -9,6 +9,7 @@ greedy of fractional knapsacks; Dantzig, Operations Research 5(2), 1957).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import attrgetter
 
 import numpy as np
@@ -56,7 +57,8 @@ _row = attrgetter("cost", "speed", "cpu", "memory_gib", "gpu")
 
 def _tables(staircases: Sequence[Sequence[Config]]) -> list[Array]:
     """Of each: [steps, (cost, speed, cores, GiB, devices)]."""
-    whole = np.array([_row(step) for stairs in staircases for step in stairs]).reshape(-1, 5)
+    rows = map(_row, chain.from_iterable(staircases))
+    whole = np.fromiter(chain.from_iterable(rows), dtype=float).reshape(-1, 5)
     return np.split(whole, np.cumsum([*map(len, staircases)])[:-1])
 
 

@@ -27,6 +27,7 @@ class Config(msgspec.Struct, frozen=True, gc=False):
     cost), and its speed in examples/s.
 
     `apart`: its speed where devices side by side stand on several nodes though one could hold them; else None.
+    `scarce`: of which resource (of cores, GiB, devices) the cost is a share.
     """
 
     ps: int
@@ -38,6 +39,7 @@ class Config(msgspec.Struct, frozen=True, gc=False):
     cost: float
     speed: float
     apart: float | None = None
+    scarce: int = 0
 
     @property
     def size(self) -> Size:

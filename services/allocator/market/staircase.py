@@ -26,6 +26,7 @@ from services.allocator.models.grid import Grid, filled, log_speeds
 from services.allocator.models.learning import worth
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placing.placement import ROLES
 from shared.messages import Resources, RoleResources, Span
 
 if TYPE_CHECKING:  # the policies import this module
@@ -158,7 +159,8 @@ def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> Iterator[Stai
     """Arrays are [jobs, sizes]; the first sizes are the gang floor's, with each batch."""
     sizes, asked = whole_passes(grid.sizes(), cases), [asked for asked, _ in cases]
     takes = taken(sizes, asked)
-    cost = _share(takes, there)
+    shares = _shares(takes, there)
+    cost = shares.max(axis=0)
     speed, apart = _speeds(cases, grid, sizes)
     speed[(cost > 1.0 + 1e-9) | (cost <= 0.0) | ~np.isfinite(speed)] = 0.0
     jobs, floors = np.arange(len(cases)), speed[:, : grid.batches.shape[1]].argmax(axis=1)
@@ -167,7 +169,7 @@ def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> Iterator[Stai
     floored = zip((base[:, 1] > 0.0).tolist(), floors.tolist(), steps, strict=True)
     chosen = [[floor, *above] if able else [] for able, floor, above in floored]
     at = np.repeat(jobs, [*map(len, chosen)]), np.array([n for some in chosen for n in some], dtype=int)
-    columns = (*sizes[at].T.astype(int), *takes[:, *at], cost[at], speed[at], apart[at])
+    columns = (*sizes[at].T.astype(int), *takes[:, *at], cost[at], speed[at], apart[at], shares[:, *at].argmax(axis=0))
     configs = map(Config, *(column.tolist() for column in columns))
     return (tuple(islice(configs, len(some))) for some in chosen)
 
@@ -217,18 +219,20 @@ _cost = attrgetter("cost")
 
 def taken(sizes: Array, asked: Sequence[Asked]) -> Array:
     """Cores, GiB, devices of whole jobs [3, jobs, sizes]."""
-    roles = [(one.sizes.chief, one.sizes.ps, one.sizes.worker) for one in asked]
-    each = np.array([[(role.cpu, role.memory_gib, role.gpu) for role in of_job] for of_job in roles])
+    each = np.array([_of_roles(one.sizes) for one in asked], dtype=float).reshape(-1, 3, 3)
     chief, ps, worker = each.transpose(1, 2, 0)[..., None]
     return np.asarray(chief + sizes[..., 0] * ps + sizes[..., 1] * worker)
 
 
-def _share(takes: Array, there: Resources) -> Array:
-    """Of what there is, of the resource of which it is the most."""
+_of_roles = attrgetter(*(f"{role}.{amount}" for role in ROLES for amount in ("cpu", "memory_gib", "gpu")))
+
+
+def _shares(takes: Array, there: Resources) -> Array:
+    """Of what there is of each resource, shaped as `takes`."""
     total = np.array(msgspec.structs.astuple(there), dtype=float)[:, None, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(takes > 0, takes / total, 0.0)
-    return np.asarray(shares.max(axis=0))
+    return np.asarray(shares)
 
 
 def _worth(sizes: Array, asked: Sequence[Asked]) -> Array | float:

@@ -37,7 +37,7 @@ KEEP = 0.15
 """A job that would gain less than this keeps what it has."""
 
 
-class Stand(Struct, frozen=True):
+class Stand(Struct, frozen=True, gc=False):
     """A job, its staircase, and what it has.
 
     `best`: examples a second for the whole cluster's cost, at the best use; `left_s`: remaining seconds at that (None:
@@ -111,7 +111,7 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, pause_s: float, there:
     best = _best(steps)
     left = samples_left(job, epoch)
     left_s = left / best if left and best else None
-    scarce, spare = _scarce(steps[0], there) if steps else 0, _spare(job.sizes.worker, there)
+    scarce, spare = steps[0].scarce if steps else 0, _spare(job.sizes.worker, there)
     if now is None:
         return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare, pause_s)
     least, most = _pays_from(pause_s, now, left), now.cost * (1 + 1e-9)
@@ -122,15 +122,6 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, pause_s: float, there:
 
 _cost, _speeds = attrgetter("cost"), attrgetter("speed")
 """Both rise along a staircase."""
-
-
-def _scarce(least: Config, there: Resources) -> int:
-    shares = [takes / has if has > 0 else 0.0 for takes, has in zip(_takes(least), amounts(there), strict=True)]
-    return shares.index(max(shares))
-
-
-def _takes(config: Config) -> tuple[float, float, float]:
-    return config.cpu, config.memory_gib, config.gpu
 
 
 @lru_cache(KEPT)

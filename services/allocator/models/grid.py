@@ -38,8 +38,9 @@ class Grid(NamedTuple):
 
 def filled(rows: Sequence[tuple[int, ...]]) -> Array:
     """Side by side; a shorter row is filled up with its last number, for the same size twice changes nothing."""
-    most = max(map(len, rows))
-    return np.array([row + row[-1:] * (most - len(row)) for row in rows], dtype=np.float64)
+    most, different = max(map(len, rows)), {row: n for n, row in enumerate(dict.fromkeys(rows))}
+    full = np.array([row + row[-1:] * (most - len(row)) for row in different], dtype=np.float64)
+    return full[[different[row] for row in rows]]
 
 
 def log_speeds(fits: Sequence[Fit], grid: Grid, sizes: Array, together: Sequence[int]) -> Array:

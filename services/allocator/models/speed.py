@@ -91,17 +91,18 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         columns = np.empty((*p.shape, len(terms)))
         for n, term in enumerate(terms):
             columns[..., n] = term
-        return np.asarray(columns / np.where(synchronous, 1.0, w)[..., None])
+        columns /= np.where(synchronous, 1.0, w)[..., None]
+        return columns
 
     def alike(self, others: Points) -> Array:
         """Covariance of what the formula leaves over of log T [..., sizes, others]."""
-        mine, theirs = (logs(points.rows[..., :5]) for points in (self, others))
-        apart = (mine[..., :, None, :] - theirs[..., None, :, :]) ** 2
-        same = apart < SAME
-        near = np.exp(-0.5 * apart.sum(axis=-1) / REACH**2)
-        besides = np.exp(-0.5 * apart[..., 2:].sum(axis=-1) / REACH**2)
-        quirks = same[..., :2].sum(axis=-1) * besides
-        return np.asarray(SMOOTH**2 * near + QUIRK**2 * quirks + ROUGH**2 * same.all(axis=-1))
+        mine, theirs = (logs(points.rows) for points in (self, others))
+        apart = [(mine[..., :, None, n] - theirs[..., None, :, n]) ** 2 for n in range(5)]
+        same = [each < SAME for each in apart]
+        near = np.exp(-0.5 * sum(apart) / REACH**2)
+        besides = np.exp(-0.5 * sum(apart[2:]) / REACH**2)
+        quirks = (same[0] * 1.0 + same[1]) * besides
+        return np.asarray(SMOOTH**2 * near + QUIRK**2 * quirks + ROUGH**2 * np.logical_and.reduce(same))
 
 
 def logs(numbers: Array) -> Array:

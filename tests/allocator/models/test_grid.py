@@ -24,9 +24,9 @@ FITS = st.builds(
     st.sampled_from(["synchronous", "asynchronous"]),
     st.sampled_from([8.0, float("inf")]),
 )
-AXIS = st.lists(st.integers(1, 12), min_size=1, max_size=4)
-PS = st.lists(st.integers(0, 12), min_size=1, max_size=4)
-BATCHES = st.lists(st.sampled_from([16, 32, 64]), min_size=1, max_size=3)
+AXIS = st.lists(st.integers(1, 12), min_size=1, max_size=4).map(tuple)
+PS = st.lists(st.integers(0, 12), min_size=1, max_size=4).map(tuple)
+BATCHES = st.lists(st.sampled_from([16, 32, 64]), min_size=1, max_size=3).map(tuple)
 
 
 TOGETHER = 4

@@ -8,6 +8,7 @@ ended, is reserved no longer.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -22,8 +23,11 @@ from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, OwnPod, Resources, TaskPlan
 
 HARD = ("NoSchedule", "NoExecute")
-Pods = dict[tuple[str, str], Resources]
-"""What each has, by namespace and name."""
+NOBODY: frozenset[str] = frozenset()
+Pods = dict[str, Resources]
+"""What each has, by name."""
+Listed = dict[str, Pods]
+"""By namespace."""
 
 
 def free_nodes(state: State) -> list[Node]:
@@ -33,7 +37,7 @@ def free_nodes(state: State) -> list[Node]:
     for job in [job for job in state.jobs.values() if job.decided]:
         for task in unlisted(job):
             if task.node in nodes:
-                has = _own(state.nodes[task.node].own).get((job.request.namespace, job.pod(task)), Resources())
+                has = _has(state.nodes[task.node], job, task)
                 nodes[task.node] = _give(nodes[task.node], job.key, task.resources, has)
     return list(nodes.values())
 
@@ -49,23 +53,26 @@ def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
     jobs = [job for job in state.jobs.values() if job.request.namespace in quotas]
     used: dict[str, list[Resources]] = {namespace: [] for namespace in quotas}
     ended = {(job.request.namespace, pod) for job in jobs for pod in job.exits}
-    for pod, has in listed.items():
-        if pod[0] in used and pod not in ended:
-            used[pod[0]].append(has)
+    for space in listed.keys() & used.keys():
+        used[space] += [has for pod, has in listed[space].items() if (space, pod) not in ended]
     for job in jobs:
         for task in unlisted(job):
-            own = _own(state.nodes[task.node].own) if task.node in state.nodes else {}
-            has = own.get((job.request.namespace, job.pod(task)), Resources())
+            has = _has(state.nodes[task.node], job, task) if task.node in state.nodes else Resources()
             used[job.request.namespace].append(less(task.resources, has))
     return {space: less(quota.most(), together(used[space])) for space, quota in quotas.items()}
 
 
-def _listed(state: State) -> Pods:
+def _listed(state: State) -> Listed:
     """The very same as long as no node's pods change."""
     return _together((), [seen.own for seen in state.nodes.values()])
 
 
-def _of_job(job: Job, listed: Pods) -> tuple[TaskPlan, ...]:
+def _has(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
+    """What the node lists the task's pod with."""
+    return _own(seen.own).get(job.request.namespace, {}).get(job.pod(task), Resources())
+
+
+def _of_job(job: Job, listed: Listed) -> tuple[TaskPlan, ...]:
     """Tasks that are wanted, that have not ended, and whose pod no node lists yet as it was decided.
 
     A task that two generations want has the larger of what they give it: a pod shrinks only once the later one runs.
@@ -78,9 +85,9 @@ def _of_job(job: Job, listed: Pods) -> tuple[TaskPlan, ...]:
     return tuple(task for task in wanted.values() if job.exit_of(task) is None)
 
 
-def _all_stand(decision: AllocationDecided, listed: Pods) -> bool:
+def _all_stand(decision: AllocationDecided, listed: Listed) -> bool:
     """Is every pod of a decision listed with just what was decided?"""
-    return _decided(decision).items() <= listed.items()
+    return _decided(decision).items() <= listed.get(decision.namespace, {}).items()
 
 
 def _plain_node(seen: CapacityChanged) -> Node:
@@ -89,26 +96,29 @@ def _plain_node(seen: CapacityChanged) -> Node:
         free=seen.free,
         allocatable=seen.allocatable,
         open=seen.ready and seen.schedulable and not any(t.effect in HARD for t in seen.taints),
-        hosts=frozenset([f"{own.namespace}.{own.job}" for own in seen.own]),
+        hosts=frozenset([f"{own.namespace}.{own.job}" for own in seen.own]) if seen.own else NOBODY,
     )
 
 
 def _decided_pods(decision: AllocationDecided) -> Pods:
-    namespace, job = decision.namespace, decision.job
-    return {(namespace, f"{job}-{task.role}-{task.serial}"): task.resources for task in decision.tasks}
+    return {f"{decision.job}-{task.role}-{task.serial}": task.resources for task in decision.tasks}
 
 
-def _own_pods(own: tuple[OwnPod, ...]) -> Pods:
-    return {(pod.namespace, pod.pod): pod.resources for pod in own}
+def _own_pods(own: tuple[OwnPod, ...]) -> Listed:
+    return _all_pods([own])
 
 
-def _all_pods(nodes: Sequence[tuple[OwnPod, ...]]) -> Pods:
-    return {(pod.namespace, pod.pod): pod.resources for own in nodes for pod in own}
+def _all_pods(nodes: Sequence[tuple[OwnPod, ...]]) -> Listed:
+    found: defaultdict[str, Pods] = defaultdict(dict)
+    for own in nodes:
+        for pod in own:
+            found[pod.namespace][pod.pod] = pod.resources
+    return dict(found)
 
 
-_unlisted: Kept[Pods, Kept[Job, tuple[TaskPlan, ...]]] = Kept(lambda listed: Kept(partial(_of_job, listed=listed)), 2)
+_unlisted: Kept[Listed, Kept[Job, tuple[TaskPlan, ...]]] = Kept(lambda listed: Kept(partial(_of_job, listed=listed)), 2)
 _node, _own, _decided = Kept(_plain_node), Kept(_own_pods), Kept(_decided_pods)
-_together: KeptTogether[tuple[()], tuple[OwnPod, ...], Pods] = KeptTogether(_all_pods)
+_together: KeptTogether[tuple[()], tuple[OwnPod, ...], Listed] = KeptTogether(_all_pods)
 
 
 def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:

@@ -22,7 +22,7 @@ from shared.messages import AllocationDecided, Alternative, Resources, RoleResou
 
 def allowed(job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Rules) -> Want:
     """The want of a running job, or as much of its growth as the quota has room for."""
-    now, purse = size_of(runs), room.purse(job.key)
+    now, purse = size_of(runs), room.purses.get(job.request.namespace)
     if purse is None or want.size == now or not (want.ps >= now.ps and want.workers >= now.workers):
         return want
     steps = ladder(want.size, now)
@@ -32,14 +32,14 @@ def allowed(job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Ru
 
 def short(job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Rules) -> str:
     """Why the quota has no room for what a running job should have; empty where it has."""
-    if room.purse(job.key) is None:
+    if job.request.namespace not in room.purses:
         return ""
     return shortage(room, job.key, _more(job, runs, want, want.size, rules))
 
 
 def short_of_floor(job: Job, room: Room, rules: Rules) -> str:
     """Why it has no room for even the gang floor of a job; empty where it has."""
-    if room.purse(job.key) is None:
+    if job.request.namespace not in room.purses:
         return ""
     floor = Size(job.request.ps.min, job.request.workers.min)
     return short_at_start(job, floor, wanted_sizes(job, None, rules), room, rules)
@@ -47,7 +47,7 @@ def short_of_floor(job: Job, room: Room, rules: Rules) -> str:
 
 def short_at_start(job: Job, size: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
     """Why it has no room for a job of this size, now or ever; empty where it has."""
-    if room.purse(job.key) is None:
+    if job.request.namespace not in room.purses:
         return ""
     whole, namespace = gang(sizes, size), job.request.namespace
     return too_small(rules.quotas.get(namespace), namespace, whole) or shortage(room, job.key, whole)

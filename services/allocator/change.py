@@ -74,11 +74,11 @@ def changed(
 
 
 def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
-    least = least_of(job, want.size)
-    sizes = wanted_sizes(job, want.sizes, rules)
-    quota = short_at_start(job, want.size, sizes, room, rules)
+    size, sizes = want.size, wanted_sizes(job, want.sizes, rules)
+    least = least_of(job, size)
+    quota = short_at_start(job, size, sizes, room, rules)
     floor = short_at_start(job, least, sizes, room, rules)
-    tasks = place_most(room, job.key, (), want.size, least, sizes, job.serials)
+    tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
     if tasks is None:
         needed = [role for role in ROLES if least.of(role)]
         never = misfit(room, needed, sizes) or floor

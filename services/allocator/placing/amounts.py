@@ -46,6 +46,15 @@ def times(each: Resources, count: int) -> Resources:
     return Resources(cpu=each.cpu * count, memory_gib=each.memory_gib * count, gpu=each.gpu * count)
 
 
+def plus_times(rest: Resources, each: Resources, count: int) -> Resources:
+    """The rest, and so many of it."""
+    return Resources(
+        cpu=each.cpu * count + rest.cpu,
+        memory_gib=each.memory_gib * count + rest.memory_gib,
+        gpu=each.gpu * count + rest.gpu,
+    )
+
+
 def together(parts: Iterable[Resources]) -> Resources:
     """All of them, whatever their order."""
     listed = list(parts)

@@ -18,7 +18,7 @@ from itertools import count
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.placing.amounts import NO_MORE, fits, less, plus, taken, times
+from services.allocator.placing.amounts import NO_MORE, fits, less, plus_times, taken, times
 from services.allocator.placing.order import Order, rank
 from services.allocator.placing.survey import Survey, surveyed
 from shared.messages import Resources, Role, RoleResources, TaskPlan
@@ -122,7 +122,7 @@ class Room:
         beside = [rank(n.free, n.name) for n in self._homes(job) if n.takes and fits(wants, n.free)]
         if beside:
             return min(beside)[-1]
-        if rest is not NO_MORE and (name := self._order.first(plus(times(wants, count), rest))):
+        if rest is not NO_MORE and (name := self._order.first(plus_times(rest, wants, count))):
             return name
         return self._for_most(wants, count)
 
@@ -161,7 +161,7 @@ class Room:
         """
         mark, rests = self.mark(), [NO_MORE]
         for wants, number in reversed(parts):
-            rests.append(plus(times(wants, number), rests[-1]))
+            rests.append(plus_times(rests[-1], wants, number))
         if name := self._at_once(job, parts, rests.pop()):
             return [[name] * number for _, number in parts]
         found: list[list[str]] = []
@@ -252,9 +252,6 @@ def _space(job: str) -> str:
     return job.partition(".")[0]
 
 
-NOBODY: Mapping[Role, dict[int, TaskPlan]] = {role: {} for role in ROLES}
-
-
 def place(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
@@ -263,7 +260,9 @@ def place(
     `keep` are the tasks that stand already (the newest of a role go first when there are too many), `serial` the first
     unused one.
     """
-    stays = {role: _stay([t for t in keep if t.role == role], size.of(role)) for role in ROLES} if keep else NOBODY
+    if not keep:
+        return _place_first(room, job, size, sizes, serial)
+    stays = {role: _stay([t for t in keep if t.role == role], size.of(role)) for role in ROLES}
     missing = {role: _gaps(stays[role], size.of(role)) for role in ROLES}
     filled = room.fill_all(job, [(getattr(sizes, role), len(missing[role])) for role in FILLED])
     if filled is None:
@@ -271,13 +270,27 @@ def place(
     nodes = dict(zip(FILLED, filled, strict=True))
     tasks, serials = [], count(serial)
     for role in ROLES:
-        each, there = getattr(sizes, role), stays[role]
-        new = [
-            TaskPlan(role=role, index=index, serial=next(serials), node=node, resources=each)
-            for index, node in zip(missing[role], nodes[role], strict=True)
-        ]
-        tasks += sorted([*there.values(), *new], key=lambda task: task.index) if there else new
+        new = _tasks(role, zip(missing[role], nodes[role], strict=True), getattr(sizes, role), serials)
+        tasks += sorted([*stays[role].values(), *new], key=lambda task: task.index)
     return tuple(tasks)
+
+
+def _place_first(room: Room, job: str, size: Size, sizes: RoleResources, serial: int) -> tuple[TaskPlan, ...] | None:
+    """The same for a job that has no task yet."""
+    filled = room.fill_all(job, [(sizes.worker, size.workers), (sizes.ps, size.ps), (sizes.chief, 1)])
+    if filled is None:
+        return None
+    (workers, ps, chief), serials = map(enumerate, filled), count(serial)
+    return (
+        *_tasks("chief", chief, sizes.chief, serials),
+        *_tasks("ps", ps, sizes.ps, serials),
+        *_tasks("worker", workers, sizes.worker, serials),
+    )
+
+
+def _tasks(role: Role, where: Iterable[tuple[int, str]], each: Resources, serials: Iterator[int]) -> list[TaskPlan]:
+    """`where`: the index of each, and its node."""
+    return [TaskPlan(role=role, index=index, serial=next(serials), node=node, resources=each) for index, node in where]
 
 
 def _gaps(stays: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
@@ -300,11 +313,10 @@ def place_most(
     room: Room, job: str, keep: Sequence[TaskPlan], most: Size, least: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
     """As `place`, at the largest size between `most` and `least` that fits; None where not even `least` does."""
-    question = None if keep else room.question(job, most, least, sizes)
-    if question in room.refused:
+    if room.refused and not keep and room.question(job, most, least, sizes) in room.refused:
         return None
     found = _place_most(room, job, keep, most, least, sizes, serial)
-    if found is None and question:
+    if found is None and not keep and (question := room.question(job, most, least, sizes)):
         room.refused.add(question)
     return found
 

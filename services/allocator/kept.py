@@ -131,8 +131,9 @@ class KeptNear(Generic[T, R]):
         return answer
 
     def _near(self, before: Mapping[str, T], answer: R, things: Mapping[str, T]) -> R:
-        come = [thing for name, thing in things.items() if before.get(name) is not thing]
-        gone = [thing for name, thing in before.items() if things.get(name) is not thing]
-        if len(come) + len(gone) > len(things) // FEW:
+        new = {name: thing for name, thing in things.items() if before.get(name) is not thing}
+        gone = (before.keys() - things.keys()) | (before.keys() & new.keys())
+        if len(new) + len(gone) > len(things) // FEW:
             return self.function(things.values())
-        return self.follow(answer, gone, come) if come or gone else answer
+        old = [before[name] for name in gone]
+        return self.follow(answer, old, [*new.values()]) if new or old else answer

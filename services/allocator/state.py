@@ -28,6 +28,8 @@ from shared.messages import (
 )
 
 CLOSED_KEPT = 200
+LASTING = ("own", "allocatable")
+"""What mostly stays as it is, while a node changes."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -131,13 +133,14 @@ def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: flo
 
 
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
-    """A node's pods are the very same ones, as long as they are equal: what is known of them is kept by that."""
+    """A node's pods and size are the very same ones, while they are equal: what is known of them is kept by that."""
     state = replace(state, jobs=_aware(state.jobs, message))
     if message.gone:
         return replace(state, nodes={n: c for n, c in state.nodes.items() if n != message.node})
     before = state.nodes.get(message.node)
-    if before is not None and before.own == message.own:
-        message = replace(message, own=before.own)
+    if before is not None:
+        alike = {of: was for of in LASTING if (was := getattr(before, of)) == getattr(message, of)}
+        message = replace(message, **alike)
     return replace(state, nodes=state.nodes | {message.node: message})
 
 

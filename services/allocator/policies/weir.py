@@ -85,8 +85,12 @@ def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
 
 def largest(cluster: Sequence[Node]) -> Resources:
     """The node with most devices, then most cores, empty."""
-    shapes = (node.allocatable for node in cluster if node.open)
-    return max(shapes, key=attrgetter("gpu", "cpu", "memory_gib"), default=Resources())
+    return _largest((), [node.allocatable for node in cluster if node.open])
+
+
+_largest: KeptTogether[tuple[()], Resources, Resources] = KeptTogether(
+    lambda shapes: max(shapes, key=attrgetter("gpu", "cpu", "memory_gib"), default=Resources())
+)
 
 
 def rounded(there: Resources) -> Resources:

@@ -33,6 +33,14 @@ def test_a_restart_from_the_log_gives_the_same_state():
     assert story.replayed() == story.state
 
 
+def test_what_a_node_has_in_all_is_the_very_same_while_only_what_is_free_changes():
+    story = Story().hear(node(cpu=8, free=8))
+    size = story.state.nodes["n1"].allocatable
+    assert story.hear(node(cpu=8, free=3)).state.nodes["n1"].allocatable is size
+    assert story.state.nodes["n1"].free.cpu == 3
+    assert story.hear(node(cpu=4)).state.nodes["n1"].allocatable.cpu == 4
+
+
 def test_what_comes_twice_changes_nothing():
     story = eventful()
     jobs, nodes = story.state.jobs, story.state.nodes

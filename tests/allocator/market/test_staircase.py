@@ -71,6 +71,14 @@ def _cpu(one: JobSeen, size: Size) -> float:
     return one.sizes.chief.cpu + size.ps * one.sizes.ps.cpu + size.workers * one.sizes.worker.cpu
 
 
+def test_each_step_costs_its_share_of_the_resource_that_is_scarce_for_it():
+    for one, total in ((job(span(1), span(1, 1, 8)), "cpu"), (job(span(1), span(1, 1, 8), cpu=0.01), "memory_gib")):
+        there = replace(THERE, memory_gib=4.0) if total == "memory_gib" else THERE
+        steps = staircases([(one, fit([]))], there, NODE)[0]
+        assert steps[0].cost == pytest.approx(getattr(steps[0], total) / getattr(there, total))
+        assert steps[0].scarce == ("cpu", "memory_gib", "gpu").index(total)
+
+
 def test_noisy_gradients_make_large_batches_worth_more():
     quiet, noisy = (job(span(1), span(1, 1, 4), span(32, 32, 512), noise=noise) for noise in (1.0, 1e6))
     few, many = staircases([(quiet, fit([])), (noisy, fit([]))], THERE, NODE)

@@ -200,7 +200,7 @@ TROUBLES = {
     "no room": "a stream is full",
     "bus away": "the bus was away",
     "bus slow": "is too slow for the bus",
-    "kubernetes away": "Kubernetes does not answer",
+    "kubernetes away": "Kubernetes cannot be read",
     "began again": "began again",
 }
 """By what it is."""

@@ -86,7 +86,7 @@ class Api:
         self.requests = Requests()
         self.may_change: Callable[[], None] = lambda: None  # raises where we may only look
         self.on_away: Callable[[str], None] = lambda cause: None  # hears why nothing can be read, again and again ...
-        self.on_back: Callable[[], None] = lambda: None  # ... and whenever something can
+        self.on_back: Callable[[], None] = lambda: None  # ... and whenever it answers
 
     # ------------------------------------------------------------ asking
 
@@ -125,6 +125,7 @@ class Api:
         async with response:
             if response.status >= 400:
                 raise self._refused(response, await response.read())
+            self.on_back()
             yield response
 
     async def _counted(self, ask: Ask, longest_s: float) -> aiohttp.ClientResponse:

@@ -93,7 +93,6 @@ class Reader(Generic[Fact]):
             if not self.go_on:
                 self.revision = page.metadata.resource_version or ""  # the same on every page
                 facts, self.found, self.in_one_piece = tuple(self.found), [], False
-                self.api.on_back()
                 return Listed(facts, self.revision)
 
     def _page_query(self) -> dict[str, str]:
@@ -112,7 +111,6 @@ class Reader(Generic[Fact]):
                 async for raw in lines:
                     event = self._told(msgspec.json.decode(raw, type=Line))
                     quiet, self.troubles = False, 0
-                    self.api.on_back()
                     if event:
                         yield event
         finally:

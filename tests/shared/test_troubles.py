@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from nats.errors import SlowConsumerError
 
 from services.cli.sentences import sentence
 from shared import subjects
@@ -144,6 +145,14 @@ async def test_a_server_that_was_away_is_told_when_it_is_back(
 
     assert (facts[0].what, facts[0].seconds is not None) == ("bus away", True)
     assert "nothing is lost" in facts[0].remedy
+
+
+async def test_a_service_that_is_too_slow_for_the_bus_says_so(bus: Bus, facts: list[ServiceTroubled]) -> None:
+    subscription = await bus.client.subscribe("weir.nothing")
+    await bus.client._error_cb(SlowConsumerError(subject="weir.nothing", reply="", sid=1, sub=subscription))
+    await until(facts, 1)
+
+    assert facts[0].what == "bus slow" and "weir.nothing" in facts[0].cause
 
 
 async def test_a_service_that_was_begun_again_says_how_it_ended(bus: Bus, facts: list[ServiceTroubled]) -> None:

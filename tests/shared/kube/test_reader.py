@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import msgspec
@@ -148,6 +148,23 @@ async def test_a_server_in_trouble_is_asked_for_the_same_page_again() -> None:
         async with pictured(server, Picture(server)) as picture:
             await picture.until(lambda: picture.there)
             assert picture.told() == [["a", "b", "c", "d"]] and server.lists["nodes"] == 2
+
+
+async def test_a_server_that_is_away_is_told_of_once_it_is_and_when_it_answers_again() -> None:
+    said: list[str] = []
+    async with api_server() as server:
+        server.trouble = [(503, "ServiceUnavailable")] * 4
+        api = await connect(KubeSettings(kube_url=server.url, kube_retry_s=0.005), "test", random.Random(1).random)
+        api.on_away, api.on_back = said.append, lambda: said.append("back")
+        reader = Reader(api, "/api/v1/nodes", version)
+        async with asyncio.timeout(30), aclosing(reader.follow()) as events:
+            assert isinstance(await anext(events), Listed)
+        await api.close()
+
+    assert [word for word in said if word == "back"] == ["back"] == said[-1:]
+    assert [word.partition(" times")[0] for word in said[:-1]] == [
+        f"/api/v1/nodes could not be read {row}" for row in (3, 4)
+    ]
 
 
 async def test_pages_that_are_forgotten_before_they_are_read_are_asked_for_in_one_piece() -> None:

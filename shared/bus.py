@@ -40,6 +40,8 @@ from shared.vitals import Vitals
 
 log = structlog.get_logger()
 T = TypeVar("T")
+TRIES, TRY_AGAIN_S = 60, 1.0
+"""Of what is said beside the services' own work."""
 
 ANSWER_S = 5.0
 """So long one try waits for the server's answer."""
@@ -137,7 +139,18 @@ class Bus:
 
     async def tell_troubles(self) -> None:
         """For ever: what keeps us from saying and hearing, as messages. For services; others may not say it."""
-        await self.troubles.tell(self.publish)
+        await self.troubles.tell(self._said_in_time)
+
+    async def _said_in_time(self, message: Message) -> None:
+        """As `publish`, but nothing waits for it: what an older stream, say, does not take is dropped in the end."""
+        for _ in range(TRIES):
+            try:
+                await self.outbox.once(message)
+                return
+            except NatsError as error:
+                why = repr(error)
+                await asyncio.sleep(TRY_AGAIN_S)
+        log.warning("NotSaid", message=message.id(), error=why)
 
     # ------------------------------------------------------------ hearing
 

@@ -83,7 +83,7 @@ def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: 
         needed = [role for role in ROLES if least.of(role)]
         never = misfit(room, needed, sizes) or floor
         lacks = "" if never else lacking(room, job.key, (), least, sizes)
-        return Verdict(why=never or f"waits for room for a chief, {least.told()}{lacks}")
+        return Verdict(why=never or f"waits for room{lacks} for a chief, {least.told()}")
     full = len(tasks) == 1 + want.ps + want.workers
     reason = want.reason if full else f"{want.reason}, as far as {'its quota allows' if quota else 'there is room'}"
     others = () if full else (_lost_size(want, quota or "not enough room"),)
@@ -152,7 +152,7 @@ def _resized(
     if tasks is None:
         waits = short(job, runs, want, room, rules)
         lacks = "" if waits else lacking(room, job.key, runs.tasks, want.size, sizes, anew)
-        return Verdict(why=waits or f"waits for room for {want.size.told()}{lacks}", wish=held)
+        return Verdict(why=waits or f"waits for room{lacks} for {want.size.told()}", wish=held)
     if want.apart is not None and spread(tasks) > 1 and _grows(size, want):
         gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart)
         if not gain.pays:

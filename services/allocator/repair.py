@@ -62,7 +62,7 @@ def _replaced(
         never = misfit(room, [t.role for t in lost], sizes) or shortage(
             room, job.key, growth(keep, least, sizes, stretched=False)
         )
-        waits = f"waits for room to replace it{lacking(room, job.key, keep, least, sizes)}"
+        waits = f"waits for room{lacking(room, job.key, keep, least, sizes)} to replace it"
         return Verdict(why=f"{names}; {never or waits}")
     whole = len(tasks) == len(wanted.tasks)
     reason = f"{names}; replaced{'' if whole else ' as far as there is room'} ({charged(job, lost, rules)})"

@@ -18,7 +18,7 @@ def test_it_would_start_at_once_where_there_is_room() -> None:
 
 def test_it_would_wait_where_there_is_none_and_says_why() -> None:
     found = outlook(Story().hear(node(cpu=2)).state, request(), 2000.0, RULES)
-    assert found.tasks == () and found.why == "waits for room for a chief, 1 ps and 1 worker: too little cpu"
+    assert found.tasks == () and found.why == "waits for room (too little cpu) for a chief, 1 ps and 1 worker"
 
 
 def test_every_reason_against_it_is_told() -> None:

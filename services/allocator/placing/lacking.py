@@ -21,7 +21,7 @@ Placing = Callable[[Room, str, Sequence[TaskPlan], Size, RoleResources, int], Se
 def lacking(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing = place
 ) -> str:
-    """To be put behind what it waits for: `: too little memory`; empty where there is nothing to name."""
+    """To be put behind `waits for room`: ` (too little memory)`; empty where there is nothing to name."""
     question = None if keep else room.question(job, size, size, sizes)
     if question is None:
         return _told(_lacking(room, job, keep, size, sizes, how))
@@ -54,4 +54,4 @@ def _without(sizes: RoleResources, names: Sequence[str]) -> RoleResources:
 def _told(names: Sequence[str]) -> str:
     if not names:
         return ""
-    return f": too {'few' if names == ('gpu',) else 'little'} {' and '.join(WORDS[name] for name in names)}"
+    return f" (too {'few' if names == ('gpu',) else 'little'} {' and '.join(WORDS[name] for name in names)})"

@@ -23,9 +23,9 @@ def lacks(*nodes: Node, sizes: RoleResources = EVEN, size: Size = ONE_EACH) -> s
 @pytest.mark.parametrize(
     ("there", "told"),
     [
-        (free(2.5, 64), ": too little cpu"),
-        (free(16, 2.5), ": too little memory"),
-        (free(2.5, 2.5), ": too little cpu and memory"),
+        (free(2.5, 64), " (too little cpu)"),
+        (free(16, 2.5), " (too little memory)"),
+        (free(2.5, 2.5), " (too little cpu and memory)"),
         (free(3, 3), ""),
         (free(16, 64, takes=False), ""),
     ],
@@ -36,15 +36,15 @@ def test_it_is_what_the_tasks_would_fit_without(there: Node, told: str) -> None:
 
 def test_cores_here_and_memory_there_lack_either_way() -> None:
     """Without wanting memory they would fit on the one, without wanting cores on the other: the first is told."""
-    assert lacks(free(8, 0.5), free(0.5, 8, name="n2")) == ": too little cpu"
+    assert lacks(free(8, 0.5), free(0.5, 8, name="n2")) == " (too little cpu)"
 
 
 def test_devices_are_few_and_what_is_not_wanted_never_lacks() -> None:
     with_device = RoleResources(chief=EVEN.chief, ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1))
 
-    assert lacks(free(8, 64), sizes=with_device) == ": too few devices"
-    assert lacks(free(2.5, 64), sizes=with_device) == ": too little cpu and devices"
-    assert lacks(free(2.5, 64)) == ": too little cpu"
+    assert lacks(free(8, 64), sizes=with_device) == " (too few devices)"
+    assert lacks(free(2.5, 64), sizes=with_device) == " (too little cpu and devices)"
+    assert lacks(free(2.5, 64)) == " (too little cpu)"
 
 
 def test_to_look_takes_nothing_and_who_asks_the_same_is_answered_the_same() -> None:
@@ -60,4 +60,4 @@ def test_the_allocator_says_it_of_a_job_that_waits_for_memory() -> None:
     story = Story().hear(node(cpu=16), accepted(asked))
     story.decide()
 
-    assert story.why() == "waits for room for a chief, 1 ps and 2 workers: too little memory"
+    assert story.why() == "waits for room (too little memory) for a chief, 1 ps and 2 workers"

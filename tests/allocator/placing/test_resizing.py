@@ -177,7 +177,7 @@ def test_new_tasks_and_standing_ones_get_the_sizes_together_or_not_at_all(told: 
     told.workers, told.sizes["mnist"] = 2, cores(0.5, 2.0)
     grown = roomy.decided()
     assert (grown.generation, has(grown)) == (2, [1, 0.5, 2.0, 2.0]) and free(roomy) == 0.0
-    assert tight.decide() == () and tight.why() == "waits for room for 1 ps and 2 workers: too little cpu"
+    assert tight.decide() == () and tight.why() == "waits for room (too little cpu) for 1 ps and 2 workers"
     assert free(tight) == 2.5
 
 

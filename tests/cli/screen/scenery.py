@@ -141,7 +141,7 @@ def scenery() -> Scenery:
     s.node("node-5", [(text, 2)], others=4.0, schedulable=False)
     s.node("node-6", [(digits, 2)], others=1.25)
     for about, said in (
-        (waiting, "waits for room for a chief, 1 ps and 1 worker: too little memory"),
+        (waiting, "waits for room (too little memory) for a chief, 1 ps and 1 worker"),
         (digits, "2 ps and 3 workers is what pays"),
     ):
         s.board = why(s.board, f"{about['namespace']}.{about['job']}", said)

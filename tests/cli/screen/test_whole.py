@@ -89,7 +89,7 @@ def test_columns_stand_below_their_headings_at_every_width(there: Scenery, width
 def test_where_a_job_waits_it_is_said_what_lacks(there: Scenery, width: int) -> None:
     text = "\n".join(screen(there.board, width, None))
 
-    assert "waits for room for a chief, 1 ps and 1 worker: too little memory" in text
+    assert "waits for room (too little memory) for a chief, 1 ps and 1 worker" in text
 
 
 def test_the_sums_are_those_of_the_board(there: Scenery) -> None:

@@ -110,8 +110,10 @@ def pod_seen(view: View, pod: PodFact) -> View:
 
 
 def pods_listed(view: View, listed: Iterable[PodFact], namespace: str = "") -> View:
-    """All there are (in one namespace, where one is given): the others are gone."""
-    found = list(listed)
+    """All there are (in one namespace, where one is given): the others are gone. So is what was made and is not there,
+    be it that it ended before it could be shown: it is made again, which does no harm where it is only late.
+    """
+    found, view = list(listed), _unmade(view, "create pod ")
     there = {pod.uid for pod in found}
     known = (p for own in view.pods.values() for p in own.values() if _inside(p, namespace))
     lost = [p for p in known if p.uid not in there and not p.gone]
@@ -139,6 +141,7 @@ def service_seen(view: View, service: ServiceFact, gone: bool) -> View:
 
 def services_listed(view: View, listed: Iterable[ServiceFact], namespace: str = "") -> View:
     view = replace(view, services={uid: s for uid, s in view.services.items() if not _inside(s, namespace)})
+    view = _unmade(view, "create service ")
     for service in listed:
         view = service_seen(view, service, gone=False)
     return view
@@ -156,9 +159,14 @@ def policy_seen(view: View, policy: PolicyFact, gone: bool) -> View:
 
 def policies_listed(view: View, listed: Iterable[PolicyFact], namespace: str = "") -> View:
     view = replace(view, policies={uid: p for uid, p in view.policies.items() if not _inside(p, namespace)})
+    view = _unmade(view, "create policy ")
     for policy in listed:
         view = policy_seen(view, policy, gone=False)
     return view
+
+
+def _unmade(view: View, kind: str) -> View:
+    return replace(view, asked=frozenset(key for key in view.asked if not key.startswith(kind)))
 
 
 def _inside(fact: PodFact | OwnFact, namespace: str) -> bool:

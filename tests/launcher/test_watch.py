@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from services.launcher.actions import CreatePod
 from services.launcher.facts import ServiceFact
+from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
-from services.launcher.view import View, pods_listed, services_listed
+from services.launcher.view import View, asked, pods_listed, services_listed
 from services.launcher.watch import watched
 from shared import config
 from tests.launcher.builders import decided
@@ -36,6 +38,21 @@ def test_a_list_of_one_namespace_leaves_the_others_as_they_are() -> None:
     assert (
         all(pod.gone for own in pods_listed(world.view, [], "default").pods.values() for pod in own.values()) and pods
     )
+
+
+def test_what_was_made_and_gone_before_it_could_be_shown_is_made_again() -> None:
+    """A cluster that lost everything removes a pod whose owner it does not know, while nobody watches."""
+    world = World()
+    world.hear(decided(1, "c0 p1"))
+    world.settle()
+    pod = next(action for action in world.done if isinstance(action, CreatePod))
+    lost = pods_listed(world.view, [])
+    unseen = asked(lost, pod.key())
+    assert pod.key() not in {a.key() for a in reconcile(unseen, world.now, world.rules)}
+
+    again = reconcile(pods_listed(unseen, []), world.now, world.rules)
+
+    assert pod.key() in {action.key() for action in again}
 
 
 def test_services_of_two_namespaces_are_known_side_by_side() -> None:

@@ -12,6 +12,7 @@ import msgspec
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.live import Live
+from rich.table import Table
 
 from services.allocator.view import JobView
 from services.cli import connection, words
@@ -127,15 +128,22 @@ def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
         for view in views.values():
             if view.uid not in epochs:
                 epochs[view.uid] = await _epochs(bus, view)
-        drawn = table(views.values(), epochs)
+        drawn = table(views.values(), epochs, console.width)
         if live:
             live.update(drawn, refresh=True)
         elif views:
-            console.print(drawn)
+            _printed(console, drawn)
         else:
             print("there are no jobs; `weir submit FILE` asks for one", file=sys.stderr)
 
     return show
+
+
+def _printed(console: Terminal, drawn: Table) -> None:
+    """Without the blanks that only fill the last column."""
+    with console.capture() as captured:
+        console.print(drawn)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
 
 
 async def _epochs(bus: Bus, view: JobView) -> int:

@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from services.allocator.view import ENDED, JobView
-from services.cli.words import evaluated
+from services.cli.screen.fitting import fitting, longest, taken
+from services.cli.words import DEFAULT_NAMESPACE, evaluated
 from shared.words import counted, headline, lasting
 
 NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "SAMPLES/S", "LOSS", "PAUSE")
-HEADINGS = ("NAMESPACE", "JOB", "PHASE", *NUMBERS, "WHY")
+WHY = "WHY"
+HEADINGS = ("NAMESPACE", "JOB", "PHASE", *NUMBERS, WHY)
+FOLDED = ("NAMESPACE", "JOB", WHY)
+YIELDING = ("GEN", "PAUSE", "EPOCHS", "LOSS", "SAMPLES/S", WHY, "WORKERS", "PS", "DONE")
+"""Left out in this order where there is too little room; before them the namespace, where all have the usual one."""
+GAP, LEAST_WHY = 2, 24
+"""Columns between two; and those below which a longer cause is not worth folding."""
 PHASES = {"Running": "green", "Scaling": "yellow", "Starting": "yellow", "Failed": "bold red", "Cancelled": "dim"}
 NOTHING = "-"
 
 
-def table(views: Iterable[JobView], epochs: Mapping[int, int]) -> Table:
-    """`epochs`: how many each job (by uid) has, where known. Oldest first."""
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in HEADINGS:
-        drawn.add_column(heading, justify="right" if heading in NUMBERS else "left", no_wrap=heading != "WHY")
-    for view in sorted(views, key=lambda v: (v.submitted_s, v.uid)):
-        drawn.add_row(*row(view, epochs.get(view.uid, 0)))
+def table(views: Iterable[JobView], epochs: Mapping[int, int], width: int) -> Table:
+    """`epochs`: how many each job (by uid) has, where known. Oldest first. Where `width` is too small for all columns
+    those that say least are left out; names and causes are folded, and nothing is cut.
+    """
+    oldest = sorted(views, key=lambda v: (v.submitted_s, v.uid))
+    rows = [dict(zip(HEADINGS, row(view, epochs.get(view.uid, 0)), strict=True)) for view in oldest]
+    shown = columns(rows, width)
+    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, GAP - 1, 0, 0))
+    for heading, wide in shown.items():
+        side: Literal["left", "right"] = "right" if heading in NUMBERS else "left"
+        fixed = wide if heading == WHY else None
+        drawn.add_column(heading, justify=side, no_wrap=heading not in FOLDED, overflow="fold", width=fixed)
+    for cells in rows:
+        drawn.add_row(*(cells[heading] for heading in shown))
     return drawn
+
+
+def columns(rows: Sequence[Mapping[str, Text]], width: int) -> dict[str, int]:
+    """The headings that are shown, each with the columns it takes."""
+    wide = {heading: longest([heading, *(cells[heading] for cells in rows)]) for heading in HEADINGS}
+    usual = all(cells["NAMESPACE"].plain == DEFAULT_NAMESPACE for cells in rows)
+    least = wide | {WHY: min(wide[WHY], LEAST_WHY)}
+    kept = fitting(least, ("NAMESPACE", *YIELDING) if usual else YIELDING, width, GAP)
+    return kept | ({WHY: min(wide[WHY], max(kept[WHY], kept[WHY] + width - taken(kept, GAP)))} if WHY in kept else {})
 
 
 def row(view: JobView, epochs: int) -> list[Text]:

@@ -35,6 +35,15 @@ async def test_a_job_is_a_row_with_its_complete_epochs_of_all(bus: Bus, nats_url
     assert said.out.rstrip().endswith("there is no room")
 
 
+async def test_no_line_ends_with_blanks_that_only_fill(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await shown(bus, "digits", why="there is no room")
+    await shown(bus, "clicks")
+
+    lines = (await prompt("jobs", "--nats", nats_url)).out.splitlines()
+
+    assert len(lines) == 4 and all(line == line.rstrip() for line in lines)
+
+
 async def test_no_jobs_are_no_error(bus: Bus, nats_url: str, prompt: Prompt) -> None:
     said = await prompt("jobs", "--nats", nats_url)
 

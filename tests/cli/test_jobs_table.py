@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
+from rich.console import Console
 
 from services.allocator.view import JobView
 from services.cli.jobs_table import HEADINGS, row, table
@@ -54,6 +56,62 @@ def test_the_last_pause_and_why_it_does_not_grow() -> None:
 
 
 def test_a_table_has_a_row_a_job_oldest_first() -> None:
-    drawn = table([view(job="b", submitted_s=2.0), view(job="a", submitted_s=3.0)], {})
+    drawn = table([view(job="b", submitted_s=2.0), view(job="a", submitted_s=3.0)], {}, 200)
 
     assert [str(cell) for cell in drawn.columns[1].cells] == ["b", "a"]
+
+
+LONG_NAME = "click-rate-of-the-second-season"
+MANY = [
+    view(
+        job=LONG_NAME,
+        phase="Scaling",
+        ps=1,
+        wanted_ps=2,
+        workers=3,
+        wanted_workers=12,
+        generation=12,
+        epoch=1,
+        samples=50_000,
+        total_samples=400_000,
+        samples_per_second=123_456.0,
+        loss=0.003999,
+        pauses=(12.34,),
+        why="no node has 2 cores and 4 GiB free, and no other job would give any of its own",
+    ),
+    view(job="warm-up", phase="Succeeded", epoch=4, samples=4000, total_samples=4000, metrics={"accuracy": 0.9}),
+]
+
+
+def lines(views: list[JobView], width: int) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as captured:
+        console.print(table(views, {}, width))
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_on_a_narrow_terminal_no_heading_and_no_name_is_cut(width: int) -> None:
+    drawn = lines(MANY, width)
+
+    assert set(drawn[0].split()) <= set(HEADINGS) and "…" not in "\n".join(drawn)
+    assert any(line.startswith(LONG_NAME) or f" {LONG_NAME} " in line for line in drawn)
+    assert all(len(line) <= width for line in drawn)
+
+
+def test_more_room_shows_more_columns_and_those_that_say_most_come_first() -> None:
+    at = {width: lines(MANY, width)[0].split() for width in (80, 120, 200)}
+
+    assert at[80] == ["JOB", "PHASE", "PS", "WORKERS", "DONE", "SAMPLES/S"]
+    assert at[120] == ["JOB", "PHASE", "PS", "WORKERS", "GEN", "DONE", "SAMPLES/S", "LOSS", "WHY"]
+    assert at[200] == list(HEADINGS)
+
+
+def test_a_namespace_that_is_not_the_default_is_always_told() -> None:
+    assert lines([view(), view(namespace="team-a", why="no node is free")], 80)[0].startswith("NAMESPACE  JOB")
+
+
+def test_a_name_that_is_wider_than_the_terminal_is_folded() -> None:
+    drawn = lines([view(job="j" * 63)], 40)
+
+    assert sum(line.count("j") for line in drawn) == 63 and all(len(line) <= 40 for line in drawn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
@@ -12,26 +12,41 @@ from services.board.story import Story
 from services.cli.jobs_table import PHASES
 from services.cli.screen.bars import curve, progress
 from services.cli.screen.cells import UNKNOWN, cores, gib, loss, percent, size, speed, time_left
+from services.cli.screen.fitting import fitting, longest
 from services.cli.screen.palette import MANY, Letters, badge
-from services.cli.screen.plain_table import plain_table
+from services.cli.screen.plain_table import GAP, plain_table
 from shared.words import headline
 
-BADGE, NAME, LONGEST_NAME, PHASE, CURVE, BAR, LEFT, WHY = 3, 12, 28, 9, 8, 10, 10, 24
+BADGE, NAME, LONGEST_NAME, PHASE, CURVE, SHORT_CURVE, BAR, LEFT, WHY = 3, 12, 28, 9, 8, 5, 10, 10, 24
+YIELDING = ("CURVE", "GEN", "LOSS", "SAMPLES/S", "WORKERS", "PS")
+"""Left out in this order where even the shortest name leaves too little room."""
 Cell = Callable[[Story], Text | str]
 
 
-def job_table(jobs: Iterable[Story], letters: Letters, width: int) -> Table:
-    """More columns where there is more room."""
-    shown = columns(width)
-    least = [LEAST.get(heading, len(heading)) for heading in shown]
-    name = min(max(width - sum(least) - len(least) - BADGE - 2, NAME), LONGEST_NAME)
-    drawn = plain_table(("", "JOB", *shown), RIGHT, [BADGE, name, *least], width)
+def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
+    """More columns where there is more room; the curve is shorter, or not there, where numbers are long."""
+    cells = {heading: [cell(job) for job in jobs] for heading, cell in columns(width).items()}
+    least = fitting({"JOB": NAME} | _least(cells, width), YIELDING, width - BADGE - GAP, GAP)
+    del least["JOB"]
+    name = min(max(width - sum(least.values()) - len(least) - BADGE - 2, NAME), LONGEST_NAME)
+    drawn = plain_table(("", "JOB", *least), RIGHT, [BADGE, name, *least.values()], width)
     drawn.columns[1].max_width = name
-    for job in jobs:
+    for number, job in enumerate(jobs):
         letter = letters.get(job.key)
         first = badge(letter) if letter and letter != MANY else Text(f" {letter or ' '} ")
-        drawn.add_row(first, Text(_name(job), "bold"), *(cell(job) for cell in shown.values()))
+        shown = {heading: cells[heading][number] for heading in least}
+        if "CURVE" in shown:
+            shown["CURVE"] = curve(losses(job), least["CURVE"])
+        drawn.add_row(first, Text(_name(job), "bold"), *shown.values())
     return drawn
+
+
+def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, int]:
+    """What each column needs for its heading and all that stands in it; the curve has of its own what is left."""
+    least = {heading: max(LEAST.get(heading, len(heading)), longest(cells[heading])) for heading in cells}
+    least |= {"WHY": WHY} if "WHY" in least else {}
+    over = BADGE + NAME + sum(least.values()) + GAP * (len(least) + 1) - width
+    return least | {"CURVE": min(max(CURVE - over, SHORT_CURVE), CURVE)}
 
 
 def in_order(jobs: Iterable[Story]) -> list[Story]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from services.cli.screen.cells import cores, gib, loss, percent, size, speed, time_left
-from services.cli.screen.job_table import columns, in_order
+from services.cli.screen.job_table import columns, in_order, job_table
 from services.cli.screen.node_table import shown_first
+from tests.cli.screen.drawn import shown
 from tests.cli.screen.scenery import Scenery, large, scenery
 
 
@@ -34,6 +36,29 @@ def test_jobs_that_go_on_come_before_those_that_are_over() -> None:
 def test_more_room_shows_more() -> None:
     assert list(columns(80)) == ["PHASE", "PS", "WORKERS", "SAMPLES/S", "LOSS", "CURVE", "DONE", "LEFT"]
     assert set(columns(80)) < set(columns(120)) < set(columns(160)) and list(columns(160))[-1] == "WHY"
+
+
+@pytest.mark.parametrize("width", [60, 80, 104, 120, 140])
+@pytest.mark.parametrize("value", [0.55, 0.003999, 0.0001234, -0.0001234])
+@pytest.mark.parametrize("wanted_ps", [1, 2, 12])
+def test_the_longest_numbers_leave_the_right_edge_whole(width: int, value: float, wanted_ps: int) -> None:
+    job = next(job for job in scenery().board.jobs.values() if job.key == "default.digits")
+    told = {"loss": value, "ps": 1, "wanted_ps": wanted_ps, "samples_per_second": 270.0}
+    heading, line = shown(job_table([replace(job, view=replace(job.view, **told))], {}, width), width)
+
+    assert "…" not in heading + line[:-1] and "digits" in line and "5 min 24 s" in line
+    assert heading.split()[-1] == ("WHY" if width >= 140 else "LEFT") and max(len(heading), len(line)) <= width
+    assert f" {value:.4g} " in line or width < 80
+
+
+def test_the_curve_is_shorter_where_the_loss_is_long_and_gone_where_that_is_not_enough() -> None:
+    job = next(job for job in scenery().board.jobs.values() if job.key == "default.digits")
+
+    def heading(**told: object) -> str:
+        return shown(job_table([replace(job, view=replace(job.view, **told))], {}, 80), 80)[0]
+
+    assert "CURVE" in heading(loss=0.0001234)
+    assert "CURVE" not in heading(loss=0.0001234, ps=10, wanted_ps=12)
 
 
 @pytest.mark.parametrize(

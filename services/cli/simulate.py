@@ -15,21 +15,20 @@ from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.simulator import cluster_file, files, log_file, recorded
-from services.allocator.simulator.outcome import Figures, Run, figures, timeline
+from services.allocator.simulator.outcome import Run, figures, timeline
 from services.allocator.simulator.run import simulate
 from services.allocator.simulator.scenario import Cluster, Scenario, Work
 from services.allocator.simulator.surfaces import Surface
 from services.allocator.simulator.tables import Bad
 from services.cli import simulated
 from services.cli.policy_names import policies
+from services.cli.screen.figures_table import table
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 
@@ -38,18 +37,7 @@ EXAMPLES = (
     "weir events --json > log; weir simulate --from-log log --policies weir,static",
 )
 T = TypeVar("T")
-WIDTH = 110  # of the table, at least
-SHOWN = {
-    "jct_mean_s": "MEAN s",
-    "jct_median_s": "MEDIAN s",
-    "jct_p95_s": "P95 s",
-    "makespan_s": "MAKESPAN s",
-    "utilisation": "USED",
-    "completed": "DONE",
-    "resizes": "RESIZES",
-    "paused_s": "PAUSED s",
-    "decision_ms_p99": "DECIDES ms",
-}
+WIDTH = 110  # of the table, where no terminal says how wide it is
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
         raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
     before, world = _recorded(args) if args.from_log else ([], scenario(args))
     runs = [*before, *simulations(world, args.policies, args.seed)]
-    Terminal(width=max(Terminal().width, WIDTH)).print(table(runs))
+    width = Terminal().width if sys.stdout.isatty() else WIDTH
+    Terminal(width=width).print(table(runs, width))
     if args.json:
         _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, args.timeline))))
     if args.picture:
@@ -127,28 +116,6 @@ def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, An
     for done in runs if with_timeline else ():
         told[done.policy]["timeline"] = timeline(done)
     return told
-
-
-def table(runs: Sequence[Run]) -> Table:
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    drawn.add_column("POLICY", no_wrap=True)
-    for heading in SHOWN.values():
-        drawn.add_column(heading, justify="right", no_wrap=True)
-    for done in runs:
-        told = figures(done)
-        drawn.add_row(done.policy, *(_cell(name, told) for name in SHOWN))
-    return drawn
-
-
-def _cell(name: str, told: Figures) -> str:
-    value = told[name]
-    if value is None:
-        return "-"
-    if name == "utilisation":
-        return f"{value:.0%}"
-    if name == "completed":
-        return f"{value} of {told['submitted']}"
-    return f"{value:,.1f}" if "_ms_" in name else f"{value:,.0f}"
 
 
 # ---------------------------------------------------------------- files

@@ -1,0 +1,38 @@
+"""The figures of simulated runs at terminals of several widths."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.rules import Rules
+from services.allocator.simulator.cluster_file import cluster
+from services.allocator.simulator.files import jobs, surfaces
+from services.allocator.simulator.outcome import Run
+from services.allocator.simulator.run import simulate
+from services.allocator.simulator.scenario import Scenario
+from services.cli.screen.figures_table import SHOWN, YIELDING, table
+from tests.cli.screen.drawn import shown
+from tests.cli.test_simulate import CLUSTER, JOBS, SURFACES
+
+LONG = "mine_of_the_second_season:fewest_first"
+
+
+@pytest.fixture(scope="module")
+def done() -> Run:
+    known = surfaces(SURFACES)
+    world = Scenario(jobs=jobs(JOBS, known), cluster=cluster(CLUSTER), surfaces=known)
+    return simulate(world, Rules(policy="static"), 0, lambda: 0.0)
+
+
+@pytest.mark.parametrize("width", [80, 100, 110, 120, 200])
+@pytest.mark.parametrize("name", ["static", "mine:fewest_first", LONG])
+def test_a_long_name_is_folded_and_no_heading_is_cut(done: Run, width: int, name: str) -> None:
+    done = replace(done, policy=name)
+    heading, _, *rows = shown(table([done], width), width)
+    column = heading.index("MEAN s")
+
+    assert "".join(row[:column].strip() for row in rows) == name and "6 of 6" in rows[0]
+    assert all(each in heading for each in SHOWN.values() if each not in YIELDING) and "…" not in heading + rows[0]
+    assert max(map(len, (heading, *rows))) <= width
+    assert width < 110 or all(each in heading for each in SHOWN.values())

@@ -109,7 +109,10 @@ async def test_it_decides_live_and_a_request_may_name_it(nats_url: str, person: 
         refused = await last(person, JobRejected, "default.other")
 
     assert answer.request.policy == NAME and decided.reason == "its first size" and size(decided) == (1, 1)
-    assert refused.reasons == (f"policy: 'os:system' is none; there are {', '.join(sorted({*POLICIES}))}",)
+    one_of_ones_own = "one of your own is known where WEIR_ALLOCATOR_POLICIES=os:system is set"
+    assert refused.reasons == (
+        f"policy: 'os:system' is none; there are {', '.join(sorted({*POLICIES}))}; {one_of_ones_own}",
+    )
 
 
 def test_what_it_is_run_with_is_in_its_own_text() -> None:

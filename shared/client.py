@@ -20,7 +20,7 @@ from typing import Any
 
 from nats.aio.client import Client, Credentials, RawCredentials
 from nats.aio.msg import Msg
-from nats.errors import ConnectionDrainingError
+from nats.errors import ConnectionDrainingError, FlushTimeoutError
 from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeout
 
@@ -53,8 +53,11 @@ class SturdyClient(Client):
         self.on_break: set[Callable[[], None]] = set()  # to be called when the connection breaks
 
     async def flush(self, timeout: int = 10) -> None:
-        """As the library's, which asks the server for an answer before it has sent what waits: up to s."""
-        await self._flush_pending(force_flush=True)
+        """As the library's, which asks the server for an answer before it has sent what waits: up to s each."""
+        try:
+            await asyncio.wait_for(self._flush_pending(force_flush=True), timeout)
+        except TimeoutError as error:
+            raise FlushTimeoutError from error
         await super().flush(timeout)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:

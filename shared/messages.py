@@ -588,7 +588,7 @@ class ServiceTroubled(Message, frozen=True, kw_only=True, tag="service.troubled"
 
     def id(self) -> str:
         end = "begun" if self.seconds is None else "over"
-        return f"{self.service}.service.troubled.{self.what.replace(' ', '-')}.{round(self.begun_s * 1000)}.{end}"
+        return f"{self.service}.service.troubled.{self.what.replace(' ', '-')}.{self.begun_s:.3f}.{end}"
 
 
 MESSAGES: tuple[type[Message], ...] = (

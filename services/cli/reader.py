@@ -1,7 +1,7 @@
 """Reading one stream as somebody who only watches. Edge.
 
-Promise: every message that matches, in order, each once, without leaving a trace. After the server was away we read on
-from where we were.
+Promise: every message that matches, in order, each once, without leaving a trace. Who reads on after an error begins
+again with what is stored behind the last message that he took.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shared.messages import DeadLetter, Message
 from shared.pull import Puller
 from shared.watching import NAME_BYTES, filtered
 
-WAIT_S, RETRY_S, IDLE_S = 2.0, 0.5, 60.0
+WAIT_S, IDLE_S = 2.0, 60.0
 
 
 @dataclass(frozen=True)
@@ -40,35 +40,39 @@ class Wanted:
 
 class Reader:
     def __init__(self, bus: Bus, wanted: Wanted) -> None:
-        self.bus, self.wanted, self.seen = bus, wanted, wanted.after
-        self.puller: Puller | None = None
-        self.left = 0
+        self.bus, self.wanted = bus, wanted
+        self._seen = wanted.after  # and taken by who reads, or passed over
+        self._puller: Puller | None = None
+        self._left = 0
 
     async def stored(self) -> AsyncIterator[Entry]:
-        """What is there at the call. Old facts may be dropped meanwhile: then there is less."""
-        self.puller = await self._open()
+        """What is there at the call, behind what was read. Old facts may be dropped meanwhile: then there is less."""
+        self._puller = puller = await self._open()
         with contextlib.suppress(TimeoutError):
-            while self.left > 0:
-                raw = await asyncio.wait_for(self._next(self.puller), WAIT_S)
+            while self._left > 0:
+                raw = await asyncio.wait_for(puller.next(), WAIT_S)
+                self._left -= 1
                 if entry := self._entry(raw):
                     yield entry
+                self._seen = raw.metadata.sequence.stream
 
     async def live(self) -> AsyncIterator[Entry]:
-        """What comes from then on; never ends."""
-        while True:
-            try:
-                self.puller = self.puller or await self._open()
-                if entry := self._entry(await self._next(self.puller)):
+        """What comes from then on. Ends where the connection broke, or the server has forgotten us."""
+        assert self._puller, "what is stored comes first"
+        with contextlib.suppress(NatsError):
+            while True:
+                raw = await self._puller.next()
+                if entry := self._entry(raw):
                     yield entry
-            except NatsError:
-                self.puller = None
-                await asyncio.sleep(RETRY_S)
+                self._seen = raw.metadata.sequence.stream
 
     async def _open(self) -> Puller:
-        since = self.wanted.since_s if self.seen == 0 else None
+        if self._puller:
+            await self._puller.close()
+        since = self.wanted.since_s if self._seen == 0 else None
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE if since is None else DeliverPolicy.BY_START_TIME,
-            opt_start_seq=self.seen + 1 if since is None else None,
+            opt_start_seq=self._seen + 1 if since is None else None,
             opt_start_time=None if since is None else datetime.fromtimestamp(since, UTC),
             ack_policy=AckPolicy.NONE,
             name=secrets.token_hex(NAME_BYTES),
@@ -77,18 +81,12 @@ class Reader:
             mem_storage=True,
         )
         info = await self.bus.js.add_consumer(self.wanted.stream, config)
-        self.left = int(info.num_pending or 0)
+        self._left = int(info.num_pending or 0)
         return Puller(self.bus.client, self.wanted.stream, info.name)
 
     def _entry(self, raw: Msg) -> Entry | None:
         """None for what one filter that covers all of ours lets through besides."""
         return entry_of(raw) if any(subjects.lets_through(f, raw.subject) for f in self.wanted.filters) else None
-
-    async def _next(self, puller: Puller) -> Msg:
-        raw = await puller.next()
-        self.left -= 1
-        self.seen = raw.metadata.sequence.stream
-        return raw
 
 
 def entry_of(raw: Msg) -> Entry | None:

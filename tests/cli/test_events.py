@@ -19,10 +19,11 @@ from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import in_order, read
 from services.cli.terminal import Terminal
+from shared import bus as wire
 from shared.bus import Bus, Heard
 from shared.messages import CancelRequested, CheckpointSaved, GenerationAbandoned, Message
 from shared.permissions import entry
-from shared.subjects import FACTS, JOBS, ORDERS
+from shared.subjects import FACTS, JOBS, ORDERS, encode, subject_of
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import NatsServer, connected
 from tests.shared.words import JOB, abandoned, one_of_each
@@ -171,6 +172,28 @@ async def test_following_goes_on_with_what_comes_while_the_server_is_killed_and_
         await other.close()
 
     assert seen == [saved(1), saved(2), saved(3)]
+
+
+async def test_what_was_stored_while_the_server_was_away_is_told_in_order_across_streams(
+    bus: Bus, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "RETRY_S", 2.0)  # so who reads is back when all has been said
+    late = await connected(nats_server.url, "late")
+    await told(bus, saved(1))
+    async with asyncio.timeout(60), aclosing(read(late, BOTH, follow=True)) as entries:
+        assert (await anext(entries)).said == saved(1)
+        coming = asyncio.ensure_future(anext(entries))
+        await nats_server.kill()
+        await nats_server.start()
+        await told(bus, saved(2))
+        many = [saved(step) for step in range(3, 4000)]
+        await asyncio.gather(*(bus.js.publish(subject_of(said), encode(said)) for said in many))
+        await told(bus, CancelRequested(job="digits"))
+
+        heard = [(await coming).said] + [(await anext(entries)).said for _ in range(len(many) + 1)]
+
+    await late.close()
+    assert heard == [saved(2), *many, CancelRequested(job="digits")]
 
 
 def test_at_a_terminal_the_day_stands_once_above_what_happened_on_it() -> None:

@@ -197,12 +197,15 @@ async def test_a_bus_that_is_cut_off_is_said_and_heals_by_itself(
     speaker, own = await connected(nats_server.url, "test"), await connected(nats_server.url, "page")
     watch = Watch(own)
     running = asyncio.ensure_future(watch.run())
-    for message in (holding(), request(), accepted(), decided(), resumed(1), progress(100)):
+    for message in (holding(), request(), accepted(), decided()):
         await speaker.publish(message)
     async with served(watch) as page:
         tab = await look(page.url)
         await tab.wait_for_selector('#status[data-state="live"]')
         await tab.wait_for_selector('tr[data-key="default.mnist"]')
+        for message in (resumed(1), progress(100)):
+            await speaker.publish(message)
+        await until(tab, "document.body.textContent.includes('100 of 1,000 samples')")
         await nats_server.kill()
         await tab.wait_for_selector('#status[data-state="cut"]')
         await tab.screenshot(path=pictures / "page-cut.png")

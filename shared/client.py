@@ -100,6 +100,18 @@ class SturdyClient(Client):
                 if subject.lower() == refused[1] and not answer.done():
                     answer.set_exception(Refused(subject))
 
+    async def _connect_to_server(self, s: Any) -> None:
+        """As the library's; who was cancelled at the moment at which he was refused is cancelled all the same.
+
+        Before Python 3.12 `asyncio.wait_for` forgets it (CPython issue 86296), and reconnecting would never end.
+        """
+        try:
+            await super()._connect_to_server(s)
+        except OSError:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise asyncio.CancelledError from None
+            raise
+
     async def _attempt_reconnect(self) -> None:
         for answer in self._asked:
             if not answer.done():

@@ -99,3 +99,21 @@ async def test_one_who_waits_too_long_is_told_so(nats_url: str) -> None:
 
     assert client._asked == {} and client._resp_map == {}
     await client.close()
+
+
+async def test_trying_again_ends_when_it_is_cancelled_even_at_the_moment_of_a_refusal(nats_server: NatsServer) -> None:
+    client = await dial(nats_server.url, reconnect_time_wait=60.0)
+    await nats_server.kill()
+    server, turns = client._server_pool[0], 0
+    while True:
+        trying = asyncio.ensure_future(client._connect_to_server(server))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if trying.done():
+            break
+        trying.cancel()
+        await asyncio.wait({trying})
+        assert trying.cancelled()
+        turns += 1
+    assert turns > 1 and isinstance(trying.exception(), ConnectionRefusedError)
+    await client.close()

@@ -25,7 +25,9 @@ from shared.messages import DeadLetter, Message
 from shared.pull import Puller
 from shared.watching import NAME_BYTES, filtered
 
-WAIT_S, IDLE_S = 2.0, 60.0
+WAIT_S = 10.0
+"""Nothing more comes after so long: what was there may have been dropped just now."""
+IDLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Reader:
         with contextlib.suppress(TimeoutError):
             while self._left > 0:
                 raw = await asyncio.wait_for(puller.next(), WAIT_S)
-                self._left -= 1
+                self._left = min(self._left - 1, raw.metadata.num_pending)
                 if entry := self._entry(raw):
                     yield entry
                 self._seen = raw.metadata.sequence.stream

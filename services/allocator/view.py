@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Literal
 
 import msgspec
@@ -11,12 +12,14 @@ from services.allocator.seen import size_of
 from services.allocator.state import Closed
 from shared.messages import Outcome
 
-Phase = Literal["Pending", "Starting", "Running", "Scaling", "Succeeded", "Failed", "Cancelled"]
+Phase = Literal["Pending", "Starting", "Running", "Scaling", "Resuming", "Succeeded", "Failed", "Cancelled"]
+TRAINS: tuple[Phase, ...] = ("Running", "Scaling")
 ENDED: dict[Outcome, Phase] = {"succeeded": "Succeeded", "failed": "Failed", "cancelled": "Cancelled"}
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """One job at a glance. `why`: why it is, or is not, growing. `ps` and `workers` run; `wanted_*` are decided.
+    """One job at a glance. `why`: why it is, or is not, growing. `ps` and `workers` run; `wanted_*` are decided. Its
+    speed is 0 while nothing trains.
 
     `epoch`: how many are complete. Once it is over: `why` is the cause of its end, `metrics` are the last ones.
     """
@@ -48,9 +51,18 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def phase_of(job: Job) -> Phase:
+    """Whose generation has broken or was shut down goes on from its checkpoint, or waits until there is room for it."""
     if job.running is None:
         return "Pending" if job.coming is None else "Starting"
+    if job.stands_still:
+        return "Resuming" if job.flies and job.flies.tasks else "Pending"
     return "Running" if job.coming is None else "Scaling"
+
+
+def speed_of(job: Job) -> float:
+    """Examples a second, as last reported; 0 while nothing trains, and where it is no number."""
+    said = job.progress
+    return said.samples_per_second if said and isfinite(said.samples_per_second) and not job.stands_still else 0.0
 
 
 def job_view(job: Job, why: str = "") -> JobView:
@@ -72,7 +84,7 @@ def job_view(job: Job, why: str = "") -> JobView:
         epoch=progress.epoch if progress else 0,
         samples=progress.samples if progress else 0,
         total_samples=progress.total_samples if progress else 0,
-        samples_per_second=progress.samples_per_second if progress else 0.0,
+        samples_per_second=speed_of(job),
         loss=progress.loss if progress else None,
         pauses=job.pauses,
         reason=wanted.reason if wanted else "",

@@ -35,6 +35,7 @@ from shared.messages import (
     Message,
     ProgressReported,
     Resources,
+    TaskExited,
 )
 
 DECISIONS_KEPT, RECENT_KEPT, EVENTS_KEPT, EARLY_KEPT = 100, 512, 200, 256
@@ -246,5 +247,6 @@ OF_BOARD: dict[type[Message], Callable[[Board, Any, Story], Board]] = {
     AllocationDecided: _decided,
     GenerationAbandoned: _abandoned,
     ProgressReported: _reported,
+    TaskExited: _reported,
     JobFinished: _ended,
 }

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from services.allocator.explaining.explanation import Holding, holding
 from services.allocator.simulator.log_file import Told
-from services.allocator.view import JobView
+from services.allocator.view import TRAINS, JobView
 from services.board import series
 from shared.messages import (
     AllocationDecided,
@@ -139,8 +139,8 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def using(self) -> Resources:
-        """As last reported; nothing once it is over."""
-        if not self.reports or self.finished is not None:
+        """As last reported; nothing while it does not train."""
+        if not self.reports or self.finished is not None or self.view.phase not in TRAINS:
             return Resources()
         return Resources(cpu=self.reports[-1].cpu or 0.0, memory_gib=self.reports[-1].memory_gib or 0.0)
 

@@ -22,7 +22,8 @@ YIELDING = ("GEN", "PAUSE", "EPOCHS", "LOSS", "SAMPLES/S", WHY, "WORKERS", "PS",
 """Left out in this order where there is too little room; before them the namespace, where all have the usual one."""
 GAP, LEAST_WHY = 2, 24
 """Columns between two; and those below which a longer cause is not worth folding."""
-PHASES = {"Running": "green", "Scaling": "yellow", "Starting": "yellow", "Failed": "bold red", "Cancelled": "dim"}
+UNDER_WAY = dict.fromkeys(("Starting", "Scaling", "Resuming"), "yellow")
+PHASES = {"Running": "green", **UNDER_WAY, "Failed": "bold red", "Cancelled": "dim"}
 NOTHING = "-"
 
 

@@ -48,6 +48,7 @@ def test_jobs_are_counted_by_state_and_a_state_without_any_is_told() -> None:
         ("starting",): 1,
         ("running",): 0,
         ("scaling",): 0,
+        ("resuming",): 0,
     }
     story.hear(resumed(1))
     assert standing(story.state).series[("running",)] == 1

@@ -7,7 +7,7 @@ from typing import Any
 from services.allocator.state import Closed
 from services.allocator.view import JobView, closed_view, job_view
 from shared.messages import JobFinished
-from tests.allocator.builders import Story, accepted, node, progress, request, resumed
+from tests.allocator.builders import Story, accepted, exited, node, progress, request, resumed
 
 
 def job(epochs: int = 4) -> Any:
@@ -43,3 +43,18 @@ def test_of_a_job_that_is_over_nothing_is_told_that_was_only_true_before() -> No
     assert (succeeded.reason, succeeded.why, succeeded.samples_per_second) == ("", "", 0.0)
     assert (failed.reason, failed.why) == ("", "ValueError: no")
     assert (failed.epoch, failed.samples, failed.total_samples) == (0, 60, 400)
+
+
+def test_a_job_whose_cluster_was_stopped_shows_no_old_speed_and_resumes_or_waits_until_it_trains_again() -> None:
+    story = Story().hear(node(), accepted())
+    first = story.decided()
+    story.hear(resumed(1), progress(1, 50, 400, 25.0)).hear(*(exited(t, 0, "Terminated") for t in first.tasks))
+    stopped = job_view(story.state.jobs["default.mnist"])
+    again = story.decided().generation
+    begins = job_view(story.state.jobs["default.mnist"])
+    story.hear(resumed(again), progress(again, 60, 400, 20.0))
+    trains = job_view(story.state.jobs["default.mnist"])
+
+    assert (stopped.phase, stopped.samples_per_second, stopped.samples) == ("Pending", 0.0, 50)
+    assert (begins.phase, begins.samples_per_second) == ("Resuming", 0.0)
+    assert (trains.phase, trains.samples_per_second) == ("Running", 20.0)

@@ -10,8 +10,8 @@ from services.board import derived
 from services.board.board import apply, begun, why
 from services.board.nodes import HELD, Totals
 from shared.messages import Alternative, JobFinished, Resources
-from tests.allocator.builders import abandoned, accepted, request, resumed
-from tests.board.builders import Log, decided, finished, folded, holding, progress
+from tests.allocator.builders import abandoned, accepted, exited, request, resumed
+from tests.board.builders import Log, decided, finished, folded, holding, progress, tasks
 
 JOB = "default.mnist"
 
@@ -141,6 +141,16 @@ def test_a_job_that_is_over_keeps_its_story_and_uses_nothing() -> None:
     assert (story.view.phase, story.view.samples_per_second, story.using.cpu) == ("Succeeded", 0.0, 0.0)
     assert isinstance(story.finished, JobFinished) and len(story.reports) == 2
     assert board.totals.used == 0.0 and board.totals.ours == 0.0 and story.held[-1].cpu == 0.0
+
+
+def test_a_job_whose_pods_are_gone_uses_nothing_and_neither_does_the_cluster() -> None:
+    log = running()
+    assert log.board.totals.used == 1.5
+    log.say(*(exited(task, 0, "Terminated") for task in tasks()))
+
+    story = log.board.jobs[JOB]
+    assert (story.view.samples_per_second, derived.left_s(story.view)) == (0.0, None)
+    assert (story.using.cpu, log.board.totals.used, log.board.totals.used_gib) == (0.0, 0.0, 0.0)
 
 
 def test_a_later_job_of_the_same_name_begins_anew() -> None:

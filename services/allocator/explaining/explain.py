@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 
 from msgspec.structs import replace
 
@@ -26,7 +25,7 @@ from services.allocator.rules import Rules
 from services.allocator.state import Closed
 from services.allocator.timing import due_s, retry_s
 from services.allocator.unknown import unknown_policies
-from services.allocator.view import closed_view, phase_of
+from services.allocator.view import closed_view, phase_of, speed_of
 from shared.messages import AllocationDecided, JobFinished
 
 OVER = "it is over"
@@ -115,7 +114,7 @@ def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
         bounds=bounds_of(job.request),
         samples=progress.samples if progress else 0,
         total_samples=progress.total_samples if progress else 0,
-        samples_per_second=progress.samples_per_second if progress and isfinite(progress.samples_per_second) else 0.0,
+        samples_per_second=speed_of(job),
         runs=holding(job.runs) if job.runs else None,
         comes=holding(job.flies) if job.flies else None,
         ground=_ground(moment.decided, job.wanted),

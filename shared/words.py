@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 """Seconds of a unit, its name; the next smaller one."""
 MINUS = "\N{MINUS SIGN}"  # as wide as a plus
@@ -14,6 +16,13 @@ def counted(number: int, noun: str) -> str:
 
 def plural(noun: str) -> str:
     return noun if noun.endswith("ps") else f"{noun}{'es' if noun.endswith('tch') else 's'}"
+
+
+def some(names: Sequence[str], noun: str, most: int = 2) -> str:
+    """So many by name; of more how many there are, too: `a`, `a, b`, `5 pods: a, b and 3 more`."""
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{counted(len(names), noun)}: {', '.join(names[:most])} and {len(names) - most:,} more"
 
 
 def size(ps: int, workers: int) -> str:

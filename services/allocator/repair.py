@@ -26,6 +26,7 @@ from services.allocator.seen import least_of, size_of
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, TaskPlan
+from shared.words import some
 
 
 def repaired(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
@@ -86,8 +87,8 @@ def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
 def _lost(job: Job, tasks: list[TaskPlan]) -> str:
     ends = [job.exit_of(task) for task in tasks]
     if all(end and end.reason in exits.SHUT_DOWN for end in ends):
-        return f"was stopped with its cluster or its nodes: {', '.join(map(job.pod, tasks))}"
-    return f"lost {', '.join(_told(job, task) for task in tasks)}"
+        return f"was stopped with its cluster or its nodes ({some([job.pod(task) for task in tasks], 'pod')})"
+    return f"lost {some([_told(job, task) for task in tasks], 'pod')}"
 
 
 def _told(job: Job, task: TaskPlan) -> str:

@@ -137,7 +137,7 @@ def test_a_job_that_was_stopped_with_its_cluster_goes_on_and_nothing_is_told_as_
     runs = story.state.jobs["default.mnist"].runs
     story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
     again = story.hear(node(cpu=3)).decided()
-    stopped = "was stopped with its cluster or its nodes: mnist-chief-0, mnist-ps-1, mnist-worker-2; replaced"
+    stopped = "was stopped with its cluster or its nodes (3 pods: mnist-chief-0, mnist-ps-1 and 1 more); replaced"
     assert size(again) == (1, 1) and again.reason.startswith(stopped) and "lost" not in again.reason
     assert "by its fault" in again.reason, "it counts against no budget"
 

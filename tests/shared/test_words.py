@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from shared.words import counted, headline, last_line, lasting, plain, size
+from shared.words import counted, headline, last_line, lasting, plain, size, some
 from tests.architecture.source import modules
 
 
@@ -28,6 +28,11 @@ def test_one_is_told_as_one(number: int, noun: str, said: str) -> None:
 
 def test_a_size_is_told_in_one_way() -> None:
     assert (size(1, 1), size(2, 3)) == ("1 ps, 1 worker", "2 ps, 3 workers")
+
+
+def test_of_many_names_some_are_told_and_how_many_there_are() -> None:
+    assert (some(["a"], "pod"), some(["a", "b"], "pod")) == ("a", "a, b")
+    assert some(list("abcde"), "pod") == "5 pods: a, b and 3 more"
 
 
 COUNTED = "workers nodes samples examples jobs sizes generations variables replicas pods tasks epochs steps"

@@ -6,7 +6,7 @@ A job's pods are told to end as if their machine were shut down, and its chief s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
@@ -15,15 +15,20 @@ from services.cli.jobs import snapshots
 from services.local.kubelet.world import KubeletSettings
 from shared.bus import Bus
 from shared.messages import CheckpointSaved
-from shared.words import counted
+from shared.words import counted, some
 
 GOING = f"weir is going down: what runs saves first, for which it has {KubeletSettings().shutdown_s:g} s."
 NOTHING = "weir is down; no job was under way. All that happened stays in {folder}."
+GOES_ON = "Goes on with what the `weir up` before it left: {jobs}."
 LEFT = "weir is down. {jobs} not over; the next `weir up` with {folder} goes on with what is below:"
 
+NAMES_MOST = 8
 
-async def left(bus: Bus) -> dict[str, tuple[JobView, CheckpointSaved | None]]:
-    """By key: jobs that are not over, and the last checkpoint of each."""
+Left = Mapping[str, tuple[JobView, CheckpointSaved | None]]
+"""By key: jobs that are not over, and the last checkpoint of each."""
+
+
+async def left(bus: Bus) -> Left:
     async with aclosing(snapshots(bus, None)) as changes:
         views = await anext(changes)
     under_way = {key: view for key, view in views.items() if view.phase not in ENDED.values()}
@@ -36,15 +41,25 @@ async def _saved(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
     return said if isinstance(said, CheckpointSaved) and said.uid == uid else None
 
 
-def told(under_way: Mapping[str, tuple[JobView, CheckpointSaved | None]], folder: Path, here: Path) -> list[str]:
+def goes_on(under_way: Iterable[str]) -> str:
+    """With which jobs, by key; nothing where there are none."""
+    names = sorted(map(_named, under_way))
+    return GOES_ON.format(jobs=some(names, "job", NAMES_MOST)) if names else ""
+
+
+def told(under_way: Left, folder: Path, here: Path) -> list[str]:
     """Line by line. `folder`: where all of it lies; `here`: paths below it are told from there."""
     if not under_way:
         return [NOTHING.format(folder=folder)]
     jobs = f"{counted(len(under_way), 'job')} {'was' if len(under_way) == 1 else 'were'}"
-    names = {key: key.removeprefix("default.").replace(".", "/") for key in under_way}
+    names = {key: _named(key) for key in under_way}
     wide = max(map(len, names.values()))
     lines = (f"  {names[key]:<{wide}}  {_one(*found, here)}" for key, found in under_way.items())
     return [LEFT.format(jobs=jobs, folder=folder), *lines]
+
+
+def _named(key: str) -> str:
+    return key.removeprefix("default.").replace(".", "/")
 
 
 def _one(view: JobView, saved: CheckpointSaved | None, here: Path) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from nats.errors import Error as NatsError
 
-from services.cli.left_behind import GOING, left, told
+from services.cli.left_behind import GOING, Left, goes_on, left, told
 from services.cli.page import PORT as PAGE_PORT
 from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
@@ -27,6 +27,7 @@ EXAMPLES = ("weir up", "weir up --cluster nodes.yaml --nats-port 4223")
 FOLDER = Path(".weir")
 CONNECTION = FOLDER / "connection.json"
 ANSWER_S = 10.0
+UNREADABLE = (NatsError, OSError, TimeoutError)
 CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 4}\n"
 
 LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, launcher, page. Ctrl-C ends it all;
@@ -84,6 +85,7 @@ async def _up(args: argparse.Namespace) -> int:
             places = {"kube": stack.kube_url, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
             places["page"] = f"http://127.0.0.1:{page_port}/"
             print(LOOK.format(nodes=nodes, **places), flush=True)
+            print(await _goes_on(stack), end="", flush=True)
             await stop.wait()
             print(f"\n{GOING}", flush=True)
             await stack.wind_down()
@@ -92,16 +94,30 @@ async def _up(args: argparse.Namespace) -> int:
     return 0
 
 
+async def _goes_on(stack: Stack) -> str:
+    """A line, where the `weir up` before left something to do."""
+    try:
+        line = goes_on(await _under_way(stack))
+    except UNREADABLE:
+        return ""
+    return f"\n{line}\n" if line else ""
+
+
 async def _tell_what_is_left(stack: Stack) -> None:
     try:
-        async with asyncio.timeout(ANSWER_S):
-            bus = await connect(stack.nats_url, OPERATOR, stack.operator)
-            under_way = await left(bus)
-            await bus.close()
-    except (NatsError, OSError, TimeoutError) as error:
+        under_way = await _under_way(stack)
+    except UNREADABLE as error:
         print(f"weir is down. What is left could not be read ({error!r}); it lies in {stack.folder}.", flush=True)
         return
     print("\n".join(told(under_way, stack.folder, Path.cwd())), flush=True)
+
+
+async def _under_way(stack: Stack) -> Left:
+    async with asyncio.timeout(ANSWER_S):
+        bus = await connect(stack.nats_url, OPERATOR, stack.operator)
+        under_way = await left(bus)
+        await bus.close()
+    return under_way
 
 
 def _page_port(wanted: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.allocator.view import JobView
-from services.cli.left_behind import left, told
+from services.cli.left_behind import goes_on, left, told
 from shared.bus import Bus
 from shared.messages import CheckpointSaved
 from tests.cli.test_jobs import shown
@@ -47,6 +47,15 @@ def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
         "  team-a/clicks  has no checkpoint yet: it begins at its beginning",
         "  elsewhere      saved at step 1,234: s3://bucket/x/ckpt-1234",
     ]
+
+
+def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_of_many_some() -> None:
+    assert goes_on([]) == ""
+    assert goes_on(["team-a.clicks", "default.digits"]) == (
+        "Goes on with what the `weir up` before it left: digits, team-a/clicks."
+    )
+    many = goes_on([f"default.job-{number}" for number in range(10)])
+    assert "10 jobs: job-0, job-1" in many and many.endswith("job-7 and 2 more.")
 
 
 async def test_it_is_read_off_the_bus_of_the_very_job(bus: Bus) -> None:

@@ -267,7 +267,8 @@ class Alternative(Part, frozen=True, kw_only=True):
 
 
 class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.decided"):
-    """The whole wanted state of one job. `generation` rises only when tasks, nodes or batch change."""
+    """The whole wanted state of one job. `generation` rises only when tasks, nodes or batch change. `off_s`: for so
+    long its whole cluster was off before."""
 
     revision: NotNegative
     request: JobRequested
@@ -278,6 +279,7 @@ class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.d
     gain_s: float = 0.0
     cost_s: float = 0.0
     cause: str = "-"
+    off_s: Seconds = 0.0
     decided_s: float = 0.0
 
     def ordinal(self) -> str:
@@ -364,13 +366,15 @@ class TaskAddress(Part, frozen=True, kw_only=True):
 
 
 class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.published"):
-    """A generation's tasks all stand: who they are and where. `previous` is the generation that runs now, if any."""
+    """A generation's tasks all stand: who they are and where. `previous` is the generation that runs now, if any;
+    `off_s`: for so long the cluster was off before, where none does."""
 
     revision: NotNegative
     request: JobRequested
     tasks: tuple[TaskAddress, ...]
     batch: Positive
     previous: NotNegative | None = None
+    off_s: Seconds = 0.0
     published_s: float = 0.0
 
     def ordinal(self) -> str:
@@ -492,7 +496,8 @@ class Phases(Part, frozen=True, kw_only=True):
 
 
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):
-    """The generation trains. `pause_s`: last update of the one before to first of this, on the ps' clocks.
+    """The generation trains. `pause_s`: last update of the one before to first of this, on the ps' clocks, without
+    the time for which the whole cluster was off (`off_s`).
 
     `learning_rate`: with which it trains; None where the program has a schedule of its own.
     """
@@ -501,6 +506,7 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
     samples: NotNegative
     previous: NotNegative | None = None
     pause_s: Seconds | None = None
+    off_s: Seconds = 0.0
     phases: Phases = Phases()
     learning_rate: float | None = None
 

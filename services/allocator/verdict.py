@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from services.allocator.job import Job
+from services.allocator.off import off_s
 from services.allocator.timing import Wish
 from shared.messages import AllocationDecided, Alternative, JobFinished, TaskPlan
 
@@ -48,6 +49,7 @@ def decision(
         gain_s=_told(gain_s),
         cost_s=_told(cost_s),
         cause=cause,
+        off_s=off_s(job, now),
         decided_s=now,
     )
 

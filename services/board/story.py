@@ -80,14 +80,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A generation that trained: since `resumed_s`, up to `ended_s` (None: still). `pause_s`: of how long a stand-still
-    it is the end. `lost`: examples that had been applied and were not in the checkpoint that it went on from. `gives`:
-    what was decided; None where that was too long ago."""
+    it is the end; `off_s`: for how long the whole cluster was off beside. `lost`: examples that had been applied and
+    were not in the checkpoint that it went on from. `gives`: what was decided; None where that was too long ago."""
 
     generation: int
     resumed_s: float
     previous: int | None = None
     gives: Holding | None = None
     pause_s: float | None = None
+    off_s: float = 0.0
     phases: Phases = Phases()
     learning_rate: float | None = None
     lost: int = 0
@@ -123,6 +124,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     core_s: float = 0.0
     used_core_s: float = 0.0
     paused_s: float = 0.0
+    off_s: float = 0.0
     lost: int = 0
     saves: int = 0
     save_cost_s: float = 0.0
@@ -225,16 +227,18 @@ def _resumed(story: Story, said: TrainingResumed, at_s: float) -> Story:
         previous=said.previous,
         gives=next((d.gives for d in reversed(story.decisions) if d.generation == said.generation), None),
         pause_s=said.pause_s,
+        off_s=said.off_s,
         phases=said.phases,
         learning_rate=said.learning_rate,
         lost=lost,
     )
-    ended = _closed(story, at_s - pause_s)
+    ended = _closed(story, at_s - pause_s - said.off_s)
     return replace(
         ended,
         stretches=series.newest(ended.stretches, begun, STRETCHES_KEPT),
         applied=said.samples,
         paused_s=story.paused_s + pause_s,
+        off_s=story.off_s + said.off_s,
         lost=story.lost + lost,
     )
 

@@ -46,7 +46,7 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
-from shared.words import counted, headline, last_line, plain, plural
+from shared.words import counted, headline, last_line, lasting, plain, plural
 
 
 def sentence(said: Message | DeadLetter) -> str:
@@ -175,8 +175,10 @@ def _resumed(m: TrainingResumed) -> str:
     if m.pause_s is None:
         return f"generation {m.generation} trains, from step {m.step}{rate}"
     p = m.phases
+    off = f", off for {lasting(m.off_s)} before" if m.off_s else ""
     phases = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
-    return f"generation {m.generation} trains on from step {m.step} after a pause of {m.pause_s:.2f} s ({phases}){rate}"
+    pause = f"after a pause of {m.pause_s:.2f} s ({phases}){off}"
+    return f"generation {m.generation} trains on from step {m.step} {pause}{rate}"
 
 
 def _progress(m: ProgressReported) -> str:

@@ -37,6 +37,7 @@ def cluster_spec(view: View, job: Job, generation: Generation, now: float) -> Cl
     if len(ready) < len(generation.tasks):
         return None
     running = job.generations.get(job.running) if job.running is not None else None
+    before = able(view, job, previous(job))
     taken = running.spec if running else None
     return ClusterSpecPublished(
         namespace=job.namespace,
@@ -47,7 +48,8 @@ def cluster_spec(view: View, job: Job, generation: Generation, now: float) -> Cl
         request=decision.request,
         tasks=tuple(_address(task, ready[name], taken) for name, task in generation.tasks.items()),
         batch=max(1, decision.batch),
-        previous=able(view, job, previous(job)),
+        previous=before,
+        off_s=decision.off_s if before is None else 0.0,
         published_s=now,
     )
 

@@ -156,8 +156,8 @@ class Stack:
         await self._stop("nats")
 
     async def wind_down(self) -> None:
-        """All but the bus. Nobody decides any more when the pods end, and the launcher is there to tell of it."""
-        for name in ("page", "monitor", "allocator", "cluster", "launcher"):
+        """All but the bus. Nobody decides any more when the pods end; monitor and launcher are there to tell of it."""
+        for name in ("page", "allocator", "cluster", "monitor", "launcher"):
             await self._stop(name)
 
     async def _stop(self, name: str) -> None:

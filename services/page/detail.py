@@ -59,6 +59,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     cpu_hours: float
     used_cpu_hours: float
     paused_s: float
+    off_s: float = 0.0
     lost: int
     saves: int
     save_cost_s: float
@@ -81,6 +82,7 @@ def detail(before: Story | None, after: Story, now_s: float) -> Detail:
         cpu_hours=derived.cpu_hours(after, now_s),
         used_cpu_hours=after.used_core_s / derived.HOUR_S,
         paused_s=after.paused_s,
+        off_s=after.off_s,
         lost=after.lost,
         saves=after.saves,
         save_cost_s=after.save_cost_s,

@@ -1,7 +1,8 @@
 """Where a job's time and its cores went. Pure.
 
     completion time   = end - submission, waiting included (now, where it has not ended)                  [s]
-    waiting           = submission to the first update; paused = sum of the pauses; the rest trained      [s]
+    waiting           = submission to the first update; paused = sum of the pauses; off = while the
+                        whole cluster was; the rest trained                                                   [s]
     held              = integral of the cores that its pods requested, as the nodes' facts list them      [core-seconds]
     used              = sum of cores used, as its tasks measured, x seconds between two reports           [core-seconds]
     utilisation       = used / held                                                    of the job
@@ -56,6 +57,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float | None
     paused_s: float
     pauses: int
+    off_s: float
     parts: Parts
     used_core_s: float
     lost: int
@@ -70,7 +72,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trained_s(self) -> float:
-        return 0.0 if self.waited_s is None else max(self.completion_s - self.waited_s - self.paused_s, 0.0)
+        stood_s = self.paused_s + self.off_s
+        return 0.0 if self.waited_s is None else max(self.completion_s - self.waited_s - stood_s, 0.0)
 
     @property
     def utilisation(self) -> float | None:
@@ -91,6 +94,7 @@ def account(board: Board, story: Story) -> Account:
         waited_s=None if first_s is None else max(first_s - story.asked_s, 0.0),
         paused_s=story.paused_s,
         pauses=len(paused),
+        off_s=story.off_s,
         parts=parts(board, story),
         used_core_s=story.used_core_s,
         lost=story.lost,

@@ -70,7 +70,8 @@ def _sections(told: Contents) -> Iterable[str]:
 
 
 TIMELINE = (
-    "Shaded bands are pauses: no update was applied. Numbers below are decisions; each leads to its row further down. "
+    "Shaded bands are pauses: no update was applied; in a grey one the whole cluster was off. Numbers below are "
+    "decisions; each leads to its row further down. "
     "What lies between two points of a series that was long is left out, never averaged."
 )
 EPOCH = "Seconds, pauses in it included; an end between two reports is placed by the examples that they tell of."
@@ -110,6 +111,7 @@ def _cards(told: Contents) -> str:
     name = "Completion time" if spent.over else "Time so far"
     split = f"{lasting(spent.waited_s)} to the first update, {lasting(spent.trained_s)} trained, "
     split += f"{lasting(spent.paused_s)} in {counted(spent.pauses, 'pause')}" if spent.pauses else "no pause"
+    split += f", {lasting(spent.off_s)} off" if spent.off_s else ""
     cluster = (
         f"of the cluster's cores jobs requested {percent(spent.cluster_ours)}, all pods {percent(spent.cluster_all)}"
     )
@@ -165,6 +167,8 @@ def _paused(told: Contents) -> str:
         "Phases are measured by the chiefs, from the order to drain on, and drawn so that they end with the pause: "
         "what lies left of 0 was before the last update, and is no part of the pause; what is in none is the rest."
     )
+    if told.account.off_s:
+        said += f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of them."
     if len(paused) > bars.BARS_MOST:
         said += f" The last {bars.BARS_MOST} are drawn."
     return _section("Pauses by phase", said, _drawing(bars.pauses(told.story.stretches)))

@@ -57,7 +57,7 @@ def heard(passes: Passes, told: Told) -> Passes:
 def _resumed(passes: Passes, said: TrainingResumed, at_s: float) -> Passes:
     """What was applied behind the last report was so before the pause; what was lost was not."""
     began_s = at_s if passes.began_s is None else passes.began_s
-    ends = passes.ends | _over(passes, said.samples, at_s - (said.pause_s or 0.0))
+    ends = passes.ends | _over(passes, said.samples, at_s - said.off_s - (said.pause_s or 0.0))
     kept = {number: at for number, at in ends.items() if number * passes.size <= said.samples}
     return replace(passes, began_s=began_s, ends=kept, last_s=at_s, last=said.samples)
 

@@ -27,6 +27,7 @@ svg .number { font-size: 11px; font-weight: 600 }
 .grid { stroke: var(--edge); stroke-width: 1 } .rule { stroke: var(--soft); stroke-width: 1 }
 .line { fill: none; stroke: currentColor; stroke-width: 1.8; stroke-linejoin: round } .dot { fill: currentColor }
 .area { fill: currentColor; stroke: none } .pause { fill: var(--red); fill-opacity: var(--veil) }
+.off { fill: var(--pale); fill-opacity: var(--veil) }
 .mark { fill: var(--card); stroke: var(--soft) } a:hover .mark, a:focus .mark { stroke: var(--blue); stroke-width: 2 }
 .blue { color: var(--blue) } .sky { color: var(--sky) } .green { color: var(--green) } .orange { color: var(--orange) }
 .red { color: var(--red) } .pale { color: var(--pale) } .area.sky { fill-opacity: .55 }

@@ -56,7 +56,14 @@ class Sheet:
             if stretch.pause_s is not None:
                 at_s = stretch.resumed_s
                 title = f"pause of {lasting(stretch.pause_s)} before generation {stretch.generation}"
-                yield drawing.band(panel, self.since(at_s - stretch.pause_s), self.since(at_s), "pause", title)
+                began_s = at_s - stretch.pause_s
+                yield drawing.band(panel, self.since(began_s), self.since(at_s), "pause", title)
+                yield from self._off(panel, began_s, stretch.off_s)
+
+    def _off(self, panel: Panel, to_s: float, seconds: float) -> Iterable[str]:
+        if seconds:
+            title = f"the cluster was off for {lasting(seconds)}"
+            yield drawing.band(panel, self.since(to_s - seconds), self.since(to_s), "off", title)
 
     def heading(self, panel: Panel, said: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False) -> None:
         y = panel.y.to_px - 10

@@ -27,6 +27,7 @@ def assignment(
         checkpoint_dir=settings.checkpoint_dir,
         resources=Resources(cpu=settings.cpu, memory_gib=settings.memory_gib),
         warms_up=spec.previous is not None and not fresh,
+        off_s=spec.off_s,
         first=not follows,
         beside=spec.previous is not None,
         nice=nice if spec.previous is not None else 0,

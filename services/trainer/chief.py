@@ -60,12 +60,13 @@ def connect(cluster: dict[str, list[str]]) -> Any:
     return tf.distribute.ParameterServerStrategy(resolver)
 
 
-def paused_s(last_s: float, first_s: float) -> float | None:
+def paused_s(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
     """From the last update of the generation before to the first of this one, by the ps' clocks; 0: there was none.
+    The time for which the whole cluster was off is left out.
 
     None where nothing ran before, or nothing was applied: all was, or a lane broke before it had.
     """
-    return max(first_s - last_s, 0.0) if first_s and last_s else None
+    return max(first_s - last_s - off_s, 0.0) if first_s and last_s else None
 
 
 class Chief:
@@ -144,7 +145,7 @@ class Chief:
         word = Resumed(
             step=self.lanes.steps,
             samples=self.lanes.ledger.applied,
-            pause_s=paused_s(last_s, float(self.built.meter.first_s)),
+            pause_s=paused_s(last_s, float(self.built.meter.first_s), self.assignment.off_s),
             restore_s=ready - started,
             first_step_s=time.monotonic() - ready,
             learning_rate=settled,

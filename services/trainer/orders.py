@@ -21,6 +21,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="line"):
 class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     """Who a child is. `cluster` is TF_CONFIG's: role -> addresses. `warms_up`: run each worker once beforehand.
 
+    `off_s`: for so long the whole cluster was off before: no part of a pause.
+
     `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried. `beside`: another
     generation trains meanwhile, and goes on where this one cannot be prepared.
 
@@ -38,6 +40,7 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     checkpoint_dir: str
     resources: Resources
     warms_up: bool
+    off_s: float = 0.0
     first: bool = False
     beside: bool = False
     nice: int = 0

@@ -114,6 +114,7 @@ class Voice:
             samples=word.samples,
             previous=spec.previous,
             pause_s=word.pause_s,
+            off_s=spec.off_s if word.pause_s is not None else 0.0,
             phases=Phases(
                 drain_s=before.drain_s if before else 0.0,
                 save_s=before.seconds if before else 0.0,

@@ -229,6 +229,16 @@ def test_a_save_that_failed_between_two_hand_overs_concerns_no_generation(world:
     assert world.abandoned() == {}
 
 
+def test_the_spec_tells_for_how_long_the_cluster_was_off_where_nothing_has_run_since(world: World) -> None:
+    world.train(decided(1, "c0 p1 w2"))
+    for pod in names("c0 p1 w2"):
+        world.change(pod, phase="Failed", exit_code=0)
+    world.train(replace(decided(2, "c3 p4 w5"), off_s=600.0))
+    world.train(replace(decided(3, "c3 p4 w5 w6"), off_s=600.0))
+
+    assert [world.spec(number).off_s for number in (1, 2, 3)] == [0.0, 600.0, 0.0]
+
+
 @pytest.mark.parametrize(("lost", "next_ones"), [("net-chief-0", "c4 p1 p2 w3"), ("net-ps-2", "c0 p1 p4 w3")])
 def test_a_generation_whose_chief_or_ps_is_gone_cannot_be_drained_so_the_next_has_none_before_it(
     world: World, lost: str, next_ones: str

@@ -20,6 +20,7 @@ from tests.report.story import (
     of_digits,
     pods,
     report,
+    resumed,
     whole,
 )
 
@@ -32,6 +33,15 @@ def test_the_completion_time_is_from_submission_to_the_end_and_splits_into_waiti
     assert (found.waited_s, found.pauses) == (10, 2)
     assert found.paused_s == pytest.approx(0.71 + 7.6)
     assert found.trained_s == pytest.approx(106 - 10 - 8.31)
+
+
+def test_while_the_whole_cluster_was_off_nothing_was_trained_and_nothing_paused() -> None:
+    log = begun_at_ten().say(30, report(1, 900, 34.0, 0.5)).say(700, resumed(2, 1000, pause_s=8.0, off_s=600.0))
+    found = account(log.board, of_digits(log.board))
+
+    assert (found.pauses, found.paused_s, found.off_s) == (1, 8.0, 600.0)
+    assert found.completion_s == 690 and found.trained_s == 690 - 10 - 8 - 600
+    assert of_digits(log.board).stretches[0].ended_s == 700 - 608
 
 
 def test_the_parts_of_what_was_held_are_all_of_it() -> None:

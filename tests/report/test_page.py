@@ -13,7 +13,7 @@ from services.report import words
 from services.report.account import account
 from services.report.page import Contents, contents, page
 from tests.allocator.builders import accepted, request
-from tests.report.story import EPOCHS, UID, Log, begun_at_ten, ended, of_digits, pods, report, whole
+from tests.report.story import EPOCHS, UID, Log, begun_at_ten, ended, of_digits, pods, report, resumed, whole
 
 VOID = {"meta", "link", "br", "path", "rect", "circle", "polyline", "polygon"}
 
@@ -130,6 +130,15 @@ def test_a_job_that_trains_is_told_as_it_stands() -> None:
     assert "Time so far 20.0 s 10.0 s to the first update, 10.0 s trained, no pause" in text
     assert "not over; this is how it stood at 1970-01-01 00:00:30 UTC" in text
     assert "Training never stood still." in text and "Loss" in text
+
+
+def test_the_time_for_which_the_cluster_was_off_is_told_beside_the_pauses() -> None:
+    log = begun_at_ten().say(30, report(1, 900, 34.0, 0.5)).say(700, resumed(2, 1000, pause_s=8.0, off_s=600.0))
+    written = page(told(log))
+    read = Reader(written)
+
+    assert "8.00 s in 1 pause, 10 min off" in read.text and 'class="off"' in written
+    assert "The 10 min for which the whole cluster was off are in none of them." in read.text
 
 
 def test_a_job_that_waits_has_a_page_too() -> None:

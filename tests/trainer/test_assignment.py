@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from services.trainer.assignment import assignment
 from services.trainer.orders import Assignment
@@ -51,6 +52,12 @@ def test_how_a_child_prepares_depends_on_what_was_before(
     told = made(**how)
 
     assert (told.nice, told.warms_up, told.first) == (nice, warms_up, first)
+
+
+def test_a_child_is_told_for_how_long_the_cluster_was_off() -> None:
+    told = assignment(replace(spec(2, pods=PODS), off_s=600.0), MINE, "/p", fresh=False, follows=True, nice=0)
+
+    assert told.off_s == 600.0
 
 
 def test_who_is_no_member_gets_no_child() -> None:

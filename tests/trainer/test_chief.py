@@ -10,18 +10,19 @@ from services.trainer.chief import paused_s
 
 
 @pytest.mark.parametrize(
-    ("last_s", "first_s", "paused"),
+    ("last_s", "first_s", "off_s", "paused"),
     [
-        (1000.0, 1000.8, pytest.approx(0.8)),
-        (0.0, 1000.8, None),  # nothing ran before
-        (1000.0, 0.0, None),  # nothing was left to apply, or a lane broke before it had: there is no end to measure
-        (1000.0, 999.9, 0.0),  # clocks of two machines
+        (1000.0, 1000.8, 0.0, pytest.approx(0.8)),
+        (1000.0, 1609.5, 600.0, pytest.approx(9.5)),  # the whole cluster was off meanwhile
+        (0.0, 1000.8, 0.0, None),  # nothing ran before
+        (1000.0, 0.0, 0.0, None),  # nothing was left to apply, or a lane broke before it had: no end to measure
+        (1000.0, 999.9, 0.0, 0.0),  # clocks of two machines
     ],
 )
 def test_a_pause_lasts_from_the_last_update_to_the_first_and_else_is_not_known(
-    last_s: float, first_s: float, paused: float | None
+    last_s: float, first_s: float, off_s: float, paused: float | None
 ) -> None:
-    assert paused_s(last_s, first_s) == paused
+    assert paused_s(last_s, first_s, off_s) == paused
 
 
 def test_when_the_first_update_was_is_read_once_by_every_update() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from services.trainer.fence import Entry
 from services.trainer.orders import Progress, Resumed
 from services.trainer.settings import Settings
@@ -35,6 +37,12 @@ async def test_a_pause_is_told_in_its_phases_the_first_two_by_the_generation_tha
     assert (fact.phases.restore_s, fact.phases.first_step_s) == (0.2, 0.1)
     assert fact.learning_rate == 0.05
     assert await said(bus, TrainingResumed) == fact
+
+
+async def test_for_how_long_the_cluster_was_off_is_told_beside_the_pause(bus: Bus) -> None:
+    fact = await voice(bus).resumed(replace(spec(2), off_s=600.0), WORD, None)
+
+    assert (fact.pause_s, fact.off_s) == (WORD.pause_s, 600.0)
 
 
 async def test_where_nobody_made_way_nothing_was_drained_or_saved(bus: Bus) -> None:

@@ -9,6 +9,7 @@ help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(READY): constraints.txt pyproject.toml
+	@echo "installs what constraints.txt names, TensorFlow among it, into $(VENV): 3 GB on disk; it may take some minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
@@ -17,7 +18,7 @@ $(READY): constraints.txt pyproject.toml
 up: $(READY) ## the whole system on this machine, until Ctrl-C
 	$(BIN)/weir up
 
-demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to four minutes)
+demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to five minutes)
 	$(BIN)/weir demo
 
 test: $(READY) browser ## every test, on real parts, two at a time

@@ -1,4 +1,4 @@
-"""`weir demo`: a real job grows because somebody else's pods leave. Under three minutes, and nothing stays behind.
+"""`weir demo`: a real job grows because somebody else's pods leave. Two to five minutes, and nothing stays behind.
 
 A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on what is left, the strangers
 leave in mid-run, and the job takes their place. The last line of standard output is one JSON object.
@@ -28,7 +28,7 @@ from services.cli.sentences import sentence
 from services.cli.trial import Failed, Trial, trial
 from services.cli.up import cluster_file
 from services.local.stack import CannotStart, Stack
-from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
+from shared.messages import AllocationDecided, JobFinished, ProgressReported, TaskReady, TaskStarted, TrainingResumed
 from shared.tasks import end
 
 EXAMPLES = ("weir demo", "weir demo --picture demo.png --keep demo-logs")
@@ -37,11 +37,14 @@ CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 6}\n"
 STRANGERS = (("node-2", 0.5), ("node-3", 0.5), ("node-4", 0.5))
 EPOCHS, BATCH = 120, 128
 LEAVE_AFTER_S = 8.0
+FIRST_TASKS = 3
+"""A chief, a ps and a worker."""
 PATIENCE_S = 240.0
 REDRAW_S = 0.25
 TELL_S = 5.0
 """Between two lines of progress, where no picture can stay in its place."""
-BEGINS = "a cluster of four small nodes starts; this takes less than three minutes"
+BEGINS = "a cluster of four small nodes starts; this takes two to five minutes"
+ENDS = "the cluster ends, and the picture is drawn"
 
 
 def size(cpu: float) -> dict[str, float]:
@@ -102,6 +105,7 @@ async def _demo(folder: Path, cluster: Path, png: Path) -> int:
     console.print(BEGINS)
     async with Stack(folder, cluster) as stack, trial(stack) as watched:
         await (_watch if console.is_terminal else _told)(console, watched)
+        console.print(ENDS)
     return _report(console, watched, png)
 
 
@@ -149,6 +153,10 @@ async def _play(watched: Trial) -> None:
     names = [await watched.tenants.come(node, cpu) for node, cpu in STRANGERS]
     await watched.submit(REQUEST, JOBS / "digits.py")
     watched.saying = "the job was submitted as a message; it starts on what is left"
+    await watched.until(lambda: watched.of(TaskStarted), PATIENCE_S, "its first pod")
+    watched.saying = "its pods run; each imports TensorFlow first, which takes some seconds"
+    await watched.until(lambda: len(watched.of(TaskReady)) >= FIRST_TASKS, PATIENCE_S, "its pods' being ready")
+    watched.saying = "its pods stand ready; they connect, build the model and trace a step, which takes longest"
     await watched.until(lambda: watched.of(TrainingResumed), PATIENCE_S, "the start")
     watched.saying = "it trains; the strangers leave soon"
     began = watched.of(ProgressReported)[-1].reported_s if watched.of(ProgressReported) else time.time()
@@ -156,6 +164,8 @@ async def _play(watched: Trial) -> None:
     for name in names:
         await watched.tenants.leave(name)
     watched.saying = "the strangers left: their cores are free, and the job grows into them while it trains on"
+    await watched.until(lambda: len(watched.of(TaskReady)) > FIRST_TASKS, PATIENCE_S, "its new pods")
+    watched.saying = "new pods stand ready; the larger generation is prepared beside the one that trains on"
     await watched.until(lambda: len(watched.of(TrainingResumed)) > 1, PATIENCE_S, "growth")
     watched.saying = "grown: more ps, more workers, not one example lost or repeated"
     await watched.finished(PATIENCE_S)
@@ -201,7 +211,7 @@ def _table(watched: Trial, elastic: picture.Run, static: picture.Run) -> Table:
     table.add_row("total time", f"{static.total_s:.0f} s", f"{elastic.total_s:.0f} s")
     table.add_row("last epoch", f"{ends[1]:.2f} s", f"{ends[0]:.2f} s")
     mean = figures.utilisation(watched.cpu, watched.submitted_s, watched.of(JobFinished)[-1].finished_s)
-    table.add_row("utilisation, mean", "", f"{mean:.0%}")
+    table.add_row("utilisation, mean of the run", "", f"{mean:.0%}")
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,15 @@ def draw(runs: Sequence[Run], path: Path, title: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    figure = plotted(runs, title)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def plotted(runs: Sequence[Run], title: str) -> Any:
+    """The figure. A legend names what is drawn beside it, and no more: of a predicted run no utilisation is known."""
+    from matplotlib import pyplot
+
     figure, (total, epochs, used) = pyplot.subplots(1, 3, figsize=(15, 4.2), width_ratios=(1, 1.6, 2))
     figure.suptitle(title)
     colours = {run.name: colour for run, colour in zip(runs, ("#3366cc", "#dd8833", "#999999"), strict=False)}
@@ -32,7 +42,8 @@ def draw(runs: Sequence[Run], path: Path, title: str) -> None:
         bars = total.bar(run.name, run.total_s, color=colours[run.name])
         total.bar_label(bars, fmt="%.0f s")
         epochs.plot(range(1, len(run.epoch_s) + 1), run.epoch_s, label=run.name, color=colours[run.name])
-        used.plot(*_columns(run.utilisation), label=run.name, color=colours[run.name])
+        if run.utilisation:
+            used.plot(*_columns(run.utilisation), label=run.name, color=colours[run.name])
         for moment in run.hand_overs:
             used.axvline(moment, color=colours[run.name], linestyle=":", linewidth=1)
     total.set(title="total time", ylabel="seconds")
@@ -42,8 +53,7 @@ def draw(runs: Sequence[Run], path: Path, title: str) -> None:
     for axes in (epochs, used):
         axes.legend(frameon=False)
     figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    return figure
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 COLOURS = {"chief": "magenta", "ps": "cyan", "worker": "green"}
 WIDTH, STEPS = 24, 20
+WINDOW_S = 3.0
+UTILISATION = f"utilisation, last {WINDOW_S:g} s"
 
 
 def sizes(decided: list[AllocationDecided], generation: int) -> Counter[str]:
@@ -64,7 +66,7 @@ def _strangers(node: CapacityChanged) -> bool:
 
 
 def _figures(watched: Trial, reports: list[ProgressReported], resumed: list[TrainingResumed]) -> Table:
-    table = Table("generation", "step", "samples/s", "loss", "utilisation", "last pause", "done", box=None, expand=True)
+    table = Table("generation", "step", "samples/s", "loss", UTILISATION, "last pause", "done", box=None, expand=True)
     if not reports:
         return table
     last = reports[-1]
@@ -74,7 +76,7 @@ def _figures(watched: Trial, reports: list[ProgressReported], resumed: list[Trai
         str(last.step),
         f"{last.samples_per_second:,.0f}",
         "" if last.loss is None else f"{last.loss:.3f}",
-        f"{figures.utilisation(watched.cpu, time.time() - 3, time.time()):.0%}",
+        f"{figures.utilisation(watched.cpu, time.time() - WINDOW_S, time.time()):.0%}",
         f"{pauses[-1]:.2f} s" if pauses else "",
         ProgressBar(total=last.total_samples, completed=last.samples, width=WIDTH),
     )

@@ -1,13 +1,20 @@
-"""The demo where no terminal is: what it tells while it runs."""
+"""The demo: what it tells while it runs, and what it draws in the end."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
 
-from services.cli import demo
+from msgspec.structs import replace
+
+from services.cli import demo, picture, scene
+from services.cli.figures import CpuSample
+from services.cli.picture import Run
 from services.cli.trial import Trial
-from shared.messages import Message, ProgressReported
+from shared.messages import Message, ProgressReported, TaskReady, TaskStarted, TrainingResumed
 from shared.tasks import end
 
 
@@ -15,9 +22,9 @@ class Watched:
     """A trial of which only what is heard and said is given."""
 
     def __init__(self) -> None:
-        self.saying, self.heard = "", list[Message]()
+        self.saying, self.heard, self.cpu = "", list[Message](), list[CpuSample]()
 
-    def of(self, kind: type[Message]) -> list[Message]:
+    def of(self, kind: type[Any]) -> list[Any]:
         return [message for message in self.heard if isinstance(message, kind)]
 
 
@@ -32,6 +39,78 @@ def report(samples: int) -> ProgressReported:
         total_samples=200,
         samples_per_second=50.0,
     )
+
+
+class Strangers:
+    async def come(self, node: str, cpu: float) -> str:
+        return node
+
+    async def leave(self, name: str) -> None:
+        pass
+
+
+class Played(Watched):
+    """One to whom the next message comes whenever something is waited for. `waits`: what was said meanwhile."""
+
+    def __init__(self, *messages: Message) -> None:
+        super().__init__()
+        self.tenants, self.coming, self.waits = Strangers(), list(messages), list[str]()
+
+    async def submit(self, request: object, program: Path) -> None:
+        pass
+
+    async def until(self, holds: Callable[[], Any], timeout_s: float, what: str) -> None:
+        self.waits.append(self.saying)
+        while not holds():
+            self.heard.append(self.coming.pop(0))
+
+    async def finished(self, timeout_s: float) -> None:
+        self.waits.append(self.saying)
+
+
+def ready(serial: int) -> TaskReady:
+    return TaskReady(**pod(serial), host="h", ports=(1, 2))
+
+
+def pod(serial: int) -> dict[str, Any]:
+    name = f"digits-worker-{serial}"
+    return {"job": "digits", "uid": 1, "pod": name, "pod_uid": name, "role": "worker", "serial": serial, "node": "n"}
+
+
+def resumed(generation: int) -> TrainingResumed:
+    return TrainingResumed(job="digits", uid=1, generation=generation, step=1, samples=10)
+
+
+async def test_whatever_it_waits_for_it_says_what_happens_meanwhile() -> None:
+    first = [TaskStarted(**pod(0)), *map(ready, range(demo.FIRST_TASKS)), resumed(1)]
+    far = replace(report(50), reported_s=time.time() + 600)  # whenever the first was
+    watched = Played(*first, report(0), far, ready(3), resumed(2))
+
+    await demo._play(cast(Trial, watched))
+
+    assert watched.coming == [] and len(watched.waits) == 7
+    assert len(set(watched.waits)) == len(watched.waits), "nothing is said of two waits"
+
+
+def test_a_legend_names_what_is_drawn_and_no_more() -> None:
+    foreseen = Run(name="static (predicted)", total_s=20.0, epoch_s=[2.0] * 10)
+    measured = Run(name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=[(0.0, 0.1), (10.0, 0.4)])
+
+    *_, epochs, used = picture.plotted([foreseen, measured], "one against the other").axes
+
+    assert named(epochs) == ["static (predicted)", "elastic"] and named(used) == ["elastic"]
+
+
+def named(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_a_utilisation_says_of_which_time_it_is() -> None:
+    watched = Watched()
+    watched.heard.append(report(50))
+    drawn = scene._figures(cast(Trial, watched), watched.of(ProgressReported), [])
+
+    assert "utilisation, last 3 s" in [column.header for column in drawn.columns]
 
 
 async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> None:

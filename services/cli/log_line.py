@@ -7,6 +7,7 @@ characters are taken out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, tzinfo
 from typing import Any
@@ -17,10 +18,24 @@ from rich.text import Text
 from shared.words import plain
 
 LEVELS = {"debug": "dim", "info": "green", "warning": "bold yellow", "error": "bold red", "critical": "bold red"}
+ROUTINE = ("debug", "info")
+STARTS = re.compile(
+    rb"I\d{4} |WARNING: All log messages before absl::|E\d{4} .*failed call to cuInit"
+    rb"|WARNING:tensorflow:A `tf\.distribute\.experimental\.ParameterServerStrategy` method is invoked"
+)
+"""Of TensorFlow: its information, that there is no GPU, and that Weir's chief reads variables by itself."""
 IN_FRONT = ("timestamp", "level", "event")
 KNOWN = ("service", "job", "settings", "exception")
 """Besides: who asks knows the job, settings are many (`--json` has them), and an exception has lines of its own."""
 LEVEL_WIDE, TASK_WIDE, EVENT_WIDE, VALUE_MOST = 7, 10, 22, 400
+
+
+def routine(raw: bytes) -> bool:
+    """What Weir tells of its own work, and what TensorFlow says at every start: nobody asks for it who asks what a
+    program printed. Warnings and errors of Weir are none of it.
+    """
+    said = _said(raw)
+    return said.get("level") in ROUTINE if said else bool(STARTS.match(raw))
 
 
 def lines(raw: bytes, task: str, zone: tzinfo | None) -> Iterator[Text]:

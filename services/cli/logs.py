@@ -17,7 +17,7 @@ from services.cli import connection, words
 from services.cli.absence import absent
 from services.cli.jobs import snapshots
 from services.cli.kept_log import kept
-from services.cli.log_line import lines
+from services.cli.log_line import lines, routine
 from services.cli.pod_choice import Pod, choose
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
@@ -29,6 +29,7 @@ from shared.words import counted
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
+LEFT_OUT = "weir logs: left out {lines} of Weir's own work and of TensorFlow's start; --all shows them"
 ELSEWHERE = (
     f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
 )
@@ -42,7 +43,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said += f"of a `weir up` those of the last {counted(PODS, 'pod')} that are gone, too"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
-    parser.add_argument("--json", action="store_true", help="as it was printed: what Weir says is JSON, a line each")
+    parser.add_argument("-a", "--all", action="store_true", help="also Weir's own work and TensorFlow's start")
+    parser.add_argument("--json", action="store_true", help="all as it was printed: what Weir says is JSON")
     parser.add_argument("--kube", metavar="URL", help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)")
 
 
@@ -56,9 +58,22 @@ def run(args: argparse.Namespace) -> int:
             return connection.on_bus(args, _absent)
         pod = choose(pods, args.task, gone)
         put = _raw if args.json else _readable(pod.name.removeprefix(f"{args.job}-"))
-        for line in whole_lines(_kept(pod.kept) if pod.kept else _text(api, args.namespace, pod.name, args.follow)):
-            put(line)
+        chunks = _kept(pod.kept) if pod.kept else _text(api, args.namespace, pod.name, args.follow)
+        left_out = _put(whole_lines(chunks), put, everything=args.all or args.json)
+    if left_out:
+        print(LEFT_OUT.format(lines=counted(left_out, "line")), file=sys.stderr)
     return DONE
+
+
+def _put(lines: Iterable[bytes], put: Callable[[bytes], None], everything: bool) -> int:
+    """How many were left out."""
+    left_out = 0
+    for line in lines:
+        if not everything and routine(line):
+            left_out += 1
+        else:
+            put(line)
+    return left_out
 
 
 def _kept(file: Path) -> Iterator[bytes]:

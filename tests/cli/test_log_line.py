@@ -6,7 +6,7 @@ import json
 from datetime import UTC
 from typing import Any
 
-from services.cli.log_line import lines
+from services.cli.log_line import lines, routine
 
 
 def shown(raw: bytes | dict[str, Any], task: str = "worker-2") -> list[str]:
@@ -39,6 +39,16 @@ def test_what_else_is_printed_stays_as_it_is_but_obeys_nothing() -> None:
     assert shown(b"\x1b[2J cleared\r\n") == [" [2J cleared"]
     assert shown(b'{"loss": 0.25}\n') == ['{"loss": 0.25}'], "JSON of the program's own"
     assert shown(b"\xff\xfe") == ["\ufffd\ufffd"] and shown(b"[1, 2]") == ["[1, 2]"]
+
+
+def test_routine_is_what_weir_does_in_order_and_how_tensorflow_starts_and_nothing_of_the_program() -> None:
+    assert routine(json.dumps(SAID).encode())
+    assert not routine(json.dumps({**SAID, "level": "warning"}).encode())
+    assert routine(b"I0000 00:00:1795326885.475742   25375 port.cc:153] oneDNN custom operations are on.\n")
+    assert routine(b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
+    assert routine(b"E0000 00:00:1795326922.9   25375 cuda_platform.cc:52] failed call to cuInit: INTERNAL\n")
+    for own in (b"epoch 3\n", b'{"loss": 0.25}\n', b'{"event": "mine"}\n', b"I think\n", b"WARNING: mine\n"):
+        assert not routine(own)
 
 
 def test_settings_are_left_to_json_and_a_long_value_is_cut() -> None:

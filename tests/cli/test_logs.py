@@ -102,7 +102,8 @@ async def test_of_a_pod_that_is_gone_what_is_kept_is_shown_readable_or_as_it_was
     file = tmp_path / ".weir" / "connection.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), "kube_url": kube.url}))
 
-    read, raw = await prompt("logs", "digits", "worker-7"), await prompt("logs", "digits", "worker-7", "--json")
+    read = await prompt("logs", "digits", "worker-7", "--all")
+    raw = await prompt("logs", "digits", "worker-7", "--json")
 
     assert read.code == 0 and "the pod is gone; this is " in read.err
     first, last = read.out.splitlines()
@@ -110,6 +111,23 @@ async def test_of_a_pod_that_is_gone_what_is_kept_is_shown_readable_or_as_it_was
     assert last == "the last words" and raw.out == text
     there = await prompt("logs", "digits", "chief")
     assert (there.out, there.err) == (PRINTED, ""), "who is there is asked"
+
+
+async def test_the_program_s_own_words_are_shown_and_how_many_others_are_not(
+    prompt: Prompt, kube: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept_by_weir_up(tmp_path, "digits-chief-7", f"{json.dumps(STARTED)}\nI0000 00:00:1 port.cc:1] on\nmine\n")
+    kube.items = []
+    file = tmp_path / ".weir" / "connection.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "kube_url": kube.url}))
+
+    said = await prompt("logs", "digits")
+
+    assert (said.code, said.out) == (0, "mine\n"), "a job that is over has its logs still"
+    assert said.err.endswith(
+        "weir logs: left out 2 lines of Weir's own work and of TensorFlow's start; --all shows them\n"
+    )
 
 
 def test_lines_are_put_together_whatever_they_come_in() -> None:

@@ -36,7 +36,7 @@ async def test_ctrl_c_costs_no_training(tmp_path: Path) -> None:
 
 
 async def goes_on_where_it_was(tmp_path: Path) -> bool:
-    """Whether all that had been trained was saved before the end, and trained on."""
+    """Whether all that had been trained was saved before the end, and trained on; and it is told that all was off."""
     file = tmp_path / "cluster.yaml"
     file.write_text(PLACES)
     async with Stack(tmp_path / "weir", file, QUICK) as stack:
@@ -62,4 +62,4 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
     print(f"down in {took_s:.1f} s; samples: {max(reports)} reported, {saved} saved, {again.samples} at the start")
     assert set(counts) == {EPOCHS}
     done = bool(saved) and saved[-1].final and again.samples >= saved[-1].samples >= max(reports) >= before
-    return done and len(told) == 3
+    return done and len(told) == 3 and again.off_s > 0

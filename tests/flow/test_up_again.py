@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from services.cli.trial import trial
 from services.local.stack import Stack
-from shared.messages import CheckpointSaved, ProgressReported, TaskLeaving, TrainingResumed
+from shared.bus import Heard
+from shared.messages import CapacityChanged, CheckpointSaved, OwnPod, ProgressReported, TaskLeaving, TrainingResumed
 from tests.flow.stage import EPOCHS, PATIENCE_S, PLACES, QUICK, Scene, left_behind
 
 ASKED = {
@@ -36,7 +38,7 @@ async def test_ctrl_c_costs_no_training(tmp_path: Path) -> None:
 
 
 async def goes_on_where_it_was(tmp_path: Path) -> bool:
-    """Whether all that had been trained was saved before the end, and trained on; and it is told that all was off."""
+    """Whether all that had been trained was saved before the end, and trained on; and that all was off is told."""
     file = tmp_path / "cluster.yaml"
     file.write_text(PLACES)
     async with Stack(tmp_path / "weir", file, QUICK) as stack:
@@ -49,6 +51,7 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
             assert scene.of(CheckpointSaved) == []
         began = time.monotonic()
     took_s = time.monotonic() - began
+    down_s = time.time()
     assert left_behind(tmp_path) == [] and took_s < LONGEST_S
     async with Stack(tmp_path / "weir", file, QUICK) as stack, trial(stack) as watched:
         scene = Scene(watched, tmp_path)
@@ -56,10 +59,17 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
         saved = [m for m in scene.of(CheckpointSaved) if m.generation == first.generation]
         reports = [m.samples for m in scene.of(ProgressReported) if m.generation == first.generation]
         told = {m.pod for m in scene.of(TaskLeaving) if m.why == "SIGTERM"}
+        held = _held(watched.heard, down_s)
         scene.pace(0)
         over = await watched.finished(PATIENCE_S)
         counts = await scene.counts(over)
     print(f"down in {took_s:.1f} s; samples: {max(reports)} reported, {saved} saved, {again.samples} at the start")
     assert set(counts) == {EPOCHS}
     done = bool(saved) and saved[-1].final and again.samples >= saved[-1].samples >= max(reports) >= before
-    return done and len(told) == 3 and again.off_s > 0
+    return done and len(told) == 3 and again.off_s > 0 and not held
+
+
+def _held(heard: Sequence[Heard], until_s: float) -> list[OwnPod]:
+    """What the nodes' last facts before a time say of our pods."""
+    facts = [h.message for h in heard if h.stored_s < until_s and isinstance(h.message, CapacityChanged)]
+    return [pod for fact in {fact.node: fact for fact in facts}.values() for pod in fact.own]

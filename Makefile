@@ -9,7 +9,7 @@ help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(READY): constraints.txt pyproject.toml
-	@echo "installs what constraints.txt names, TensorFlow among it, into $(VENV): 3 GB on disk; it may take some minutes, once"
+	@echo "installs what constraints.txt names, TensorFlow among it, into $(VENV): 3 GB on disk, one to five minutes, once"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -33,9 +33,9 @@ def lacking(
 def _lacking(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing
 ) -> tuple[str, ...]:
-    """The fewest, in the order of `WORDS`."""
+    """The fewest, in the order of `WORDS`. That with all of them there is no room, who asks has found out."""
     wanted = [name for name in WORDS if any(getattr(getattr(sizes, role), name) for role in ROLES)]
-    for count in range(len(wanted) + 1):
+    for count in range(1, len(wanted) + 1):
         for names in combinations(wanted, count):
             mark = room.mark()
             found = how(room, job, keep, size, _without(sizes, names), 0)

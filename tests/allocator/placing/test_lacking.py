@@ -26,7 +26,6 @@ def lacks(*nodes: Node, sizes: RoleResources = EVEN, size: Size = ONE_EACH) -> s
         (free(2.5, 64), " (too little cpu)"),
         (free(16, 2.5), " (too little memory)"),
         (free(2.5, 2.5), " (too little cpu and memory)"),
-        (free(3, 3), ""),
         (free(16, 64, takes=False), ""),
     ],
 )

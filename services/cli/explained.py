@@ -11,7 +11,7 @@ from services.allocator.explaining.explanation import Explanation, Ground, Holdi
 from services.allocator.placing.placement import Size
 from services.allocator.proposal import Effect
 from services.allocator.simulator.log_file import Told
-from services.allocator.view import ENDED
+from services.allocator.view import ENDED, TRAINS
 from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
 from shared.subjects import tag_of
@@ -65,6 +65,9 @@ class _Words:
             return [f"nothing: it is over ({e.phase.lower()}) since {self.when(e.since_s)}, {since}"]
         if e.runs is None:
             return [f"nothing: it {'starts' if e.comes else 'waits'}, asked for at {self.when(e.since_s)}, {since} ago"]
+        if e.phase not in TRAINS:
+            goes_on = "it resumes from its checkpoint" if e.comes else "it waits"
+            return [f"nothing that trains: {_size(e.runs)} ended; {goes_on}"]
         speed = f", {e.samples_per_second:,.0f} examples/s" if e.samples_per_second else ""
         done = f", {100 * e.samples / e.total_samples:.1f} % done" if e.total_samples else ""
         return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from services.allocator.explaining.explanation import Explanation
 from services.cli.explained import told
 from shared.messages import JobFinished
-from tests.allocator.builders import AT_ONCE, UID, Story, accepted, node, progress, request
+from tests.allocator.builders import AT_ONCE, UID, Story, accepted, exited, node, progress, request
 from tests.allocator.explaining.asking import why
 from tests.allocator.explaining.test_remedies import _two_jobs
 from tests.allocator.test_decide import running
@@ -81,6 +81,15 @@ def test_a_job_that_waits_and_one_that_is_over_have_nothing() -> None:
     said = lines(why(story))
     assert said[1] == "  has        nothing: it is over (failed) since 00:16:43, 0 s"
     assert said[-2:] == ["  now        oh no", "  for more   nothing would help: it is over"]
+
+
+def test_a_job_whose_tasks_are_gone_has_nothing_that_trains() -> None:
+    story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
+    runs = story.state.jobs["default.mnist"].runs
+    story.hear(*(exited(task, 143, "Terminated") for task in runs.tasks))
+    assert lines(why(story))[1] == "  has        nothing that trains: 1 ps, 1 worker ended; it waits"
+    story.hear(node(cpu=3)).decided()
+    assert lines(why(story))[1].endswith("1 ps, 1 worker ended; it resumes from its checkpoint")
 
 
 def test_of_a_job_that_ended_well_there_is_no_empty_line() -> None:

@@ -71,6 +71,11 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
     return replace(state, **heard, **_of_job(state, message, stored_s))
 
 
+def belated(state: State, message: Message, stored_s: float) -> State:
+    """The state after a fact that was heard before the order with which its job began, and so changed nothing then."""
+    return replace(state, **_of_job(state, message, stored_s))
+
+
 def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
     """What the message changes of the one job that it is about; nothing, if that is over or another one."""
     if not isinstance(message, JobMessage) or type(message) not in OF_JOB:

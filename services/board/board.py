@@ -19,7 +19,7 @@ from services.allocator.explaining.history import is_cause
 from services.allocator.job import Job
 from services.allocator.placing.amounts import NO_MORE, less, plus, together
 from services.allocator.simulator.log_file import Told
-from services.allocator.state import State
+from services.allocator.state import State, belated
 from services.allocator.state import apply as folded
 from services.allocator.view import ENDED, JobView, closed_view, job_view
 from services.board import series, story
@@ -192,9 +192,11 @@ def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
 def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
     """The story with all that was said of it before it began, and a board that waits for it no more."""
     own = [told for told in board.early if isinstance(told.message, JobMessage) and told.message.uid == begins.uid]
+    state = board.state
     for told in own:
-        begins = story.heard(begins, told)
-    return begins, replace(board, early=tuple(told for told in board.early if told not in own)) if own else board
+        begins, state = story.heard(begins, told), belated(state, told.message, told.at_s)
+    left = tuple(told for told in board.early if told not in own)
+    return begins, replace(board, state=state, early=left) if own else board
 
 
 def _view(board: Board, told: Story) -> JobView:

@@ -190,4 +190,5 @@ def test_facts_that_come_before_the_orders_they_follow_from_are_not_lost() -> No
 
     story = board.jobs[JOB]
     assert [report.samples for report in story.reports] == [100, 200] and board.early == ()
+    assert (story.view.phase, story.view.generation, story.view.samples) == ("Running", 1, 200)
     assert story.stretches[0].gives == story.decisions[0].gives

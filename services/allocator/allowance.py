@@ -60,5 +60,5 @@ def _more(job: Job, runs: AllocationDecided, want: Want, size: Size, rules: Rule
 def _cut(want: Want, size: Size, now: Size, batch: int, why: str) -> Want:
     """At a smaller size; with the batch that runs, because the one that is wanted was for more workers."""
     lost = Alternative(ps=want.ps, workers=want.workers, batch=want.batch, why=why)
-    reason = why if size == now else f"{want.reason}, as far as its quota allows"
-    return replace(want, ps=size.ps, workers=size.workers, batch=batch, reason=reason, alternatives=(lost,))
+    cut = want.cut(size, batch, "as far as its quota allows")
+    return replace(cut, reason=why if size == now else cut.reason, alternatives=(lost,))

@@ -22,7 +22,7 @@ from services.allocator.placing.placement import ROLES, Room, Size, place, place
 from services.allocator.placing.resizing import alike, in_place, replaced, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
-from services.allocator.seen import least_of, seen, size_of
+from services.allocator.seen import counted_size, least_of, seen, size_of
 from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
 from services.allocator.verdict import Verdict, decision
@@ -84,10 +84,11 @@ def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: 
         never = misfit(room, needed, sizes) or floor
         lacks = "" if never else lacking(room, job.key, (), least, sizes)
         return Verdict(why=never or f"waits for room{lacks} for a chief, {least.told()}")
-    full = len(tasks) == 1 + want.ps + want.workers
-    reason = want.reason if full else f"{want.reason}, as far as {'its quota allows' if quota else 'there is room'}"
-    others = () if full else (_lost_size(want, quota or "not enough room"),)
-    return _granted(job, tasks, want, now, reason, cause, alternatives=others)
+    if len(tasks) == 1 + want.ps + want.workers:
+        return _granted(job, tasks, want, now, want.reason, cause)
+    has = want.cut(counted_size(tasks), want.batch, f"as far as {'its quota allows' if quota else 'there is room'}")
+    lost = _lost_size(want, quota or f"not enough room{lacking(room, job.key, tasks, want.size, sizes)}")
+    return _granted(job, tasks, has, now, has.reason, cause, alternatives=[lost])
 
 
 def _stays(

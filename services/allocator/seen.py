@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -12,9 +13,8 @@ from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin
 from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
-from services.allocator.readings import counted
 from services.allocator.rules import Rules
-from shared.messages import AllocationDecided, Resources, Role, RoleResources
+from shared.messages import AllocationDecided, Resources, Role, RoleResources, TaskPlan
 
 JOBS_KEPT, RULES_KEPT, KINS_KEPT = 4096, 8, 256
 
@@ -57,11 +57,12 @@ _beside: Kept[Kin, Kept[JobSeen, JobSeen]] = Kept(
 )
 
 
-def _counted_size(decision: AllocationDecided) -> Size:
-    return Size(counted(decision, "ps"), counted(decision, "worker"))
+def counted_size(tasks: Sequence[TaskPlan]) -> Size:
+    roles: list[str] = [task.role for task in tasks]
+    return Size(roles.count("ps"), roles.count("worker"))
 
 
-size_of = Kept(_counted_size)
+size_of: Kept[AllocationDecided, Size] = Kept(lambda decision: counted_size(decision.tasks))
 
 
 def least_of(job: Job, size: Size) -> Size:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.job import Job
+from services.allocator.placing.placement import Size
 from services.allocator.policies import Want
 from services.allocator.seen import size_of
 from shared.messages import AllocationDecided, Alternative
@@ -23,5 +24,6 @@ def useful(job: Job, runs: AllocationDecided, want: Want) -> Want:
         return want
     why = f"more than {most} ps cannot help: the model has {counted(profile.variables, 'variable')}" if profile else ""
     lost = Alternative(ps=want.ps, workers=want.workers, batch=want.batch, why=why)
-    reason = why if (most, want.workers) == (now.ps, now.workers) else f"{want.reason}, but {why}"
-    return replace(want, ps=most, reason=reason, alternatives=(lost, *want.alternatives))
+    cut = want.cut(Size(most, want.workers), want.batch, f"for {why}")
+    reason = why if cut.size == now else cut.reason
+    return replace(cut, reason=reason, faster=cut.faster or want.faster, alternatives=(lost, *want.alternatives))

@@ -22,7 +22,7 @@ from services.allocator.market.staircase import CLUSTERS_KEPT, Staircase, beside
 from services.allocator.models.evidence import SPEEDS
 from services.allocator.models.programs import KEPT, modelled
 from services.allocator.models.speed import Array, Fit
-from services.allocator.placing.amounts import amounts, together
+from services.allocator.placing.amounts import amounts, plus_times, together
 from services.allocator.placing.gathering import spread
 from services.allocator.placing.placement import Size
 from shared.messages import Resources
@@ -43,6 +43,7 @@ class Stand(Struct, frozen=True, gc=False):
     `best`: examples a second for the whole cluster's cost, at the best use; `left_s`: remaining seconds at that (None:
     nobody knows); `scarce`: the resource (of cores, GiB, devices) of which its least takes the largest share;
     `spare`: what it leaves when it grows (cores, GiB, devices); `pause_s`: what a change costs it, as far as is known.
+    `fitted`: how fast it would be; `there`: the cluster.
     `shortest_s`: at the top of its staircase; `alone_s`: at its least, its start included if it waits; `start_s`: what
     its start takes of the whole cluster, at its least.
     """
@@ -56,6 +57,8 @@ class Stand(Struct, frozen=True, gc=False):
     scarce: int
     spare: tuple[float, ...]
     pause_s: float
+    fitted: Fit
+    there: Resources
 
     @property
     def shortest_s(self) -> float:
@@ -113,11 +116,11 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, pause_s: float, there:
     left_s = left / best if left and best else None
     scarce, spare = steps[0].scarce if steps else 0, _spare(job.sizes.worker, there)
     if now is None:
-        return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare, pause_s)
+        return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare, pause_s, fitted, there)
     least, most = _pays_from(pause_s, now, left), now.cost * (1 + 1e-9)
     holds, pays = bisect_right(steps, most, key=_cost), bisect_left(steps, least, key=_speeds)
     steps = steps if pays <= holds else (*steps[: max(1, holds)], *steps[pays:])
-    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare, pause_s)
+    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare, pause_s, fitted, there)
 
 
 _cost, _speeds = attrgetter("cost"), attrgetter("speed")
@@ -146,10 +149,20 @@ def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
     """What it has, if it has workers."""
     if job.size is None or job.size.workers < 1:
         return None
-    has = amounts(held(job))
+    return _config(job.size, job.batch, held(job), there, _speed(job, job.size, fitted))
+
+
+def config_of(s: Stand, size: Size, batch: int) -> Config:
+    """A size that need not be on its staircase."""
+    sizes = s.job.sizes
+    takes = plus_times(plus_times(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
+    return _config(size, batch, takes, s.there, s.job.worth(batch) * s.fitted.speed(size.ps, size.workers, batch))
+
+
+def _config(size: Size, batch: int, takes: Resources, there: Resources, speed: float) -> Config:
+    has = amounts(takes)
     shares = [mine / all_ for mine, all_ in zip(has, amounts(there), strict=True) if all_ > 0]
-    speed = _speed(job, job.size, fitted)
-    return Config(job.size.ps, job.size.workers, job.batch, *has, max(shares, default=0.0), speed)
+    return Config(size.ps, size.workers, batch, *has, max(shares, default=0.0), speed)
 
 
 def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from services.allocator.models.kin import Kin
 from services.allocator.models.learning import worth
@@ -75,7 +76,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's size, why, and what else was considered. `sizes`: of its tasks; absent, they stay as they are.
 
     `faster`: how many times as fast as now it will learn there; absent, that is told by what was observed. `apart`:
-    the same where its devices stand on more nodes than they need.
+    the same where its devices stand on more nodes than they need. `lesser`: what it says of a smaller size and batch,
+    for which there is room where for this one there is not; absent, the same words.
     """
 
     job: str
@@ -87,10 +89,17 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sizes: RoleResources | None = None
     faster: float | None = None
     apart: float | None = None
+    lesser: Callable[[Size, int], Want] | None = None
 
     @property
     def size(self) -> Size:
         return Size(self.ps, self.workers)
+
+    def cut(self, size: Size, batch: int, why: str) -> Want:
+        """No more of it than this, and what was wanted: figures are those of what is granted, if anybody knows them."""
+        said = self.lesser(size, batch) if self.lesser else replace(self, faster=None, apart=None)
+        reason = f"{said.reason}, {why} (wanted: {self.size.told()})"
+        return replace(said, ps=size.ps, workers=size.workers, batch=batch, reason=reason, lesser=self.lesser)
 
 
 Policy = Callable[[Sequence[Node], Sequence[JobSeen], float], list[Want]]

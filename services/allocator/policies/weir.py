@@ -23,6 +23,7 @@ taken, so that what it may not use goes to others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 
 import numpy as np
@@ -32,7 +33,7 @@ from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.auction import NONE, Ints, granted
 from services.allocator.market.field import Field, limited
 from services.allocator.market.hull import Config
-from services.allocator.market.stand import KEEP, Stand, all_held, held, stands_in, vector
+from services.allocator.market.stand import KEEP, Stand, all_held, config_of, held, stands_in, vector
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import together
 from services.allocator.placing.placement import Node, Size
@@ -123,7 +124,21 @@ def _want(s: Stand, at: int) -> Want:
     if s.job.size and not same and config.cost >= s.cost * (1 - 1e-9) and config.speed < (1 + KEEP) * s.speed:
         reason = f"{config.size.told()} would be faster by less than {KEEP:.0%}"
         return _said(s, s.job.size, s.job.batch, reason, others)
-    want = _said(s, config.size, config.batch, _kept(above) if same else _gained(s, config), others)
+    if same:
+        return _foreseen(s, config, _said(s, config.size, config.batch, _kept(above), others))
+    return replace(_to_have(s, config, others), lesser=partial(_lesser, s))
+
+
+def _lesser(s: Stand, size: Size, batch: int) -> Want:
+    """What is said where there is no room for more than this."""
+    return _to_have(s, config_of(s, size, batch))
+
+
+def _to_have(s: Stand, config: Config, others: tuple[Alternative, ...] = ()) -> Want:
+    return _foreseen(s, config, _said(s, config.size, config.batch, _gained(s, config), others))
+
+
+def _foreseen(s: Stand, config: Config, want: Want) -> Want:
     if not s.speed:
         return want
     apart = config.apart / s.speed if config.apart is not None else None
@@ -136,7 +151,7 @@ RESOURCES = ("cpu", "memory", "devices")
 def _gained(s: Stand, config: Config) -> str:
     room = f"{config.cost:.0%} of the cluster's {RESOURCES[s.scarce]}"
     if s.left_s is None:
-        return f"{room} is worth more here than to others, as far as can be told before it runs"
+        return f"{room} is worth more here than to others, by what is known before it runs"
     return f"{config.speed:,.0f} examples/s with {room}, which is worth more here than to others"
 
 

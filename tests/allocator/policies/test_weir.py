@@ -18,7 +18,8 @@ from services.allocator.policies.contract import JobSeen, Want
 from services.allocator.policies.weir import weir
 from services.allocator.readings import Observed
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
-from tests.allocator.builders import request, span
+from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
+from tests.allocator.builders import node as nodes
 
 SIZES = RoleResources(chief=Resources(), ps=Resources(cpu=0.5), worker=Resources(cpu=0.5))
 
@@ -231,3 +232,29 @@ def test_a_quota_counts_what_a_job_in_flight_holds():
     jobs = [of("team-a", running("one", 1_000), quota), of("team-a", replace(running("two", 9), busy=True), quota)]
     (want,) = weir([node(2.0)], jobs, 0.0)
     assert want.size == Size(1, 1)
+
+
+def speed(want: Want) -> float:
+    """As it is told."""
+    return float(want.reason.partition(" ")[0].replace(",", ""))
+
+
+def test_of_less_than_was_wanted_speed_and_share_are_its_own():
+    (want,) = weir([node(1.0)], [running("one", 10_000)], 0.0)
+    has = want.cut(Size(1, 2), want.batch, "as far as there is room")
+    assert "examples/s with 100% of the cluster's cpu" in want.reason
+    assert "examples/s with 75% of the cluster's cpu" in has.reason
+    assert speed(has) == pytest.approx(190, rel=0.05) and speed(want) > 1.2 * speed(has)
+    assert has.reason.endswith("as far as there is room (wanted: 1 ps and 3 workers)")
+    assert (want.size, has.size) == (Size(1, 3), Size(1, 2)) and want.faster > has.faster == pytest.approx(1.9, abs=0.1)
+
+
+def test_a_start_that_placing_cuts_is_told_with_what_is_granted():
+    """Five workers in sum, and four on nodes: 2.9 cpu of 4."""
+    sizes = RoleResources(chief=Resources(cpu=0.25), ps=Resources(cpu=0.25), worker=Resources(cpu=0.6))
+    asked = request(ps=span(1), workers=span(4, 1, 6), resources=sizes)
+    story = Story(replace(AT_ONCE, policy="weir")).hear(*(nodes(f"n{n}", cpu=1.0) for n in range(4)), accepted(asked))
+    first = story.decided()
+    assert size(first) == (1, 4) and first.reason.startswith("72% of the cluster's cpu")
+    assert first.reason.endswith("as far as there is room (wanted: 1 ps and 5 workers)")
+    assert [(lost.workers, lost.why) for lost in first.alternatives] == [(5, "not enough room (too little cpu)")]

@@ -22,7 +22,7 @@ from services.allocator.market.staircase import CLUSTERS_KEPT, Staircase, beside
 from services.allocator.models.evidence import SPEEDS
 from services.allocator.models.programs import KEPT, modelled
 from services.allocator.models.speed import Array, Fit
-from services.allocator.placing.amounts import amounts, plus_times, together
+from services.allocator.placing.amounts import amounts, fits, plus, plus_times, together
 from services.allocator.placing.gathering import spread
 from services.allocator.placing.placement import Size
 from shared.messages import Resources
@@ -157,6 +157,14 @@ def config_of(s: Stand, size: Size, batch: int) -> Config:
     sizes = s.job.sizes
     takes = plus_times(plus_times(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
     return _config(size, batch, takes, s.there, s.job.worth(batch) * s.fitted.speed(size.ps, size.workers, batch))
+
+
+def fills(s: Stand) -> bool:
+    """Whether the cluster has no room for another task that the job may have, even if nobody else had any of it."""
+    request, size = s.job.request, s.job.size or s.job.least
+    more = [(s.job.sizes.ps, request.ps.max - size.ps), (s.job.sizes.worker, request.workers.max - size.workers)]
+    may = [task for task, count in more if count > 0]
+    return bool(may) and not any(fits(plus(held(s.job), task), s.there) for task in may)
 
 
 def _config(size: Size, batch: int, takes: Resources, there: Resources, speed: float) -> Config:

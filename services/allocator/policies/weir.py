@@ -32,8 +32,9 @@ from msgspec.structs import replace
 from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.auction import NONE, Ints, granted
 from services.allocator.market.field import Field, limited
+from services.allocator.market.hindrance import Cause, Hindrance, hindrances
 from services.allocator.market.hull import Config
-from services.allocator.market.stand import KEEP, Stand, all_held, config_of, held, stands_in, vector
+from services.allocator.market.stand import KEEP, Stand, all_held, config_of, fills, held, stands_in, vector
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import together
 from services.allocator.placing.placement import Node, Size
@@ -50,12 +51,14 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
         return none
     room = vector(there) - sum((vector(held(s.job)) for s in stands if s.job.busy or not s.steps), np.zeros(3))
     field, rooms = _field((), free), np.concatenate([room, *_purses(stands)])
-    return [*none, *map(_wanted, free, _given(field, rooms, now).tolist())]
+    offers = field.offers(now)
+    given = _given(field, offers, rooms, now)
+    return [*none, *map(_wanted, free, given.tolist(), hindrances(field.stairs, offers, rooms, given, field.runs))]
 
 
-def _given(field: Field, rooms: Array, now: float) -> Ints:
+def _given(field: Field, offers: Array, rooms: Array, now: float) -> Ints:
     """Which step each job gets: by worth alone, and where that passes over who is late, once more."""
-    offers, first, leaves, late = field.offers(now), field.first(now), field.leaves(now), field.late(now)
+    first, leaves, late = field.first(now), field.leaves(now), field.late(now)
     given = granted(field.stairs, offers, rooms, first, leaves)
     if all(given[n] != NONE for n in late):
         return given
@@ -106,26 +109,27 @@ def _two(amount: float) -> float:
 # ---------------------------------------------------------------- what is said
 
 
-def _wanted(s: Stand, at: int) -> Want:
-    """What is wanted where this step is granted; the very same, as long as the job's stand is."""
+def _wanted(s: Stand, at: int, hindered: Hindrance | None) -> Want:
+    """What is wanted where this step is granted, and none more; the very same, as long as that and its stand are."""
     known = _known(s)
-    if at not in known:
-        known[at] = _waits(s) if at == NONE else _want(s, at)
-    return known[at]
+    if (at, hindered) not in known:
+        known.clear()
+        known[at, hindered] = _waits(s, hindered) if at == NONE else _want(s, at, hindered)
+    return known[at, hindered]
 
 
-_known: Kept[Stand, dict[int, Want]] = Kept(lambda s: {})
+_known: Kept[Stand, dict[tuple[int, Hindrance | None], Want]] = Kept(lambda s: {})
 
 
-def _want(s: Stand, at: int) -> Want:
-    config, above = s.steps[at], s.steps[at + 1 : at + 2]
-    others = tuple(_other(step, "others gain more by the same room, times what their time is worth") for step in above)
+def _want(s: Stand, at: int, hindered: Hindrance | None) -> Want:
+    config = s.steps[at]
+    others = (_other(s.steps[at + 1], f"it {why_not(hindered)}"),) if hindered else ()
     same = (config.size, config.batch) == (s.job.size, s.job.batch)
     if s.job.size and not same and config.cost >= s.cost * (1 - 1e-9) and config.speed < (1 + KEEP) * s.speed:
         reason = f"{config.size.told()} would be faster by less than {KEEP:.0%}"
         return _said(s, s.job.size, s.job.batch, reason, others)
     if same:
-        return _foreseen(s, config, _said(s, config.size, config.batch, _kept(above), others))
+        return _foreseen(s, config, _said(s, config.size, config.batch, _kept(s, at, hindered), others))
     return replace(_to_have(s, config, others), lesser=partial(_lesser, s))
 
 
@@ -146,6 +150,20 @@ def _foreseen(s: Stand, config: Config, want: Want) -> Want:
 
 
 RESOURCES = ("cpu", "memory", "devices")
+UNITS = ("cpu", "GiB", "gpu")
+WHY_NOT: dict[Cause, str] = {
+    "pause": "would be another pause too soon",
+    "next": "would leave too little for who comes next",
+    "room": "would take {} more than is left on the nodes",
+    "quota": "would take {} more than is left of its namespace's quota",
+    "others": "would take more than is left on the nodes, and others gain more by what they have",
+}
+"""Of a size, by what hinders it; with how much is short."""
+
+
+def why_not(hindered: Hindrance) -> str:
+    amounts = zip(hindered.short, UNITS, strict=True)
+    return WHY_NOT[hindered.cause].format(" and ".join(f"{short:g} {unit}" for short, unit in amounts if short))
 
 
 def _gained(s: Stand, config: Config) -> str:
@@ -155,15 +173,20 @@ def _gained(s: Stand, config: Config) -> str:
     return f"{config.speed:,.0f} examples/s with {room}, which is worth more here than to others"
 
 
-def _kept(above: Sequence[Config]) -> str:
-    return f"keeps what it has: {'more is worth more to others' if above else 'no larger size would gain enough'}"
+def _kept(s: Stand, at: int, hindered: Hindrance | None) -> str:
+    if hindered:
+        return f"keeps what it has: {s.steps[at + 1].size.told()} {why_not(hindered)}"
+    if fills(s):
+        return "keeps what it has: another task would be more than there is on the nodes"
+    return "keeps what it has: no larger size would gain enough"
 
 
-def _waits(s: Stand) -> Want:
+def _waits(s: Stand, hindered: Hindrance | None) -> Want:
     """Nothing is left at its price: one that runs goes down to its least, one that waits goes on waiting."""
+    least, why = s.steps[0], why_not(hindered) if hindered else ""
     if s.job.size is None:
-        return _said(s, Size(0, 0), s.job.request.batch.start, "waits: all the room there is, is worth more to others")
-    return _said(s, s.steps[0].size, s.steps[0].batch, "all but its least is worth more to others")
+        return _said(s, Size(0, 0), s.job.request.batch.start, f"waits: a chief, {least.size.told()} {why}")
+    return _said(s, least.size, least.batch, f"has its least: even that {why}")
 
 
 def _nowhere(s: Stand) -> Want:

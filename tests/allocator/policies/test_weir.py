@@ -193,9 +193,35 @@ def test_a_running_job_keeps_its_floor_however_long_it_is():
     assert got["long"] == 1
 
 
-def test_a_job_for_which_there_is_no_room_waits_and_is_told_why():
-    [_, waits] = weir([node(0.5)], [running("one", 10_000), waiting("new")], 0.0)
-    assert (waits.ps, waits.workers) == (0, 0) and "worth more to others" in waits.reason
+def test_a_job_for_which_there_is_no_room_waits_and_is_told_how_much_lacks():
+    """The other one changes just now, and is not asked."""
+    (waits,) = weir([node(0.75)], [replace(running("one", 10_000), busy=True), waiting("new")], 0.0)
+    assert (waits.ps, waits.workers) == (0, 0)
+    assert waits.reason == "waits: a chief, 1 ps and 1 worker would take 0.25 cpu more than is left on the nodes"
+
+
+def test_a_job_that_keeps_what_it_has_is_told_what_hinders_the_next_step():
+    def why(free: float, *others: JobSeen, since_s: float = -1000.0) -> str:
+        wants = weir([node(free)], [running("one", 100_000, since_s=since_s), *others], 0.0)
+        return next(want.reason for want in wants if want.job == "default.one")
+
+    assert why(0.0) == "keeps what it has: another task would be more than there is on the nodes"
+    busy = replace(with_two(running("busy", 10)), busy=True)
+    assert why(0.25, busy) == "keeps what it has: 1 ps and 2 workers would take 0.25 cpu more than is left on the nodes"
+    assert why(4.0, since_s=-0.2) == "keeps what it has: 1 ps and 2 workers would be another pause too soon"
+    short = why(0.5, running("short", 10_000))
+    assert short.startswith(
+        "keeps what it has: 1 ps and 2 workers would take more than is left on the nodes, and others"
+    )
+
+
+def test_a_job_whose_quota_is_spent_is_told_so():
+    (want,) = weir([node(4.0)], [of("team-a", running("one", 100_000), Quota(cpu=1.25))], 0.0)
+    told = "1 ps and 2 workers would take 0.25 cpu more than is left of its namespace's quota"
+    assert want.reason == f"keeps what it has: {told}"
+    assert [other.why for other in want.alternatives] == [
+        "it would take 0.25 cpu more than is left of its namespace's quota"
+    ]
 
 
 def test_of_two_that_wait_the_one_starts_whose_program_has_the_shorter_epochs_to_go():

@@ -12,6 +12,7 @@ from typing import Any
 
 from services.allocator.placing.misfit import told as amount
 from services.cli.words import evaluated
+from services.trainer import rate
 from shared.messages import (
     CORDONED,
     DELETED,
@@ -88,7 +89,21 @@ def _decided(m: AllocationDecided) -> str:
     if not m.tasks:
         return f"is to have no tasks: {m.reason}"
     nodes = len({task.node for task in m.tasks})
-    return f"is to have {_roles(t.role for t in m.tasks)} on {counted(nodes, 'node')}, batch {m.batch}: {m.reason}"
+    has = f"{_roles(t.role for t in m.tasks)} on {counted(nodes, 'node')}, batch {m.batch}"
+    return f"is to have {has}: {m.reason}{_rate(m)}"
+
+
+def _rate(m: AllocationDecided) -> str:
+    """Where it becomes another than the program's, and by which rules; a schedule of the program's own stays."""
+    asked, workers = m.request, sum(task.role == "worker" for task in m.tasks)
+    by_batch = rate.of_batch(asked.learning_rate, m.batch, asked.batch.start)
+    by_workers = rate.of_workers(asked.rate_with_workers, workers, asked.workers.start)
+    parts = (
+        (by_batch, f"{asked.learning_rate}: batch {asked.batch.start} -> {m.batch}"),
+        (by_workers, f"{asked.rate_with_workers}: {asked.workers.start} -> {counted(workers, 'worker')}"),
+    )
+    rules, share = ", ".join(rule for changes, rule in parts if changes != 1.0), by_batch * by_workers
+    return f"; learning rate 1 -> {share:.3g} of the program's, unless that is a schedule ({rules})" if rules else ""
 
 
 # ---------------------------------------------------------------- making it so
@@ -171,14 +186,16 @@ def _skipped(m: CheckpointSkipped) -> str:
 
 
 def _resumed(m: TrainingResumed) -> str:
-    rate = "" if m.learning_rate is None else f", learning rate {m.learning_rate:.4g}"
+    at = "" if m.learning_rate is None else f", learning rate {m.learning_rate:.4g}"
     if m.pause_s is None:
-        return f"generation {m.generation} trains, from step {m.step}{rate}"
+        return f"generation {m.generation} trains, from step {m.step}{at}"
     p = m.phases
     off = f", off for {lasting(m.off_s)} before" if m.off_s else ""
     phases = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
+    off = f", off for {lasting(m.off_s)} before" if m.off_s else ""
+    phases = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
     pause = f"after a pause of {m.pause_s:.2f} s ({phases}){off}"
-    return f"generation {m.generation} trains on from step {m.step} {pause}{rate}"
+    return f"generation {m.generation} trains on from step {m.step} {pause}{at}"
 
 
 def _progress(m: ProgressReported) -> str:

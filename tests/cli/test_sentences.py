@@ -10,6 +10,7 @@ import pytest
 from services.cli.sentences import SENTENCES, TROUBLES, sentence
 from shared.messages import (
     MESSAGES,
+    AllocationDecided,
     CapacityChanged,
     CheckpointFailed,
     CheckpointSaved,
@@ -21,12 +22,15 @@ from shared.messages import (
     ProgressReported,
     Resources,
     ServiceTroubled,
+    Span,
     TaskExited,
     TaskLeaving,
+    TaskPlan,
     TrainingResumed,
     Trouble,
 )
 from shared.troubles import REMEDIES
+from tests.allocator.builders import request
 from tests.shared.words import JOB, TASK, one_of_each
 
 DEAD = DeadLetter(stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody")
@@ -50,6 +54,31 @@ def test_a_decision_tells_its_size_and_its_reason() -> None:
     decided = next(m for m in one_of_each() if type(m).__name__ == "AllocationDecided")
 
     assert sentence(decided) == "is to have 1 ps on 1 node, batch 32: grow"
+
+
+@pytest.mark.parametrize(
+    ("workers", "batch", "told"),
+    [
+        (1, 32, ""),
+        (2, 32, "; learning rate 1 -> 0.5 of the program's, unless that is a schedule (stable: 1 -> 2 workers)"),
+        (1, 64, "; learning rate 1 -> 1.41 of the program's, unless that is a schedule (sqrt: batch 32 -> 64)"),
+        (
+            2,
+            64,
+            "; learning rate 1 -> 0.707 of the program's, unless that is a schedule"
+            " (sqrt: batch 32 -> 64, stable: 1 -> 2 workers)",
+        ),
+    ],
+)
+def test_a_decision_that_changes_the_learning_rate_says_by_which_rule(workers: int, batch: int, told: str) -> None:
+    one = Span(start=1, min=1, max=8)
+    asked = request(workers=one, batch=Span(start=32, min=32, max=64), learning_rate="sqrt")
+    tasks = tuple(TaskPlan(role="worker", index=n, serial=n, node="n1", resources=Resources()) for n in range(workers))
+    decided = AllocationDecided(**JOB, revision=5, request=asked, tasks=tasks, batch=batch, reason="grow")
+
+    assert sentence(decided).endswith(f", batch {batch}: grow{told}")
+    kept = msgspec.structs.replace(asked, learning_rate="keep", rate_with_workers="keep")
+    assert "learning rate" not in sentence(msgspec.structs.replace(decided, request=kept))
 
 
 def test_a_refusal_tells_every_reason() -> None:

@@ -71,7 +71,7 @@ async def test_people_read_a_table(bus: Bus, nats_url: str, prompt: Prompt) -> N
     said = await prompt("why", "o6", "--nats", nats_url)
 
     assert said.code == 0 and "what led to it" in said.out and "what came of it" in said.out
-    assert "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow" in said.out
+    assert "is to have 1 chief + 1 ps + 2 workers on 1 node, batch 32: grow; learning rate 1 -> 0.5 of the" in said.out
 
 
 @pytest.mark.usefixtures("bus")

@@ -37,6 +37,10 @@ from tests.allocator.builders import request, span
 NODES = {f"node-{number}": 4.0 for number in range(1, 9)}
 ROLE_CPU: dict[Role, float] = {"chief": 0.25, "ps": 0.5, "worker": 1.0}
 REPORT_S = 5.0
+LEAVING_S = 40.0
+"""After a job's end, until its pods are gone."""
+SLOW_S = 12.0
+"""So far behind is the clock of those who say when a job ended."""
 
 
 class Job:
@@ -77,7 +81,7 @@ def told(ends_s: float) -> Iterator[Told]:
         last[stream] += 1
         stored_s = ends_s - LENGTH_S + at_s
         if isinstance(message, JobFinished):
-            message = replace(message, finished_s=stored_s)
+            message = replace(message, finished_s=stored_s - SLOW_S)
         yield Told(stored_s, stream, last[stream], message)
 
 
@@ -211,7 +215,8 @@ def _report(job: Job, number: int, speed: float, workers: int) -> ProgressReport
 def _capacity() -> Iterator[tuple[float, Message]]:
     """Each node, whenever something on it changes."""
     times = {0.0, *(at for _, _, *span_s in STRANGERS for at in span_s if at < LENGTH_S)}
-    times |= {at + 2.0 for job in JOBS for at, _, _ in job.sizes} | {job.ends_s + 1.0 for job in JOBS if job.ends_s}
+    times |= {at + 2.0 for job in JOBS for at, _, _ in job.sizes}
+    times |= {job.ends_s + LEAVING_S for job in JOBS if job.ends_s}
     for at_s in sorted(times):
         for name, cpu in NODES.items():
             yield at_s + 0.01, _node(name, cpu, at_s)
@@ -240,5 +245,5 @@ def _node(name: str, cpu: float, at_s: float) -> CapacityChanged:
 
 def _standing(job: Job, at_s: float) -> Iterator[TaskPlan]:
     sizes = [size for size in job.sizes if size[0] + 2.0 <= at_s]
-    if sizes and not (job.ends_s and at_s > job.ends_s):
+    if sizes and not (job.ends_s and at_s >= job.ends_s + LEAVING_S):
         yield from _tasks(job, *sizes[-1][1:])

@@ -34,6 +34,11 @@ OVERLAPS = """() => {
   const over = ([t, a], i) => seen.slice(i + 1).filter(([, b]) => crossing(a, b)).map(([u]) => `${t} | ${u}`);
   return seen.flatMap(over);
 }"""
+RIGHTMOST = """() => {
+  const right = (e) => e.getBoundingClientRect().right;
+  const drawn = [...document.querySelectorAll('#job-plot svg :is(path.line, .pause, .mark)')];
+  return [Math.max(...drawn.map(right)), right(document.querySelector('#job-plot svg .axis'))];
+}"""
 BEYOND = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
@@ -131,6 +136,16 @@ async def test_lines_of_a_job_that_is_over_have_their_names(look: Look, pictures
         held, used = [tab.locator("#job-plot svg .end", has_text=name) for name in ("held", "used")]
         assert float(await held.get_attribute("y")) < float(await used.get_attribute("y")), "as its lines are"
         await tab.locator("#job").screenshot(path=pictures / "page-job-over.png")
+
+
+async def test_nothing_of_a_job_that_is_over_is_drawn_beyond_its_end(look: Look) -> None:
+    watch = still()
+    story = watch.board.jobs["default.reviews"]
+    assert story.finished and story.held[-1].at_s > story.finished.finished_s + 30, "its pods leave later"
+    async with served(watch) as page:
+        tab = await opened(look, page.url, fragment="#job=default.reviews")
+        drawn, axis = await tab.evaluate(RIGHTMOST)
+        assert drawn <= axis + 0.5
 
 
 async def test_a_decision_opens_into_its_reason_and_what_lost(look: Look) -> None:

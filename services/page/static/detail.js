@@ -37,6 +37,8 @@ function told(time) {
 
 const steps = (field) => story.stretches.flatMap((s) => [[s.resumed_s, s[field] ?? null], [s.ended_s ?? Infinity, null]]);
 const until = (points, end) => points.map(([time, value]) => [Math.min(time, end), value]);
+/** Steps as far as an end, and up to it: what comes later, as a job's pods leave once it is over, has no place on its axis. */
+const upTo = (points, end) => [...points.filter(([time]) => time <= end), [end, lastAt(points, end)?.[1] ?? null]];
 const most = (...series) => Math.max(0, ...series.flat().map(([, value]) => value ?? 0));
 
 /** A line breaks where the job did not train. */
@@ -53,7 +55,7 @@ function broken(column) {
 
 function panels(job, from, to) {
   const ps = until(steps("ps"), to), workers = until(steps("workers"), to);
-  const speed = broken(1), losses = broken(2), used = broken(3), held = [...story.held, [to, story.held.at(-1)?.[1] ?? null]];
+  const speed = broken(1), losses = broken(2), used = broken(3), held = upTo(story.held, to);
   const last = story.stretches.at(-1), now = last && last.ended_s == null;
   const end = (name, value) => (value == null ? [] : [[value, now ? `${name} ${value}` : name]]);
   const seen = (job.finished_s && story.reports.at(-1)?.[0]) || to; // at the end its pods go, one by one
@@ -135,7 +137,8 @@ export function drawDetail(job, now) {
   write($("job-name"), `Timeline of ${named(job.key)}`);
   write($("job-phase"), `${job.phase}; shaded: pauses; ▾ decisions, which open`);
   figures(job);
-  const to = job.finished_s || now, first = story.stretches[0]?.resumed_s ?? to;
+  const ended = story.stretches.at(-1)?.ended_s; // as everything here, by the time at which it was stored
+  const to = ended || job.finished_s || now, first = story.stretches[0]?.resumed_s ?? to;
   const from = Math.min(job.asked_s || first, first, to - 1);
   const pauses = story.stretches.filter((s) => s.pause_s).map((s) => [s.resumed_s - s.pause_s, s.resumed_s, seconds(s.pause_s)]);
   timeline.draw({ x: [from, to], panels: panels(job, from, to), pauses, marks: story.decisions.map((d) => d.at_s) });

@@ -37,7 +37,8 @@ class NodeRow(Row, frozen=True, kw_only=True):
 
 
 class JobRow(Row, frozen=True, kw_only=True):
-    """As `weir jobs` has it; besides cores and memory held and used, the last losses, and how long it takes still."""
+    """As `weir jobs` has it; besides cores and memory held and used, the last losses, and how long it takes still.
+    `metrics`: what its evaluation said at the end; `loss` is that of training."""
 
     key: str
     job: str
@@ -70,6 +71,7 @@ class JobRow(Row, frozen=True, kw_only=True):
     why: str = ""
     asked_s: float = 0.0
     finished_s: float = 0.0
+    metrics: dict[str, float] = {}
 
 
 class DecisionRow(Row, frozen=True, kw_only=True):
@@ -174,6 +176,7 @@ def job_row(story: Story) -> JobRow:
         why=view.why or view.reason,
         asked_s=story.asked_s,
         finished_s=view.finished_s,
+        metrics=view.metrics,
     )
 
 

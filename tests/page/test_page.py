@@ -138,6 +138,16 @@ async def test_lines_of_a_job_that_is_over_have_their_names(look: Look, pictures
         await tab.locator("#job").screenshot(path=pictures / "page-job-over.png")
 
 
+async def test_what_a_job_s_evaluation_said_is_shown_and_named_as_such(look: Look) -> None:
+    async with served(still()) as page:
+        tab = await opened(look, page.url, fragment="#job=default.reviews")
+        why = await tab.locator('tr[data-key="default.reviews"] td.why-cell').inner_text()
+        assert "2,000,000 samples, evaluation: accuracy 0.9340" in why
+        evaluation = tab.locator("#job-figures div", has=tab.locator("dt", has_text="evaluation"))
+        assert (await evaluation.inner_text()).split() == ["evaluation", "accuracy", "0.9340"]
+        assert "evaluation" not in await tab.locator('tr[data-key="default.digits"]').inner_text(), "it has none yet"
+
+
 async def test_nothing_of_a_job_that_is_over_is_drawn_beyond_its_end(look: Look) -> None:
     watch = still()
     story = watch.board.jobs["default.reviews"]

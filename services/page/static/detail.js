@@ -3,7 +3,7 @@
 import { $, attribute, el, write } from "./dom.js";
 import { explained } from "./decisions.js";
 import { Timeline } from "./timeline.js";
-import { clock, cores, count, cpuTime, gib, lasting, loss, named, percent, rate, seconds, size } from "./words.js";
+import { clock, cores, count, cpuTime, evaluated, gib, lasting, loss, named, percent, rate, seconds, size } from "./words.js";
 
 const MOST = 2048, NEAR = 26;
 let story = null, timeline = null, opened = null, marked = "";
@@ -75,7 +75,7 @@ function figures(job) {
   const pairs = [
     ["size", `${size({ ps: job.ps ?? 0, workers: job.workers ?? 0 })}, batch ${job.batch ?? 0}`], ["generation", job.generation ?? 0],
     ["done", `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total ?? 0)} samples)`],
-    ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${lasting(job.left_s)} at the present speed`],
+    ["evaluation", evaluated(job.metrics) || null], ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${lasting(job.left_s)} at the present speed`],
     ["CPU time", `${cpuTime(story.cpu_hours)} held, ${cpuTime(story.used_cpu_hours)} used`], ["memory", job.held_gib ? `${gib(job.held_gib)} held, ${gib(job.used_gib ?? 0)} used` : null], ["pauses", `${seconds(story.paused_s)} in all`], ["cluster off", story.off_s ? lasting(story.off_s) : null],
     ["applied twice", story.lost ? `${count(story.lost)} samples` : null], ["priority", job.priority || null], ["policy", job.policy || null],
   ];

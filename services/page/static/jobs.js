@@ -2,7 +2,7 @@
 
 import { $, attribute, el, write } from "./dom.js";
 import { classOf, letterOf } from "./colours.js";
-import { clock, cores, count, lasting, loss, named, percent, rate, seconds, tenths } from "./words.js";
+import { clock, cores, count, evaluated, lasting, loss, named, percent, rate, seconds, tenths } from "./words.js";
 
 const OVER = ["Succeeded", "Failed", "Cancelled"];
 const COLUMNS = ["Phase", "ps", "Workers", "Done", "Time left", "Samples/s", "Loss", "Cores", "GiB", "Last pause", ""];
@@ -39,8 +39,9 @@ function curve(values) {
 }
 
 function ended(job) {
-  const took = job.finished_s > job.asked_s ? `after ${lasting(job.finished_s - job.asked_s)}, ${count(job.samples ?? 0)} samples` : "";
-  return [took, (job.why ?? "").split("\n")[0]].filter(Boolean).join(": ");
+  const took = job.finished_s > job.asked_s ? `after ${lasting(job.finished_s - job.asked_s)}, ${count(job.samples ?? 0)} samples` : "", said = evaluated(job.metrics);
+  const came = [took, said && `evaluation: ${said}`].filter(Boolean).join(", ");
+  return [came, (job.why ?? "").split("\n")[0]].filter(Boolean).join(": ");
 }
 
 function fill(cells, job) {

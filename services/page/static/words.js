@@ -12,6 +12,9 @@ export const percent = (x) => (x == null ? "–" : `${number(1).format(100 * x)}
 export const loss = (x) => (x == null ? "–" : Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.001) ? x.toExponential(2) : x.toFixed(4));
 export const seconds = (x) => (x == null ? "–" : x < 60 ? `${x.toFixed(2)} s` : lasting(x));
 
+/** What an evaluation said: `accuracy 0.9340, loss 0.0912`. */
+export const evaluated = (metrics) => Object.entries(metrics ?? {}).map(([name, value]) => `${name} ${loss(value)}`).join(", ");
+
 /** The two largest units that count, as `weir` says it: `42 s`, `3 min 20 s`, `2 h 5 min`. */
 export function lasting(s) {
   const whole = Math.round(s);

@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from services.allocator.requests.validate import Wrong, check
+from services.allocator.requests.wording import found
 from services.allocator.rules import Rules
 from services.cli.trouble import WRONG_USE, Trouble
 from services.cli.words import DEFAULT_NAMESPACE, is_name
@@ -69,8 +70,8 @@ def _where(error: Exception) -> str:
 def completed(fields: Fields, program: Fields | None, request_id: str) -> Fields:
     """What is sent: plain numbers as spans, and the program by its digest."""
     spans = {name: _span(fields[name]) for name in SPANS if name in fields}
-    found = {} if program is None else {"program": program}
-    return fields | spans | found | {"request_id": request_id}
+    uploaded = {} if program is None else {"program": program}
+    return fields | spans | uploaded | {"request_id": request_id}
 
 
 def _span(value: Any) -> Any:
@@ -80,7 +81,7 @@ def _span(value: Any) -> Any:
 
 ANYWHERE = Rules(host_paths=("/",))
 """Of a cluster that allows all that one may."""
-A_PATH = "program: is a path, relative to this file"
+A_PATH = "program: is a path, relative to this file, not "
 
 
 def reasons_against(fields: Fields) -> list[str]:
@@ -91,7 +92,8 @@ def reasons_against(fields: Fields) -> list[str]:
     checked = check(encoded(fields | {"policy": None} if own else fields, "the request"), ANYWHERE)
     pathless = "program" in fields and not isinstance(fields["program"], dict)
     told = checked.reasons if isinstance(checked, Wrong) else ()
-    return [A_PATH if pathless and reason.startswith("program: ") else reason for reason in told]
+    path = A_PATH + found(fields.get("program"))
+    return [path if pathless and reason.startswith("program: ") else reason for reason in told]
 
 
 def encoded(fields: Fields, name: str) -> bytes:

@@ -110,13 +110,13 @@ async def test_a_field_that_is_there_twice_is_a_slip_too(prompt: Prompt, job: Pa
     assert said.code == 2 and "  - workers.max: is there twice, again in line 6\n  - epochs: is there" in said.err
 
 
-@pytest.mark.parametrize("program", ["7", "''", "[train.py]"])
+@pytest.mark.parametrize("program", ["7", "''", "['train.py']"])
 async def test_a_program_is_a_path(prompt: Prompt, job: Path, program: str) -> None:
     file = written(job.parent, GOOD.replace("train.py", program))
 
     said = await prompt("submit", file, "--nats", NOWHERE)
 
-    assert said.code == 2 and "  - program: is a path, relative to this file\n" in said.err
+    assert said.code == 2 and f"  - program: is a path, relative to this file, not {program}\n" in said.err
 
 
 async def test_nothing_reaches_the_bus_of_what_is_wrong(bus: Bus, nats_url: str, prompt: Prompt, job: Path) -> None:

@@ -31,8 +31,8 @@ async def test_a_bad_cluster_file_is_refused_at_once_with_every_reason_and_nothi
     assert (said.code, said.out) == (2, "")
     assert said.err.splitlines() == [
         f"weir up: {tmp_path / 'cluster.yaml'} describes no cluster:",
-        "  nodes[0].cpu: Expected `float` > 0.0",
-        "  nodes[0].memory_gib: Expected `float`, got `str`",
+        "  nodes[0].cpu: Expected `float` > 0.0, got 0",
+        "  nodes[0].memory_gib: Expected `float`, got 'many'",
         "  nodes[1].cpus: no such field; did you mean 'cpu'?",
     ]
 

@@ -30,8 +30,8 @@ extra: 1
     assert told.splitlines() == [
         "extra: unknown; there are nodes, tenants, quotas",
         "nodes[1].nmae: no such field; did you mean 'name'?",
-        "nodes[1].cpu: Expected `float` > 0.0",
-        "nodes[1].gpu: Expected `int`, got `str`",
+        "nodes[1].cpu: Expected `float` > 0.0, got 0",
+        "nodes[1].gpu: Expected `int`, got 'many'",
         "nodes[2]: must be a mapping",
         "nodes[0].name: 'A_b' is no good name for a node",
         "nodes: 'c' is there 2 times",

@@ -131,14 +131,14 @@ def _entry_reasons(kind: Any, name: str, value: Any, path: str) -> list[str]:
     """Of one entry of a mapping."""
     names, values = get_args(kind)
     wrong = _conversion_error(names, name)
-    return [f"{path}: {name!r}: {wrong}"] if wrong else _value_reasons(values, value, f"{path}.{name}")
+    return [f"{path}: {wrong}"] if wrong else _value_reasons(values, value, f"{path}.{name}")
 
 
 def _conversion_error(kind: Any, value: Any) -> str:
     try:
         msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:
-        return reworded(kind, str(error))
+        return reworded(kind, str(error), value)
     return ""
 
 

@@ -192,9 +192,9 @@ def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> Non
     wrong = document(60, [node(), node()], job("one", {"workers": 0}), job("two", {"policy": "best", "epocs": 1}))
     assert refused(at, wrong) == [
         "nodes: 'n1' is there 2 times",
-        "jobs[0].request.workers.start: Expected `int` >= 1",
-        "jobs[0].request.workers.min: Expected `int` >= 1",
-        "jobs[0].request.workers.max: Expected `int` >= 1",
+        "jobs[0].request.workers.start: Expected `int` >= 1, got 0",
+        "jobs[0].request.workers.min: Expected `int` >= 1, got 0",
+        "jobs[0].request.workers.max: Expected `int` >= 1, got 0",
         "jobs[0].request.workers: 1 <= min 0 <= start 0 <= max 0 does not hold",
         "jobs[1].request.epocs: no such field; did you mean 'epochs'?",
         f"jobs[1].request.policy: 'best' is none; there are {', '.join(sorted(POLICIES))}",
@@ -209,7 +209,7 @@ def test_a_wrong_line_is_answered_with_every_reason_and_changes_nothing() -> Non
         (b"{", "not JSON"),
         (b"[]", "a document is a JSON object"),
         (b"{}", "now: is required"),
-        (b'{"now": "x", "nodes": {}, "jobs": 3}', "now: Expected `float`, got `str`"),
+        (b'{"now": "x", "nodes": {}, "jobs": 3}', "now: Expected `float`, got 'x'"),
         (b'{"now": 0, "jobs": [{"job": "a"}]}', "jobs[0].request: is required"),
         (b'{"now": 0, "nodes": [{"cpu": 1}], "jobs": [{"job": "a", "request": {}, "curent": {}}]}', "nodes[0].name"),
         (b'{"now": 0, "jobs": [{"job": "a", "request": {"ps": "many"}}]}', "jobs[0].request.ps: needs start"),

@@ -38,7 +38,7 @@ def test_jobs_of_an_unknown_program_are_not_taken_for_alike() -> None:
         ({"ps": {"start": 2, "min": 3, "max": 4}}, ["ps: 0 <= min 3 <= start 2 <= max 4 does not hold"]),
         ({"ps": {"start": 2}}, ["ps: needs start, min and max, whole numbers of at least 0"]),
         ({"batch": 1.5}, ["batch: Expected `{start, min, max}`"]),
-        ({"priority": "high", "policy": "best"}, ["priority: Expected `int`, got `str`", "policy: 'best' is none"]),
+        ({"priority": "high", "policy": "best"}, ["priority: Expected `int`, got 'high'", "policy: 'best' is none"]),
         ({"resources": {"worker": {"cpus": 1}}}, ["resources.worker.cpus: no such field; did you mean 'cpu'?"]),
     ],
 )

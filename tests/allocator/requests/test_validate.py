@@ -44,10 +44,10 @@ def test_every_reason_comes_at_once():
     assert found == (
         "workrs: no such field; did you mean 'workers'?",
         "program: is required",
-        "epochs: Expected `int` >= 1",
+        "epochs: Expected `int` >= 1, got 0",
         "workers.step: no such field",
-        "workers.start: Expected `int`, got `str`",
-        "checkpoint.keep: Expected `int` >= 1",
+        "workers.start: Expected `int`, got '1'",
+        "checkpoint.keep: Expected `int` >= 1, got 0",
         "ps: min 1 <= start 3 <= max 2 does not hold",
         f"policy: 'guess' is none; there are {', '.join(sorted(POLICIES))}",
         "volumes[0]: needs either claim or host_path",

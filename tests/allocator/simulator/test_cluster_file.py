@@ -50,8 +50,8 @@ def test_nodes_need_no_names() -> None:
 
 def test_every_reason_is_told_with_line_and_column() -> None:
     assert refused(BAD) == [
-        "line 2, column 13: nodes[0].count: Expected `int` >= 1",
-        "line 2, column 21: nodes[0].cpu: Expected `float`, got `str`",
+        "line 2, column 13: nodes[0].count: Expected `int` >= 1, got 0",
+        "line 2, column 21: nodes[0].cpu: Expected `float`, got 'many'",
         "line 3, column 26: nodes[1].memery_gib: no such field; did you mean 'memory_gib'?",
         "line 4, column 5: nodes[2]: no mapping",
         "line 6, column 5: tenants[0].cpu: is required",
@@ -91,9 +91,10 @@ def test_quotas_are_read_and_every_reason_against_them_is_told() -> None:
     assert read.quotas == {"team-a": Quota(cpu=4, gpu=1), "team-b": Quota()}
     wrong = "quotas:\n  Team: {cpu: 1}\n  team-a: {cpu: many, memery_gib: 3}\n"
     told = refused(GOOD + wrong)
-    assert told[0].startswith("line 7, column 3: quotas: 'Team': Expected a name: small letters")
+    assert told[0].startswith("line 7, column 3: quotas: Expected a name: small letters")
+    assert told[0].endswith(", got 'Team'")
     assert told[1:] == [
-        "line 8, column 17: quotas.team-a.cpu: Expected `float | null`, got `str`",
+        "line 8, column 17: quotas.team-a.cpu: Expected `float | null`, got 'many'",
         "line 8, column 35: quotas.team-a.memery_gib: no such field; did you mean 'memory_gib'?",
     ]
     assert "quotas" in refused(GOOD + "quotas: [4]\n")[0]

@@ -19,7 +19,7 @@ from services.cli import program_check, request_file, store
 from services.cli.diagnosis.finding import Finding, Weight, fine, wrong
 from services.cli.diagnosis.fit import of_job
 from services.cli.diagnosis.seen import of_program
-from services.cli.diagnosis.source import imported, of_source
+from services.cli.diagnosis.source import SHIPPED, imported, of_source
 from services.cli.dry_run import rules_here
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
@@ -32,6 +32,8 @@ from shared.words import plain
 BATCH = 32  # where no job says another
 MOST_PS = 2  # to try an update on
 LIMIT_S = 75.0
+NO_PYTHON = "mend it, or give another: a program is one file of Python"
+LACKING = "Weir's README.md, Write a training program, says what each function gives"
 YAML = {".yaml", ".yml"}
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
 EXAMPLES = ("weir doctor mine.py", "weir doctor deploy/jobs/plays.py --job deploy/jobs/plays.yaml")
@@ -76,10 +78,11 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     try:
         program_check.check(body, path)
     except Trouble as trouble:
-        yield wrong(str(trouble), "README.md has a table of the functions that a program needs")
+        yield wrong(str(trouble), NO_PYTHON if isinstance(trouble, program_check.NoPython) else LACKING)
         return
-    tree = ast.parse(body)
-    yield fine(f"it has all functions, and imports {', '.join(imported(tree)) or 'nothing'}")
+    tree, beside = ast.parse(body), _beside(path)
+    left, comes = ([name for name in imported(tree) if (name in beside) is there] for there in (True, False))
+    yield fine("it has all functions" + (f", and imports {', '.join(comes)}" if comes else ""))
     # 2. What its job says.
     job = _asked_for(job_file, path, body) if job_file else None
     if isinstance(job, Wrong):
@@ -87,11 +90,11 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
             f"{job_file} would be refused", "deploy/jobs/digits.yaml explains every field", "\n".join(job.reasons)
         )
     known = job if isinstance(job, JobRequested) else None
-    yield from of_source(tree, path.name, _beside(path), known.image if known else None)
+    yield from of_source(tree, path.name, beside, known.image if known else None)
     # 3. What it does.
     batch, ps = (known.batch.start, min(known.ps.max, MOST_PS)) if known else (BATCH, 1)
     here, there = tried(path.name, body, Asked(program="", batch=batch, ps=ps, limit_s=limit_s))
-    yield from of_program(here, there)
+    yield from of_program(here, there, left)
     # 4. How it fits.
     if known:
         yield from of_job(here, known)
@@ -111,9 +114,10 @@ def _fields(file: Path) -> request_file.Fields:
 
 
 def _beside(path: Path) -> set[str]:
-    """What could be imported from the program's own folder, and from nowhere else."""
+    """What could be imported from the program's own folder, and from nowhere else; a package needs no `__init__.py`,
+    but one that has the name of an installed one is not meant."""
     files = {each.stem for each in path.resolve().parent.glob("*.py") if each.name != path.name}
-    return files | {each.parent.name for each in path.resolve().parent.glob("*/__init__.py")}
+    return (files | {each.parent.name for each in path.resolve().parent.glob("*/*.py")}) - SHIPPED
 
 
 # ---------------------------------------------------------------- words

@@ -25,6 +25,10 @@ CALLED = {
 UNSEEN = {"globals", "locals", "vars", "exec"}
 
 
+class NoPython(Trouble):
+    """The text is not Python, or has a slip that keeps it from being read."""
+
+
 def check(body: bytes, path: Path) -> None:
     """Raises `Trouble` with the place of a syntax error, or the names of the functions that are missing."""
     with warnings.catch_warnings(action="ignore"):
@@ -33,9 +37,9 @@ def check(body: bytes, path: Path) -> None:
             compile(tree, path.name, "exec", dont_inherit=True)
             names = _bound(symtable.symtable(body, path.name, "exec"))  # type: ignore[arg-type]  # bytes, as `parse`
         except SyntaxError as error:
-            raise Trouble(f"{path}:{error.lineno or 1}: {error.msg}", WRONG_USE) from error
+            raise NoPython(f"{path}:{error.lineno or 1}: {error.msg}", WRONG_USE) from error
         except (ValueError, RecursionError, MemoryError) as error:
-            raise Trouble(f"{path} is not a Python file: {error}", WRONG_USE) from error
+            raise NoPython(f"{path} is not a Python file: {error}", WRONG_USE) from error
     wrong = "" if _hides(tree) else lacking(path.name, names)
     if reasons := [*([wrong] if wrong else ()), *_uncallable(tree, path)]:
         raise Trouble("\n".join(reasons), WRONG_USE)

@@ -20,14 +20,15 @@ def read(path: Path) -> bytes:
         if size <= LARGEST_PROGRAM:
             return path.read_bytes()
     except OSError as error:
-        raise Trouble(
-            f"cannot read the program {path}: {error.strerror}; `program:` is relative to the job's file", WRONG_USE
-        ) from error
+        hint = ONE_FILE if isinstance(error, IsADirectoryError) else RELATIVE
+        raise Trouble(f"cannot read the program {path}: {error.strerror}; {hint}", WRONG_USE) from error
     raise Trouble(
         f"the program {path} has {size / MIB:.1f} MiB; at most {LARGEST_PROGRAM // MIB} MiB travel. {ADVICE}", FAILED
     )
 
 
+ONE_FILE = "a program is one file of Python"
+RELATIVE = "`program:` is relative to the job's file"
 ADVICE = "Data belongs on a volume, not in the program."
 
 

@@ -137,16 +137,27 @@ def test_a_number_that_is_none_is_found_in_the_data_and_in_the_weights(doctor) -
     ]
 
 
-def test_what_a_job_would_fail_of_is_told_with_the_programs_own_line(doctor, tmp_path: Path) -> None:
+def test_what_a_job_would_fail_of_is_told_with_the_programs_own_line(doctor) -> None:
+    code, said = doctor("import nowhere\n" + HEAD)
+
+    assert code == 1
+    assert told(said, "wrong") == ["mine.py:1: ModuleNotFoundError: No module named 'nowhere'"]
+    assert "install nowhere here and in the job's image" in said and "Traceback (most recent call last):" in said
+
+
+def test_modules_that_lie_beside_it_are_told_once_each_and_not_as_something_to_install(doctor, tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text("def clean(x): return x\n")
-    code, said = doctor("from helpers import clean\n" + HEAD)
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "words.py").write_text("N = 3\n")
+    code, said = doctor("from helpers import clean\nimport more.words\n" + HEAD)
 
     assert code == 1
     assert told(said, "wrong") == [
-        "it imports helpers, which lies beside it",
-        "mine.py:1: ModuleNotFoundError: No module named 'helpers'",
+        "mine.py:1: it imports helpers, which lies beside it",
+        "mine.py:2: it imports more, which lies beside it",
     ]
-    assert "only mine.py is uploaded" in said and "Traceback (most recent call last):" in said
+    assert told(said, "fine") == ["it has all functions, and imports keras, numpy, tensorflow"]
+    assert told(said, "advice") == [] and "install" not in said
 
 
 def test_a_program_that_never_returns_is_made_to_say_where_it_stands(doctor) -> None:
@@ -202,6 +213,24 @@ def test_a_jobs_file_that_names_no_program_is_wrong_use(
 
     assert weir(["doctor", str(tmp_path / "mine.yaml"), *(["--job", more] if more else [])]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("# Mine\n\nIt's a table\n", "mend it, or give another: a program is one file of Python"),
+        ("def model(): ...\n", "Weir's README.md, Write a training program, says what each function gives"),
+    ],
+)
+def test_what_cannot_be_read_and_what_lacks_functions_are_mended_in_different_ways(doctor, text, remedy) -> None:
+    code, said = doctor(text, "--json")
+
+    assert code == 1 and [each["remedy"] for each in json.loads(said)["findings"]] == [remedy]
+
+
+def test_a_folder_is_no_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert weir(["doctor", str(tmp_path)]) == 2
+    assert "Is a directory; a program is one file of Python" in capsys.readouterr().err
 
 
 def test_a_program_that_is_not_there_is_wrong_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

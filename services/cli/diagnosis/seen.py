@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from services.cli.diagnosis.finding import Finding, advice, fine, listed, size, wrong
 from services.trainer.examined import Examined
@@ -14,8 +14,9 @@ READ_S = 0.05
 WHOLE_BYTES = 1e6
 """A table that is read whole and is smaller than this costs little more than the rest of a model."""
 SAME = "make dataset(start, stop) a pure function of the numbers: a fixed seed, a sorted listing, no shuffle inside it"
+NO_MODULE = r"ModuleNotFoundError: No module named '([\w.]+)'"
 REMEDIES = (
-    (r"ModuleNotFoundError: No module named '([\w.]+)'", "install {0} here and in the job's image"),
+    (NO_MODULE, "install {0} here and in the job's image"),
     (r"FileNotFoundError|NotFoundError", "a pod holds the program alone: read data from a volume, at a path from /"),
     (r"is it batched", "take .batch(...) out of dataset()"),
     (r"is stuck: ", "a call of the program has to return; what it waits for is not there in a pod either"),
@@ -24,8 +25,9 @@ REMEDIES = (
 MEND = "mend it: a job would end with this as its cause"
 
 
-def of_program(here: Examined, there: Examined) -> Iterator[Finding]:
-    """`here`: the process that tried all; `there`: the one that only read."""
+def of_program(here: Examined, there: Examined, left: Collection[str] = ()) -> Iterator[Finding]:
+    """`here`: the process that tried all; `there`: the one that only read; `left`: modules of which it has been said
+    that they do not come along, so that failing of one is no news."""
     if here.loaded_s is not None and here.examples is not None:
         yield fine(f"it is imported in {here.loaded_s:.1f} s, and has {counted(here.examples, 'example')}")
     if here.read_s is not None:
@@ -37,8 +39,14 @@ def of_program(here: Examined, there: Examined) -> Iterator[Finding]:
     if here.evaluated is not None:
         absent = "it has no evaluation(), so the job's end has no metrics"
         yield fine("evaluation() and metrics() work" if here.evaluated else absent)
-    if cause := here.failed or there.failed:
+    if (cause := here.failed or there.failed) and _lacks(cause) not in left:
         yield failed(cause)
+
+
+def _lacks(cause: str) -> str:
+    """The first name of a module that was not found."""
+    found = re.search(NO_MODULE, cause)
+    return found[1].split(".")[0] if found else ""
 
 
 def failed(cause: str) -> Finding:

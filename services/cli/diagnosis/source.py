@@ -21,17 +21,21 @@ READERS = {"open", "load", "loadtxt", "genfromtxt", "read_csv", "read_parquet", 
 
 def imported(tree: ast.Module) -> list[str]:
     """The first names of the modules that it imports, without Python's own, sorted."""
-    found = {name.split(".")[0] for node in ast.walk(tree) for name in _modules(node)}
-    return sorted(found - set(sys.stdlib_module_names))
+    return sorted(_lines(tree).keys() - set(sys.stdlib_module_names))
+
+
+def _lines(tree: ast.Module) -> dict[str, int]:
+    """Each with the first line that imports it."""
+    every = [(name.split(".")[0], line) for node in ast.walk(tree) for name, line in _modules(node)]
+    return dict(sorted(every, key=lambda each: each[1], reverse=True))
 
 
 def of_source(tree: ast.Module, name: str, beside: Collection[str], image: str | None) -> Iterator[Finding]:
     """`beside`: names of what lies in the program's folder and could be imported from there; `image`: the job's."""
-    names = imported(tree)
+    names, lines = imported(tree), _lines(tree)
     for each in (each for each in names if each in beside):
-        yield wrong(
-            f"it imports {each}, which lies beside it", f"only {name} is uploaded: put what it needs of it there"
-        )
+        remedy = f"only {name} is uploaded: put what it needs of {each} into it"
+        yield wrong(f"{name}:{lines[each]}: it imports {each}, which lies beside it", remedy)
     lacking = [each for each in names if each not in {*SHIPPED, *beside}]
     if lacking and image is None:
         what = f"it imports {', '.join(lacking)}, which Weir's trainer image lacks"
@@ -39,11 +43,11 @@ def of_source(tree: ast.Module, name: str, beside: Collection[str], image: str |
     yield from _traps(tree, name)
 
 
-def _modules(node: ast.AST) -> Iterable[str]:
+def _modules(node: ast.AST) -> Iterable[tuple[str, int]]:
     if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
+        return [(alias.name, node.lineno) for alias in node.names]
     if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        return [node.module]
+        return [(node.module, node.lineno)]
     return []
 
 

@@ -25,10 +25,10 @@ def test_what_is_imported_is_named_without_pythons_own() -> None:
 
 
 def test_a_module_that_lies_beside_it_does_not_travel() -> None:
-    (told,) = found("import keras\nfrom helpers import clean\n", ("helpers", "other"))
+    (told,) = found("import keras\nfrom helpers import clean\nimport helpers.more\n", ("helpers", "other"))
 
-    assert (told.weight, told.what) == ("wrong", "it imports helpers, which lies beside it")
-    assert "only mine.py is uploaded" in told.remedy
+    assert (told.weight, told.what) == ("wrong", "mine.py:2: it imports helpers, which lies beside it")
+    assert told.remedy == "only mine.py is uploaded: put what it needs of helpers into it"
 
 
 def test_what_the_trainers_image_lacks_is_named_unless_the_job_names_an_image() -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from services.cli import from_tfjob, program_check, request_file, store
 from services.cli.request_file import Fields
+from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.words import plain
 
@@ -61,20 +62,9 @@ def _source(args: argparse.Namespace) -> Path:
 def _own(file: Path, args: argparse.Namespace) -> tuple[Fields, Path | None]:
     """Of a job's own file; its program lies beside it."""
     from_tfjob.unused(args)
-    fields = _read(file)
+    fields = request_file.parse(text_in(file, request_file.ONE), file.name)
     program = fields.get("program")
     return fields, file.parent / program if isinstance(program, str) and program else None
-
-
-def _read(file: Path) -> Fields:
-    try:
-        return request_file.parse(file.read_text("utf-8"), file.name)
-    except OSError as error:
-        raise Trouble(
-            f"cannot read {file}: {error.strerror}; deploy/jobs/digits.yaml is one to begin with", WRONG_USE
-        ) from error
-    except UnicodeDecodeError as error:
-        raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE) from error
 
 
 def _program(path: Path | None) -> tuple[bytes | None, Fields | None, Trouble | None]:

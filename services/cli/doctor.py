@@ -22,6 +22,7 @@ from services.cli.diagnosis.seen import of_program
 from services.cli.diagnosis.source import SHIPPED, imported, of_source
 from services.cli.dry_run import rules_here
 from services.cli.terminal import Terminal
+from services.cli.text_file import text_in
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from services.cli.trying import tried
 from services.cli.words import duration
@@ -107,10 +108,7 @@ def _asked_for(file: Path, program: Path, body: bytes) -> JobRequested | Wrong:
 
 
 def _fields(file: Path) -> request_file.Fields:
-    try:
-        return request_file.parse(file.read_text("utf-8"), file.name)
-    except (OSError, UnicodeDecodeError) as error:
-        raise Trouble(f"cannot read {file}: {error}", WRONG_USE) from error
+    return request_file.parse(text_in(file, request_file.ONE), file.name)
 
 
 def _beside(path: Path) -> set[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from services.cli.parsing import apart
 from services.cli.request_file import Fields
+from services.cli.text_file import text_in
 from services.cli.tfjob import WISHES, Asked, manifest, translated
 from services.cli.trouble import WRONG_USE, Trouble
 from shared.words import plain
@@ -53,7 +54,7 @@ def unused(args: argparse.Namespace) -> None:
 def asked(args: argparse.Namespace) -> tuple[Fields, Path]:
     """The request's fields, and where its program is; raises `Trouble` with everything that is in the way."""
     file: Path = args.tfjob
-    raw, beside = manifest(_text(file), file.name)
+    raw, beside = manifest(text_in(file, "give the file of a TFJob"), file.name)
     found = translated(raw, _wishes(args), beside)
     program = args.file or (file.parent / found.program if found.program else None)
     _tell(file, found)
@@ -66,15 +67,6 @@ def asked(args: argparse.Namespace) -> tuple[Fields, Path]:
 
 def _wishes(args: argparse.Namespace) -> Fields:
     return {name: getattr(args, name.replace("-", "_")) for name in WISHES}
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text("utf-8")
-    except OSError as error:
-        raise Trouble(f"cannot read {file}: {error.strerror}; give the file of a TFJob", WRONG_USE) from error
-    except UnicodeDecodeError as error:
-        raise Trouble(f"{file.name} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE) from error
 
 
 def _tell(file: Path, found: Asked) -> None:

@@ -24,6 +24,7 @@ from shared.subjects import pattern
 Fields = dict[str, Any]
 SPANS = ("batch", "ps", "workers")
 BEGIN = "deploy/jobs/digits.yaml explains every field"
+ONE = "deploy/jobs/digits.yaml is one to begin with"
 NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be called so
 
 

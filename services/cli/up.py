@@ -15,6 +15,7 @@ from nats.errors import Error as NatsError
 
 from services.cli.left_behind import GOING, Left, goes_on, left, told
 from services.cli.page import PORT as PAGE_PORT
+from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
 from services.local.node_spec import BadCluster, ClusterSpec, parse
 from services.local.stack import SERVICES, CannotStart, Stack, listens, vacant
@@ -134,13 +135,7 @@ def limits(spec: ClusterSpec) -> dict[str, str]:
 def spec_in(cluster: Path) -> ClusterSpec:
     """Raises `Trouble` with every reason why the file describes no cluster."""
     try:
-        return parse(cluster.read_text("utf-8"))
-    except OSError as error:
-        raise Trouble(
-            f"cannot read {cluster}: {error.strerror}; without --cluster it is four nodes of half a core", WRONG_USE
-        ) from error
-    except UnicodeDecodeError as error:
-        raise Trouble(f"{cluster} is not text in UTF-8: {error.reason}; save it as UTF-8", WRONG_USE) from error
+        return parse(text_in(cluster, "without --cluster it is four nodes of half a core"))
     except BadCluster as bad:
         reasons = (f"  {line}" for line in str(bad).splitlines())
         raise Trouble("\n".join([f"{cluster} describes no cluster:", *reasons]), WRONG_USE) from bad

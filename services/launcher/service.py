@@ -276,8 +276,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     settings = completed(settings)
     api = await connect(settings, "weir-launcher", random.random)
     bus.on_close(api.close)
-    api.on_away = lambda cause: bus.troubles.begins("kubernetes away", cause)
-    api.on_back = lambda: bus.troubles.ends("kubernetes away")
+    api.tells(bus.troubles)
     api.may_change = bus.must_lead
     bus.spawn(api.report())
     launcher = Launcher(bus, api, settings, minter=minter(bus, settings.signing_key, settings.credentials_s))

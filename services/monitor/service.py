@@ -120,8 +120,7 @@ async def recall(bus: Bus, at_once: int) -> list[Heard]:
 async def start(bus: Bus, settings: Settings) -> None:
     api = await connect(settings, "weir-monitor", random.random)
     bus.on_close(api.close)
-    api.on_away = lambda cause: bus.troubles.begins("kubernetes away", cause)
-    api.on_back = lambda: bus.troubles.ends("kubernetes away")
+    api.tells(bus.troubles)
     known = await recall(bus, settings.recall_parallel)
     told = [heard.message for heard in known if isinstance(heard.message, CapacityChanged)]
     monitor = Monitor(bus, Picture(told), {heard.message.key(): heard.sequence for heard in known})

@@ -25,6 +25,7 @@ from shared.kube.counting import NO_ANSWER, Requests
 from shared.kube.gate import Gate
 from shared.kube.settings import KubeSettings
 from shared.kube.shapes import Status
+from shared.troubles import Troubles
 
 log = structlog.get_logger()
 
@@ -87,6 +88,11 @@ class Api:
         self.may_change: Callable[[], None] = lambda: None  # raises where we may only look
         self.on_away: Callable[[str], None] = lambda cause: None  # hears why nothing can be read, again and again ...
         self.on_back: Callable[[], None] = lambda: None  # ... and whenever it answers
+
+    def tells(self, troubles: Troubles) -> None:
+        """That nothing can be read begins as a trouble, and ends with the next answer."""
+        self.on_away = lambda cause: troubles.begins("kubernetes away", cause)
+        self.on_back = lambda: troubles.ends("kubernetes away")
 
     # ------------------------------------------------------------ asking
 

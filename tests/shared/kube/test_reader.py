@@ -17,6 +17,9 @@ from shared.kube.client import connect
 from shared.kube.reader import Event, Listed, Missed, Reader, Seen
 from shared.kube.settings import KubeSettings
 from shared.kube.shapes import Strange
+from shared.messages import ServiceTroubled
+from shared.tasks import end
+from shared.troubles import Troubles
 from tests.shared.kube.api_server import ApiServer, Body, api_server, refusal, serving
 from tests.shared.kube.rude import AMID, LATE_S, PATIENCE_S, READING, RudeServer
 
@@ -165,6 +168,24 @@ async def test_a_server_that_is_away_is_told_of_once_it_is_and_when_it_answers_a
     assert [word.partition(" times")[0] for word in said[:-1]] == [
         f"/api/v1/nodes could not be read {row}" for row in (3, 4)
     ]
+
+
+async def test_as_a_trouble_a_server_that_is_away_begins_once_and_ends_with_its_answer() -> None:
+    told: asyncio.Queue[ServiceTroubled] = asyncio.Queue()
+    async with api_server() as server:
+        server.trouble = [(503, "ServiceUnavailable")] * 4
+        api = await connect(KubeSettings(kube_url=server.url, kube_retry_s=0.005), "test", random.Random(1).random)
+        troubles = Troubles("test")
+        api.tells(troubles)
+        telling = asyncio.ensure_future(troubles.tell(told.put))
+        async with asyncio.timeout(60), aclosing(Reader(api, "/api/v1/nodes", version).follow()) as events:
+            assert isinstance(await anext(events), Listed)
+            begun, ended = await told.get(), await told.get()
+        await end(telling)
+        await api.close()
+
+    assert begun.what == ended.what == "kubernetes away" and begun.cause == ended.cause and told.empty()
+    assert begun.seconds is None and ended.seconds is not None and "could not be read 3 times" in begun.cause
 
 
 async def test_pages_that_are_forgotten_before_they_are_read_are_asked_for_in_one_piece() -> None:

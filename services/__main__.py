@@ -41,6 +41,7 @@ COMMANDS = {
 
 
 USAGE = "weir COMMAND [--help] ...: elastic TensorFlow training on Kubernetes"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def main() -> int:
@@ -68,8 +69,9 @@ def _overview(words: Sequence[str]) -> int:
 def overview() -> str:
     """One line a command, and how each ends."""
     wide = max(map(len, COMMANDS)) + 2
-    codes = ", ".join(f"{code} {said}" for code, said in CODES.items())
-    ends = textwrap.wrap(f"exit codes: {codes}", WIDTH, subsequent_indent=" " * 12)
+    codes = ", ".join(f"{code} {said}".replace(" ", NO_BREAK) for code, said in CODES.items())
+    wrapped = textwrap.wrap(f"exit codes: {codes}", WIDTH, subsequent_indent=" " * 12)
+    ends = [line.replace(NO_BREAK, " ") for line in wrapped]
     lines = [f"usage: {USAGE}", *(f"  {name:<{wide}}{said}" for name, said in COMMANDS.items()), *ends]
     return "\n".join(lines) + "\n"
 

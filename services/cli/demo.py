@@ -31,6 +31,7 @@ from services.local.stack import CannotStart, Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TaskReady, TaskStarted, TrainingResumed
 from shared.tasks import end
 
+PICTURE = Path("weir-demo.png")
 EXAMPLES = ("weir demo", "weir demo --picture demo.png --keep demo-logs")
 JOBS = Path(__file__).resolve().parents[2] / "deploy" / "jobs"
 CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 6}\n"
@@ -63,8 +64,9 @@ REQUEST: dict[str, Any] = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--picture", type=Path, default=Path("weir-demo.png"), help="where the PNG goes")
-    parser.add_argument("--keep", type=Path, help="keep state and logs in this folder")
+    said = f"where it is drawn (default: {PICTURE})"
+    parser.add_argument("--picture", type=Path, default=PICTURE, metavar="PNG", help=said)
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep state and logs in this folder")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ people need has a page of its own (`apart`).
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
@@ -23,6 +24,10 @@ class Layout(argparse.RawDescriptionHelpFormatter):
     def add_argument(self, action: argparse.Action) -> None:
         if not isinstance(action, argparse._HelpAction):
             super().add_argument(action)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """A name with a hyphen, such as a policy's, stays in one piece."""
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):

@@ -56,7 +56,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--noise", type=_at_least_zero, default=usual.noise, metavar="SHARE", help=said)
     said = f"between two reports of a job (default: {usual.report_s:g}, or the log's)"
     parser.add_argument("--report-seconds", type=_above_zero, metavar="S", help=said)
-    parser.add_argument("--seed", type=int, default=0, help="the same seed, the same world (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same world (default: 0)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
     parser.add_argument("--timeline", action="store_true", help="in the JSON: each job's allocation over time")
     parser.add_argument("--picture", type=Path, metavar="PNG", help="draw allocations, utilisation, completion times")

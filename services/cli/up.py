@@ -50,8 +50,10 @@ Parameter servers and workers listen on this machine's ports without authenticat
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cluster", type=Path, help="nodes and tenants, YAML (default: 4 nodes of half a core)")
-    parser.add_argument("--data", type=Path, default=FOLDER, help="where state and logs go")
+    said = "nodes and tenants, YAML (default: 4 nodes of half a core)"
+    parser.add_argument("--cluster", type=Path, metavar="FILE", help=said)
+    said = f"where state and logs go (default: {FOLDER})"
+    parser.add_argument("--data", type=Path, default=FOLDER, metavar="FOLDER", help=said)
     parser.add_argument("--nats-port", type=int, default=4222, metavar="N", help="where NATS listens (default: 4222)")
     parser.add_argument("--kube-port", type=int, default=8001, metavar="N", help="the Kubernetes API (default: 8001)")
     parser.add_argument(

@@ -132,6 +132,11 @@ def test_each_page_of_help_fits_a_screen(words: tuple[str, ...], capsys: pytest.
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_no_name_is_broken_at_its_hyphen(name: str) -> None:
+    assert re.findall(r"\w-$", parser(name).format_help(), re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_is_on_one_page_of_help_and_on_no_more(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for option in (option for whose, option in PAGES if whose == name):
         with pytest.raises(SystemExit, match="0"):

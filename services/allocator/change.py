@@ -140,6 +140,8 @@ def _resized(
     size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules, want.faster)
     if _grows(size, want) and not gain.pays:
         return Verdict(why=f"{_told(runs, want)} do not pay: {gain.told()}")
+    if gain.left_s <= _handover_s(job, runs, gain):
+        return Verdict(why=f"{_told(runs, want)} would come too late: it ends in {gain.left_s:.1f} s as it is")
     held = wished(wish, want.size, want.batch, now, cause, want.sizes)
     if _unheard(job, now, rules):
         return Verdict(why="waits for its speed at the size that it has", wish=held)
@@ -193,6 +195,13 @@ def _unheard(job: Job, now: float, rules: Rules) -> bool:
     """Has it changed since it last said how fast it is? Another change would answer no new fact, and might go back."""
     silent = job.progress is not None and job.progress.generation != job.running
     return silent and now - job.resumed_s < rules.silent_s
+
+
+def _handover_s(job: Job, runs: AllocationDecided, gain: Payback) -> float:
+    """How long after a decision it counts: as the last one took, and no less than its pause. Who ends sooner gains
+    nothing by it, and gives all of its room back sooner.
+    """
+    return max(gain.cost_s, job.resumed_s - runs.decided_s if job.pauses else 0.0)
 
 
 def _grows(size: Size, want: Want) -> bool:

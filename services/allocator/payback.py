@@ -14,6 +14,7 @@ growing is taken to pay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -25,9 +26,12 @@ from services.allocator.rules import Rules
 
 
 class Payback(msgspec.Struct, frozen=True):
+    """`left_s`: for so long it would train on as it is."""
+
     saved_s: float
     cost_s: float
     pays: bool
+    left_s: float = math.inf
 
     def told(self) -> str:
         return f"saves {self.saved_s:.1f} s for a pause of {self.cost_s:.1f} s"
@@ -41,7 +45,7 @@ def payback(job: JobSeen, new: Size, batch: int, rules: Rules, faster: float | N
         return Payback(0.0, cost, pays=True)
     remaining = max(0, job.progress.total_samples - job.progress.samples)
     saved = remaining / now - remaining / then
-    return Payback(saved, cost, pays=saved > rules.payback_factor * cost)
+    return Payback(saved, cost, pays=saved > rules.payback_factor * cost, left_s=remaining / now)
 
 
 def cost_s(job: JobSeen, rules: Rules) -> float:

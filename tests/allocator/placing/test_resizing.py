@@ -26,6 +26,7 @@ from tests.allocator.builders import (
     exited,
     node,
     own,
+    progress,
     resumed,
     size,
     tasks,
@@ -258,3 +259,15 @@ def test_the_whims_do_change_sizes_in_place() -> None:
     finally:
         del POLICIES["whims"]
     assert revised >= 5 and EVEN.worker.cpu == 1
+
+
+def test_a_job_that_ends_before_a_change_could_come_is_left_as_it_is(told: Told) -> None:
+    """A pause is taken to last 5 s. Fewer tasks need not pay, as others have the room then; here it is free sooner."""
+    told.workers = 2
+    story = Story(RULES).hear(node(cpu=8), accepted())
+    first = story.decided()
+    story.hear(node(cpu=8, free=8 - len(first.tasks), own=own("mnist", *first.tasks)), resumed(1))
+    told.workers = 1
+    assert story.hear(progress(1, done=51, total=100, speed=10)).decide() == ()
+    assert story.why() == "1 ps and 1 worker would come too late: it ends in 4.9 s as it is"
+    assert size(story.hear(progress(1, done=49, total=100, speed=10, step=2)).decided()) == (1, 1)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.market.bidding import Array, Bid, front, in_reach
 from services.allocator.market.bounds import BOUNDLESS, Bounds
+from services.allocator.models.evidence import believable
 from services.allocator.models.foresight import AHEAD_S, foreseen
 from services.allocator.models.history import Past, Plan, Timed, most_similar
 from services.allocator.models.iteration import Case, Model, fitted_each, grid, shares_of, throughput, usable
@@ -144,7 +145,7 @@ def _timed_of(job: JobSeen) -> list[Timed]:
             Timed(
                 Plan(o.ps, o.workers, o.ps_cpu or now.ps_cpu, o.worker_cpu or now.worker_cpu),
                 o.batch,
-                o.workers * o.batch / o.samples_per_second if o.samples_per_second > 0 else math.inf,
+                o.workers * o.batch / o.samples_per_second if believable(o) else math.inf,
             )
             for o in job.tried or job.observed
         ]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from services.allocator.job import Job
+from services.allocator.models.evidence import believable
 from services.allocator.models.history import EARLY, Past, Plan, Timed
 from services.allocator.readings import Observed, Reading
 from services.allocator.state import Closed
@@ -59,7 +60,7 @@ def _told(gib: float | None) -> bool:
 
 
 def _timeable(seen: Observed) -> bool:
-    return bool(seen.ps_cpu and seen.worker_cpu and 0 < seen.samples_per_second < math.inf)
+    return bool(seen.ps_cpu and seen.worker_cpu and believable(seen))
 
 
 def timed(seen: Observed) -> Timed:

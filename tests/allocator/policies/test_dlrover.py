@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -225,6 +225,7 @@ def test_a_job_with_a_decision_in_flight_is_left_alone():
 
 
 @settings(max_examples=60, deadline=None)
+@example([(1, 1)], [2.6e-304] * 6, 30.0, 10.0)
 @given(
     st.lists(st.tuples(st.integers(1, 8), st.integers(1, 12)), min_size=1, max_size=6),
     st.lists(st.floats(allow_nan=True, allow_infinity=True) | st.floats(1, 1000), min_size=6, max_size=6),

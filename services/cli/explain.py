@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import aclosing
 
 import msgspec
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from services.allocator.explaining.explain import explained
 from services.cli import connection, words
 from services.cli.dry_run import rules_here
 from services.cli.explained import told
+from services.cli.jobs import snapshots
 from services.cli.moments import SAID, allow_ages, moment
 from services.cli.past import past, with_event
 from services.cli.trouble import DONE, WRONG_USE, Trouble
@@ -50,5 +52,13 @@ async def explain(bus: Bus, args: argparse.Namespace) -> int:
         later = await bus.last(JobAccepted, key)
         raise Trouble("\n".join([unexplained(there, key, later.message if later else None), *notes]))
     found = replace(found, ground=await with_event(bus, found.ground), notes=notes)
+    if found.unasked and at_s == now:
+        found = replace(found, why=await _last_word(bus, args.namespace, found.uid))
     print(msgspec.json.encode(found).decode() if args.json else "\n".join(told(found, None)))
     return DONE
+
+
+async def _last_word(bus: Bus, namespace: str, uid: int) -> str:
+    """The allocator's own, of why a job is as it is now; empty where it has none."""
+    async with aclosing(snapshots(bus, namespace)) as changes:
+        return next((view.why for view in (await anext(changes)).values() if view.uid == uid), "")

@@ -12,12 +12,14 @@ import pytest
 
 from services.allocator import memory
 from services.allocator.state import State, apply
+from services.allocator.view import JobView
 from services.cli import past
 from shared import subjects
 from shared.bus import Bus
 from shared.messages import AllocationDecided, JobRejected, Message
-from shared.subjects import FACTS, ORDERS
-from tests.allocator.builders import Story, accepted, node, own, resumed
+from shared.permissions import entry
+from shared.subjects import FACTS, JOBS, ORDERS
+from tests.allocator.builders import UID, Story, accepted, node, own, request, resumed
 from tests.cli.conftest import Prompt
 from tests.conftest import NatsServer
 from tests.shared.words import one_of_each
@@ -182,3 +184,16 @@ async def test_whatever_the_log_holds_is_no_hindrance(bus: Bus, nats_url: str, p
 async def test_what_is_no_time_is_wrong_use(at: str, nats_server: NatsServer, prompt: Prompt) -> None:
     with pytest.raises(SystemExit):
         await prompt("explain", "mnist", "--nats", nats_server.url, "--at", at)
+
+
+async def test_where_the_policy_is_not_known_here_the_allocators_last_word_is_told(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
+    await told(bus, node(cpu=3), accepted(request(policy="mine:fair")))
+    said = JobView(job="mnist", namespace="default", uid=UID, phase="Pending", submitted_s=0.0, why="too small")
+    await bus.js.publish(entry(JOBS, "default.mnist"), msgspec.json.encode(said))
+
+    lines = [line.strip() for line in (await prompt("explain", "mnist", "--nats", nats_url)).out.splitlines()]
+
+    assert "now        too small" in lines
+    assert lines[-1].startswith("note       policy mine:fair (of default/mnist) cannot be asked here")

@@ -94,7 +94,7 @@ def told(job: str, found: Outlook) -> list[str]:
 
 def _by(found: Outlook) -> list[str]:
     """Which policy was asked; and whose could not be."""
-    named = "" if found.named else " (it names none; WEIR_ALLOCATOR_POLICY says here which is the cluster's)"
+    named = "" if found.named else " (it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here)"
     return [f"  policy: {found.policy}{named}", *([f"  not sure: {found.unsure}"] if found.unsure else [])]
 
 

@@ -37,7 +37,7 @@ async def test_it_says_where_a_job_would_start_and_why(bus: Bus, nats_url: str, 
         "job default/digits would start now with 1 ps, 1 worker, batch 32",
         "  why: the first size",
         "  where: big: chief, ps, worker",
-        "  policy: config-manager (it names none; WEIR_ALLOCATOR_POLICY says here which is the cluster's)",
+        "  policy: config-manager (it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here)",
     ]
     assert await bus.last(JobRequested, "default.digits") is None
     assert (await (await bus.programs()).status()).size == 0

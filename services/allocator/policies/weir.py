@@ -169,8 +169,8 @@ def why_not(hindered: Hindrance) -> str:
 def _gained(s: Stand, config: Config) -> str:
     room = f"{config.cost:.0%} of the cluster's {RESOURCES[s.scarce]}"
     if s.left_s is None:
-        return f"{room} is worth more here than to others, by what is known before it runs"
-    return f"{config.speed:,.0f} examples/s with {room}, which is worth more here than to others"
+        return f"there is no better use of {room}, by what is known before it runs"
+    return f"{config.speed:,.0f} examples/s with {room}, of which there is no better use"
 
 
 def _kept(s: Stand, at: int, hindered: Hindrance | None) -> str:

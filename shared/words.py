@@ -18,11 +18,15 @@ def plural(noun: str) -> str:
     return noun if noun.endswith("ps") else f"{noun}{'es' if noun.endswith('tch') else 's'}"
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """So many by name, and how many more there are: `a`, `a, b`, `a, b and 3 more`."""
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{rest}"
+
+
 def some(names: Sequence[str], noun: str, most: int = 2) -> str:
-    """So many by name; of more how many there are, too: `a`, `a, b`, `5 pods: a, b and 3 more`."""
-    if len(names) <= most:
-        return ", ".join(names)
-    return f"{counted(len(names), noun)}: {', '.join(names[:most])} and {len(names) - most:,} more"
+    """As `listed`; where there are more, with how many there are in all: `5 pods: a, b and 3 more`."""
+    return f"{f'{counted(len(names), noun)}: ' if len(names) > most else ''}{listed(names, most)}"
 
 
 def size(ps: int, workers: int) -> str:

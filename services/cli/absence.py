@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from services.allocator.view import ENDED, JobView
+from shared.words import listed
 
 ASK = "`weir submit FILE` asks for one"
 LISTED = 10
@@ -26,5 +27,4 @@ def _listed(views: Mapping[str, JobView]) -> str:
     names = [key.replace(".", "/") for key in sorted(views)]
     if not names:
         return f"there are none; {ASK}"
-    rest = f" and {len(names) - LISTED} more (`weir jobs`)" if len(names) > LISTED else ""
-    return f"there are {', '.join(names[:LISTED])}{rest}"
+    return f"there are {listed(names, LISTED)}{' (`weir jobs`)' if len(names) > LISTED else ''}"

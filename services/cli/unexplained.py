@@ -8,7 +8,7 @@ from services.allocator.explaining.history import Moment
 from services.allocator.state import State
 from services.cli.absence import ASK, LISTED
 from shared.messages import Message
-from shared.words import plain
+from shared.words import listed, plain
 
 
 def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | None = None) -> str:
@@ -27,8 +27,7 @@ def unexplained(there: Moment, key: str, later: Message | None, zone: tzinfo | N
 
 def _listed(state: State) -> str:
     names = [key.replace(".", "/") for key in [*state.jobs, *reversed(state.closed)]]
-    rest = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f"it tells of {', '.join(names[:LISTED])}{rest}" if names else f"nor of any other; {ASK}"
+    return f"it tells of {listed(names, LISTED)}" if names else f"nor of any other; {ASK}"
 
 
 def _time(at_s: float, zone: tzinfo | None) -> str:

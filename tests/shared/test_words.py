@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from shared.words import counted, headline, last_line, lasting, plain, size, some
+from shared.words import counted, headline, last_line, lasting, listed, plain, size, some
 from tests.architecture.source import modules
 
 
@@ -33,6 +33,7 @@ def test_a_size_is_told_in_one_way() -> None:
 def test_of_many_names_some_are_told_and_how_many_there_are() -> None:
     assert (some(["a"], "pod"), some(["a", "b"], "pod")) == ("a", "a, b")
     assert some(list("abcde"), "pod") == "5 pods: a, b and 3 more"
+    assert (listed(["a", "b"], 2), listed(list("abc"), 2)) == ("a, b", "a, b and 1 more")
 
 
 COUNTED = "workers nodes samples examples jobs sizes generations variables replicas pods tasks epochs steps"

@@ -37,8 +37,3 @@ def size(count: float) -> str:
         if count >= factor:
             return f"{count / factor:.3g} {unit}"
     return f"{count:.0f} bytes"
-
-
-def listed(names: list[str], most: int = 4) -> str:
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{', '.join(names[:most])}{rest}"

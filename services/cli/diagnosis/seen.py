@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from services.cli.diagnosis.finding import Finding, advice, fine, listed, size, wrong
+from services.cli.diagnosis.finding import Finding, advice, fine, size, wrong
 from services.trainer.examined import Examined
-from shared.words import counted
+from shared.words import counted, listed
 
+NAMED = 4
+"""So many examples, or variables, are told by name."""
 READ_S = 0.05
 """A batch that is read faster keeps no worker waiting worth a word."""
 WHOLE_BYTES = 1e6
@@ -64,15 +66,15 @@ def _examples(here: Examined, there: Examined) -> Iterator[Finding]:
     strange = _differing(here.together, there.together) if there.read_s is not None else []
     tried = f"{len(here.together)} of {here.examples:,} tried"
     if moody:
-        what = f"example {listed(list(map(str, moody)))} is another one when it is read by itself ({tried})"
+        what = f"example {listed(list(map(str, moody)), NAMED)} is another one when it is read by itself ({tried})"
         yield wrong(what, SAME)
     elif strange:
-        what = f"example {listed(list(map(str, strange)))} is another one in another process ({tried})"
+        what = f"example {listed(list(map(str, strange)), NAMED)} is another one in another process ({tried})"
         yield wrong(what, f"{SAME}, and no hash() of a text")
     elif there.read_s is not None:
         yield fine(f"the same example for the same number, in a batch, alone, and in another process ({tried})")
     if here.infinite:
-        where = listed(list(map(str, here.infinite)))
+        where = listed(list(map(str, here.infinite)), NAMED)
         remedy = "clean the data: one such batch spoils all weights"
         yield wrong(f"example {where} has a number that is not finite", remedy)
 
@@ -92,10 +94,11 @@ def _model(here: Examined) -> Iterator[Finding]:
     beside = f"; the optimizer keeps {size(here.slots)} beside them" if here.slots else ""
     yield fine(f"the model has {counted(len(variables), 'variable')} with {size(held)}{told}{beside}")
     if idle := [v.name for v in variables if v.learns is False]:
-        what = f"{listed(idle)} never learns: the loss does not depend on it"
+        what = f"{listed(idle, NAMED)} never learns: the loss does not depend on it"
         yield advice(what, "leave it out of model(), or use it")
     if whole := [v for v in variables if v.whole and v.bytes >= WHOLE_BYTES]:
-        what = f"each batch reads all of {listed([v.name for v in whole])}, {size(sum(v.bytes for v in whole))} in all"
+        names = listed([v.name for v in whole], NAMED)
+        what = f"each batch reads all of {names}, {size(sum(v.bytes for v in whole))} in all"
         yield advice(
             what, "look rows up with tf.gather(table.value, ids), as the layer Rows in deploy/jobs/plays.py does"
         )

@@ -28,7 +28,8 @@ ROUNDING = 1e-9
 class Stairs:
     """Staircases side by side. `costs`, `speeds`: [jobs, steps], past a staircase's end nothing; `takes`:
     [jobs, steps, (cores, GiB, devices)] of each step more than the one before; with the same three again for each
-    purse, a room that only some jobs may take from (`purses`: each job's, -1: none).
+    purse, a room that only some jobs may take from (`purses`: each job's, -1: none). `columns`: the same, one resource
+    after the other, [3 and more, jobs x steps].
     """
 
     def __init__(self, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()) -> None:
@@ -39,6 +40,7 @@ class Stairs:
         more = np.diff(rows, axis=1)
         self.there, self.costs, self.speeds = there, rows[:, 1:, 0], rows[:, 1:, 1]
         self.takes = _from_purses(more[:, :, 2:], purses)
+        self.columns = np.ascontiguousarray(self.takes.reshape(-1, self.takes.shape[2]).T)
 
     def slopes(self, speeds: Array) -> Array:
         """What each step gains for its cost, over the step before it: [jobs, steps], as `speeds`."""
@@ -72,20 +74,23 @@ def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = (
     Those in `first` get their first steps before anybody else does, in that order. `spare`: [jobs, steps, 3], what a
     step has to leave.
     """
-    leave = np.zeros_like(stairs.takes)
-    leave[:, :, :3] = 0.0 if spare is None else spare
     offers = np.array(offers, dtype=float)
     offers[list(first), :1] = np.finfo(float).max / np.arange(1.0, len(first) + 1)[:, None]
     offers = np.minimum.accumulate(offers, axis=1)
-    jobs, steps = np.nonzero(stairs.there & (offers > -np.inf))
-    order = np.argsort(-offers[jobs, steps], kind="stable")
-    jobs, steps = jobs[order], steps[order]
-    takes, leaves = (np.ascontiguousarray(each[jobs, steps].T) for each in (stairs.takes, leave))
+    made = np.flatnonzero(stairs.there & (offers > -np.inf))
+    made = made[np.argsort(-offers.take(made), kind="stable")]
+    jobs, steps = np.divmod(made, offers.shape[1])
+    takes = stairs.columns.take(made, axis=1)
+    leaves = np.zeros_like(takes)
+    if spare is not None:
+        leaves[:3] = spare.reshape(-1, 3).take(made, axis=0).T
     left, found = np.array(room, dtype=float)[:, None], np.full(len(offers), NONE)
     while len(jobs):
         # 1. Whose next step cannot fit any more, has had its last.
-        fit = _in_turn(np.all(takes + leaves <= left + ROUNDING, axis=0), jobs, len(offers))
-        jobs, steps, takes, leaves = jobs[fit], steps[fit], takes[:, fit], leaves[:, fit]
+        fit = np.all(takes + leaves <= left + ROUNDING, axis=0)
+        if not fit.all():
+            fit = _in_turn(fit, jobs, len(offers))
+            jobs, steps, takes, leaves = jobs[fit], steps[fit], takes[:, fit], leaves[:, fit]
         # 2. As many of the others, in their order, as fit together; the last of a job is its highest.
         together = np.all(np.cumsum(takes, axis=1) + leaves <= left + ROUNDING, axis=0)
         count = len(together) if together.all() else int(together.argmin())

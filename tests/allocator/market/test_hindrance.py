@@ -23,7 +23,7 @@ def hindered(
 ) -> list[Hindrance | None]:
     side_by_side, room = Stairs(jobs), np.array([cpu, 0.0, 0.0])
     offers = side_by_side.slopes(side_by_side.speeds) * np.array(worth)[:, None]
-    leaves = np.array([spare, 0.0, 0.0]) * (np.arange(offers.shape[1]) > 0)[None, :, None]
+    leaves = np.array([spare, 0.0, 0.0]) * (side_by_side.there & (np.arange(offers.shape[1]) > 0))[:, :, None]
     given = granted(side_by_side, offers, room, runs, leaves)
     return hindrances(side_by_side, offers, room, given, runs)
 

@@ -32,10 +32,9 @@ Listed = dict[str, Pods]
 
 def free_nodes(state: State) -> list[Node]:
     """Every node with what is neither used nor promised."""
-    nodes = {name: _node(seen) for name, seen in state.nodes.items()}
-    unlisted = _unlisted(_listed(state))
-    for job in [job for job in state.jobs.values() if job.decided]:
-        for task in unlisted(job):
+    nodes = dict(zip(state.nodes, _node.each(state.nodes.values()), strict=True))
+    for job, tasks in _promised(_listed(state))(state.jobs):
+        for task in tasks:
             if task.node in nodes:
                 has = _has(state.nodes[task.node], job, task)
                 nodes[task.node] = _give(nodes[task.node], job.key, task.resources, has)
@@ -85,6 +84,12 @@ def _of_job(job: Job, listed: Listed) -> tuple[TaskPlan, ...]:
     return tuple(task for task in wanted.values() if job.exit_of(task) is None)
 
 
+def _of_jobs(jobs: Mapping[str, Job], listed: Listed) -> list[tuple[Job, tuple[TaskPlan, ...]]]:
+    """Those that have any."""
+    decided = [job for job in jobs.values() if job.decided]
+    return [(job, tasks) for job, tasks in zip(decided, _unlisted(listed).each(decided), strict=True) if tasks]
+
+
 def _all_stand(decision: AllocationDecided, listed: Listed) -> bool:
     """Is every pod of a decision listed with just what was decided?"""
     return _decided(decision).items() <= listed.get(decision.namespace, {}).items()
@@ -117,6 +122,9 @@ def _all_pods(nodes: Sequence[tuple[OwnPod, ...]]) -> Listed:
 
 
 _unlisted: Kept[Listed, Kept[Job, tuple[TaskPlan, ...]]] = Kept(lambda listed: Kept(partial(_of_job, listed=listed)), 2)
+_promised: Kept[Listed, Kept[Mapping[str, Job], list[tuple[Job, tuple[TaskPlan, ...]]]]] = Kept(
+    lambda listed: Kept(partial(_of_jobs, listed=listed), 2), 2
+)
 _node, _own, _decided = Kept(_plain_node), Kept(_own_pods), Kept(_decided_pods)
 _together: KeptTogether[tuple[()], tuple[OwnPod, ...], Listed] = KeptTogether(_all_pods)
 

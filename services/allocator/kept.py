@@ -7,6 +7,8 @@ What is looked at in every pass, a node's picture or a decision, changes seldom.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import compress
+from operator import eq, is_not
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
@@ -65,6 +67,11 @@ class Kept(Memory[int, tuple[T, R]]):
         key = id(thing)
         found = self.known.get(key) or self._again(key) or self._learn(key, (thing, self.function(thing)))
         return found[1]
+
+    def each(self, things: Iterable[T]) -> list[R]:
+        """As one call for each; quicker, where most are known."""
+        known = self.known
+        return [found[1] if (found := known.get(id(thing))) else self(thing) for thing in things]
 
 
 class KeptEach(Memory[Hashable, tuple[T, R]]):
@@ -131,8 +138,12 @@ class KeptNear(Generic[T, R]):
         return answer
 
     def _near(self, before: Mapping[str, T], answer: R, things: Mapping[str, T]) -> R:
-        new = {name: thing for name, thing in things.items() if before.get(name) is not thing}
-        gone = (before.keys() - things.keys()) | (before.keys() & new.keys())
+        if len(before) == len(things) and all(map(eq, before, things)):
+            names = [*compress(things, map(is_not, things.values(), before.values()))]
+            new, gone = {name: things[name] for name in names}, {*names}
+        else:
+            new = {name: thing for name, thing in things.items() if before.get(name) is not thing}
+            gone = (before.keys() - things.keys()) | (before.keys() & new.keys())
         if len(new) + len(gone) > len(things) // FEW:
             return self.function(things.values())
         old = [before[name] for name in gone]

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
+from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -68,6 +69,7 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
 
 
+_name = attrgetter("name")
 Question = tuple[int, Resources | None, Size, Size, RoleResources]
 """At which moment, with how much left of the quota: the largest and the least size, and that of the tasks."""
 
@@ -79,7 +81,8 @@ class Room:
     """
 
     def __init__(self, nodes: Iterable[Node], purses: Mapping[str, Resources] | None = None) -> None:
-        self.nodes = {node.name: node for node in nodes}
+        listed = [*nodes]
+        self.nodes = dict(zip(map(_name, listed), listed, strict=True))
         self.purses = dict(purses or {})
         self._came: defaultdict[str, set[str]] = defaultdict(set)
         self._before: list[tuple[Node, str, Resources | None]] = []

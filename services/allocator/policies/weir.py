@@ -80,10 +80,11 @@ def _purses(stands: Sequence[Stand]) -> list[Array]:
 
 def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
     """What is free, and what these jobs hold."""
-    closed = {node.name for node in cluster if not node.open}
-    free = [node.free for node in cluster if node.open]
-    if not closed:
+    takes = [node for node in cluster if node.open]
+    free = map(attrgetter("free"), takes)
+    if len(takes) == len(cluster):
         return together([*free, all_held((), jobs)])
+    closed = {node.name for node in cluster if not node.open}
     return together([*free, *(task.resources for job in jobs for task in job.tasks if task.node not in closed)])
 
 

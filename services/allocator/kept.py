@@ -88,6 +88,9 @@ class KeptEach(Memory[Hashable, tuple[T, R]]):
 
     def __call__(self, things: Sequence[T]) -> list[R]:
         keys = [*map(self.key, things)]
+        found = [*map(self.known.get, keys)]
+        if all(found):
+            return [known[1] for known in found if known]
         new = {key: thing for key, thing in zip(keys, things, strict=True) if key not in self.known}
         if len(self.known) + len(new) > self.most:
             self.fade()

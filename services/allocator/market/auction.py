@@ -26,10 +26,11 @@ ROUNDING = 1e-9
 
 
 class Stairs:
-    """Staircases side by side. `costs`, `speeds`: [jobs, steps], past a staircase's end nothing; `takes`:
-    [jobs, steps, (cores, GiB, devices)] of each step more than the one before; with the same three again for each
-    purse, a room that only some jobs may take from (`purses`: each job's, -1: none). `columns`: the same, one resource
-    after the other, [3 and more, jobs x steps].
+    """Staircases side by side. `costs`, `speeds`: [jobs, steps], past a staircase's end nothing.
+
+    `upto`: what each step takes with those below it, [jobs, steps, (cores, GiB, devices)], and the same three again for
+    each purse, a room that only some jobs may take from (`purses`: each job's, -1: none); `takes`: what each takes more
+    than the one before; `columns`: the same, one resource after the other [3 and more, jobs x steps].
     """
 
     def __init__(self, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()) -> None:
@@ -40,6 +41,7 @@ class Stairs:
         more = np.diff(rows, axis=1)
         self.there, self.costs, self.speeds = there, rows[:, 1:, 0], rows[:, 1:, 1]
         self.takes = _from_purses(more[:, :, 2:], purses)
+        self.upto = _from_purses(rows[:, 1:, 2:], purses)
         self.columns = np.ascontiguousarray(self.takes.reshape(-1, self.takes.shape[2]).T)
 
     def slopes(self, speeds: Array) -> Array:

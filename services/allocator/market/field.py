@@ -73,6 +73,11 @@ class Field:
         self.stairs = Stairs([s.steps for s in stands], purses)
         held = np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
         self.holds = self.stairs.there & (self.stairs.costs <= held)
+        # Of `_held`, what does not change with time.
+        rows, top = np.arange(len(jobs)), np.maximum(self.holds.sum(axis=1) - 1, 0)
+        run = self.stairs.costs[rows, top][:, None] - self.stairs.costs
+        self.below, self.top_speed = self.holds & (run > 0), self.stairs.speeds[rows, top]
+        self.run = np.where(self.below, run, 1.0)
         self.spare = np.array([s.spare for s in stands])
         self.worth = worth / np.array([s.best for s in stands])
         self.speed = np.array([s.speed for s in stands])
@@ -123,13 +128,12 @@ class Field:
         """
         stood_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
         more = PAUSES * self.speed * self.pause_s / stood_s
-        speeds, costs = self.stairs.speeds, self.stairs.costs
-        rows, top = np.arange(len(costs)), np.maximum(self.holds.sum(axis=1) - 1, 0)
-        rise, run = (speeds[rows, top] + more)[:, None] - speeds, costs[rows, top][:, None] - costs
-        slopes = np.where(self.holds & (run > 0), rise / np.where(run > 0, run, 1.0), np.inf)
-        tangent, at = slopes.min(axis=1, keepdims=True), slopes.argmin(axis=1)
-        inside = self.holds & (np.arange(costs.shape[1]) > at[:, None]) & np.isfinite(tangent)
-        return np.asarray(np.where(inside, tangent, 0.0) * self.worth[:, None])
+        slopes = np.where(self.below, ((self.top_speed + more)[:, None] - self.stairs.speeds) / self.run, np.inf)
+        at = slopes.argmin(axis=1)
+        tangent = slopes[np.arange(len(at)), at]
+        inside = self.holds & (np.arange(slopes.shape[1]) > at[:, None])
+        worth = np.where(np.isfinite(tangent), tangent, 0.0) * self.worth
+        return np.asarray(np.where(inside, worth[:, None], 0.0))
 
     def leaves(self, now: float) -> Array:
         """What each step has to leave, [jobs, steps, (cores, GiB, devices)]: growth, something, while jobs come."""

@@ -39,7 +39,7 @@ def hindrances(stairs: Stairs, offers: Array, room: Array, given: Ints, runs: Se
     """Of each job; None where no step follows. As `granted`; `given`: its answer, `runs`: those that run."""
     jobs, at = np.arange(len(given)), np.minimum(given + 1, stairs.there.shape[1] - 1)
     follows = (at > given) & stairs.there[jobs, at]
-    has = _taken(stairs, given)
+    has = np.where(given[:, None] == NONE, 0.0, stairs.upto[jobs, given])
     short = np.maximum(stairs.takes[jobs, at] - (room - has.sum(axis=0)) - ROUNDING, 0.0)
     lacks = short > _of_others(stairs, has, given, runs)
     cases = [np.isneginf(offers[jobs, at]), ~short.any(axis=1), lacks[:, :3].any(axis=1), lacks.any(axis=1)]
@@ -58,12 +58,6 @@ def _short(cause: Cause, amounts: Array) -> Hindrance:
 
 def _of_others(stairs: Stairs, has: Array, given: Ints, runs: Sequence[int]) -> Array:
     """What the others of each have, but for the least of those that run."""
-    more, run = has.copy(), list(runs)
+    more, run = has.copy(), np.array(runs, dtype=int)
     more[run] -= np.where(given[run, None] == NONE, 0.0, stairs.takes[run, 0])
     return np.asarray(more.sum(axis=0) - more)
-
-
-def _taken(stairs: Stairs, given: Ints) -> Array:
-    """What each job has with its last step."""
-    upto = np.arange(stairs.there.shape[1]) <= given[:, None]
-    return np.asarray(np.einsum("jsr,js->jr", stairs.takes, upto))

@@ -9,7 +9,6 @@ as possible onto one node, of such nodes onto the one where they leave the least
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -84,7 +83,7 @@ class Room:
         listed = [*nodes]
         self.nodes = dict(zip(map(_name, listed), listed, strict=True))
         self.purses = dict(purses or {})
-        self._came: defaultdict[str, set[str]] = defaultdict(set)
+        self._came: dict[str, set[str]] = {}
         self._before: list[tuple[Node, str, Resources | None]] = []
         self._ordinals, self._moments = count(1), [0]
         self.refused: set[Question] = set()
@@ -108,11 +107,8 @@ class Room:
 
     def _homes(self, job: str) -> list[Node]:
         """The nodes on which it has tasks."""
-        stood, came = self._survey.homes, self._came
-        if job not in stood and job not in came:
-            return []
-        names = {*stood.get(job, ()), *came.get(job, ())}
-        return [node for name in names if job in (node := self.nodes[name]).hosts]
+        names = self._came.get(job) or self._survey.homes.get(job)
+        return [node for name in names if job in (node := self.nodes[name]).hosts] if names else []
 
     def purse(self, job: str) -> Resources | None:
         """None: without a limit."""
@@ -165,7 +161,8 @@ class Room:
         mark, rests = self.mark(), [NO_MORE]
         for wants, number in reversed(parts):
             rests.append(plus_times(rests[-1], wants, number))
-        if name := self._at_once(job, parts, rests.pop()):
+        whole = rests.pop()
+        if not self._homes(job) and (name := self._at_once(job, parts, whole)):
             return [[name] * number for _, number in parts]
         found: list[list[str]] = []
         for wants, number in parts:
@@ -177,7 +174,7 @@ class Room:
 
     def _at_once(self, job: str, parts: Sequence[tuple[Resources, int]], whole: Resources) -> str | None:
         """The node to which all tasks of a job that stands nowhere would go one after the other; they are taken."""
-        if self.purse(job) is not None or self._homes(job) or not any(number for _, number in parts):
+        if self.purse(job) is not None or not any(number for _, number in parts):
             return None
         name = self._order.first(whole)
         if name is None:
@@ -208,6 +205,8 @@ class Room:
             self.purses[_space(job)] = less(purse, less(here.free, left))
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
         self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning, here.shunned))
+        if job not in self._came:
+            self._came[job] = {*self._survey.homes.get(job, ())}
         self._came[job].add(name)
 
     def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:

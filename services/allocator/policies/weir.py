@@ -53,7 +53,8 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
     field, rooms = _field((), free), np.concatenate([room, *_purses(stands)])
     offers = field.offers(now)
     given = _given(field, offers, rooms, now)
-    return [*none, *map(_wanted, free, given.tolist(), hindrances(field.stairs, offers, rooms, given, field.runs))]
+    hindered = hindrances(field.stairs, offers, rooms, given, field.runs)
+    return [*none, *map(_wanted, free, _known.each(free), given.tolist(), hindered)]
 
 
 def _given(field: Field, offers: Array, rooms: Array, now: float) -> Ints:
@@ -110,16 +111,19 @@ def _two(amount: float) -> float:
 # ---------------------------------------------------------------- what is said
 
 
-def _wanted(s: Stand, at: int, hindered: Hindrance | None) -> Want:
+Wants = dict[tuple[int, Hindrance | None], Want]
+
+
+def _wanted(s: Stand, known: Wants, at: int, hindered: Hindrance | None) -> Want:
     """What is wanted where this step is granted, and none more; the very same, as long as that and its stand are."""
-    known = _known(s)
-    if (at, hindered) not in known:
-        known.clear()
-        known[at, hindered] = _waits(s, hindered) if at == NONE else _want(s, at, hindered)
-    return known[at, hindered]
+    if want := known.get((at, hindered)):
+        return want
+    known.clear()
+    want = known[at, hindered] = _waits(s, hindered) if at == NONE else _want(s, at, hindered)
+    return want
 
 
-_known: Kept[Stand, dict[tuple[int, Hindrance | None], Want]] = Kept(lambda s: {})
+_known: Kept[Stand, Wants] = Kept(lambda s: {})
 
 
 def _want(s: Stand, at: int, hindered: Hindrance | None) -> Want:

@@ -68,10 +68,12 @@ class Kept(Memory[int, tuple[T, R]]):
         found = self.known.get(key) or self._again(key) or self._learn(key, (thing, self.function(thing)))
         return found[1]
 
-    def each(self, things: Iterable[T]) -> list[R]:
-        """As one call for each; quicker, where most are known."""
-        known = self.known
-        return [found[1] if (found := known.get(id(thing))) else self(thing) for thing in things]
+    def each(self, things: Collection[T]) -> list[R]:
+        """As one call for each; quicker, where all are known."""
+        found = [*map(self.known.get, map(id, things))]
+        if all(found):
+            return [known[1] for known in found if known]
+        return [known[1] if known else self(thing) for known, thing in zip(found, things, strict=True)]
 
 
 class KeptEach(Memory[Hashable, tuple[T, R]]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from operator import attrgetter
 
 from shared.messages import Resources
 
@@ -60,11 +59,10 @@ def together(parts: Iterable[Resources]) -> Resources:
     """All of them, whatever their order."""
     listed = list(parts)
     return Resources(
-        cpu=math.fsum(map(_cpu, listed)), memory_gib=math.fsum(map(_memory, listed)), gpu=sum(map(_gpu, listed))
+        cpu=math.fsum([part.cpu for part in listed]),
+        memory_gib=math.fsum([part.memory_gib for part in listed]),
+        gpu=sum([part.gpu for part in listed]),
     )
-
-
-_cpu, _memory, _gpu = map(attrgetter, ("cpu", "memory_gib", "gpu"))
 
 
 def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]:

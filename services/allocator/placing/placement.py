@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
-from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -68,7 +67,6 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
 
 
-_name = attrgetter("name")
 Question = tuple[int, Resources | None, Size, Size, RoleResources]
 """At which moment, with how much left of the quota: the largest and the least size, and that of the tasks."""
 
@@ -80,12 +78,12 @@ class Room:
     """
 
     def __init__(self, nodes: Iterable[Node], purses: Mapping[str, Resources] | None = None) -> None:
-        listed = [*nodes]
-        self.nodes = dict(zip(map(_name, listed), listed, strict=True))
+        self.nodes = {node.name: node for node in nodes}
         self.purses = dict(purses or {})
         self._came: dict[str, set[str]] = {}
         self._before: list[tuple[Node, str, Resources | None]] = []
         self._ordinals, self._moments = count(1), [0]
+        self._stands: tuple[tuple[str, int], list[Node]] = (("", 0), [])
         self.refused: set[Question] = set()
         """What nobody without tasks could have, at which moment."""
         self.lacks: dict[Question, str] = {}
@@ -107,8 +105,11 @@ class Room:
 
     def _homes(self, job: str) -> list[Node]:
         """The nodes on which it has tasks."""
-        names = self._came.get(job) or self._survey.homes.get(job)
-        return [node for name in names if job in (node := self.nodes[name]).hosts] if names else []
+        asked = job, self._moments[-1]
+        if self._stands[0] != asked:
+            names = self._came.get(job) or self._survey.homes.get(job, ())
+            self._stands = asked, [node for name in names if job in (node := self.nodes[name]).hosts]
+        return self._stands[1]
 
     def purse(self, job: str) -> Resources | None:
         """None: without a limit."""
@@ -241,6 +242,7 @@ class Room:
                 self.purses[_space(job)] = purse
 
     def _swap(self, here: Node, other: Node) -> None:
+        self._stands = ("", 0), []
         if here.takes and other.takes:
             self._order.move(here.name, here.free, other.free)
         elif here.takes:

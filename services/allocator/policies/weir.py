@@ -82,7 +82,7 @@ def _purses(stands: Sequence[Stand]) -> list[Array]:
 def everything(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> Resources:
     """What is free, and what these jobs hold."""
     takes = [node for node in cluster if node.open]
-    free = map(attrgetter("free"), takes)
+    free = [node.free for node in takes]
     if len(takes) == len(cluster):
         return together([*free, all_held((), jobs)])
     closed = {node.name for node in cluster if not node.open}

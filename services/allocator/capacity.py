@@ -100,7 +100,7 @@ def _plain_node(seen: CapacityChanged) -> Node:
         name=seen.node,
         free=seen.free,
         allocatable=seen.allocatable,
-        open=seen.ready and seen.schedulable and not any(t.effect in HARD for t in seen.taints),
+        open=seen.ready and seen.schedulable and not (seen.taints and any(t.effect in HARD for t in seen.taints)),
         hosts=frozenset([f"{own.namespace}.{own.job}" for own in seen.own]) if seen.own else NOBODY,
     )
 

@@ -306,7 +306,7 @@ def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:
     """Who stays, by index: an index below `count` is kept, a higher one moves down into a gap."""
     if not tasks:
         return {}
-    oldest = sorted(tasks, key=lambda t: t.serial)[:count]
+    oldest = sorted(tasks, key=lambda t: t.serial)[:count] if len(tasks) > count else tasks
     fixed = {t.index: t for t in oldest if t.index < count}
     gaps = _gaps(fixed, count)
     movers = sorted((t for t in oldest if t.index >= count), key=lambda t: t.index)

@@ -39,9 +39,8 @@ class Memory(Generic[K, R]):
 
     def _again(self, key: K) -> R | None:
         """What was fading, known again."""
-        if (found := self.fading.pop(key, None)) is not None:
-            self._learn(key, found)
-        return found
+        found = self.fading.pop(key, None)
+        return None if found is None else self._learn(key, found)
 
     def _learn(self, key: K, found: R) -> R:
         if len(self.known) >= self.most:
@@ -65,7 +64,9 @@ class Kept(Memory[int, tuple[T, R]]):
 
     def __call__(self, thing: T) -> R:
         key = id(thing)
-        found = self.known.get(key) or self._again(key) or self._learn(key, (thing, self.function(thing)))
+        found = self.known.get(key)
+        if found is None:
+            found = self._learn(key, self.fading.pop(key, None) or (thing, self.function(thing)))
         return found[1]
 
     def each(self, things: Collection[T]) -> list[R]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,13 +55,12 @@ def _from_purses(takes: Array, purses: Sequence[int]) -> Array:
     return np.concatenate([takes, *(np.where(of == n, takes, 0.0) for n in range(max(purses, default=-1) + 1))], axis=2)
 
 
-_row = attrgetter("cost", "speed", "cpu", "memory_gib", "gpu")
-
-
 def _tables(staircases: Sequence[Sequence[Config]]) -> list[Array]:
     """Of each: [steps, (cost, speed, cores, GiB, devices)]."""
-    rows = map(_row, chain.from_iterable(staircases))
-    whole = np.fromiter(chain.from_iterable(rows), dtype=float).reshape(-1, 5)
+    steps = [*chain.from_iterable(staircases)]
+    costs, speeds = [s.cost for s in steps], [s.speed for s in steps]
+    takes = [s.cpu for s in steps], [s.memory_gib for s in steps], [s.gpu for s in steps]
+    whole = np.array([costs, speeds, *takes], dtype=float).T
     return np.split(whole, np.cumsum([*map(len, staircases)])[:-1])
 
 

@@ -22,12 +22,11 @@ taken, so that what it may not use goes to others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 
 import numpy as np
-from msgspec.structs import replace
 
 from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.auction import NONE, Ints, granted
@@ -111,6 +110,8 @@ def _two(amount: float) -> float:
 # ---------------------------------------------------------------- what is said
 
 
+Others = tuple[Alternative, ...]
+Lesser = Callable[[Size, int], Want]
 Wants = dict[tuple[int, Hindrance | None], Want]
 
 
@@ -134,8 +135,8 @@ def _want(s: Stand, at: int, hindered: Hindrance | None) -> Want:
         reason = f"{config.size.told()} would be faster by less than {KEEP:.0%}"
         return _said(s, s.job.size, s.job.batch, reason, others)
     if same:
-        return _foreseen(s, config, _said(s, config.size, config.batch, _kept(s, at, hindered), others))
-    return replace(_to_have(s, config, others), lesser=partial(_lesser, s))
+        return _said(s, config.size, config.batch, _kept(s, at, hindered), others, _foreseen(s, config))
+    return _to_have(s, config, others, partial(_lesser, s))
 
 
 def _lesser(s: Stand, size: Size, batch: int) -> Want:
@@ -143,15 +144,15 @@ def _lesser(s: Stand, size: Size, batch: int) -> Want:
     return _to_have(s, config_of(s, size, batch))
 
 
-def _to_have(s: Stand, config: Config, others: tuple[Alternative, ...] = ()) -> Want:
-    return _foreseen(s, config, _said(s, config.size, config.batch, _gained(s, config), others))
+def _to_have(s: Stand, config: Config, others: Others = (), lesser: Lesser | None = None) -> Want:
+    return _said(s, config.size, config.batch, _gained(s, config), others, _foreseen(s, config), lesser)
 
 
-def _foreseen(s: Stand, config: Config, want: Want) -> Want:
+def _foreseen(s: Stand, config: Config) -> tuple[float | None, float | None]:
+    """So many times as fast as now, and so many where its devices stand apart."""
     if not s.speed:
-        return want
-    apart = config.apart / s.speed if config.apart is not None else None
-    return replace(want, faster=config.speed / s.speed, apart=apart)
+        return None, None
+    return config.speed / s.speed, config.apart / s.speed if config.apart is not None else None
 
 
 RESOURCES = ("cpu", "memory", "devices")
@@ -199,8 +200,26 @@ def _nowhere(s: Stand) -> Want:
     return _said(s, s.job.least, s.job.request.batch.start, "as soon as its least fits")
 
 
-def _said(s: Stand, size: Size, batch: int, reason: str, others: tuple[Alternative, ...] = ()) -> Want:
-    return Want(job=s.job.key, ps=size.ps, workers=size.workers, batch=batch, reason=reason, alternatives=others)
+def _said(
+    s: Stand,
+    size: Size,
+    batch: int,
+    reason: str,
+    others: Others = (),
+    foreseen: tuple[float | None, float | None] = (None, None),
+    lesser: Lesser | None = None,
+) -> Want:
+    return Want(
+        job=s.job.key,
+        ps=size.ps,
+        workers=size.workers,
+        batch=batch,
+        reason=reason,
+        alternatives=others,
+        faster=foreseen[0],
+        apart=foreseen[1],
+        lesser=lesser,
+    )
 
 
 def _other(config: Config, why: str) -> Alternative:

@@ -66,7 +66,8 @@ class Kept(Memory[int, tuple[T, R]]):
         key = id(thing)
         found = self.known.get(key)
         if found is None:
-            found = self._learn(key, self.fading.pop(key, None) or (thing, self.function(thing)))
+            faded = self.fading.pop(key, None)
+            found = self._learn(key, faded or (thing, self.function(thing)))
         return found[1]
 
     def each(self, things: Collection[T]) -> list[R]:

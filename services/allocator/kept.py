@@ -95,17 +95,24 @@ class KeptEach(Memory[Hashable, tuple[T, R]]):
         found = [*map(self.known.get, keys)]
         if all(found):
             return [known[1] for known in found if known]
-        new = {key: thing for key, thing in zip(keys, things, strict=True) if key not in self.known}
-        if len(self.known) + len(new) > self.most:
-            self.fade()
-            new = dict(zip(keys, things, strict=True))
-        for key in [key for key in new if key in self.fading]:
-            self.known[key] = self.fading.pop(key)
-            del new[key]
+        # To hash a key may cost more than all else: each is looked for once, and is a number from then on.
+        places: dict[Hashable, int] = {}
+        at = [places.setdefault(key, len(places)) for key in keys]
+        told = dict(zip(at, zip(things, found, strict=True), strict=True))
+        answers = self._answered([(key, *told[n]) for key, n in places.items()])
+        return [answers[n] for n in at]
+
+    def _answered(self, asked: Sequence[tuple[Hashable, T, tuple[T, R] | None]]) -> list[R]:
+        """Of keys, things and what is known of them."""
+        known = {key: found or self.fading.pop(key, None) for key, _, found in asked}
+        new = {key: thing for key, thing, _ in asked if known[key] is None}
         if new:
             answers = self.function([*new.values()])
-            self.known.update(zip(new, zip(new.values(), answers, strict=True), strict=True))
-        return [self.known[key][1] for key in keys]
+            known.update(zip(new, zip(new.values(), answers, strict=True), strict=True))
+        if len(self.known) + len(new) > self.most:
+            self.fade()
+        self.known |= {key: found for key, found in known.items() if found}
+        return [found[1] for found in known.values() if found]
 
 
 def by_ids(pair: Sequence[object]) -> tuple[int, int]:

@@ -117,7 +117,8 @@ def _prospect(p: Prospect) -> str:
     word = "more would be faster" if p.faster else "more would not be faster"
     speeds = f"{p.samples_per_second:,.0f} -> {p.larger_samples_per_second:,.0f} examples/s"
     sizes = counted(p.sizes_seen, "size")
-    return f"{word}: {speeds} at {_size(p)}, by a fit to {sizes} of its own"
+    beyond = ", more than was asked for at most" if p.beyond else ""
+    return f"{word}: {speeds} at {_size(p)}{beyond}, by a fit to {sizes} of its own"
 
 
 def _loser(effect: Effect) -> str:

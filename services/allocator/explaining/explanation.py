@@ -51,7 +51,8 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prospect(msgspec.Struct, frozen=True, kw_only=True):
-    """Examples a second by the fitted model: at the size it has, and at the fastest of the next larger ones."""
+    """Examples a second by the fitted model: at the size it has, and at the fastest of the next larger ones. `beyond`:
+    which is more than was asked for, at most."""
 
     samples_per_second: float
     ps: int
@@ -59,6 +60,7 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
     larger_samples_per_second: float
     sizes_seen: int
     faster: bool
+    beyond: bool = False
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
         larger_samples_per_second=fastest,
         sizes_seen=len({(o.ps, o.workers, o.batch) for o in sizes}),
         faster=fastest > (1 + FASTER) * now,
+        beyond=best.ps > job.request.ps.max or best.workers > job.request.workers.max,
     )
 
 

@@ -44,6 +44,7 @@ class Stand(Struct, frozen=True, gc=False):
     nobody knows); `scarce`: the resource (of cores, GiB, devices) of which its least takes the largest share;
     `spare`: what it leaves when it grows (cores, GiB, devices); `pause_s`: what a change costs it, as far as is known.
     `fitted`: how fast it would be; `there`: the cluster.
+    `unrepaid`: the fastest of the larger steps that are left out, because a pause for them would not pay.
     `shortest_s`: at the top of its staircase; `alone_s`: at its least, its start included if it waits; `start_s`: what
     its start takes of the whole cluster, at its least.
     """
@@ -59,6 +60,7 @@ class Stand(Struct, frozen=True, gc=False):
     pause_s: float
     fitted: Fit
     there: Resources
+    unrepaid: Config | None = None
 
     @property
     def shortest_s(self) -> float:
@@ -119,8 +121,10 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, pause_s: float, there:
         return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare, pause_s, fitted, there)
     least, most = _pays_from(pause_s, now, left), now.cost * (1 + 1e-9)
     holds, pays = bisect_right(steps, most, key=_cost), bisect_left(steps, least, key=_speeds)
-    steps = steps if pays <= holds else (*steps[: max(1, holds)], *steps[pays:])
-    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare, pause_s, fitted, there)
+    left_out = steps[max(1, holds) : pays]
+    steps = (*steps[: max(1, holds)], *steps[pays:]) if left_out else steps
+    unrepaid = left_out[-1] if left_out else None
+    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare, pause_s, fitted, there, unrepaid)
 
 
 _cost, _speeds = attrgetter("cost"), attrgetter("speed")

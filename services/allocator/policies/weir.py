@@ -23,7 +23,7 @@ taken, so that what it may not use goes to others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 
 import numpy as np
@@ -39,6 +39,7 @@ from services.allocator.placing.amounts import together
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from shared.messages import Alternative, Resources
+from shared.words import lasting
 
 
 def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
@@ -132,7 +133,7 @@ def _want(s: Stand, at: int, hindered: Hindrance | None) -> Want:
     others = (_other(s.steps[at + 1], f"it {why_not(hindered)}"),) if hindered else ()
     same = (config.size, config.batch) == (s.job.size, s.job.batch)
     if s.job.size and not same and config.cost >= s.cost * (1 - 1e-9) and config.speed < (1 + KEEP) * s.speed:
-        reason = f"{config.size.told()} would be faster by less than {KEEP:.0%}"
+        reason = f"keeps what it has: {_too_little(s, config)}"
         return _said(s, s.job.size, s.job.batch, reason, others)
     if same:
         return _said(s, config.size, config.batch, _kept(s, at, hindered), others, _foreseen(s, config))
@@ -157,6 +158,10 @@ def _foreseen(s: Stand, config: Config) -> tuple[float | None, float | None]:
 
 RESOURCES = ("cpu", "memory", "devices")
 UNITS = ("cpu", "GiB", "gpu")
+NOTICED = 0.005
+"""Less is told as 0 %."""
+SAID_KEPT = 4096
+"""Words of so many gains."""
 WHY_NOT: dict[Cause, str] = {
     "pause": "would be another pause too soon",
     "next": "would leave too little for who comes next",
@@ -184,7 +189,25 @@ def _kept(s: Stand, at: int, hindered: Hindrance | None) -> str:
         return f"keeps what it has: {s.steps[at + 1].size.told()} {why_not(hindered)}"
     if fills(s):
         return "keeps what it has: another task would be more than there is on the nodes"
-    return "keeps what it has: no larger size would gain enough"
+    if s.unrepaid and s.unrepaid.speed > (1 + NOTICED) * s.speed > 0:
+        return f"keeps what it has: {_too_little(s, s.unrepaid)}"
+    if s.job.size == s.job.most:
+        return "keeps what it has, which is the most that it may have"
+    return "keeps what it has: as far as is known, no larger size that it may have would be faster"
+
+
+def _too_little(s: Stand, config: Config) -> str:
+    """Of a size for which it is not changed; by the speeds that say so (`market/stand.py`)."""
+    short = config.speed < (1 + KEEP) * s.speed
+    return _told(config.ps, config.workers, round(100 * (config.speed / s.speed - 1)), None if short else s.pause_s)
+
+
+@lru_cache(SAID_KEPT)
+def _told(ps: int, workers: int, percent: int, pause_s: float | None) -> str:
+    would = f"{Size(ps, workers).told()} would be {abs(percent)}% {'slower' if percent < 0 else 'faster'}"
+    if pause_s is None:
+        return f"{would}, and below {KEEP:.0%} it does not change"
+    return f"{would}, which does not repay a pause of {lasting(pause_s, fine=True)} in what it has left to do"
 
 
 def _waits(s: Stand, hindered: Hindrance | None) -> Want:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from services.allocator.explaining.prospect import prospect
 from services.allocator.readings import Observed
-from tests.allocator.builders import Story, node, own, progress, resumed
-from tests.allocator.explaining.asking import KEY
+from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, progress, request, resumed, span
+from tests.allocator.explaining.asking import KEY, why
 from tests.allocator.test_decide import running
+from tests.cli.test_explained import lines
 
 
 def grown(first: float, second: float) -> Story:
@@ -25,6 +27,16 @@ def test_a_job_that_scales_would_gain_by_more() -> None:
     found = prospect(story.state, KEY, story.rules)
     assert found and found.faster and found.larger_samples_per_second > 1.05 * found.samples_per_second
     assert found.sizes_seen == 2 and (found.ps, found.workers) > (2, 3)
+
+
+@pytest.mark.parametrize(("most", "beyond"), [(8, False), (1, True)])
+def test_of_a_larger_size_is_told_whether_it_may_have_it(most, beyond) -> None:
+    story = Story(AT_ONCE).hear(node(cpu=3), accepted(request(ps=span(1, 1, most), workers=span(1, 1, most))))
+    story.decided()
+    story.hear(resumed(1), progress(1, done=100, total=10**7, speed=100.0))
+    found = prospect(story.state, KEY, story.rules)
+    assert found and found.beyond == beyond
+    assert (", more than was asked for at most, by a fit" in lines(why(story))[-1]) == beyond
 
 
 def test_a_job_that_more_tasks_do_not_help_would_not() -> None:

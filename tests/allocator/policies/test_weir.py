@@ -46,6 +46,12 @@ def running(name: str, left: int, since_s: float = -1000.0) -> JobSeen:
     return replace(had, progress=report, observed=seen, pause_s=1.0)
 
 
+def with_seen(job: JobSeen, most: int, speeds: tuple[float, ...]) -> JobSeen:
+    """So many workers it may have at most, and so fast it was with each number of them."""
+    seen = tuple(Observed(1, n, 32, speed) for n, speed in enumerate(speeds, start=1))
+    return replace(job, observed=seen, request=replace(job.request, workers=span(1, 1, most)))
+
+
 def workers(wants: list[Want]) -> dict[str, int]:
     return {want.job.removeprefix("default."): want.workers for want in wants}
 
@@ -213,6 +219,35 @@ def test_a_job_that_keeps_what_it_has_is_told_what_hinders_the_next_step():
     assert short.startswith(
         "keeps what it has: 1 ps and 2 workers would take more than is left on the nodes, and others"
     )
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (
+            with_seen(running("one", 10_000), 2, (100.0, 106.0)),
+            "1 ps and 2 workers would be 6% faster, and below 15% it does not change",
+        ),
+        (
+            replace(running("one", 10_000), pause_s=99.0),
+            "1 ps and 4 workers would be 207% faster, which does not repay a pause of 1 min 39 s in what it has left",
+        ),
+    ],
+)
+def test_a_job_for_which_no_larger_size_gains_enough_is_told_how_much_one_would(job, told):
+    (want,) = weir([node(10.0)], [job], 0.0)
+    assert want.size == job.size and want.reason.startswith(f"keeps what it has: {told}")
+
+
+def test_a_job_at_the_end_of_its_bounds_is_told_that_it_has_the_most_that_it_may_have():
+    job = running("one", 100_000)
+    (want,) = weir([node(10.0)], [replace(job, request=replace(job.request, workers=span(1, 1, 1)))], 0.0)
+    assert want.reason == "keeps what it has, which is the most that it may have"
+
+
+def test_a_job_that_would_not_be_faster_by_more_is_told_so():
+    (want,) = weir([node(10.0)], [with_seen(running("one", 100_000), 2, (100.0, 60.0, 30.0))], 0.0)
+    assert want.reason == "keeps what it has: as far as is known, no larger size that it may have would be faster"
 
 
 def test_a_job_whose_quota_is_spent_is_told_so():

@@ -19,6 +19,8 @@ from shared.words import counted, headline, lasting, plain, size
 
 WIDTH = 11
 """Of what stands in front."""
+APART = 0.1
+"""A model that expects another speed than was measured, by more than this, is said to."""
 
 
 def told(e: Explanation, zone: tzinfo | None) -> list[str]:
@@ -68,7 +70,7 @@ class _Words:
         if e.phase not in TRAINS:
             goes_on = "it resumes from its checkpoint" if e.comes else "it waits"
             return [f"nothing that trains: {_size(e.runs)} ended; {goes_on}"]
-        speed = f", {e.samples_per_second:,.0f} examples/s" if e.samples_per_second else ""
+        speed = f", last reported {e.samples_per_second:,.0f} examples/s" if e.samples_per_second else ""
         done = f", {100 * e.samples / e.total_samples:.1f} % done" if e.total_samples else ""
         return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
 
@@ -116,9 +118,18 @@ def _places(has: Holding) -> list[str]:
 def _prospect(p: Prospect) -> str:
     word = "more would be faster" if p.faster else "more would not be faster"
     speeds = f"{p.samples_per_second:,.0f} -> {p.larger_samples_per_second:,.0f} examples/s"
-    sizes = counted(p.sizes_seen, "size")
     beyond = ", more than was asked for at most" if p.beyond else ""
-    return f"{word}: {speeds} at {_size(p)}{beyond}, by a fit to {sizes} of its own"
+    return f"{word}: {speeds} at {_size(p)}{beyond}: {_pair(p)}"
+
+
+def _pair(p: Prospect) -> str:
+    """Where both speeds come from."""
+    fit = f"by a fit to {counted(p.sizes_seen, 'size')} of its own"
+    if not p.measured:
+        return f"both {fit}, none of which it has"
+    apart = abs(p.expected - p.samples_per_second) > APART * p.samples_per_second
+    doubt = f" that expects {p.expected:,.0f} where {p.samples_per_second:,.0f} were measured" if apart else ""
+    return f"measured (a mean, the newest counts most) -> {fit}{doubt}"
 
 
 def _loser(effect: Effect) -> str:

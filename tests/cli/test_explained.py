@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC
+from functools import partial
 
 from msgspec.structs import replace
 
-from services.allocator.explaining.explanation import Explanation
+from services.allocator.explaining.explanation import Explanation, Prospect
 from services.cli.explained import told
 from shared.messages import JobFinished
 from tests.allocator.builders import AT_ONCE, UID, Story, accepted, exited, node, progress, request
@@ -26,7 +27,7 @@ def test_all_of_a_job_that_runs() -> None:
     had = "1 ps, 1 worker, batch 32, with the chief 3 cpu, 3 GiB in all"
     assert lines(why(story))[:8] == [
         "default/mnist at 1970-01-01 00:16:46: policy config-manager, priority 0",
-        f"  has        {had}, for 2 s, 10 examples/s, 0.5 % done",
+        f"  has        {had}, for 2 s, last reported 10 examples/s, 0.5 % done",
         "             on n1: 1 chief, 1 ps, 1 worker",
         "  because    the first size (decided at 00:16:42, generation 1)",
         "             after job.accepted at 00:16:42: default/mnist is accepted as job 1, policy of the cluster",
@@ -35,6 +36,20 @@ def test_all_of_a_job_that_runs() -> None:
         f"             one more node like n1 (3 cpu, 64 GiB): {more.format(3, 6, 6)}",
     ]
     assert lines(why(story))[-1].startswith("  faster?    more would be faster: 10 -> ")
+
+
+def test_both_speeds_of_a_prospect_are_named_as_what_they_are() -> None:
+    """The model is the other of the two only where that is said."""
+    base = {"ps": 2, "workers": 2, "sizes_seen": 1, "faster": True, "larger_samples_per_second": 736.0}
+    said = partial(replace, why(running(Story())))
+
+    def last(**fields: float | bool) -> str:
+        return lines(said(prospect=Prospect(samples_per_second=110.0, **base, **fields)))[-1]
+
+    pair = "110 -> 736 examples/s at 2 ps, 2 workers: measured (a mean, the newest counts most) -> by a fit to 1 size"
+    assert last(expected=112.0).endswith(f"{pair} of its own")
+    assert last(expected=351.0).endswith(f"{pair} of its own that expects 351 where 110 were measured")
+    assert last(expected=110.0, measured=False).endswith(": both by a fit to 1 size of its own, none of which it has")
 
 
 def test_what_is_in_flight_and_what_lost() -> None:

@@ -51,8 +51,12 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prospect(msgspec.Struct, frozen=True, kw_only=True):
-    """Examples a second by the fitted model: at the size it has, and at the fastest of the next larger ones. `beyond`:
-    which is more than was asked for, at most."""
+    """Examples a second at the size it has, as measured (a mean of its reports, the newest most), and by the fitted
+    model at the fastest of the next larger ones: as the policy `weir` holds them against each other.
+
+    `expected`: by the model at the size it has, which is all there is where it has not reported at that (`measured`).
+    `beyond`: the larger size is more than was asked for, at most.
+    """
 
     samples_per_second: float
     ps: int
@@ -60,6 +64,8 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
     larger_samples_per_second: float
     sizes_seen: int
     faster: bool
+    expected: float = 0.0
+    measured: bool = True
     beyond: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Would more tasks be faster at all? By the model that is fitted to what all jobs of the program have shown."""
+"""Would more tasks be faster than was measured? By the model that is fitted to what all jobs of the program showed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from services.allocator.explaining.explanation import Prospect
 from services.allocator.job import Job
+from services.allocator.market.stand import measured
 from services.allocator.models.evidence import believable
 from services.allocator.models.kin import by_program
 from services.allocator.models.programs import models, program
@@ -27,7 +28,8 @@ def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
     if wanted is None or not sizes:
         return None
     fitted, size = fitted_to(state, job, rules), size_of(wanted)
-    now = _speed(fitted, size, wanted)
+    told, expected = measured(seen(job, rules), size), _speed(fitted, size, wanted)
+    now = told or expected
     best = max(_larger(size), key=lambda larger: _speed(fitted, larger, wanted))
     fastest = _speed(fitted, best, wanted)
     return Prospect(
@@ -37,6 +39,8 @@ def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
         larger_samples_per_second=fastest,
         sizes_seen=len({(o.ps, o.workers, o.batch) for o in sizes}),
         faster=fastest > (1 + FASTER) * now,
+        expected=expected,
+        measured=told is not None,
         beyond=best.ps > job.request.ps.max or best.workers > job.request.workers.max,
     )
 

@@ -179,11 +179,16 @@ def _config(size: Size, batch: int, takes: Resources, there: Resources, speed: f
 
 def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:
     """As it was observed, before that by the model; each sample with what it teaches."""
+    return job.worth(job.batch) * (measured(job, size) or fitted.speed(size.ps, size.workers, job.batch))
+
+
+def measured(job: JobSeen, size: Size) -> float | None:
+    """Examples a second that were observed at a size, placed as the job is; None where there are none to believe."""
     has = (size.ps, size.workers, job.batch)
     there = [o for o in job.observed if (o.ps, o.workers, o.batch) == has]
     alike = [o for o in there if o.nodes is None or o.nodes == spread(job.tasks)]
     seen = alike[-1].samples_per_second if alike else 0.0
-    return job.worth(job.batch) * (seen if SPEEDS[0] <= seen <= SPEEDS[1] else fitted.speed(*has))
+    return seen if SPEEDS[0] <= seen <= SPEEDS[1] else None
 
 
 def samples_left(job: JobSeen, epoch: float | None) -> float | None:

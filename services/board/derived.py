@@ -78,6 +78,16 @@ def cpu_hours(story: Story, now_s: float) -> float:
     return core_seconds(story, now_s) / HOUR_S
 
 
+def pauses_s(story: Story) -> list[float]:
+    """The known ones, oldest first."""
+    return [stretch.pause_s for stretch in story.stretches if stretch.pause_s is not None]
+
+
+def last_pause_s(story: Story) -> float | None:
+    """Where what was said of it is gone, as the allocator's stored state has it."""
+    return next(reversed((*story.view.pauses, *pauses_s(story))), None)
+
+
 def losses(story: Story, most: int = BARS) -> list[float]:
     """The last reported ones, oldest first."""
     return [report.loss for report in story.reports[-most:] if report.loss is not None]

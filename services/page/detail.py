@@ -58,7 +58,6 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     held: Rows
     cpu_hours: float
     used_cpu_hours: float
-    paused_s: float
     off_s: float = 0.0
     lost: int
     saves: int
@@ -81,7 +80,6 @@ def detail(before: Story | None, after: Story, now_s: float) -> Detail:
         held=_rows(old.held if old else None, after.held, lambda held: (held.at_s, held.cpu)),
         cpu_hours=derived.cpu_hours(after, now_s),
         used_cpu_hours=after.used_core_s / derived.HOUR_S,
-        paused_s=after.paused_s,
         off_s=after.off_s,
         lost=after.lost,
         saves=after.saves,

@@ -38,6 +38,7 @@ class NodeRow(Row, frozen=True, kw_only=True):
 
 class JobRow(Row, frozen=True, kw_only=True):
     """As `weir jobs` has it; besides cores and memory held and used, the last losses, and how long it takes still.
+    `pauses`: how many, `paused_s`: all together, and `pause_s`: the last; table and timeline show these.
     `metrics`: what its evaluation said at the end; `loss` is that of training."""
 
     key: str
@@ -68,6 +69,8 @@ class JobRow(Row, frozen=True, kw_only=True):
     held_gib: float = 0.0
     used_gib: float = 0.0
     pause_s: float | None = None
+    pauses: int = 0
+    paused_s: float = 0.0
     why: str = ""
     asked_s: float = 0.0
     finished_s: float = 0.0
@@ -172,7 +175,9 @@ def job_row(story: Story) -> JobRow:
         used=story.using.cpu,
         held_gib=story.holding.memory_gib,
         used_gib=story.using.memory_gib,
-        pause_s=view.pauses[-1] if view.pauses else None,
+        pause_s=derived.last_pause_s(story),
+        pauses=len(derived.pauses_s(story)),
+        paused_s=story.paused_s,
         why=view.why or view.reason,
         asked_s=story.asked_s,
         finished_s=view.finished_s,

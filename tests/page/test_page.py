@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from services.allocator.simulator.log_file import Told
 from services.board.board import apply, begun
@@ -38,6 +39,18 @@ RIGHTMOST = """() => {
   const right = (e) => e.getBoundingClientRect().right;
   const drawn = [...document.querySelectorAll('#job-plot svg :is(path.line, .pause, .mark)')];
   return [Math.max(...drawn.map(right)), right(document.querySelector('#job-plot svg .axis'))];
+}"""
+ROW = 'tr[data-key="default.digits"]'
+COMPARED = """() => {
+  window.apart = [];
+  const row = document.querySelector('tr[data-key="default.digits"]');
+  const done = () => [...document.querySelectorAll('#job-figures div')].find((e) => e.textContent.startsWith('done'));
+  const look = () => {
+    const [table, timeline] = [row.cells[4].textContent, done().querySelector('dd').textContent.split(' (')[0]];
+    if (table !== timeline) window.apart.push([table, timeline]);
+    requestAnimationFrame(look);
+  };
+  look();
 }"""
 BEYOND = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -99,6 +112,30 @@ async def test_it_shows_what_the_board_has_and_every_axis_has_its_unit(look: Loo
         assert int(await tab.locator("#job-plot").get_attribute("data-points")) == len(
             watch.board.jobs["default.digits"].reports
         )
+
+
+async def test_the_table_and_the_timeline_say_the_same_of_a_job_in_every_frame(look: Look) -> None:
+    watch = still()
+    async with served(watch) as page:
+        tab = await opened(look, page.url, fragment="#job=default.digits")
+        await tab.evaluate(COMPARED)
+        story = watch.board.jobs["default.digits"]
+        last = story.reports[-1]
+        for percent in (97, 98, 99):
+            samples = percent * story.view.total_samples // 100
+            sequence = watch.board.sequences["weir-facts"] + 1
+            said = replace(
+                progress(samples, last.generation, job="digits"),
+                uid=story.uid,
+                step=last.step + percent,
+                total_samples=story.view.total_samples,
+            )
+            watch.show(apply(watch.board, Told(time.time(), "weir-facts", sequence, said)))
+            await until(tab, f"document.querySelector('{ROW} td:nth-of-type(4)').textContent === '{percent}\\u00a0%'")
+        assert await tab.evaluate("window.apart") == []
+        pauses = await tab.locator("#job-figures div", has_text="pauses").locator("dd").inner_text()
+        lasted = await tab.locator(f"{ROW} td").nth(9).inner_text()
+        assert lasted == "0.70 s" and pauses == f"3: 2.50 s in all, the last {lasted}"
 
 
 async def test_until_all_is_read_nothing_is_said_to_be_absent(look: Look) -> None:

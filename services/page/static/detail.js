@@ -16,7 +16,7 @@ export function takeDetail(detail) {
     story[name] = sent.fresh ? sent.rows ?? [] : story[name].concat(sent.rows ?? []).slice(-MOST);
   }
   for (const name of ["stretches", "decisions", "outcomes", "marks"]) if (detail[name]) story[name] = detail[name];
-  for (const name of ["cpu_hours", "used_cpu_hours", "paused_s", "off_s", "lost", "saves", "save_cost_s"]) story[name] = detail[name];
+  for (const name of ["cpu_hours", "used_cpu_hours", "off_s", "lost", "saves", "save_cost_s"]) story[name] = detail[name];
 }
 
 export function forgetDetail() {
@@ -71,12 +71,14 @@ function panels(job, from, to) {
   ];
 }
 
-function figures(job) {
+/** Of the same row as the table of jobs, and whenever that is drawn: both say the same at any time. */
+export function drawFigures(job) {
+  if ($("job").hidden || !story || story.key !== job.key) return;
   const pairs = [
     ["size", `${size({ ps: job.ps ?? 0, workers: job.workers ?? 0 })}, batch ${job.batch ?? 0}`], ["generation", job.generation ?? 0],
     ["done", `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total ?? 0)} samples)`],
     ["evaluation", evaluated(job.metrics) || null], ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${lasting(job.left_s)} at the present speed`],
-    ["CPU time", `${cpuTime(story.cpu_hours)} held, ${cpuTime(story.used_cpu_hours)} used`], ["memory", job.held_gib ? `${gib(job.held_gib)} held, ${gib(job.used_gib ?? 0)} used` : null], ["pauses", `${seconds(story.paused_s)} in all`], ["cluster off", story.off_s ? lasting(story.off_s) : null],
+    ["CPU time", `${cpuTime(story.cpu_hours)} held, ${cpuTime(story.used_cpu_hours)} used`], ["memory", job.held_gib ? `${gib(job.held_gib)} held, ${gib(job.used_gib ?? 0)} used` : null], ["pauses", job.pauses ? `${count(job.pauses)}: ${seconds(job.paused_s)} in all, the last ${seconds(job.pause_s)}` : "none"], ["cluster off", story.off_s ? lasting(story.off_s) : null],
     ["applied twice", story.lost ? `${count(story.lost)} samples` : null], ["priority", job.priority || null], ["policy", job.policy || null],
   ];
   $("job-figures").replaceChildren(...pairs.filter(([, value]) => value != null).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
@@ -136,7 +138,7 @@ export function drawDetail(job, now) {
   timeline ??= new Timeline($("job-plot"), "the job over time", $("job-readout"), told);
   write($("job-name"), `Timeline of ${named(job.key)}`);
   write($("job-phase"), `${job.phase}; shaded: pauses; ▾ decisions, which open`);
-  figures(job);
+  drawFigures(job);
   const ended = story.stretches.at(-1)?.ended_s; // as everything here, by the time at which it was stored
   const to = ended || job.finished_s || now, first = story.stretches[0]?.resumed_s ?? to;
   const from = Math.min(job.asked_s || first, first, to - 1);

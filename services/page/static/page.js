@@ -6,7 +6,7 @@
 import { $, write } from "./dom.js";
 import { drawCluster, drawTiles, lacking, takeStack } from "./cluster.js";
 import { drawDecisions, forgetDecisions } from "./decisions.js";
-import { drawDetail, forgetDetail, takeDetail } from "./detail.js";
+import { drawDetail, drawFigures, forgetDetail, takeDetail } from "./detail.js";
 import { drawJobs } from "./jobs.js";
 import { drawNodes } from "./nodes.js";
 import { prepare } from "./what-if.js";
@@ -81,6 +81,7 @@ function draw() {
   if (fresh.stack && seen.cluster && now - curvesAt >= CURVES_MS) { drawCluster(); fresh.stack = false; curvesAt = now; }
   if (fresh.detail && (seen.job || $("job").hidden) && now - detailAt >= CURVES_MS) { drawDetail(known.jobs.get(chosen), known.now_s); fresh.detail = false; detailAt = now; }
   if (!known.jobs.has(chosen)) $("job").hidden = true;
+  else if (fresh.jobs.has(chosen)) drawFigures(known.jobs.get(chosen));
   Object.assign(fresh, { jobs: new Set(), decisions: [], colours: false });
   if (!byHand && sorted.length && chosen !== sorted[0].key && !known.jobs.has(chosen)) choose(sorted[0].key, false);
   state();

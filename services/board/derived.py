@@ -5,15 +5,19 @@ time left        = (examples to apply - applied) / examples a second, as last re
 utilisation      = cores held by our tasks / allocatable cores;   of use: cores used / allocatable cores
 memory share     = GiB held by our tasks / allocatable GiB;       of use: GiB used / allocatable GiB
 speed            = examples between the first and the last report of a generation / the seconds between them
+speed before     = the same, up to the last report before a decision: the change it leads to slows what trains meanwhile
+slowed by it     = (t2 - t1) - (n2 - n1) / speed before      [s], from that report to the last before the hand-over
 CPU-hours        = sum of cores held x hours, pauses and waiting for images included
 wasted           = examples that had been applied and were lost with what was not saved
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from services.allocator.view import ENDED, JobView
 from services.board.nodes import Totals
@@ -94,14 +98,17 @@ def losses(story: Story, most: int = BARS) -> list[float]:
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision foresaw, and what came: the pause of the hand-over, speeds before and after; None: not known, or
-    it has not come (`abandoned` says why, where it will not)."""
+    """What a decision foresaw, and what came: the pause of the hand-over, speeds before the decision and after, and
+    seconds of training that its preparation cost what trained meanwhile; None: not known, or it has not come
+    (`abandoned` says why, where it will not). `applied`: examples, as last reported before the hand-over."""
 
     decision: Decision
     resumed_s: float | None = None
     pause_s: float | None = None
     before: float | None = None
     after: float | None = None
+    slowed_s: float | None = None
+    applied: int | None = None
 
     @property
     def reaction_s(self) -> float | None:
@@ -119,14 +126,32 @@ def outcomes(story: Story) -> Iterable[Outcome]:
             yield Outcome(decision=decision)
             continue
         told.add(decision.generation)
+        known = Outcome(decision=decision, resumed_s=came.resumed_s, pause_s=came.pause_s, after=speed(came))
         before = trained.get(came.previous) if came.previous is not None else None
-        yield Outcome(
-            decision=decision,
-            resumed_s=came.resumed_s,
-            pause_s=came.pause_s,
-            before=speed(before) if before else None,
-            after=speed(came),
-        )
+        yield _since(known, before, _report_by(story, before, decision.at_s)) if before else known
+
+
+def _since(known: Outcome, before: Stretch, heard: Report | None) -> Outcome:
+    """With what is known of the generation before. `heard`: its last report before the decision."""
+    last, pace = before.last, _pace(before, heard)
+    if last is None or heard is None or not pace:
+        return replace(known, before=pace)
+    slowed_s = (last.at_s - heard.at_s) - (last.samples - heard.samples) / pace
+    return replace(known, before=pace, slowed_s=max(slowed_s, 0.0), applied=last.samples)
+
+
+def _pace(stretch: Stretch, heard: Report | None) -> float | None:
+    """Examples a second up to then; of a single report, what it says itself."""
+    if heard is None:
+        return None
+    return speed(replace(stretch, last=heard)) or (heard.samples_per_second if heard == stretch.first else None)
+
+
+def _report_by(story: Story, stretch: Stretch, at_s: float) -> Report | None:
+    """The last one of a generation up to a time."""
+    found = bisect_right(story.reports, at_s, key=lambda report: report.at_s)
+    report = story.reports[found - 1] if found else None
+    return report if report and report.generation == stretch.generation else None
 
 
 def curve(reports: Iterable[Report]) -> list[tuple[float, float]]:

@@ -19,6 +19,7 @@ from shared.words import counted, headline, lasting, plain, size
 
 WIDTH = 11
 """Of what stands in front."""
+UNSEEN = " and what its preparation slows, which nobody foresees"
 APART = 0.1
 """A model that expects another speed than was measured, by more than this, is said to."""
 
@@ -75,7 +76,7 @@ class _Words:
         return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
 
     def because(self, ground: Ground) -> Iterator[str]:
-        gain = f"; to save {ground.gain_s:.1f} s for a pause of {ground.cost_s:.1f} s" if ground.gain_s else ""
+        gain = f"; to save {ground.gain_s:.1f} s for a pause of {ground.cost_s:.1f} s{UNSEEN}" if ground.gain_s else ""
         yield f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation {ground.generation})"
         if ground.event:
             yield f"after {self.event(ground.event)}"

@@ -44,6 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     revision: int
     reaction_s: float | None = None
     pause_s: float | None = None
+    slowed_s: float | None = None
     speed_before: float | None = None
     speed_after: float | None = None
 
@@ -122,6 +123,7 @@ def _came(story: Story) -> list[Outcome]:
             revision=came.decision.revision,
             reaction_s=came.reaction_s,
             pause_s=came.pause_s,
+            slowed_s=came.slowed_s,
             speed_before=came.before,
             speed_after=came.after,
         )

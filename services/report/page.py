@@ -76,8 +76,10 @@ TIMELINE = (
 )
 EPOCH = "Seconds, pauses in it included; an end between two reports is placed by the examples that they tell of."
 FORESEEN = (
-    "Foreseen: seconds saved on the work that was left, and the pause that it would cost. Came: the measured pause, "
-    f"and by measured speeds the same: examples left / speed before {MINUS} examples left / speed after."
+    "Foreseen: seconds saved on the work that was left, and the pause that it would cost; what its preparation slows "
+    f"is not foreseen. Came, as measured: examples left at the hand-over / speed before {MINUS} examples left / speed "
+    "after, where the speed before is that up to the decision; by how much what trained got behind from then on, while "
+    "the next generation was prepared beside it; the pause; and in all."
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from services.allocator.explaining.explanation import Holding
 from services.allocator.simulator.log_file import Told
-from services.board.derived import HOUR_S
+from services.board.derived import HOUR_S, Outcome
 from services.report.account import Account
 from services.report.bars import PARTS
 from services.report.foresight import Came
@@ -111,11 +111,23 @@ def _came(one: Came) -> str:
         return f"did not come to be: {text(found.decision.abandoned)}"
     if found.resumed_s is None:
         return f"<span class='soft'>{NOTHING}</span>"
-    saved = "" if one.saved_s is None else f"{_saves(one.saved_s)}, at {number(found.after)} examples/s<br>"
-    if not saved and found.after:
-        saved = f"{number(found.after)} examples/s<br>"
-    pause = f"paused {lasting(found.pause_s)}" if found.pause_s is not None else "no pause"
-    return f"{saved}{pause}; trained {lasting(found.reaction_s)} after the decision"
+    lines = [*_speed(one), f"{_cost(found)}; trained {lasting(found.reaction_s)} after the decision"]
+    if one.in_all_s is not None:
+        lines.append(f"<b>in all {_saves(one.in_all_s)}</b>")
+    return "<br>".join(lines)
+
+
+def _speed(one: Came) -> list[str]:
+    """What it is worth that it is as fast as it is now."""
+    after = one.outcome.after
+    if one.saved_s is not None:
+        return [f"{_saves(one.saved_s)} by its speed, {number(one.outcome.before)} → {number(after)} examples/s"]
+    return [f"{number(after)} examples/s"] if after else []
+
+
+def _cost(found: Outcome) -> str:
+    paused = f"paused {lasting(found.pause_s)}" if found.pause_s is not None else "no pause"
+    return f"slowed {lasting(found.slowed_s)} while it was prepared, {paused}" if found.slowed_s else paused
 
 
 def _saves(seconds: float) -> str:

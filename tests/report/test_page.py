@@ -96,9 +96,10 @@ def test_a_decision_stands_beside_what_came_of_it(written: str) -> None:
     text = Reader(written).text
 
     assert "1 ps, 1 worker, batch 32 → 2 ps, 4 workers, batch 32" in text
-    assert "saves 1 min 35 s, at 129 examples/s for a pause of 1.00 s" in text
-    assert "paused 0.71 s; trained 9.00 s after the decision" in text
-    assert "costs 3.25 s, at 217 examples/s paused 7.60 s" in text
+    assert "saves 1 min 35 s, at 130 examples/s for a pause of 1.00 s" in text
+    assert "saves 2 min 9 s by its speed, 60.3 → 251 examples/s slowed 0.04 s while it was prepared" in text
+    assert "paused 0.71 s; trained 9.00 s after the decision in all saves 2 min 8 s" in text
+    assert "costs 3.25 s by its speed, 251 → 217 examples/s paused 7.60 s" in text and "in all costs 10.8 s" in text
     assert "did not come to be: digits-worker-7 is unschedulable" in text
     assert "nothing: it was a start, or had to be" in text
 

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import shutil
 import signal
 import sys
@@ -45,6 +46,10 @@ REDRAW_S = 0.25
 TELL_S = 5.0
 """Between two lines of progress, where no picture can stay in its place."""
 BEGINS = "a cluster of four small nodes starts; this takes two to five minutes"
+BASIS = (
+    "static (predicted): not run; every epoch as the mean of the {epochs:.1f} in the {seconds:.1f} s that it trained "
+    "before the decision to grow, with the strangers beside it"
+)
 ENDS = "the cluster ends, and the picture is drawn"
 
 
@@ -192,13 +197,22 @@ def _report(console: Console, watched: Trial, png: Path) -> int:
 
 
 def _static(watched: Trial) -> picture.Run:
-    """Predicted: the job at the speed it had before it grew, to its end."""
-    reports, began = watched.of(ProgressReported), _training_since(watched)
-    before = [r for r in reports if r.generation == 1]
-    pace = before[-1].samples / max(before[-1].reported_s - began, 1e-9)
-    epoch = reports[0].total_samples / EPOCHS / pace
+    """Predicted: the job at the speed that it had before the decision to grow, to its end. From then on it is slowed by
+    the larger generation, which is prepared beside it: a static one would not be.
+    """
+    began, last = _training_since(watched), _last_alone(watched)
+    trained_s = max(last.reported_s - began, 1e-9)
+    epoch = last.total_samples / EPOCHS * trained_s / last.samples
     total = began - watched.submitted_s + epoch * EPOCHS
-    return picture.Run(name="static (predicted)", total_s=total, epoch_s=[epoch] * EPOCHS)
+    basis = BASIS.format(seconds=trained_s, epochs=last.samples * EPOCHS / last.total_samples)
+    return picture.Run(name="static (predicted)", total_s=total, epoch_s=[epoch] * EPOCHS, basis=basis)
+
+
+def _last_alone(watched: Trial) -> ProgressReported:
+    """What the first generation last said before the decision to grow; else what it said first."""
+    grew_s = next((d.decided_s for d in watched.of(AllocationDecided) if d.generation > 1), math.inf)
+    reports: list[ProgressReported] = [r for r in watched.of(ProgressReported) if r.generation == 1 and r.samples]
+    return next((r for r in reversed(reports) if r.reported_s <= grew_s), reports[0])
 
 
 def _training_since(watched: Trial) -> float:
@@ -206,7 +220,7 @@ def _training_since(watched: Trial) -> float:
 
 
 def _table(watched: Trial, elastic: picture.Run, static: picture.Run) -> Table:
-    table = Table(title="digits, elastic against static")
+    table = Table(title="digits, elastic against static", caption=static.basis)
     for heading in ("", "static (predicted)", "elastic (measured)"):
         table.add_column(heading, justify="right")
     ends = (elastic.epoch_s[-1], static.epoch_s[-1])

@@ -10,13 +10,15 @@ import msgspec
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `utilisation` is (seconds since submission, share of all cores), `hand_overs` in those seconds."""
+    """One run. `utilisation` is (seconds since submission, share of all cores), `hand_overs` in those seconds; `basis`:
+    of what a predicted one is made."""
 
     name: str
     total_s: float
     epoch_s: Sequence[float]
     utilisation: Sequence[tuple[float, float]] = ()
     hand_overs: Sequence[float] = ()
+    basis: str = ""
 
 
 def draw(runs: Sequence[Run], path: Path, title: str) -> None:
@@ -52,7 +54,9 @@ def plotted(runs: Sequence[Run], title: str) -> Any:
     used.set(title="utilisation (CPU seconds / allocatable)", xlabel="seconds since submission", ylim=(0, 1.05))
     for axes in (epochs, used):
         axes.legend(frameon=False)
-    figure.tight_layout()
+    bases = [run.basis for run in runs if run.basis]
+    figure.text(0.01, 0.01, "\n".join(bases), fontsize=9)
+    figure.tight_layout(rect=(0.0, 0.045 * len(bases), 1.0, 1.0))
     return figure
 
 

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from msgspec.structs import replace
 
 from services.cli import demo, picture, scene
 from services.cli.figures import CpuSample
 from services.cli.picture import Run
 from services.cli.trial import Trial
-from shared.messages import Message, ProgressReported, TaskReady, TaskStarted, TrainingResumed
+from shared.hearing import Heard
+from shared.messages import JobFinished, Message, ProgressReported, TaskReady, TaskStarted, TrainingResumed
 from shared.tasks import end
+from tests.board.builders import decided
 
 
 class Watched:
@@ -99,6 +102,33 @@ def test_a_legend_names_what_is_drawn_and_no_more() -> None:
     *_, epochs, used = picture.plotted([foreseen, measured], "one against the other").axes
 
     assert named(epochs) == ["static (predicted)", "elastic"] and named(used) == ["elastic"]
+
+
+def test_what_static_is_predicted_from_was_before_the_decision_to_grow_and_says_so() -> None:
+    """100 examples/s for 5 s; from the decision on 20 a second, while what comes is prepared. 200 examples an epoch."""
+    watched = grown()
+    static = demo._static(watched)
+
+    assert static.epoch_s == [pytest.approx(2.0)] * demo.EPOCHS and static.total_s == pytest.approx(
+        10 + 2 * demo.EPOCHS
+    )
+    assert "the mean of the 2.5 in the 5.0 s that it trained before the decision to grow" in static.basis
+    table = demo._table(watched, static, static)
+    figure = picture.plotted([static, watched.as_run("elastic", demo.EPOCHS)], "one against the other")
+    assert static.basis == table.caption and static.basis in [text.get_text() for text in figure.texts]
+
+
+def grown() -> Trial:
+    """Asked for at 0, trains from 10 on, is to grow at 15.2, has grown at 35 and is over at 60."""
+    told = [(at, 100 * (at - 10)) for at in range(11, 16)] + [(at, 500 + 20 * (at - 15)) for at in range(16, 35)]
+    reports = [replace(report(n), total_samples=200 * demo.EPOCHS, reported_s=float(at)) for at, n in told]
+    ended = JobFinished(job="digits", uid=1, outcome="succeeded", finished_s=60.0)
+    said: list[tuple[float, Message]] = [(10.0, resumed(1)), (15.2, replace(decided(2), decided_s=15.2))]
+    said += [*((one.reported_s, one) for one in reports), (35.0, resumed(2)), (60.0, ended)]
+    nothing = cast(Any, None)
+    heard = [Heard(message, "", "", 0, at) for at, message in said]
+    cpu = [CpuSample(at_s=float(at), seconds=float(at), allocatable=2.0) for at in range(60)]
+    return Trial(nothing, nothing, nothing, nothing, heard=heard, cpu=cpu)
 
 
 def named(axes: Any) -> list[str]:

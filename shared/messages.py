@@ -487,12 +487,16 @@ class CheckpointSkipped(JobMessage, frozen=True, kw_only=True, tag="training.ski
 
 
 class Phases(Part, frozen=True, kw_only=True):
-    """A pause, taken apart; seconds."""
+    """A pause, taken apart; seconds. The rest of it was waiting: until it was decided, and tasks stood ready."""
 
     drain_s: Seconds = 0.0
     save_s: Seconds = 0.0
     restore_s: Seconds = 0.0
     first_step_s: Seconds = 0.0
+
+    def waiting_s(self, pause_s: float) -> float:
+        """None, where the phases together last longer: those that come first begin while updates are still applied."""
+        return max(pause_s - (self.drain_s + self.save_s + self.restore_s + self.first_step_s), 0.0)
 
 
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):

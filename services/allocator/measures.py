@@ -51,7 +51,7 @@ PAUSE = Family(
 PHASE = Family(
     name="weir_training_pause_phase_seconds",
     kind="histogram",
-    help="The parts of a pause: drain, save, restore, first_step.",
+    help="The parts of a pause: drain, save, waiting (until decided, and tasks stood ready), restore, first_step.",
     labels=("phase",),
     bounds=PAUSES,
 )
@@ -73,6 +73,7 @@ class Meters:
             self.pause.observe(message.pause_s)
             for field in Phases.__struct_fields__:
                 self.phase.observe(getattr(message.phases, field), field.removesuffix("_s"))
+            self.phase.observe(message.phases.waiting_s(message.pause_s), "waiting")
 
     def said(
         self, action: AllocationDecided | JobFinished, before: State, default: str, waited_s: float | None

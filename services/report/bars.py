@@ -25,7 +25,7 @@ PARTS = (
     ("paused", "red", "paused"),
     ("ending", "pale", "after the end"),
 )
-REST = ("pale", "the rest: noticed, decided, begun")
+WAITING = ("pale", "waiting: until decided, and tasks stood ready")
 BARS_MOST = 60
 
 
@@ -36,7 +36,7 @@ def pauses(stretches: Sequence[Stretch]) -> str:
     paused = [one for one in stretches if one.pause_s is not None][-BARS_MOST:]
     longest = max((one.pause_s or 0.0 for one in paused), default=0.0)
     x = Scale(min((_begins(one) for one in paused), default=0.0), longest or 1.0, LEFT, WIDTH - RIGHT)
-    drawn = [drawing.key(LEFT, 14, [REST, *((style, said) for _, style, said in PHASES)], filled=True)[0]]
+    drawn = [drawing.key(LEFT, 14, [WAITING, *((style, said) for _, style, said in PHASES)], filled=True)[0]]
     for row, one in enumerate(paused):
         drawn += _pause(one, x, 28 + row * ROW)
     floor = 28 + len(paused) * ROW
@@ -54,8 +54,8 @@ def _phases(stretch: Stretch) -> float:
 
 
 def _pause(one: Stretch, x: Scale, y: float) -> list[str]:
-    rest_s = max((one.pause_s or 0.0) - _phases(one), 0.0)
-    spans = [(rest_s, *REST), *((float(getattr(one.phases, name)), style, said) for name, style, said in PHASES)]
+    waiting_s = one.phases.waiting_s(one.pause_s or 0.0)
+    spans = [(waiting_s, *WAITING), *((float(getattr(one.phases, name)), style, said) for name, style, said in PHASES)]
     drawn, reached = [drawing.words(LEFT - 8, y + 13, f"generation {one.generation}", "tick", "end")], _begins(one)
     for seconds, style, said in spans:
         left, right = x.at(reached), x.at(reached + seconds)

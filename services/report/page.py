@@ -167,7 +167,8 @@ def _paused(told: Contents) -> str:
         f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
         "generation (0 on the axis) to the first of the next, by the ps' clocks: the number at the end of its row. "
         "Phases are measured by the chiefs, from the order to drain on, and drawn so that they end with the pause: "
-        "what lies left of 0 was before the last update, and is no part of the pause; what is in none is the rest."
+        "what lies left of 0 was before the last update, and is no part of the pause. "
+        "What is in none was waiting, for a decision and its tasks."
     )
     if told.account.off_s:
         said += f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of them."

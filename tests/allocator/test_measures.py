@@ -61,16 +61,17 @@ def test_a_pause_is_counted_whole_and_by_phase() -> None:
     meters = Meters()
     meters.heard(resumed(1), State(), 0.0)  # a start is no pause
     meters.heard(
-        resumed(2, pause_s=4.0, phases=Phases(drain_s=0.5, save_s=1.0, restore_s=2.0, first_step_s=0.5)), State(), 0.0
+        resumed(2, pause_s=60.5, phases=Phases(drain_s=0.5, save_s=1.0, restore_s=2.0, first_step_s=0.5)), State(), 0.0
     )
     told = {measure.family.name: measure.series for measure in meters.measures(State(), 0.0)}
 
-    assert told[PAUSE.name][()].sum == 4.0  # type: ignore[union-attr]
+    assert told[PAUSE.name][()].sum == 60.5  # type: ignore[union-attr]
     assert {phase: h.sum for (phase,), h in told[PHASE.name].items()} == {  # type: ignore[union-attr]
         "drain": 0.5,
         "save": 1.0,
         "restore": 2.0,
         "first_step": 0.5,
+        "waiting": 56.5,
     }
 
 

@@ -43,7 +43,7 @@ def test_a_pause_whose_phases_began_before_it_is_drawn_as_long_as_its_number_say
 
 def test_a_pause_longer_than_its_phases_begins_at_the_last_update_with_the_rest() -> None:
     drawn = bars.pauses([paused(2.0, Phases(restore_s=0.4, first_step_s=1.1))])
-    rest, restore = boxes(drawn)["the rest"], boxes(drawn)["restore"]
+    rest, restore = boxes(drawn)["waiting"], boxes(drawn)["restore"]
 
     assert zero(drawn) == bars.LEFT == rest[0]
     assert restore[0] == pytest.approx(bars.LEFT + (EDGE - bars.LEFT) * 0.25, abs=0.2)

@@ -58,11 +58,11 @@ async def jobs(bus: Bus, args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- reading
 
 
-async def snapshots(bus: Bus, namespace: str | None) -> AsyncGenerator[Views, None]:
+async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGenerator[Views, None]:
     """All jobs, by key; then all of them again after each change. What is no job's view is left out."""
     while True:
         views = Views()
-        info = await bus.js.add_consumer(VIEWS, _consumer(namespace))
+        info = await bus.js.add_consumer(VIEWS, _consumer(namespace, job))
         puller, left = Puller(bus.client, VIEWS, info.name), int(info.num_pending or 0)
         try:
             while True:
@@ -76,10 +76,10 @@ async def snapshots(bus: Bus, namespace: str | None) -> AsyncGenerator[Views, No
             await puller.close()
 
 
-def _consumer(namespace: str | None) -> ConsumerConfig:
+def _consumer(namespace: str | None, job: str) -> ConsumerConfig:
     return ConsumerConfig(
         name=secrets.token_hex(NAME_BYTES),
-        filter_subject=entry(JOBS, f"{namespace or '*'}.*"),
+        filter_subject=entry(JOBS, f"{namespace or '*'}.{job}"),
         deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
         ack_policy=AckPolicy.NONE,
         inactive_threshold=IDLE_S,

@@ -2,7 +2,7 @@
 
 1 read and check the YAML and the program beside it (`asking.py`; nothing of it is run)   2 keep the program, by digest
 3 publish the request   4 wait for the answer to this very request (its stream sequence is the job's uid)
-5 say what can be done next, or follow the job to its end
+5 warn where no node is large enough for it   6 say what can be done next, or follow the job to its end
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from services.cli.request_file import Fields
+from services.cli.too_large import too_large
 from services.cli.trouble import DONE, FAILED, Trouble
 from services.cli.words import DEFAULT_NAMESPACE, duration
 from shared.bus import Bus
@@ -86,8 +87,8 @@ async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
         whose = f"job {answer.job}" if answer.job == request.fields.get("job") else f"the request in {request.file}"
         raise Trouble("\n".join([f"{whose} is refused:", *(f"  - {plain(r)}" for r in answer.reasons)]))
     print(f"job {answer.key().replace('.', '/')} is accepted (uid {uid})", flush=True)
-    if advice := _next(answer, request.path, args):
-        print(advice, file=sys.stderr, flush=True)
+    for line in filter(None, [await too_large(bus, answer), _next(answer, request.path, args)]):
+        print(line, file=sys.stderr, flush=True)
     return await follow(bus, answer) if args.follow else DONE
 
 

@@ -13,6 +13,8 @@ from services.allocator.placing.amounts import fits
 from services.allocator.placing.placement import Room
 from shared.messages import Resources, Role, RoleResources
 
+NEVER = "no node is large enough"
+"""So each such reason begins, and no other."""
 LAST = 256
 """So many of the last answers are remembered."""
 
@@ -27,7 +29,7 @@ def _misfit(role: Role, wants: Resources, shapes: tuple[Resources, ...]) -> str:
     has = _nearest(wants, shapes)
     if has is None or fits(wants, has):
         return ""
-    return f"no node is large enough for a {role}: it wants {told(wants)}, and the largest has {told(has)}"
+    return f"{NEVER} for a {role}: it wants {told(wants)}, and the largest has {told(has)}"
 
 
 def told(amount: Resources) -> str:

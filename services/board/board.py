@@ -23,6 +23,7 @@ from services.allocator.state import State, belated
 from services.allocator.state import apply as folded
 from services.allocator.view import ENDED, JobView, closed_view, job_view
 from services.board import series, story
+from services.board.beginning import shown
 from services.board.nodes import Node, Totals, node_of, rounded, summed
 from services.board.story import Decision, Story
 from shared.messages import (
@@ -77,7 +78,7 @@ def begun(state: State | None = None, since_s: float = 0.0) -> Board:
 
 
 def _begun(job: Job, view: JobView) -> Story:
-    return Story(uid=job.uid, request=job.request, asked_s=job.asked_s, view=view)
+    return Story(uid=job.uid, request=job.request, asked_s=job.asked_s, view=view, beginning=None)
 
 
 def apply(board: Board, told: Told) -> Board:
@@ -118,9 +119,10 @@ def why(board: Board, key: str, said: str) -> Board:
     """The allocator's word of why a job is, or is not, growing."""
     known = board.jobs.get(key)
     board = replace(board, whys=board.whys | {key: said})
-    if known is None or known.finished or known.view.why == said:
+    if known is None or known.finished:
         return board
-    return replace(board, jobs=board.jobs | {key: replace(known, view=replace(known.view, why=said))})
+    view = shown(replace(known.view, why=said), known.beginning)
+    return board if view == known.view else replace(board, jobs=board.jobs | {key: replace(known, view=view)})
 
 
 # ---------------------------------------------------------------- nodes
@@ -204,7 +206,7 @@ def _view(board: Board, told: Story) -> JobView:
     key = told.key
     job, closed = board.state.jobs.get(key), board.state.closed.get(key)
     if job and job.uid == told.uid:
-        return job_view(job, board.whys.get(key, ""))
+        return shown(job_view(job, board.whys.get(key, "")), told.beginning)
     if closed and closed.job.uid == told.uid:
         return closed_view(closed)
     if told.finished:

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from services.allocator.explaining.explanation import Holding, holding
 from services.allocator.simulator.log_file import Told
 from services.allocator.view import TRAINS, JobView
-from services.board import series
+from services.board import beginning, series
+from services.board.beginning import Beginning
 from shared.messages import (
     AllocationDecided,
     Alternative,
@@ -108,7 +109,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`applied`: the newest word on how many examples are. `core_s`: core-seconds held up to the last change of what is
     held; `used_core_s`: core-seconds used, of which reports tell. `marks`: what went wrong or was given up, as it was
-    said.
+    said. `beginning`: None where the log does not tell it any more.
     """
 
     uid: int
@@ -129,6 +130,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     saves: int = 0
     save_cost_s: float = 0.0
     finished: JobFinished | None = None
+    beginning: Beginning | None = Beginning()
 
     @property
     def key(self) -> str:
@@ -160,7 +162,11 @@ class Story(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def heard(story: Story, told: Told, event: Told | None = None) -> Story:
     """The story after one more message of its job; the same, where that is an old one. `event`: a decision's cause."""
     said = told.message
-    if not isinstance(said, JobMessage) or said.uid != story.uid or type(said) not in OF_STORY:
+    if not isinstance(said, JobMessage) or said.uid != story.uid:
+        return story
+    if story.beginning and (begins := beginning.heard(story.beginning, said)) is not story.beginning:
+        story = replace(story, beginning=begins)
+    if type(said) not in OF_STORY:
         return story
     if isinstance(said, AllocationDecided):
         return _decided(story, said, told.at_s, event)

@@ -16,7 +16,10 @@ from rich.table import Table
 
 from services.allocator.view import JobView
 from services.cli import connection, words
+from services.cli.entry import Entry
 from services.cli.jobs_table import table
+from services.cli.reading import either
+from services.cli.starts import Starts
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE
 from shared.bus import Bus
@@ -47,15 +50,36 @@ def run(args: argparse.Namespace) -> int:
 async def jobs(bus: Bus, args: argparse.Namespace) -> int:
     with ExitStack() as screen:
         show = _lines() if args.json else _tables(bus, args.watch, screen)
-        async with aclosing(snapshots(bus, args.namespace)) as changes:
+        async with aclosing((stored if args.json else told)(bus, args.namespace, args.watch)) as changes:
             async for views in changes:
                 await show(views)
-                if not args.watch:
-                    break
     return DONE
 
 
 # ---------------------------------------------------------------- reading
+
+
+async def stored(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[Views, None]:
+    """As the allocator keeps them: once, or again after each change."""
+    async with aclosing(snapshots(bus, namespace)) as changes:
+        async for views in changes:
+            yield views
+            if not watch:
+                break
+
+
+async def told(bus: Bus, namespace: str | None, watch: bool) -> AsyncGenerator[Views, None]:
+    """With what those that start wait for, which the allocator does not hear."""
+    starts = Starts(bus, namespace)
+    async with aclosing(snapshots(bus, namespace)) as changes:
+        views = await anext(changes)
+        await starts.catch_up(views)
+        yield starts.shown(views)
+        if watch:
+            async with aclosing(starts.told(views, follow=True)) as entries, aclosing(either(changes, entries)) as news:
+                async for new in news:
+                    views = views if isinstance(new, Entry) else new
+                    yield starts.shown(views)
 
 
 async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGenerator[Views, None]:

@@ -10,6 +10,7 @@ import asyncio
 import heapq
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
+from typing import Any, TypeVar
 
 from nats.errors import Error as NatsError
 
@@ -19,6 +20,8 @@ from shared.bus import Bus
 from shared.tasks import end
 
 SETTLE_S, RETRY_S = 0.1, 0.5
+A = TypeVar("A")
+B = TypeVar("B")
 Coming = asyncio.Queue[Entry | None]
 
 
@@ -87,6 +90,24 @@ async def _settled(queue: Coming) -> list[Entry]:
 def _at_hand(queue: Coming, *before: Entry | None) -> list[Entry]:
     came = [*before, *(queue.get_nowait() for _ in range(queue.qsize()))]
     return sorted(filter(None, came), key=lambda entry: entry.order)
+
+
+async def either(one: AsyncIterator[A], other: AsyncIterator[B]) -> AsyncGenerator[A | B, None]:
+    """What comes of two that never end, as it comes; raises what one of them raises."""
+    coming: dict[asyncio.Future[Any], AsyncIterator[Any]] = {_next(source): source for source in (one, other)}
+    try:
+        while True:
+            done, _ = await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+            for came in done:
+                source = coming.pop(came)
+                coming[_next(source)] = source
+                yield came.result()
+    finally:
+        await end(*coming)
+
+
+def _next(source: AsyncIterator[Any]) -> asyncio.Future[Any]:
+    return asyncio.ensure_future(anext(source))
 
 
 async def _pour(reader: Reader, queue: Coming) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
 from services.allocator.view import JobView
-from services.cli.jobs import snapshots
+from services.cli.jobs import Views, snapshots, told
 from shared.bus import Bus
 from shared.messages import JobAccepted
 from shared.subjects import JOBS
+from tests.allocator.builders import UID
+from tests.board.builders import decided
+from tests.board.test_beginning import CHIEF, runs
 from tests.cli.conftest import Prompt
 from tests.shared.words import request
 
@@ -65,6 +69,34 @@ async def test_a_namespace_is_looked_at_alone(bus: Bus, nats_url: str, prompt: P
     said = await prompt("jobs", "--nats", nats_url, "-n", "red", "--json")
 
     assert [json.loads(line)["job"] for line in said.out.splitlines()] == ["digits"]
+
+
+async def test_of_a_job_that_starts_it_says_what_is_awaited(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    await shown(bus, "mnist", uid=UID, phase="Starting", why="generation 1 is in flight: the first size")
+    await bus.publish(decided())
+    await bus.publish(runs(CHIEF))
+
+    said = await prompt("jobs", "--nats", nats_url)
+    as_kept = await prompt("jobs", "--nats", nats_url, "--json")
+
+    assert said.out.rstrip().endswith("waits for 3 pods: 1 of 3 run, 0 ready")
+    assert json.loads(as_kept.out)["why"] == "generation 1 is in flight: the first size"
+
+
+async def test_watching_tells_each_step_of_a_start(bus: Bus) -> None:
+    await shown(bus, "mnist", uid=UID, phase="Starting")
+    await bus.publish(decided())
+    async with asyncio.timeout(60), aclosing(told(bus, None, watch=True)) as changes:
+        await bus_tells(changes, "waits for 3 pods: 0 of 3 run, 0 ready")
+        await bus.publish(runs(CHIEF))
+        await bus_tells(changes, "waits for 3 pods: 1 of 3 run, 0 ready")
+        await shown(bus, "mnist", uid=UID, phase="Running", why="grows")
+        await bus_tells(changes, "grows")
+
+
+async def bus_tells(changes: AsyncGenerator[Views, None], why: str) -> None:
+    while (await anext(changes))["default.mnist"].why != why:
+        pass
 
 
 async def test_watching_shows_what_changes_and_forgets_what_goes(bus: Bus) -> None:

@@ -28,6 +28,7 @@ HEADS = 14
 READING = "reading what is stored …"
 """Said of what nothing is known of yet: that there is none of it is not known before all is read."""
 NO_NODES = "no node is known: is the monitor running?"
+WAIT = ("Pending", "Starting")
 UNITS = {"nodes": f", in cores (A: that job's, {OTHERS} others', {FREE} free)"}
 
 
@@ -118,7 +119,7 @@ def _phases(board: Board) -> str:
 
 def _waits(jobs: Iterable[Story], letters: Letters, width: int) -> str:
     """What the first of those that wait waits for, where the table has no room for it."""
-    first = next((job for job in jobs if job.view.phase == "Pending" and job.view.why), None)
+    first = next((job for job in jobs if job.view.phase in WAIT and job.view.why), None)
     return f"; {letters.get(first.key, '')} {headline(first.view.why)}" if first and width < WIDEST else ""
 
 

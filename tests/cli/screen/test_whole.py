@@ -92,6 +92,14 @@ def test_where_a_job_waits_it_is_said_what_lacks(there: Scenery, width: int) -> 
     assert "waits for room (too little memory) for a chief, 1 ps and 1 worker" in text
 
 
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_where_a_job_starts_it_is_said_what_is_awaited(width: int) -> None:
+    s = Scenery()
+    s.decides(s.asks("digits"), 1, 1, ["node-1"], "it is new, and there is room")
+
+    assert "waits for 3 pods: 0 of 3 run, 0 ready" in "\n".join(screen(s.board, width, None))
+
+
 def test_the_sums_are_those_of_the_board(there: Scenery) -> None:
     totals, text = there.board.totals, " ".join(screen(there.board, 160, None))
 

@@ -2,6 +2,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TELL_S := 15
+# Run $(1), whose exit code stays, and say every TELL_S seconds what is on disk in $(2), of so much; ends with its shell.
+patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
+	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
 .PHONY: help up demo test browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
 
@@ -11,14 +15,14 @@ help: ## show what there is
 $(READY): constraints.txt pyproject.toml
 	@echo "installs what constraints.txt names, TensorFlow among it, into $(VENV): 3 GB on disk, one to five minutes, once"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints.txt
+	@$(call patiently,$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints.txt,$(VENV),3 GB)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
 up: $(READY) ## the whole system on this machine, until Ctrl-C
 	$(BIN)/weir up
 
-demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to five minutes)
+demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to five minutes, longer on a busy machine)
 	$(BIN)/weir demo
 
 test: $(READY) browser ## every test, on real parts, two at a time

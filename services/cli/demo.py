@@ -1,7 +1,8 @@
-"""`weir demo`: a real job grows because somebody else's pods leave. Two to five minutes, and nothing stays behind.
+"""`weir demo`: a real job grows because somebody else's pods leave, and nothing stays behind.
 
 A cluster of four small nodes; strangers' pods fill three of them. The digits job starts on what is left, the strangers
-leave in mid-run, and the job takes their place. The last line of standard output is one JSON object.
+leave in mid-run, and the job takes their place: two to five minutes, longer on a busy machine. The last line of
+standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,8 @@ from rich.live import Live
 from rich.table import Table
 
 from services.cli import figures, picture, scene
-from services.cli.sentences import sentence
 from services.cli.trial import Failed, Trial, trial
+from services.cli.turns import Turns
 from services.cli.up import cluster_file
 from services.local.stack import CannotStart, Stack
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TaskReady, TaskStarted, TrainingResumed
@@ -43,9 +45,7 @@ FIRST_TASKS = 3
 """A chief, a ps and a worker."""
 PATIENCE_S = 240.0
 REDRAW_S = 0.25
-TELL_S = 5.0
-"""Between two lines of progress, where no picture can stay in its place."""
-BEGINS = "a cluster of four small nodes starts; this takes two to five minutes"
+BEGINS = "a cluster of four small nodes starts; this takes two to five minutes, longer on a busy machine"
 BASIS = (
     "static (predicted): not run; every epoch as the mean of the {epochs:.1f} in the {seconds:.1f} s that it trained "
     "before the decision to grow, with the strangers beside it"
@@ -127,7 +127,8 @@ async def _watch(console: Console, watched: Trial) -> None:
 
 
 async def _told(console: Console, watched: Trial) -> None:
-    telling = asyncio.create_task(tell(watched, lambda line: console.print(line, markup=False, soft_wrap=True), TELL_S))
+    say = partial(console.print, markup=False, soft_wrap=True)
+    telling = asyncio.create_task(tell(watched, say, Turns()))
     try:
         await _play(watched)
     finally:
@@ -135,22 +136,19 @@ async def _told(console: Console, watched: Trial) -> None:
         console.print(scene.draw(watched, "the end"))
 
 
-async def tell(watched: Trial, say: Callable[[str], None], every_s: float) -> None:
-    """Each turn of the story as a line, and between them so often how far the job is, as far as that is new."""
-    saying, told, at_s = "", None, time.monotonic()
+async def tell(watched: Trial, say: Callable[[str], None], turns: Turns) -> None:
+    """Where no picture can stay in its place: line by line."""
     while True:
-        reports = watched.of(ProgressReported)
-        if watched.saying != saying:
-            say(saying := watched.saying)
-        elif reports and reports[-1] is not told and time.monotonic() >= at_s + every_s:
-            say(sentence(told := reports[-1]))
-            at_s = time.monotonic()
+        newest = next(reversed(watched.of(ProgressReported)), None)
+        if line := turns.line(watched.saying, newest, time.monotonic()):
+            say(line)
         await asyncio.sleep(REDRAW_S)
 
 
 async def _draw(live: Live, watched: Trial) -> None:
+    turns = Turns()
     while True:
-        live.update(scene.draw(watched, watched.saying))
+        live.update(scene.draw(watched, turns.heading(watched.saying, time.monotonic())))
         await asyncio.sleep(REDRAW_S)
 
 

@@ -15,6 +15,7 @@ from services.cli import demo, picture, scene
 from services.cli.figures import CpuSample
 from services.cli.picture import Run
 from services.cli.trial import Trial
+from services.cli.turns import Turns
 from shared.hearing import Heard
 from shared.messages import JobFinished, Message, ProgressReported, TaskReady, TaskStarted, TrainingResumed
 from shared.tasks import end
@@ -145,7 +146,7 @@ def test_a_utilisation_says_of_which_time_it_is() -> None:
 
 async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> None:
     watched, lines = Watched(), list[str]()
-    telling = asyncio.ensure_future(demo.tell(cast(Trial, watched), lines.append, every_s=0.0))
+    telling = asyncio.ensure_future(demo.tell(cast(Trial, watched), lines.append, Turns(report_s=0.0)))
 
     async def until(count: int) -> None:
         async with asyncio.timeout(60):

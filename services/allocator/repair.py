@@ -66,7 +66,8 @@ def _replaced(
         waits = f"waits for room{lacking(room, job.key, keep, least, sizes)} to replace it"
         return Verdict(why=f"{names}; {never or waits}")
     whole = len(tasks) == len(wanted.tasks)
-    reason = f"{names}; replaced{'' if whole else ' as far as there is room'} ({charged(job, lost, rules)})"
+    against = "" if _shut_down(job, lost) else f" ({charged(job, lost, rules)})"
+    reason = f"{names}; replaced{'' if whole else ' as far as there is room'}{against}"
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
     return Verdict(why=reason, action=action)
 
@@ -85,10 +86,14 @@ def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
 
 
 def _lost(job: Job, tasks: list[TaskPlan]) -> str:
-    ends = [job.exit_of(task) for task in tasks]
-    if all(end and end.reason in exits.SHUT_DOWN for end in ends):
+    if _shut_down(job, tasks):
         return f"was stopped with its cluster or its nodes ({some([job.pod(task) for task in tasks], 'pod')})"
     return f"lost {some([_told(job, task) for task in tasks], 'pod')}"
+
+
+def _shut_down(job: Job, tasks: list[TaskPlan]) -> bool:
+    """In order, so that nobody asks whose fault it was."""
+    return all((end := job.exit_of(task)) and end.reason in exits.SHUT_DOWN for task in tasks)
 
 
 def _told(job: Job, task: TaskPlan) -> str:

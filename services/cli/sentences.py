@@ -125,8 +125,9 @@ def _leaving(m: TaskLeaving) -> str:
 
 
 MOVES = "it works on until another node has its place, and the chief saves in time"
+ENDS = "it works on until another node has its place or, where all of its job is told so, until the chief has saved"
 LEAVES = {
-    SIGTERM: ("it was told to end", MOVES),
+    SIGTERM: ("it was told to end", ENDS),
     EVICTED: ("Kubernetes evicts the pod", MOVES),
     DELETED: ("somebody deletes the pod", MOVES),
     CORDONED: ("the node is cordoned", "it moves when all fits elsewhere, and stays if that is taken back"),

@@ -170,6 +170,13 @@ def test_who_has_to_leave_is_told_with_who_wants_it_by_when_and_what_is_done_abo
     )
 
 
+def test_who_is_told_to_end_may_be_told_so_with_its_whole_job_and_then_nobody_takes_its_place() -> None:
+    assert sentence(TaskLeaving(**TASK, node="n1", why="SIGTERM")) == (
+        "ps-3 has to leave n1: it was told to end; it works on until another node has its place or, "
+        "where all of its job is told so, until the chief has saved"
+    )
+
+
 def test_a_node_tells_why_nothing_can_be_put_on_it() -> None:
     free = Resources(cpu=1.5, memory_gib=4)
     node = CapacityChanged(

@@ -6,7 +6,7 @@ A job's pods are told to end as if their machine were shut down, and its chief s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from shared.words import counted, some
 
 GOING = f"weir is going down: what runs saves first, for which it has {KubeletSettings().shutdown_s:g} s."
 NOTHING = "weir is down; no job was under way. All that happened stays in {folder}."
-GOES_ON = "Goes on with what the `weir up` before it left: {jobs}."
+GOES_ON = "weir goes on with what the `weir up` before it left: {jobs}."
 LEFT = "weir is down. {jobs} not over; the next `weir up` with {folder} goes on with what is below:"
 
 NAMES_MOST = 8
@@ -41,10 +41,14 @@ async def _saved(bus: Bus, key: str, uid: int) -> CheckpointSaved | None:
     return said if isinstance(said, CheckpointSaved) and said.uid == uid else None
 
 
-def goes_on(under_way: Iterable[str]) -> str:
-    """With which jobs, by key; nothing where there are none."""
-    names = sorted(map(_named, under_way))
-    return GOES_ON.format(jobs=some(names, "job", NAMES_MOST)) if names else ""
+def goes_on(under_way: Left) -> str:
+    """With which jobs, and where; nothing where there are none."""
+    jobs = [f"{_named(key)} from {_place(*found)}" for key, found in under_way.items()]
+    return GOES_ON.format(jobs=some(jobs, "job", NAMES_MOST)) if jobs else ""
+
+
+def _place(view: JobView, saved: CheckpointSaved | None) -> str:
+    return "its beginning" if saved is None else f"step {saved.step:,}{_share(view, saved, ' ({:.0f} %)')}"
 
 
 def told(under_way: Left, folder: Path, here: Path) -> list[str]:
@@ -65,7 +69,11 @@ def _named(key: str) -> str:
 def _one(view: JobView, saved: CheckpointSaved | None, here: Path) -> str:
     if saved is None:
         return "has no checkpoint yet: it begins at its beginning"
-    share = f", {100 * saved.samples / view.total_samples:.0f} % done" if view.total_samples else ""
     path = Path(saved.path)
     where = path.relative_to(here) if path.is_relative_to(here) else saved.path
-    return f"saved at step {saved.step:,}{share}: {where}"
+    return f"saved at step {saved.step:,}{_share(view, saved, ', {:.0f} % done')}: {where}"
+
+
+def _share(view: JobView, saved: CheckpointSaved, words: str) -> str:
+    """Where it is known how much there is to do."""
+    return words.format(100 * saved.samples / view.total_samples) if view.total_samples else ""

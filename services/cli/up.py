@@ -87,8 +87,7 @@ async def _up(args: argparse.Namespace) -> int:
             nodes = counted(len(spec.named()), "node")
             places = {"kube": stack.kube_url, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
             places["page"] = f"http://127.0.0.1:{page_port}/"
-            print(LOOK.format(nodes=nodes, **places), flush=True)
-            print(await _goes_on(stack), end="", flush=True)
+            print(f"{await _goes_on(stack)}{LOOK.format(nodes=nodes, **places)}", flush=True)
             await stop.wait()
             print(f"\n{GOING}", flush=True)
             await stack.wind_down()
@@ -98,12 +97,12 @@ async def _up(args: argparse.Namespace) -> int:
 
 
 async def _goes_on(stack: Stack) -> str:
-    """A line, where the `weir up` before left something to do."""
+    """First of all, where the `weir up` before left something to do: a line, and an empty one."""
     try:
         line = goes_on(await _under_way(stack))
     except UNREADABLE:
         return ""
-    return f"\n{line}\n" if line else ""
+    return f"{line}\n\n" if line else ""
 
 
 async def _tell_what_is_left(stack: Stack) -> None:

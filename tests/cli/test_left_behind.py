@@ -49,13 +49,19 @@ def test_each_job_is_told_with_its_checkpoint_and_that_it_goes_on() -> None:
     ]
 
 
-def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_of_many_some() -> None:
-    assert goes_on([]) == ""
-    assert goes_on(["team-a.clicks", "default.digits"]) == (
-        "Goes on with what the `weir up` before it left: digits, team-a/clicks."
+def test_the_next_one_names_the_jobs_with_which_it_goes_on_and_from_where_and_of_many_some() -> None:
+    assert goes_on({}) == ""
+    under_way = {
+        "default.digits": (view("digits", total_samples=640), saved("/x/ckpt-1234")),
+        "default.early": (view("early"), saved("/x/ckpt-1234")),
+        "team-a.clicks": (view("clicks", namespace="team-a"), None),
+    }
+    assert goes_on(under_way) == (
+        "weir goes on with what the `weir up` before it left: "
+        "digits from step 1,234 (50 %), early from step 1,234, team-a/clicks from its beginning."
     )
-    many = goes_on([f"default.job-{number}" for number in range(10)])
-    assert "10 jobs: job-0, job-1" in many and many.endswith("job-7 and 2 more.")
+    many = goes_on({f"default.job-{number}": (view(f"job-{number}"), None) for number in range(10)})
+    assert "10 jobs: job-0 from its beginning, job-1" in many and many.endswith("job-7 from its beginning and 2 more.")
 
 
 async def test_it_is_read_off_the_bus_of_the_very_job(bus: Bus) -> None:

@@ -15,6 +15,7 @@ from services.__main__ import weir
 from services.cli.left_behind import GOING, NOTHING
 from tests.architecture.source import ROOT
 from tests.cli.conftest import Prompt
+from tests.cli.test_too_large import job
 
 BAD = """
 nodes: [{cpu: 0, memory_gib: many}, {cpus: 2}]
@@ -67,22 +68,56 @@ def test_where_it_runs_already_it_says_so_and_not_that_another_page_would_help(
     ]
 
 
-async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(tmp_path: Path) -> None:
+async def begun(folder: Path) -> tuple[asyncio.subprocess.Process, list[str]]:
+    """`weir up`, and what it says until it is up."""
     ports = [word for name in ("nats", "kube", "page") for word in (f"--{name}-port", "0")]
-    process = await asyncio.create_subprocess_exec(
+    process = await weir_in(folder, "up", *ports)
+    assert process.stdout is not None
+    said = [""]
+    while "Logs: .weir" not in said[-1]:
+        said.append((await process.stdout.readline()).decode())
+        assert (folder / ".weir" / "connection.json").exists() or process.returncode is None
+    return process, said[1:]
+
+
+async def weir_in(folder: Path, *words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "services", "up", *ports),
-        cwd=tmp_path,
+        *("-m", "services", *words),
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=asyncio.subprocess.PIPE,
     )
-    assert process.stdout is not None
-    async with asyncio.timeout(120):
-        while b"Logs: .weir" not in await process.stdout.readline():
-            assert (tmp_path / ".weir" / "connection.json").exists() or process.returncode is None
-        process.send_signal(signal.SIGINT)
-        said = (await process.stdout.read()).decode().split("\n")
-        assert await process.wait() == 0
 
-    assert [line for line in said if line] == [GOING, NOTHING.format(folder=".weir")]
+
+async def ended(process: asyncio.subprocess.Process) -> list[str]:
+    """By Ctrl-C; the lines that it says then."""
+    process.send_signal(signal.SIGINT)
+    said, _ = await process.communicate()
+    assert process.returncode == 0
+    return [line for line in said.decode().splitlines() if line]
+
+
+async def test_at_ctrl_c_it_says_what_was_under_way_and_leaves_nothing_running(tmp_path: Path) -> None:
+    async with asyncio.timeout(120):
+        process, _ = await begun(tmp_path)
+        said = await ended(process)
+
+    assert said == [GOING, NOTHING.format(folder=".weir")]
     assert not (tmp_path / ".weir" / "connection.json").exists()
+
+
+async def test_the_next_one_says_first_with_what_it_goes_on(tmp_path: Path) -> None:
+    """A job that waits for a larger node is under way, too."""
+    file = job(tmp_path, 100)
+    async with asyncio.timeout(180):
+        process, _ = await begun(tmp_path)
+        submitted = await weir_in(tmp_path, "submit", file.name)
+        assert b"is accepted" in (await submitted.communicate())[0]
+        *_, left = await ended(process)
+        again, said = await begun(tmp_path)
+        await ended(again)
+
+    assert left == "  mine  has no checkpoint yet: it begins at its beginning"
+    assert said[0] == "weir goes on with what the `weir up` before it left: mine from its beginning.\n"
+    assert said[1] == "\n" and said[2].startswith("weir is up: ")

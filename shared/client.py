@@ -139,9 +139,9 @@ async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) ->
         options["tls"] = ssl.create_default_context(cafile=file, cadata=text)
     try:
         await client.connect(url, **options)
-    except NatsError:
+    except (NatsError, asyncio.CancelledError):
         with contextlib.suppress(AssertionError):  # there was no address to connect to
-            await client.close()  # else a refused connection's socket stays open
+            await client.close()  # else the socket of a connection that is refused, or given up, stays open
         raise
     return client
 

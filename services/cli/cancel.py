@@ -19,7 +19,7 @@ STOPPED_S = 60.0
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
-    parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
+    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
     said = f"how long to wait for the end (default: {STOPPED_S:g}s)"
     parser.add_argument("--timeout", type=words.duration, default=STOPPED_S, metavar="TIME", help=said)
 

@@ -114,12 +114,13 @@ Errors = asyncio.Queue[Exception]
 Work = Callable[[Bus, argparse.Namespace], Awaitable[int]]
 
 
-def on_bus(args: argparse.Namespace, work: Work, user: str = "") -> int:
+def on_bus(args: argparse.Namespace, work: Work, user: str = "", within_s: float | None = None) -> int:
     """Connect, work, close. What NATS refuses becomes `Trouble`.
 
     `user`: whose work this is, if his credentials lie beside ours (as `weir up` and `weir credentials` write them).
+    `within_s`: what takes longer raises `TimeoutError`.
     """
-    return asyncio.run(_on_bus(_as(here(args), user), args, work))
+    return asyncio.run(asyncio.wait_for(_on_bus(_as(here(args), user), args, work), within_s))
 
 
 def _as(connection: Connection, user: str) -> Connection:

@@ -38,7 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
     how.add_argument("--until", type=moments.moment, metavar="TIME", help="nothing newer than this")
-    parser.add_argument("--job", type=words.name, help="only what is about this job")
+    parser.add_argument("--job", type=words.job_name, help="only what is about this job")
     said = "only these: job.requested, all of training, or resumed; separated by commas"
     parser.add_argument("--kind", type=kinds, default=(), metavar="A,B", help=said)
     parser.add_argument(

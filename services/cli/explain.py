@@ -31,7 +31,7 @@ EXAMPLES = ("weir explain digits", "weir explain digits --at '10m ago'", "weir e
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
-    parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
+    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
     parser.add_argument("--at", type=moment, default="now", metavar="TIME", help=f"{SAID}; default: now")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     allow_ages(parser)

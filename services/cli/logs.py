@@ -38,7 +38,7 @@ ELSEWHERE = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
-    parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name")
+    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
     said = "a role, or one task of it by its pod's number: worker, worker-2 (default: chief); "
     said += f"of a `weir up` those of the last {counted(PODS, 'pod')} that are gone, too"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)

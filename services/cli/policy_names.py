@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from services.allocator.enrolment import enrol
 from services.allocator.policies import POLICIES
 from services.cli.trouble import Trouble
+from services.cli.words import Word
 from shared.config import BadSettings
 
 
@@ -17,19 +18,7 @@ def known(names: Iterable[str]) -> None:
     enrol(names, _failed)
 
 
-class Policy:
-    """A name, as an argument. `offers`: what a shell completes it to."""
-
-    offers = tuple(sorted(POLICIES))
-
-    def __call__(self, text: str) -> str:
-        return policies(text)[0]
-
-
-policy = Policy()
-
-
-def policies(text: str) -> tuple[str, ...]:
+def _several(text: str) -> tuple[str, ...]:
     """Names with commas between, as an argument."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     try:
@@ -37,6 +26,10 @@ def policies(text: str) -> tuple[str, ...]:
     except BadSettings as bad:
         raise argparse.ArgumentTypeError(str(bad)) from bad
     return names
+
+
+OURS = tuple(sorted(POLICIES))
+policies, policy = Word(_several, offers=OURS), Word(lambda text: _several(text)[0], offers=OURS)
 
 
 def _failed(name: str, error: Exception) -> None:

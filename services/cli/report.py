@@ -31,7 +31,7 @@ STDOUT = "-"
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     words.namespace_argument(parser)
-    parser.add_argument("job", type=words.name, metavar="JOB", help="the job's name; of several the newest")
+    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name; of several the newest")
     parser.add_argument("-o", "--output", metavar="FILE", help=f"default: JOB.html; {STDOUT}: standard output")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
 
 from services.allocator.requests.wording import NAME
 from shared.messages import DNS_LABEL
@@ -12,6 +13,17 @@ from shared.messages import DNS_LABEL
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 LONGEST_NAME = 63
 DEFAULT_NAMESPACE = "default"
+T = TypeVar("T")
+
+
+class Word(Generic[T]):
+    """How an argument is read. `offers`: what a shell completes it to; or whose names it `asks` the bus for."""
+
+    def __init__(self, read: Callable[[str], T], offers: tuple[str, ...] = (), asks: str = "") -> None:
+        self.read, self.offers, self.asks = read, offers, asks
+
+    def __call__(self, text: str) -> T:
+        return self.read(text)
 
 
 def is_name(text: object) -> bool:
@@ -23,6 +35,9 @@ def name(text: str) -> str:
     if not is_name(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not {NAME}, at most {LONGEST_NAME} characters")
     return text
+
+
+job_name, namespace_name = Word(name, asks="jobs"), Word(name, asks="namespaces")
 
 
 def duration(text: str) -> float:
@@ -41,4 +56,4 @@ def evaluated(metrics: Mapping[str, float]) -> list[str]:
 
 def namespace_argument(parser: argparse.ArgumentParser, default: str | None = DEFAULT_NAMESPACE) -> None:
     said = f"the job's namespace (default: {default or 'all'})"
-    parser.add_argument("-n", "--namespace", type=name, default=default, metavar="NS", help=said)
+    parser.add_argument("-n", "--namespace", type=namespace_name, default=default, metavar="NS", help=said)

@@ -12,8 +12,11 @@ from services.cli.shells.vocabulary import Command, Option
 
 HEAD = """\
 # weir: completion for bash. Try: source <(weir completion bash)
+_weir_names() {
+    "${COMP_WORDS[0]}" completion bash --names "$1" "${COMP_WORDS[@]:1}" 2>/dev/null
+}
 _weir() {
-    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words="" options=""
+    local word="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words="" options="" asks=""
     if [ "$COMP_CWORD" -eq 1 ]; then
         COMPREPLY=($(compgen -W "%s --help" -- "$word"))
         return
@@ -28,7 +31,7 @@ TAIL = """\
     esac
     case "$word" in
         -*) COMPREPLY=($(compgen -W "$options" -- "$word")) ;;
-        *) COMPREPLY=($(compgen -W "$words" -- "$word")) ;;
+        *) COMPREPLY=($(compgen -W "$words ${asks:+$(_weir_names "$asks")}" -- "$word")) ;;
     esac
 }
 complete -o bashdefault -o default -F _weir weir
@@ -46,11 +49,13 @@ def _behind(command: Command) -> Iterator[str]:
     for option in command.options:
         if option.takes:
             pattern = "|".join(f'"{command.name} {name}"' for name in option.names)
-            yield f'{pattern}) COMPREPLY=($(compgen -W "{" ".join(option.values)}" -- "$word")); return ;;'
+            values = f"$(_weir_names {option.asks})" if option.asks else " ".join(option.values)
+            yield f'{pattern}) COMPREPLY=($(compgen -W "{values}" -- "$word")); return ;;'
 
 
 def _inside(command: Command) -> str:
-    return f'{command.name}) words="{" ".join(command.words)}" options="{" ".join(_names(command.options))}" ;;'
+    asks = f' asks="{command.asks}"' if command.asks else ""
+    return f'{command.name}) words="{" ".join(command.words)}" options="{" ".join(_names(command.options))}"{asks} ;;'
 
 
 def _names(options: Sequence[Option]) -> list[str]:

@@ -8,6 +8,9 @@ from services.cli.shells.vocabulary import Command, Option
 
 HEAD = """\
 # weir: completion for fish. Try: weir completion fish | source
+function _weir_names
+    weir completion fish --names $argv (commandline -opc)[2..] 2>/dev/null
+end
 complete -c weir -f
 """
 
@@ -21,16 +24,21 @@ def _lines(command: Command) -> Iterator[str]:
     there = f"complete -c weir -n '__fish_seen_subcommand_from {command.name}'"
     for option in command.options:
         yield f"{there} {_option(option)}"
-    if command.words:
-        yield f"{there} -a {_quoted(' '.join(command.words))}"
+    if command.words or command.asks:
+        yield f"{there} -a {_values(command.words, command.asks)}"
     if command.file:
         yield f"{there} -F"
 
 
 def _option(option: Option) -> str:
     names = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
-    value = f" -x -a {_quoted(' '.join(option.values))}" if option.values else " -r -F" if option.file else " -x"
+    values = f" -x -a {_values(option.values, option.asks)}" if option.values or option.asks else ""
+    value = values or (" -r -F" if option.file else " -x")
     return f"{names}{value if option.takes else ''} -d {_quoted(option.said)}"
+
+
+def _values(words: Sequence[str], asks: str) -> str:
+    return _quoted(f"(_weir_names {asks})" if asks else " ".join(words))
 
 
 def _quoted(text: str) -> str:

@@ -9,6 +9,9 @@ from services.cli.shells.vocabulary import Command, Option
 HEAD = """\
 #compdef weir
 # weir: completion for zsh. Try: source <(weir completion zsh)
+_weir_names() {
+    compadd -- ${(f)"$(weir completion zsh --names "$1" "${words[@]}" 2>/dev/null)"}
+}
 _weir() {
     local -a commands=(
 """
@@ -49,14 +52,20 @@ def _specs(command: Command) -> Iterator[str]:
     for option in command.options:
         for name in option.names:
             yield f"{name}[{_told(option.said)}]{_value(option)}"
-    yield f"*:{command.name}:{_words(command.words, command.file)}"
+    yield f"*:{command.name}:{_words(command.words, command.file, command.asks)}"
 
 
 def _value(option: Option) -> str:
-    return f":{_told(option.names[-1].lstrip('-'))}:{_words(option.values, option.file)}" if option.takes else ""
+    return (
+        f":{_told(option.names[-1].lstrip('-'))}:{_words(option.values, option.file, option.asks)}"
+        if option.takes
+        else ""
+    )
 
 
-def _words(values: Sequence[str], file: bool) -> str:
+def _words(values: Sequence[str], file: bool, asks: str) -> str:
+    if asks:
+        return f" _weir_names {asks}"
     return f"({' '.join(values)})" if values else "_files" if file else " "
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from services.__main__ import COMMANDS, parsers
+from services.allocator.policies import POLICIES
 from services.cli.parsing import Parser
 from services.cli.shells.vocabulary import Command, Option, vocabulary
 
@@ -43,4 +45,15 @@ def test_each_word_is_one_that_a_shell_takes_as_it_is(name: str) -> None:
     (read,) = vocabulary({name: parsers()[name]})
 
     words = [name, *read.words, *(n for o in read.options for n in (*o.names, *o.values))]
-    assert all(word.replace("-", "").replace("_", "").isalnum() for word in words), words
+    assert all(re.fullmatch("[A-Za-z0-9_.-]+", word) for word in words), words
+
+
+def test_what_only_the_bus_knows_is_asked_for_where_it_may_stand() -> None:
+    read = {command.name: command for command in vocabulary(parsers())}
+
+    assert {name for name, command in read.items() if command.asks == "jobs"} == {"cancel", "explain", "logs", "report"}
+    asked = {name: option for option in read["events"].options for name in option.names}
+    assert (asked["--job"].asks, asked["--namespace"].asks, asked["--kind"].asks) == ("jobs", "namespaces", "")
+    assert {"job", "job.accepted", "capacity.changed"} <= {*asked["--kind"].values}
+    (policies,) = (option.values for option in read["simulate"].options if "--policies" in option.names)
+    assert policies == tuple(sorted(POLICIES))

@@ -1,0 +1,45 @@
+"""Names that a person may be about to type, as far as the bus tells them at once; nothing where it does not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing, suppress
+from itertools import pairwise
+
+from services.cli import connection
+from services.cli.jobs import snapshots
+from services.cli.trouble import DONE, Trouble
+from services.cli.words import is_name
+from shared.bus import Bus
+
+ANSWER_S = 1.0
+OPTIONS = ("-n", "--namespace")
+
+
+def told(what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]) -> int:
+    """One a line. `typed`: the command and what stands behind it; jobs are those of the namespace that it means."""
+    asked = argparse.Namespace(nats=None, what=what, namespace=namespace(what, typed, parsers))
+    with suppress(Trouble, OSError, TimeoutError):
+        connection.on_bus(asked, _names, within_s=ANSWER_S)
+    return DONE
+
+
+def namespace(what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]) -> str | None:
+    """None: all of them."""
+    if what != "jobs":
+        return None
+    named = [word for option, word in pairwise(typed) if option in OPTIONS and is_name(word)]
+    if named:
+        return named[-1]
+    parser = parsers.get(typed[0]) if typed else None
+    usual = parser.get_default("namespace") if parser else None
+    return usual if isinstance(usual, str) else None
+
+
+async def _names(bus: Bus, args: argparse.Namespace) -> int:
+    async with aclosing(snapshots(bus, args.namespace)) as changes:
+        views = (await anext(changes)).values()
+    names = {view.job if args.what == "jobs" else view.namespace for view in views}
+    print("\n".join(sorted(filter(is_name, names))))  # a shell looks closely at what it is told
+    return DONE

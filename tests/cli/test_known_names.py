@@ -1,0 +1,74 @@
+"""Names for who is about to type one: those that the bus tells at once, and silence where it does not."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import msgspec
+import pytest
+
+from services.__main__ import parsers
+from services.allocator.view import JobView
+from services.cli import connection, known_names
+from services.cli.known_names import namespace
+from shared.bus import Bus
+from shared.subjects import JOBS
+from tests.cli.conftest import Prompt
+from tests.cli.test_jobs import shown
+
+
+@pytest.fixture
+def patient(nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_names, "ANSWER_S", 60.0)
+    monkeypatch.setenv("WEIR_NATS_URL", nats_url)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        (("jobs", "cancel", "d"), ["clicks", "digits"]),
+        (("jobs", "cancel", "--namespace", "red", ""), ["diabetes"]),
+        (("jobs", "events", "--follow", "--job", ""), ["clicks", "diabetes", "digits"]),
+        (("namespaces", "jobs", "-n", ""), ["default", "red"]),
+    ],
+)
+async def test_they_are_those_of_the_namespace_that_the_command_would_mean(
+    bus: Bus, prompt: Prompt, typed: tuple[str, ...], names: list[str]
+) -> None:
+    for job, where in (("digits", "default"), ("clicks", "default"), ("diabetes", "red")):
+        await shown(bus, job, where)
+
+    said = await prompt("completion", "bash", "--names", *typed)
+
+    assert (said.code, said.out.split(), said.err) == (0, names, "")
+
+
+@pytest.mark.usefixtures("patient")
+async def test_what_is_no_name_reaches_no_shell(bus: Bus, prompt: Prompt) -> None:
+    odd = JobView(job="$(touch here)", namespace="default", uid=7, phase="Running")
+    await (await bus.bucket(JOBS)).put("default.odd", msgspec.json.encode(odd))
+
+    assert (await prompt("completion", "zsh", "--names", "jobs", "logs", "")).out.split() == []
+
+
+async def test_without_a_bus_there_are_none_and_no_word_of_it(prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEIR_NATS_URL", "nats://127.0.0.1:1")
+
+    assert await prompt("completion", "fish", "--names", "jobs", "logs", "") == (0, "", "")
+
+
+async def test_a_bus_that_does_not_answer_is_not_waited_for(prompt: Prompt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that only listens: without a limit of its own a command would wait for it as long as any other."""
+    monkeypatch.setattr(known_names, "ANSWER_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        monkeypatch.setenv("WEIR_NATS_URL", f"nats://127.0.0.1:{deaf.getsockname()[1]}")
+        began_s = time.monotonic()
+
+        assert await prompt("completion", "bash", "--names", "jobs", "logs", "") == (0, "", "")
+    assert time.monotonic() - began_s < connection.CONNECT_S - 10
+
+
+def test_a_command_that_is_not_known_means_every_namespace() -> None:
+    assert namespace("jobs", [], parsers()) is None and namespace("jobs", ["nonsense", ""], parsers()) is None

@@ -109,7 +109,7 @@ async def _stoppable(work: Any) -> int:
 
 async def _demo(folder: Path, cluster: Path, png: Path) -> int:
     console = Console(stderr=not sys.stdout.isatty())
-    console.print(BEGINS)
+    console.print(BEGINS, soft_wrap=True)
     async with Stack(folder, cluster) as stack, trial(stack) as watched:
         await (_watch if console.is_terminal else _told)(console, watched)
         console.print(ENDS)

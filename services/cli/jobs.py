@@ -12,7 +12,6 @@ import msgspec
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.live import Live
-from rich.table import Table
 
 from services.allocator.view import JobView
 from services.cli import connection, words
@@ -20,7 +19,7 @@ from services.cli.entry import Entry
 from services.cli.jobs_table import table
 from services.cli.reading import either
 from services.cli.starts import Starts
-from services.cli.terminal import Terminal
+from services.cli.terminal import of_tables
 from services.cli.trouble import DONE
 from shared.bus import Bus
 from shared.messages import JobAccepted
@@ -30,7 +29,6 @@ from shared.subjects import JOBS
 from shared.watching import NAME_BYTES
 
 EXAMPLES = ("weir jobs", "weir jobs --watch", "weir jobs -n team-a --json")
-WIDE = 200  # columns, where no terminal says how many it has
 VIEWS, IDLE_S = stream_of(JOBS), 60.0
 Views = dict[str, JobView]
 Show = Callable[[Views], Coroutine[None, None, None]]
@@ -144,7 +142,7 @@ def _lines() -> Show:
 
 def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
     """At a terminal a watched table stays in its place; elsewhere each change prints it anew."""
-    console = Terminal(width=None if sys.stdout.isatty() else WIDE)
+    console = of_tables()
     live = screen.enter_context(Live(console=console)) if watch and console.is_terminal else None
     epochs: dict[int, int] = {}
 
@@ -156,18 +154,11 @@ def _tables(bus: Bus, watch: bool, screen: ExitStack) -> Show:
         if live:
             live.update(drawn, refresh=True)
         elif views:
-            _printed(console, drawn)
+            console.put(drawn)
         else:
             print("there are no jobs; `weir submit FILE` asks for one", file=sys.stderr)
 
     return show
-
-
-def _printed(console: Terminal, drawn: Table) -> None:
-    """Without the blanks that only fill the last column."""
-    with console.capture() as captured:
-        console.print(drawn)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()), flush=True)
 
 
 async def _epochs(bus: Bus, view: JobView) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import sys
 import time
 
 from rich.console import Group
@@ -19,14 +18,13 @@ from services.board.derived import over
 from services.cli import connection, words
 from services.cli.screen.palette import letters
 from services.cli.screen.whole import Look, whole
-from services.cli.terminal import Terminal
+from services.cli.terminal import Terminal, of_tables
 from services.cli.trouble import DONE
 from services.page.watch import Watch
 from shared.bus import Bus
 from shared.tasks import end
 
 EXAMPLES = ("weir top", "weir top --every 5s", "weir top --once > picture.txt")
-WIDE = 160  # columns, where no terminal says how many it has
 EVERY_S, WORDS_S = 1.0, 1.0
 """Between two pictures; and so long one picture alone waits for the allocator's word on each job."""
 
@@ -47,11 +45,11 @@ async def top(bus: Bus, args: argparse.Namespace) -> int:
     watch, where = Watch(bus), connection.here(args).shown
     watching = asyncio.ensure_future(watch.run())
     try:
-        console = Terminal(width=None if sys.stdout.isatty() else WIDE)
+        console = of_tables()
         if args.once or not console.is_terminal:
             await _unless_over(watching, watch.caught())
             await _words(watch)
-            console.print(Picture(where).of(watch, console.width, None))
+            console.put(Picture(where).of(watch, console.width, None))
         else:
             await _live(watch, watching, console, Picture(where), args.every)
     finally:

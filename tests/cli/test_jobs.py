@@ -12,6 +12,7 @@ import msgspec
 
 from services.allocator.view import JobView
 from services.cli.jobs import Views, snapshots, told
+from services.cli.jobs_table import HEADINGS
 from shared.bus import Bus
 from shared.messages import JobAccepted
 from shared.subjects import JOBS
@@ -46,6 +47,15 @@ async def test_no_line_ends_with_blanks_that_only_fill(bus: Bus, nats_url: str, 
     lines = (await prompt("jobs", "--nats", nats_url)).out.splitlines()
 
     assert len(lines) == 4 and all(line == line.rstrip() for line in lines)
+
+
+async def test_where_no_terminal_is_a_job_is_one_line_however_long(bus: Bus, nats_url: str, prompt: Prompt) -> None:
+    long = " ".join(f"word-{number}" for number in range(300))
+    await shown(bus, "d" * 40, why=long)
+
+    heading, _, row = (await prompt("jobs", "--nats", nats_url)).out.splitlines()
+
+    assert tuple(heading.split()) == HEADINGS and row.endswith(f" {long}") and "d" * 40 in row
 
 
 async def test_no_jobs_are_no_error(bus: Bus, nats_url: str, prompt: Prompt) -> None:

@@ -15,12 +15,18 @@ import pytest
 from shared.bus import Bus
 from shared.messages import Message
 from tests.cli.conftest import Prompt
-from tests.cli.screen.scenery import scenery
+from tests.cli.screen.scenery import Scenery, scenery
 from tests.conftest import NatsServer
+
+STARTS = "waits for 3 pods: 0 of 3 run, 0 ready"
 
 
 async def told(bus: Bus) -> None:
-    for entry in scenery().told:
+    await say(bus, scenery())
+
+
+async def say(bus: Bus, s: Scenery) -> None:
+    for entry in s.told:
         assert isinstance(entry.said, Message)
         await bus.publish(entry.said)
 
@@ -36,6 +42,23 @@ async def test_where_there_is_no_terminal_one_picture_is_printed_as_text(
     assert "\x1b" not in said.out and "6 nodes, 46 % of the cores ours" in said.out and " live " in said.out
     assert "ours 22, others 7.75, free 18.25 of 48 cores" in said.out
     assert all(f" {name} " in said.out for name in ("digits", "clicks", "team-a/sentiment"))
+
+
+async def test_where_there_is_no_terminal_nothing_is_cut_and_nothing_folded(
+    bus: Bus, nats_url: str, prompt: Prompt
+) -> None:
+    name, asked, place = "j" * 40, "it is new, and there is room; " * 20, "node-" + "n" * 60
+    s = Scenery()
+    s.decides(s.asks(name), 1, 1, [place], asked.strip())
+    s.node(place)
+    await say(bus, s)
+
+    said = (await prompt("top", "--nats", nats_url)).out.splitlines()
+
+    whole = [line for line in said if name in line]
+    assert [line.endswith(words) for line, words in zip(whole, (STARTS, asked.strip()), strict=True)] == [True, True]
+    assert any(line.startswith(f"{place} ") for line in said) and "…" not in "".join(said)
+    assert all(line == line.rstrip() for line in said)
 
 
 @pytest.mark.usefixtures("bus")

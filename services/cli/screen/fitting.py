@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
+ENDLESS = 1 << 16
+"""Columns, where no terminal says how many there are: nothing is folded and nothing cut."""
+
 
 def longest(cells: Iterable[Text | str]) -> int:
     """Columns that the widest of them takes."""

@@ -12,7 +12,7 @@ from services.board.story import Story
 from services.cli.jobs_table import PHASES
 from services.cli.screen.bars import curve, progress
 from services.cli.screen.cells import UNKNOWN, cores, gib, loss, percent, size, speed, time_left
-from services.cli.screen.fitting import fitting, longest
+from services.cli.screen.fitting import ENDLESS, fitting, longest
 from services.cli.screen.palette import MANY, Letters, badge
 from services.cli.screen.plain_table import GAP, plain_table
 from shared.words import headline
@@ -28,7 +28,8 @@ def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
     cells = {heading: [cell(job) for job in jobs] for heading, cell in columns(width).items()}
     least = fitting({"JOB": NAME} | _least(cells, width), YIELDING, width - BADGE - GAP, GAP)
     del least["JOB"]
-    name = min(max(width - sum(least.values()) - len(least) - BADGE - 2, NAME), LONGEST_NAME)
+    most = LONGEST_NAME if width < ENDLESS else longest(_name(job) for job in jobs)
+    name = min(max(width - sum(least.values()) - len(least) - BADGE - 2, NAME), max(most, NAME))
     drawn = plain_table(("", "JOB", *least), RIGHT, [BADGE, name, *least.values()], width)
     drawn.columns[1].max_width = name
     for number, job in enumerate(jobs):

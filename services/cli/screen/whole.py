@@ -16,6 +16,7 @@ from services.board.story import Story
 from services.cli.absence import ASK
 from services.cli.screen.cells import percent
 from services.cli.screen.decision_table import decision_table
+from services.cli.screen.fitting import ENDLESS
 from services.cli.screen.job_table import WIDEST, in_order, job_table
 from services.cli.screen.node_table import node_table, shown_first, sum_lines
 from services.cli.screen.palette import FREE, OTHERS, Letters
@@ -96,7 +97,8 @@ def _heading(board: Board, look: Look, width: int) -> Iterator[Text]:
     at = datetime.fromtimestamp(look.now_s, UTC).astimezone(look.zone)
     left, right = Text.assemble(("weir top  ", "bold"), _state(look)), Text(f"{at:%Y-%m-%d %H:%M:%S}")
     where = Text(f"  {look.where}", "dim")
-    where.truncate(max(width - left.cell_len - right.cell_len - 1, 0), overflow="ellipsis", pad=True)
+    if width < ENDLESS:
+        where.truncate(max(width - left.cell_len - right.cell_len - 1, 0), overflow="ellipsis", pad=True)
     yield Text.assemble(left, where, " ", right)
     used = percent(utilisation(board.totals))
     told = f"{counted(len(board.nodes), 'node')}, {used} of the cores ours; jobs: {_phases(board)}"

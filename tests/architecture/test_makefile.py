@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,24 +16,31 @@ MAKEFILE = Path(__file__).resolve().parents[2] / "Makefile"
 LIMIT_S = 60.0
 
 
-def runs(folder: Path, command: str) -> subprocess.Popen[str]:
+@contextmanager
+def runs(folder: Path, command: str) -> Iterator[subprocess.Popen[str]]:
     """A recipe of one line, as that which installs, which tells every second."""
     rules = folder / "rules.mk"
     rules.write_text(f"include {MAKEFILE}\nlong:\n\t@$(call patiently,{command},{folder},3 GB)\n")
     words = ["make", "--no-print-directory", "-f", str(rules), "TELL_S=1", "long"]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(words, start_new_session=True, **how) as running:
+        try:
+            yield running
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("code", [0, 7])
 def test_it_tells_how_long_it_has_run_and_ends_as_what_it_runs(tmp_path: Path, code: int) -> None:
     """It runs until two lines were read."""
     go = tmp_path / "go"
-    running = runs(tmp_path, f"until [ -e {go} ]; do sleep 0.1; done; (exit {code})")
-    assert running.stdout
-    lines = [running.stdout.readline().rstrip() for _ in range(2)]
-    go.touch()
+    with runs(tmp_path, f"until [ -e {go} ]; do sleep 0.1; done; (exit {code})") as running:
+        assert running.stdout
+        lines = [running.stdout.readline().rstrip() for _ in range(2)]
+        go.touch()
+        rest, _ = running.communicate(timeout=LIMIT_S)
 
-    rest, _ = running.communicate(timeout=LIMIT_S)
     assert [line.partition(" s so far: ")[0] for line in lines] == ["1", "2"]
     assert all(line.endswith(f" of about 3 GB in {tmp_path}") for line in lines)
     assert (running.returncode == 0) == (code == 0) and (f"Error {code}" in rest) == (code != 0)
@@ -38,16 +48,18 @@ def test_it_tells_how_long_it_has_run_and_ends_as_what_it_runs(tmp_path: Path, c
 
 def test_what_is_quick_tells_nothing_and_is_not_waited_for(tmp_path: Path) -> None:
     """Whoever reads its output to the end waits for nobody else who holds it."""
-    told, _ = runs(tmp_path, "echo done").communicate(timeout=LIMIT_S)
+    with runs(tmp_path, "echo done") as running:
+        told, _ = running.communicate(timeout=LIMIT_S)
 
     assert told == "done\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_who_stops_it_stops_the_telling_too(tmp_path: Path, number: int) -> None:
-    running = runs(tmp_path, "echo begins; sleep 600")
-    assert running.stdout and running.stdout.readline() == "begins\n"
-    os.killpg(running.pid, number)
+    """By the signal that a terminal sends to all; what it runs is there to hear it once it has said so."""
+    with runs(tmp_path, "sh -c 'echo begins; exec sleep 600'") as running:
+        assert running.stdout and running.stdout.readline() == "begins\n"
+        os.killpg(running.pid, number)
+        told, _ = running.communicate(timeout=LIMIT_S)  # to its end, so nobody has its output any more
 
-    told, _ = running.communicate(timeout=LIMIT_S)  # nobody has its output any more
     assert running.returncode != 0 and told.count("so far") < LIMIT_S

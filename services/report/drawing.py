@@ -7,6 +7,7 @@ once more, for who does not tell colours apart.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -15,8 +16,12 @@ import msgspec
 from shared.words import MINUS
 
 Point = tuple[float, float]
+WIDE, NARROW = 960.0, 320.0
+"""Units of a drawing from side to side; of the two that the page has of each, a phone shows the narrow one."""
 LETTER = 7.3
 """Pixels of a letter at the size of labels (12 px): the widest usual one; so nothing that is placed by it overlaps."""
+LINE = 16.0
+"""From one line of labels to the next."""
 WHOLE_HOURS, WHOLE_MINUTES = 5 * 3_600, 10 * 60
 STEPS = (1, 2, 5, 10)
 OF_SIXTY = (1, 2, 5, 10, 15, 30, 60)
@@ -55,14 +60,19 @@ def unit_of(seconds: float) -> Unit:
     return Unit(60.0, "minutes") if seconds > WHOLE_MINUTES else Unit(1.0, "seconds")
 
 
-def ticks(high: float, about: int = 4, low: float = 0.0) -> list[float]:
+def ticks(high: float, wanted: int = 4, low: float = 0.0) -> list[float]:
     """Round values from `low` (included, if it is round) to `high`: about so many."""
     span = high - low
     if not span > 0:
         return [low]
-    power = 10.0 ** math.floor(math.log10(span / about))
-    step = next(s * power for s in STEPS if span / (s * power) <= about + 0.5 or s == STEPS[-1])
+    power = 10.0 ** math.floor(math.log10(span / wanted))
+    step = next(s * power for s in STEPS if span / (s * power) <= wanted + 0.5 or s == STEPS[-1])
     return [round(step * n, 12) for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def about(width: float, apart: float) -> int:
+    """How many values of an axis have room, where one takes so much; never too few to read between."""
+    return max(round(width / apart), 4)
 
 
 def label(value: float) -> str:
@@ -126,6 +136,11 @@ def wide(said: str) -> float:
     return len(said) * LETTER
 
 
+def folded(said: str, width: float, letters: float = 1.0) -> list[str]:
+    """In as many lines as it takes; `letters`: so many times as wide as usual ones."""
+    return textwrap.wrap(said, max(int(width / (LETTER * letters)), 1))
+
+
 def grid(panel: Panel, values: Iterable[float]) -> str:
     """Horizontal lines with their values at the left."""
     drawn = []
@@ -136,17 +151,21 @@ def grid(panel: Panel, values: Iterable[float]) -> str:
     return "".join(drawn)
 
 
-def key(x: float, y: float, entries: Iterable[tuple[str, str]], filled: bool = False) -> tuple[str, float]:
-    """What each line or area is, beside each other from `x` on; and where it ends."""
+def key(
+    x: float, y: float, until: float, entries: Iterable[tuple[str, str]], filled: bool = False, left: float = 0.0
+) -> tuple[str, float]:
+    """What each line or area is, beside each other from `x` on, in further lines from `left` on; and the last line."""
     drawn = []
     for style, said in entries:
+        if x > left and x + 26 + wide(said) > until:
+            x, y = left, y + LINE
         if filled:
             drawn.append(rectangle(x, y - 9, 16, 10, f"area {style}"))
         else:
             drawn.append(f'<path d="M{x:.1f} {y - 4:.1f}h20" class="line {style}"/>')
         drawn.append(words(x + 26, y, said, "key"))
         x += 26 + wide(said) + 18
-    return "".join(drawn), x
+    return "".join(drawn), y
 
 
 def svg(width: float, height: float, title: str, drawn: Iterable[str]) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from services.board.board import Board
 from services.board.derived import HOUR_S
 from services.board.story import Story
-from services.report import bars, tables
+from services.report import bars, drawing, tables
 from services.report.account import Account, account
 from services.report.foresight import Came, foresights
 from services.report.style import HATCHES, STYLE
@@ -56,12 +56,14 @@ def page(told: Contents) -> str:
 def _sections(told: Contents) -> Iterable[str]:
     yield _head(told)
     yield _cards(told)
-    yield _section("Over time", TIMELINE, _drawing(timeline(told.board, told.story, told.account, told.came)))
+    over_time = _drawings(lambda width: timeline(told.board, told.story, told.account, told.came, width))
+    yield _section("Over time", TIMELINE, over_time)
     if told.epochs:
         longest = f"The first took {lasting(told.epochs[0])}, the last {lasting(told.epochs[-1])}."
-        yield _section("Each epoch", f"{EPOCH} {longest}", _drawing(bars.epochs(told.epochs)))
+        yield _section("Each epoch", f"{EPOCH} {longest}", _drawings(lambda width: bars.epochs(told.epochs, width)))
     yield _paused(told)
-    yield _section("What it cost", _cost(told), bars.cores(told.account.parts), tables.parts(told.account))
+    held = _drawings(lambda width: bars.cores(told.account.parts, width))
+    yield _section("What it cost", _cost(told), held, tables.parts(told.account))
     if told.came:
         yield _section("Decisions: foreseen, and what came", FORESEEN, tables.decisions(told.came, told.account.from_s))
     if told.story.marks:
@@ -165,7 +167,7 @@ def _paused(told: Contents) -> str:
         return _section("Pauses", "Training never stood still.")
     said = (
         f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
-        "generation (0 on the axis) to the first of the next, by the ps' clocks: the number at the end of its row. "
+        "generation (0 on the axis) to the first of the next, by the ps' clocks: the number in its row. "
         "Phases are measured by the chiefs, from the order to drain on, and drawn so that they end with the pause: "
         "what lies left of 0 was before the last update, and is no part of the pause. "
         "What is in none was waiting, for a decision and its tasks."
@@ -174,7 +176,7 @@ def _paused(told: Contents) -> str:
         said += f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of them."
     if len(paused) > bars.BARS_MOST:
         said += f" The last {bars.BARS_MOST} are drawn."
-    return _section("Pauses by phase", said, _drawing(bars.pauses(told.story.stretches)))
+    return _section("Pauses by phase", said, _drawings(lambda width: bars.pauses(told.story.stretches, width)))
 
 
 def _cost(told: Contents) -> str:
@@ -192,8 +194,10 @@ def _section(name: str, said: str, *parts: str) -> str:
     return f"<section>\n<h2>{name}</h2>\n{lead}{''.join(parts)}</section>\n"
 
 
-def _drawing(svg: str) -> str:
-    return f'<div class="wide">{svg}</div>\n'
+def _drawings(drawn: Callable[[float], str]) -> str:
+    """Twice, of which one is shown: labels of a wide drawing cannot be read on a phone, and it would have to scroll."""
+    sizes = (("wide", drawing.WIDE), ("narrow", drawing.NARROW))
+    return "".join(f'<div class="drawing {name}">{drawn(width)}</div>\n' for name, width in sizes)
 
 
 def _foot(told: Contents) -> str:

@@ -20,7 +20,7 @@ h1 { font-size: 26px; margin: 0 0 2px } h2 { font-size: 18px; margin: 38px 0 6px
 .note { border-left: 4px solid var(--orange); background: var(--card); padding: 8px 12px; margin: 12px 0 }
 .note.bad { border-color: var(--red) } .note.good { border-color: var(--green) }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; font: 13px/1.4 ui-monospace, monospace; margin: 4px 0 }
-.wide { overflow-x: auto; margin: 8px 0 } .wide svg { min-width: 720px }
+.drawing { margin: 8px 0 } .drawing.narrow { display: none; max-width: 480px }
 svg { display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif; overflow: visible }
 svg text { fill: var(--ink) } svg .tick { fill: var(--soft) } svg .name { font-weight: 650; font-size: 12px }
 svg .number { font-size: 11px; font-weight: 600 }
@@ -34,8 +34,9 @@ svg .number { font-size: 11px; font-weight: 600 }
 .dashed { stroke-dasharray: 6 4 }
 .area.hatched { fill: url(#hatch); stroke: currentColor; stroke-width: .6 }
 .area.green.hatched { fill: url(#hatch-green) } .area.blue.hatched { fill: url(#hatch-blue) }
-table { border-collapse: collapse; width: 100%; min-width: 560px; font-variant-numeric: tabular-nums }
+table { border-collapse: collapse; width: 100%; margin: 8px 0; font-variant-numeric: tabular-nums }
 th, td { text-align: left; vertical-align: top; padding: 6px 14px 6px 0; border-bottom: 1px solid var(--edge) }
+td { overflow-wrap: anywhere } .amounts td { overflow-wrap: normal }
 th { font-weight: 600; color: var(--soft); font-size: 13px; white-space: nowrap } td.n { white-space: nowrap }
 tr:target { background: var(--card); outline: 2px solid var(--blue) }
 details { margin: 2px 0 } summary { cursor: pointer; color: var(--blue) }
@@ -44,6 +45,15 @@ i.swatch { display: inline-block; width: 14px; height: 14px; border-radius: 2px;
 i.swatch.hatched { background: repeating-linear-gradient(45deg, currentColor 0 3px, transparent 3px 6px);
   border: 1px solid currentColor }
 footer { margin-top: 44px; border-top: 1px solid var(--edge); padding-top: 10px; font-size: 13px }
+@media screen and (max-width: 860px) { .drawing.wide { display: none } .drawing.narrow { display: block } }
+@media screen and (max-width: 620px) {
+  main { padding: 18px 12px 40px }
+  th { white-space: normal } th, td { padding-right: 8px } .amounts td { font-size: 14px }
+  .stacked thead { position: absolute; clip-path: inset(50%); height: 1px; overflow: hidden }
+  .stacked, .stacked tbody { display: block }
+  .stacked tr { display: grid; grid-template-columns: 2.2em 1fr; padding: 6px 0; border-bottom: 1px solid var(--edge) }
+  .stacked td { border: 0; padding: 1px 0; grid-column: 2 } .stacked td:first-child { grid-column: 1 }
+  .stacked td[data-label]::before { content: attr(data-label) ": "; color: var(--soft) } }
 @media print { main { max-width: none; padding: 0 } h2 { break-after: avoid } .card, tr, svg { break-inside: avoid } }
 """
 HATCHES = "".join(

@@ -23,9 +23,11 @@ from shared.messages import (
 from shared.words import size
 
 
-def table(heads: Sequence[str], rows: Iterable[str]) -> str:
+def table(heads: Sequence[str], rows: Iterable[str], style: str = "") -> str:
+    """`stacked`: where it is narrow, cells lie below each other, those with a label behind it."""
     told = "".join(f"<th>{head}</th>" for head in heads)
-    return f'<div class="wide"><table><thead><tr>{told}</tr></thead><tbody>\n{"".join(rows)}</tbody></table></div>\n'
+    own = f' class="{style}"' if style else ""
+    return f"<table{own}><thead><tr>{told}</tr></thead><tbody>\n{''.join(rows)}</tbody></table>\n"
 
 
 def row(*cells: str, name: str = "") -> str:
@@ -33,8 +35,9 @@ def row(*cells: str, name: str = "") -> str:
     return f"<tr{own}>{''.join(cells)}</tr>\n"
 
 
-def cell(said: str, narrow: bool = False) -> str:
-    return f'<td class="n">{said}</td>' if narrow else f"<td>{said}</td>"
+def cell(said: str, narrow: bool = False, label: str = "") -> str:
+    own = f' data-label="{label}"' if label else ""
+    return f'<td class="n"{own}>{said}</td>' if narrow else f"<td{own}>{said}</td>"
 
 
 def parts(spent: Account) -> str:
@@ -46,7 +49,7 @@ def parts(spent: Account) -> str:
     rows.append(row(cell("<b>held</b>"), *_amount(spent.parts.held, spent.parts.held)))
     rows.append(row(cell("of training: done again"), *_amount(spent.done_again_core_s, spent.parts.held)))
     rows.append(row(cell("used"), *_amount(spent.used_core_s, spent.parts.held)))
-    return table(("cores were held for", "CPU-hours", "core-seconds", "share of what was held"), rows)
+    return table(("cores were held for", "CPU-hours", "core-seconds", "share of what was held"), rows, "amounts")
 
 
 def _amount(core_s: float, held: float) -> tuple[str, str, str]:
@@ -63,7 +66,7 @@ def decisions(came: Sequence[Came], from_s: float) -> str:
     for one in came:
         rows.append(_decision(one, before, from_s))
         before = one.outcome.decision.gives
-    return table(("", "after", "decided", "foreseen", "came"), rows)
+    return table(("", "after", "decided", "foreseen", "came"), rows, "stacked")
 
 
 def _decision(one: Came, before: Holding | None, from_s: float) -> str:
@@ -71,10 +74,10 @@ def _decision(one: Came, before: Holding | None, from_s: float) -> str:
     why = f"{_change(before, said.gives)}<br><span class='soft'>{text(said.reason)}</span>{_others(said.alternatives)}"
     return row(
         cell(f"<b>{one.number}</b>", True),
-        cell(lasting(said.at_s - from_s), True),
+        cell(lasting(said.at_s - from_s), True, "after"),
         cell(why),
-        cell(_foreseen(one)),
-        cell(_came(one)),
+        cell(_foreseen(one), label="foreseen"),
+        cell(_came(one), label="came"),
         name=f"decision-{one.number}",
     )
 

@@ -16,8 +16,11 @@ from services.report.drawing import Panel, Point, Scale, Unit
 from services.report.foresight import Came
 from services.report.words import lasting
 
-WIDTH, LEFT, RIGHT = 960.0, 62.0, 14.0
-HEAD, GAP = 26.0, 20.0
+LEFT, RIGHT = 62.0, 14.0
+HEAD, UNDER, GAP = 16.0, 10.0, 20.0
+"""Above a heading's first line, below its last, below a panel."""
+TICK = 120.0
+"""From one time on the axis to the next, about."""
 MARK = 22.0
 """Pixels of a decision's number, at least, and of a row of them."""
 ROWS = 4
@@ -28,22 +31,32 @@ ROOM = 1.08
 
 
 class Sheet:
-    """Panels below each other: each takes its height, and says where the next begins."""
+    """Panels below each other, each under its heading: all take their height, and say where the next begins."""
 
-    def __init__(self, account: Account, story: Story) -> None:
+    def __init__(self, account: Account, story: Story, width: float) -> None:
         self.from_s, self.until = account.from_s, max(account.completion_s, 1e-3)
         self.unit: Unit = drawing.unit_of(self.until)
-        self.story, self.top = story, 4.0
-        self.x = Scale(0.0, self.until, LEFT, WIDTH - RIGHT)
+        self.story, self.width, self.top = story, width, 4.0
+        self.x = Scale(0.0, self.until, LEFT, width - RIGHT)
         self.drawn: list[str] = []
 
     def since(self, at_s: float) -> float:
         """Seconds since submission, within the time that is drawn."""
         return min(max(at_s - self.from_s, 0.0), self.until)
 
+    def heading(self, said: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False) -> None:
+        """In one line with what its lines and areas are, where there is room."""
+        y, lines = self.top + HEAD, drawing.folded(said, self.width, BOLD)
+        for row, part in enumerate(lines):
+            self.drawn.append(drawing.words(0, y + row * drawing.LINE, part, "name"))
+        y += (len(lines) - 1) * drawing.LINE
+        told, y = drawing.key(drawing.wide(lines[-1]) * BOLD + 30, y, self.width, entries, filled)
+        self.drawn.append(told)
+        self.top = y + UNDER
+
     def panel(self, height: float, high: float, low: float = 0.0, whole: bool = False) -> Panel:
         """The next one, with its pauses and the lines of its grid; `whole`: at whole numbers only."""
-        top = self.top + HEAD
+        top = self.top
         high = high if high > low else low + 1.0
         panel = Panel(self.x, Scale(low, low + (high - low) * ROOM, top + height, top))
         self.top = top + height + GAP
@@ -65,25 +78,22 @@ class Sheet:
             title = f"the cluster was off for {lasting(seconds)}"
             yield drawing.band(panel, self.since(to_s - seconds), self.since(to_s), "off", title)
 
-    def heading(self, panel: Panel, said: str, entries: Sequence[tuple[str, str]] = (), filled: bool = False) -> None:
-        y = panel.y.to_px - 10
-        self.drawn.append(drawing.words(0, y, said, "name"))
-        self.drawn.append(drawing.key(drawing.wide(said) * BOLD + 30, y, entries, filled)[0])
-
     def axis(self) -> None:
         """The times, below what was drawn so far."""
         y = self.top - GAP + 16
         high = self.until / self.unit.seconds
-        for value in drawing.ticks(high, 8):
+        for value in drawing.ticks(high, drawing.about(self.width, TICK)):
             x = self.x.at(value * self.unit.seconds)
             self.drawn.append(f'<path d="M{x:.1f} {y - 16:.1f}v5" class="rule"/>')
             self.drawn.append(drawing.words(x, y, drawing.label(value), "tick", "middle"))
-        self.drawn.append(drawing.words(WIDTH - RIGHT, y + 18, f"{self.unit.name} since submission", "tick", "end"))
+        self.drawn.append(
+            drawing.words(self.width - RIGHT, y + 18, f"{self.unit.name} since submission", "tick", "end")
+        )
         self.top = y + 26
 
 
-def timeline(board: Board, story: Story, account: Account, came: Sequence[Came]) -> str:
-    sheet = Sheet(account, story)
+def timeline(board: Board, story: Story, account: Account, came: Sequence[Came], width: float = drawing.WIDE) -> str:
+    sheet = Sheet(account, story, width)
     _tasks(sheet, story)
     _throughput(sheet, story)
     _loss(sheet, story)
@@ -91,7 +101,7 @@ def timeline(board: Board, story: Story, account: Account, came: Sequence[Came])
     _cluster(sheet, board)
     sheet.axis()
     _decisions(sheet, came)
-    return drawing.svg(WIDTH, sheet.top, f"job {story.key} over time", sheet.drawn)
+    return drawing.svg(width, sheet.top, f"job {story.key} over time", sheet.drawn)
 
 
 # ---------------------------------------------------------------- panels
@@ -102,8 +112,8 @@ def _tasks(sheet: Sheet, story: Story) -> None:
     if not known:
         return
     sizes = [(s.gives.ps, s.gives.workers) for s in known if s.gives]
+    sheet.heading("Tasks that train", [("blue", "workers"), ("orange dashed", "ps")])
     panel = sheet.panel(70, max(max(size) for size in sizes), whole=True)
-    sheet.heading(panel, "Tasks that train", [("blue", "workers"), ("orange dashed", "ps")])
     for style, index in (("blue", 1), ("orange dashed", 0)):
         points = [(sheet.since(s.resumed_s), float(size[index])) for s, size in zip(known, sizes, strict=True)]
         sheet.drawn.append(drawing.steps(panel, points, _last(sheet, known), style))
@@ -116,8 +126,8 @@ def _last(sheet: Sheet, stretches: Sequence[Stretch]) -> float:
 def _throughput(sheet: Sheet, story: Story) -> None:
     if not story.reports:
         return
+    sheet.heading("Throughput, examples a second", [("blue", "as each report says")])
     panel = sheet.panel(110, max(report.samples_per_second for report in story.reports))
-    sheet.heading(panel, "Throughput, examples a second", [("blue", "as each report says")])
     for run in _runs(sheet, story, lambda report: report.samples_per_second):
         sheet.drawn.append(drawing.line(panel, run, "blue"))
 
@@ -126,8 +136,8 @@ def _loss(sheet: Sheet, story: Story) -> None:
     told = [report.loss for report in story.reports if report.loss is not None]
     if not told:
         return
+    sheet.heading("Loss, mean of the examples since the report before")
     panel = sheet.panel(90, max(told), min(0.0, *told))
-    sheet.heading(panel, "Loss, mean of the examples since the report before")
     for run in _runs(sheet, story, lambda report: report.loss):
         sheet.drawn.append(drawing.line(panel, run, "green"))
 
@@ -143,10 +153,8 @@ def _cores(sheet: Sheet, story: Story) -> None:
     held = [(sheet.since(point.at_s), point.cpu) for point in story.held]
     if not held:
         return
+    sheet.heading("Cores of this job", [("sky", "held: requests of its pods"), ("green dashed", "used, as measured")])
     panel = sheet.panel(90, max(cpu for _, cpu in held))
-    sheet.heading(
-        panel, "Cores of this job", [("sky", "held: requests of its pods"), ("green dashed", "used, as measured")]
-    )
     corners = drawing.stepped(held, sheet.until)
     sheet.drawn.append(drawing.area(panel, corners, [(x, 0.0) for x, _ in corners], "sky"))
     sheet.drawn.append(drawing.line(panel, corners, "sky"))
@@ -161,13 +169,9 @@ def _cluster(sheet: Sheet, board: Board) -> None:
     shown = [*before, *(t for t in board.cluster if sheet.from_s <= t.at_s <= end_s)]
     if not shown:
         return
+    parts = [("blue", "jobs of Weir"), ("orange hatched", "others"), ("pale", "free")]
+    sheet.heading("Cores of the cluster", parts, filled=True)
     panel = sheet.panel(90, max(total.ours + total.others + total.free for total in shown))
-    sheet.heading(
-        panel,
-        "Cores of the cluster",
-        [("blue", "jobs of Weir"), ("orange hatched", "others"), ("pale", "free")],
-        filled=True,
-    )
     floor = [0.0] * len(shown)
     for style, part in (("blue", "ours"), ("orange hatched", "others"), ("pale", "free")):
         ceiling = [low + getattr(total, part) for low, total in zip(floor, shown, strict=True)]

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from services.board.story import Stretch
-from services.report import bars
+from services.report import bars, drawing
 from shared.messages import Phases
 
-EDGE = bars.WIDTH - bars.RIGHT
+EDGE = drawing.WIDE - bars.RIGHT
 """Pixels at which the longest pause ends."""
 
 
@@ -26,7 +26,7 @@ def boxes(drawn: str) -> dict[str, tuple[float, float]]:
 
 def zero(drawn: str) -> float:
     """Where the rule of the last update stands."""
-    rule = re.search(r'<path d="M([\d.]+) 24V', drawn)
+    rule = re.search(r'<path d="M([\d.]+) 24.0V', drawn)
     assert rule
     return float(rule[1])
 

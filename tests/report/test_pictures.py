@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,15 +22,24 @@ from tests.report.story import Log, begun_at_ten, of_digits, report, shifted, wh
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
-SIZES = {"wide": (1280, 900), "phone": (390, 844)}
+SIZES = {"wide": (1200, 900), "tablet": (768, 1024), "phone": (390, 844), "small": (320, 568)}
 THEMES = ("light", "dark")
 LABELS = """
 () => [...document.querySelectorAll('svg text, .card, th, td, h1, h2')].map(one => {
   const box = one.getBoundingClientRect();
-  return {said: one.textContent, text: one.tagName === 'text', left: box.left, right: box.right,
-          top: box.top + scrollY, bottom: box.bottom + scrollY};
-})
+  const drawn = one.tagName === 'text' ? one.getScreenCTM() : null;
+  return {said: one.textContent, text: drawn !== null, left: box.left, right: box.right,
+          top: box.top + scrollY, bottom: box.bottom + scrollY,
+          letters: drawn ? drawn.a * parseFloat(getComputedStyle(one).fontSize) : 0};
+}).filter(one => one.right > one.left)
 """
+SCROLLS = """
+() => [...document.querySelectorAll('main, main *')]
+  .filter(one => one.scrollWidth > one.clientWidth + 1 && ['auto', 'scroll'].includes(getComputedStyle(one).overflowX))
+  .map(one => one.className)
+"""
+LEGIBLE = 10.0
+"""Pixels of the smallest letters of a drawing."""
 SLACK = 1.0
 """Pixels by which two boxes may touch: a letter's box is larger than the letter."""
 
@@ -64,8 +73,17 @@ PAGES = {
 }
 
 
-def looked_at(browser: Any, text: str, theme: str, size: str, to: Path) -> tuple[list[dict[str, Any]], int, list[str]]:
-    """The boxes of what is written, how far the page goes over its right edge, and what it asked of anybody."""
+class Seen(NamedTuple):
+    """The boxes of what can be seen, how far the page goes over its right edge, what on it scrolls sideways, and what
+    it asked of anybody."""
+
+    boxes: list[dict[str, Any]]
+    over: int
+    scrolls: list[str]
+    asked: list[str]
+
+
+def looked_at(browser: Any, text: str, theme: str, size: str, to: Path) -> Seen:
     width, height = SIZES[size]
     view = browser.new_page(viewport={"width": width, "height": height}, color_scheme=theme)
     asked: list[str] = []
@@ -73,19 +91,20 @@ def looked_at(browser: Any, text: str, theme: str, size: str, to: Path) -> tuple
     view.set_content(text)
     view.screenshot(path=str(to), full_page=True)
     over = view.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    boxes = view.evaluate(LABELS)
+    seen = Seen(view.evaluate(LABELS), int(over), view.evaluate(SCROLLS), asked)
     view.close()
-    return boxes, int(over), asked
+    return seen
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("name", PAGES)
 def test_it_can_be_read(browser: Any, pictures: Path, name: str, theme: str, size: str) -> None:
-    boxes, over, asked = looked_at(browser, PAGES[name], theme, size, pictures / f"{name}-{theme}-{size}.png")
-    labels = [box for box in boxes if box["text"]]
+    seen = looked_at(browser, PAGES[name], theme, size, pictures / f"{name}-{theme}-{size}.png")
+    labels = [box for box in seen.boxes if box["text"]]
 
-    assert len(labels) > 20 and over == 0 and asked == []
+    assert len(labels) > 20 and (seen.over, seen.scrolls, seen.asked) == (0, [], [])
+    assert [one["said"] for one in labels if one["letters"] < LEGIBLE or one["right"] > SIZES[size][0]] == []
     assert [(one["said"], other["said"]) for one, other in combinations(labels, 2) if overlap(one, other)] == []
 
 

@@ -19,7 +19,7 @@ from services.board.board import apply, begun
 from services.page.watch import Watch
 from shared.tasks import end
 from tests.allocator.builders import accepted, request, resumed
-from tests.board.builders import decided, holding, progress
+from tests.board.builders import Log, decided, holding, progress
 from tests.conftest import NatsServer, connected
 from tests.page import scene
 from tests.page.conftest import PHONE, WIDE, Look, Still, served, until
@@ -163,6 +163,35 @@ async def test_cores_that_no_job_holds_yet_are_said_to_be_so(look: Look) -> None
         tab = await look(page.url)
         await tab.wait_for_selector(DRAWN)
         assert "No job has held cores in this span" in await tab.locator("#no-cores").inner_text()
+
+
+@pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("phone", PHONE)])
+async def test_a_job_that_has_not_trained_yet_says_so_and_names_no_number_that_is_not_known(
+    look: Look, pictures: Path, name: str, size: dict[str, int]
+) -> None:
+    log = Log()
+    log.now_s = time.time() - 20
+    log.say(holding(), request(), accepted(), decided(workers=2, batch=64), holding(pods=4))
+    watch = Still(log.board)
+    async with served(watch) as page:
+        tab = await opened(look, page.url, size=size, fragment="#job=default.mnist")
+        said = " ".join((await tab.locator("#job").inner_text()).split())
+        await tab.screenshot(path=pictures / f"page-starting-{name}.png", full_page=True)
+        assert "No speed yet: its tasks start, load TensorFlow and trace the first step." in said
+        assert "size none yet; 1 ps, 2 workers, batch 64 decided" in said
+        drawn = [await text.text_content() for text in await tab.locator("#job-plot svg text").all()]
+        assert {"no task has trained yet", "no speed yet", "no loss yet"} <= set(
+            drawn
+        ) and "no cores held yet" not in drawn
+        assert not any(
+            unknown in said for unknown in ("batch 0", "generation 0", "of 0 samples", "0.00 s in all", "used")
+        )
+        assert await tab.evaluate(OVERLAPS) == [] and await tab.evaluate(BEYOND) <= 0
+        watch.show(log.say(resumed(1)))
+        await until(tab, "document.getElementById('job-word').textContent.includes('its first report is to come')")
+        watch.show(log.say(progress(100)))
+        await until(tab, "document.getElementById('job-word').hidden")
+        assert "no speed yet" not in await tab.locator("#job-plot").inner_text()
 
 
 async def test_lines_of_a_job_that_is_over_have_their_names(look: Look, pictures: Path) -> None:

@@ -2,6 +2,7 @@
 
 import { $, attribute, el, write } from "./dom.js";
 import { explained } from "./decisions.js";
+import { isOver } from "./jobs.js";
 import { Timeline } from "./timeline.js";
 import { clock, cores, count, cpuTime, evaluated, gib, lasting, loss, named, percent, rate, seconds, size } from "./words.js";
 
@@ -60,25 +61,43 @@ function panels(job, from, to) {
   const end = (name, value) => (value == null ? [] : [[value, now ? `${name} ${value}` : name]]);
   const seen = (job.finished_s && story.reports.at(-1)?.[0]) || to; // at the end its pods go, one by one
   const heldLast = lastAt(story.held, seen)?.[1], usedLast = used.findLast(([, cores]) => cores > 0)?.[1];
-  const height = window.innerWidth < 760 ? 74 : 92;
+  const height = window.innerWidth < 760 ? 74 : 92, yet = isOver(job) ? "" : " yet";
   return [
-    { unit: "tasks", height, whole: true, pauses: true, most: most(ps, workers), ends: [...end("workers", last?.workers), ...end("ps", last?.ps)],
+    { unit: "tasks", none: `no task has trained${yet}`, height, whole: true, pauses: true, most: most(ps, workers), ends: [...end("workers", last?.workers), ...end("ps", last?.ps)],
       layers: [{ kind: "steps", points: workers, colour: "var(--job-0)" }, { kind: "steps", points: ps, colour: "var(--job-5)", dash: "6 3" }] },
-    { unit: "samples/s", height, most: most(speed), layers: [{ kind: "line", points: speed, colour: "var(--job-2)" }] },
-    { unit: "loss", height, most: most(losses), layers: [{ kind: "line", points: losses, colour: "var(--job-3)" }] },
-    { unit: "cores", height, most: most(held, used), ends: [...(heldLast ? [[heldLast, "held"]] : []), ...(usedLast ? [[usedLast, "used"]] : [])],
+    { unit: "samples/s", none: `no speed${yet}`, height, most: most(speed), layers: [{ kind: "line", points: speed, colour: "var(--job-2)" }] },
+    { unit: "loss", none: `no loss${yet}`, height, most: most(losses), layers: [{ kind: "line", points: losses, colour: "var(--job-3)" }] },
+    { unit: "cores", none: `no cores held${yet}`, height, most: most(held, used), ends: [...(heldLast ? [[heldLast, "held"]] : []), ...(usedLast ? [[usedLast, "used"]] : [])],
       layers: [{ kind: "steps", points: held, colour: "var(--rest)" }, { kind: "line", points: used, colour: "var(--job-0)", dash: "4 2" }] },
   ];
+}
+
+/** What it has and, where that is to come, what is decided; nothing that is not known. */
+function sized(job) {
+  const now = { ps: job.ps ?? 0, workers: job.workers ?? 0 }, coming = story.decisions.at(-1);
+  if (job.batch) return `${size(now)}, batch ${job.batch}`;
+  return coming && job.wanted_ps ? `none yet; ${size(coming)}, batch ${coming.batch} decided` : "no tasks";
+}
+
+/** Why nothing is drawn of its training, by what is known of it; nothing to say once it has told of itself. */
+function unheard(job) {
+  const why = (job.why ?? "").split("\n")[0], since = story.stretches.at(-1)?.resumed_s;
+  if (story.reports.length) return "";
+  if (isOver(job)) return "It ended before its first report: no speed and no loss are known of it.";
+  if (since) return `No speed yet: it has trained since ${clock(since)}, and its first report is to come.`;
+  if (job.phase === "Starting") return "No speed yet: its tasks start, load TensorFlow and trace the first step.";
+  return `No speed yet: it has no tasks${why ? `: ${why}` : "."}`;
 }
 
 /** Of the same row as the table of jobs, and whenever that is drawn: both say the same at any time. */
 export function drawFigures(job) {
   if ($("job").hidden || !story || story.key !== job.key) return;
+  const used = (amount) => (story.reports.length ? `, ${amount} used` : "");
   const pairs = [
-    ["size", `${size({ ps: job.ps ?? 0, workers: job.workers ?? 0 })}, batch ${job.batch ?? 0}`], ["generation", job.generation ?? 0],
-    ["done", `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total ?? 0)} samples)`],
+    ["size", sized(job)], ["generation", job.generation || null],
+    ["done", job.total ? `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total)} samples)` : null],
     ["evaluation", evaluated(job.metrics) || null], ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${lasting(job.left_s)} at the present speed`],
-    ["CPU time", `${cpuTime(story.cpu_hours)} held, ${cpuTime(story.used_cpu_hours)} used`], ["memory", job.held_gib ? `${gib(job.held_gib)} held, ${gib(job.used_gib ?? 0)} used` : null], ["pauses", job.pauses ? `${count(job.pauses)}: ${seconds(job.paused_s)} in all, the last ${seconds(job.pause_s)}` : "none"], ["cluster off", story.off_s ? lasting(story.off_s) : null],
+    ["CPU time", `${cpuTime(story.cpu_hours)} held${used(cpuTime(story.used_cpu_hours))}`], ["memory", job.held_gib ? `${gib(job.held_gib)} held${used(gib(job.used_gib ?? 0))}` : null], ["pauses", job.pauses ? `${count(job.pauses)}: ${seconds(job.paused_s)} in all, the last ${seconds(job.pause_s)}` : story.stretches.length ? "none" : null], ["cluster off", story.off_s ? lasting(story.off_s) : null],
     ["applied twice", story.lost ? `${count(story.lost)} samples` : null], ["priority", job.priority || null], ["policy", job.policy || null],
   ];
   $("job-figures").replaceChildren(...pairs.filter(([, value]) => value != null).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
@@ -139,6 +158,8 @@ export function drawDetail(job, now) {
   write($("job-name"), `Timeline of ${named(job.key)}`);
   write($("job-phase"), `${job.phase}; shaded: pauses; ▾ decisions, which open`);
   drawFigures(job);
+  write($("job-word"), unheard(job));
+  $("job-word").hidden = !unheard(job);
   const ended = story.stretches.at(-1)?.ended_s; // as everything here, by the time at which it was stored
   const to = ended || job.finished_s || now, first = story.stretches[0]?.resumed_s ?? to;
   const from = Math.min(job.asked_s || first, first, to - 1);

@@ -1,6 +1,7 @@
 // Panels one below the other on one time axis, drawn as SVG, with a cursor for mouse and arrow keys.
 //
-// spec = { x: [from, to], panels: [{ name, unit, height, top, layers, ends }], pauses: [[from, to, text]], marks: [time] }
+// spec = { x: [from, to], panels: [{ unit, height, most, layers, ends, none }], pauses: [[from, to, text]], marks: [time] }
+// none: what is said in place of numbers where there is nothing to draw
 // layer = { kind: "line" | "steps" | "area", points: [[x, y]], lower, colour, dash, letter, pattern }
 
 import { clock } from "./words.js";
@@ -123,6 +124,7 @@ export class Timeline {
     const ceiling = panel.whole ? Math.max(whole, Math.ceil(most / whole) * whole) : most;
     const y = (value) => top + panel.height * (1 - value / ceiling), right = this.width - RIGHT;
     const parts = [`<text class="unit" x="${LEFT}" y="${top - 9}">${escaped(panel.unit)}</text>`];
+    if (panel.none && !panel.layers.some((layer) => layer.points.some(([, value]) => value != null))) return parts[0] + this.nothing(panel, top, right);
     for (let value = 0; value <= ceiling * 1.0001; value += whole) {
       parts.push(`<line class="${value ? "grid" : "axis"}" x1="${LEFT}" x2="${right}" y1="${at(y(value))}" y2="${at(y(value))}"/>`);
       parts.push(`<text x="${LEFT - 6}" y="${at(y(value)) + 4}" text-anchor="end">${tick(value, whole)}</text>`);
@@ -133,6 +135,12 @@ export class Timeline {
     for (const [from, to, text] of this.spec.pauses ?? []) parts.push(this.pause(from, to, text, top, panel));
     parts.push(this.ends(panel, y, right));
     return parts.join("");
+  }
+
+  nothing(panel, top, right) {
+    const floor = top + panel.height;
+    return `<line class="axis" x1="${LEFT}" x2="${right}" y1="${floor}" y2="${floor}"/>` +
+      `<text x="${(LEFT + right) / 2}" y="${top + panel.height / 2}" text-anchor="middle">${escaped(panel.none)}</text>`;
   }
 
   /** Names at the right end of lines, kept apart. */

@@ -162,6 +162,7 @@ async def test_cores_that_no_job_holds_yet_are_said_to_be_so(look: Look) -> None
     async with served(Still(apply(begun(), Told(time.time() - 5, "weir-facts", 1, holding(pods=0))))) as page:
         tab = await look(page.url)
         await tab.wait_for_selector(DRAWN)
+        assert (await tab.locator("#status").inner_text()).endswith("0 jobs, 1 node")
         assert "No job has held cores in this span" in await tab.locator("#no-cores").inner_text()
 
 

@@ -117,7 +117,7 @@ function state() {
   if (known.cut_s) return say("cut", `cut off from the bus since ${clock(known.cut_s)}: what is here is as it was then. It heals by itself.`);
   if (known.reading) return say("reading", `reading what happened so far … ${several(known.jobs.size, "job")}`);
   const age = known.at_s ? `newest fact ${lasting(Math.max(0, known.now_s - known.at_s))} ago` : "no fact yet";
-  say("live", `live; ${age}; ${several(known.jobs.size, "job")}, ${count(known.nodes.size)} nodes`);
+  say("live", `live; ${age}; ${several(known.jobs.size, "job")}, ${several(known.nodes.size, "node")}`);
 }
 
 // ---------------------------------------------------------------- choosing

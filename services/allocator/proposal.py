@@ -11,14 +11,15 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import replace
 
+from services.allocator.capacity import free_nodes
 from services.allocator.decide import Decisions, decide
-from services.allocator.placing.placement import Size
+from services.allocator.placing.placement import Node, Size
 from services.allocator.requests import admission
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.state import State, apply
 from services.allocator.unknown import unknown_policies
-from shared.messages import AllocationDecided, Alternative, JobRejected, JobRequested, TaskPlan
+from shared.messages import AllocationDecided, Alternative, JobRejected, JobRequested, RoleResources, TaskPlan
 from shared.subjects import ORDERS
 
 
@@ -33,7 +34,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """Refused for `reasons`; else the tasks with which it would start (none: it would wait), why, and whom it moves.
-    `policy`: who was asked for it; `named`: by the request. `unsure`: whose policies could not be asked.
+    `free`: nodes that take tasks, as they were without it; `sizes`: of its tasks. `policy`: who was asked for it;
+    `named`: by the request. `unsure`: whose policies could not be asked.
     """
 
     reasons: tuple[str, ...] = ()
@@ -42,6 +44,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     alternatives: tuple[Alternative, ...] = ()
     effects: tuple[Effect, ...] = ()
+    free: tuple[Node, ...] = ()
+    sizes: RoleResources = RoleResources()
     policy: str = ""
     named: bool = False
     unsure: str = ""
@@ -63,6 +67,8 @@ def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Ou
         why=beside.why.get(request.key(), ""),
         alternatives=first.alternatives if first else (),
         effects=tuple(_effects(state, beside, without)),
+        free=tuple(node for node in free_nodes(state) if node.takes),
+        sizes=request.resources or RoleResources(),
         policy=request.policy or rules.policy,
         named=request.policy is not None,
         unsure=unknown_policies(state, f"{rules.policy} is asked in its place and may answer otherwise"),

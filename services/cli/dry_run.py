@@ -12,7 +12,9 @@ from collections import Counter
 from contextlib import aclosing
 
 from services.allocator import memory
-from services.allocator.placing.placement import Size
+from services.allocator.placing.amounts import together
+from services.allocator.placing.misfit import told as amount
+from services.allocator.placing.placement import ROLES, Size
 from services.allocator.proposal import Effect, Outlook, outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
@@ -76,7 +78,7 @@ async def _state(bus: Bus) -> State:
 
 def told(job: str, found: Outlook) -> list[str]:
     if not found.tasks:
-        return [f"job {job} would wait: {found.why}", *_by(found), *map(_effect, found.effects)]
+        return [f"job {job} would wait: {found.why}", *_room(found), *_by(found), *map(_effect, found.effects)]
     counts = Counter(task.role for task in found.tasks)
     nodes: dict[str, list[str]] = {}
     for task in found.tasks:
@@ -89,6 +91,19 @@ def told(job: str, found: Outlook) -> list[str]:
         *_by(found),
         *(f"  rather than {size(o.ps, o.workers)}: {o.why}" for o in found.alternatives),
         *map(_effect, found.effects),
+    ]
+
+
+def _room(found: Outlook) -> list[str]:
+    """What its tasks want beside what there is, so that who asks sees what to make smaller."""
+    if not found.free:
+        return ["  free now: nothing, no node takes tasks"]
+    wants = "; ".join(f"{role} {amount(getattr(found.sizes, role))}" for role in ROLES)
+    most = max(found.free, key=lambda node: (node.free.cpu, node.free.memory_gib))
+    whole = amount(together([node.free for node in found.free]))
+    return [
+        f"  it wants: {wants}; each task wholly on one node",
+        f"  free now: {whole} in all; the most on one node {amount(most.free)} ({most.name})",
     ]
 
 

@@ -76,7 +76,7 @@ class Page:
         return web.Response(text="ready\n")
 
     async def example(self, request: web.Request) -> web.Response:
-        return web.Response(text=whatif.EXAMPLE)
+        return web.Response(text=whatif.example(self.watch.board.state))
 
     async def what_if(self, request: web.Request) -> web.Response:
         """One at a time, beside the loop: it may take as long as two decisions do."""

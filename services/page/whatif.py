@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import msgspec
 
+from services.allocator.capacity import free_nodes
+from services.allocator.placing.placement import ROLES, Room, Size, place
 from services.allocator.proposal import outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.state import State
 from services.cli import dry_run, request_file
 from services.cli.trouble import Trouble
+from shared.messages import Resources, RoleResources
 from shared.words import plain
 
 NAME = "the proposal"
@@ -26,9 +29,17 @@ batch: 64
 ps: {start: 1, min: 1, max: 2}
 workers: {start: 2, min: 1, max: 4}
 resources:
-  ps: {cpu: 0.25, memory_gib: 1}
-  worker: {cpu: 0.5, memory_gib: 1}
 """
+AT_FIRST = Size(ps=1, workers=2)
+TASKS = tuple(
+    RoleResources(
+        chief=Resources(cpu=small, memory_gib=gib),
+        ps=Resources(cpu=small, memory_gib=gib),
+        worker=Resources(cpu=large, memory_gib=gib),
+    )
+    for small, large, gib in ((0.25, 0.5, 1.0), (0.1, 0.2, 1.0), (0.05, 0.1, 0.5))
+)
+"""Sizes of the example's tasks, the largest first."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +47,18 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     says: list[str] = []
     refused: list[str] = []
+
+
+def example(state: State) -> str:
+    """To begin with: as large as there is room for just now; the smallest, where there is none."""
+    nodes = [node for node in free_nodes(state) if node.takes]
+    sizes = next((sizes for sizes in TASKS if place(Room(nodes), NAME, (), AT_FIRST, sizes, 0)), TASKS[-1])
+    told = (f"  {role}: {_told(getattr(sizes, role))}\n" for role in ROLES)
+    return EXAMPLE + "".join(told)
+
+
+def _told(wants: Resources) -> str:
+    return f"{{cpu: {wants.cpu:g}, memory_gib: {wants.memory_gib:g}}}"
 
 
 def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:

@@ -12,7 +12,7 @@ import pytest
 from services.board.board import begun
 from services.page import doors
 from services.page.service import Page, Settings
-from services.page.whatif import EXAMPLE
+from services.page.whatif import example
 from tests.board.test_board import running
 from tests.page.conftest import Still, served
 
@@ -35,6 +35,9 @@ async def test_it_answers_on_this_machine_only_and_to_its_names_only(page: Page,
         assert answer.status == 403
     async with http.get(page.url, headers={"Host": "localhost:80"}) as answer:
         assert answer.status == 200
+
+
+EXAMPLE = example(running().board.state)
 
 
 async def test_another_site_s_page_gets_no_answer(page: Page, http: aiohttp.ClientSession) -> None:

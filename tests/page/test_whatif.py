@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from services.page.whatif import EXAMPLE, answer
-from tests.allocator.builders import AT_ONCE
-from tests.board.builders import holding
+from services.page.whatif import answer, example
+from tests.allocator.builders import AT_ONCE, node
+from tests.board.builders import Log, holding
 from tests.board.test_board import running
 
 NOW_S = 100.0
+EXAMPLE = example(running().board.state)
 
 
 def test_a_job_that_would_start_is_told_its_size_its_reason_and_its_places() -> None:
@@ -29,6 +31,34 @@ def test_a_job_that_finds_no_room_would_wait() -> None:
 
     found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
     assert found.says[0].startswith("job default/proposal would wait: ")
+    assert found.says[1:3] == [
+        "it wants: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task wholly on one node",
+        "free now: 0 cpu, 62 GiB in all; the most on one node 0 cpu, 62 GiB (n1)",
+    ]
+
+
+def test_where_no_node_takes_tasks_the_answer_says_so() -> None:
+    log = running()
+    log.say(replace(holding("n1", pods=3), schedulable=False))
+
+    found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
+    assert found.says[1] == "free now: nothing, no node takes tasks"
+
+
+@pytest.mark.parametrize(
+    ("others", "worker"), [((0.0, 0.0, 0.0, 0.0), 0.5), ((0.5, 0.3, 0.1, 0.0), 0.2), ((0.5, 0.5, 0.2, 0.5), 0.1)]
+)
+def test_the_example_is_as_large_as_there_is_room_for(others: tuple[float, ...], worker: float) -> None:
+    """On nodes of half a core, beside what somebody else has of them."""
+    log = Log()
+    for number, cpu in enumerate(others, start=1):
+        log.say(node(f"node-{number}", cpu=0.5, free=0.5 - cpu))
+
+    proposed = example(log.board.state)
+    assert f"  worker: {{cpu: {worker:g}, " in proposed
+    assert answer(log.board.state, proposed, NOW_S, AT_ONCE).says[0] == (
+        "job default/proposal would start now with 1 ps, 2 workers, batch 64"
+    )
 
 
 @pytest.mark.parametrize(

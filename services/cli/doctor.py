@@ -18,6 +18,7 @@ from services.allocator.requests.validate import Wrong, check
 from services.cli import program_check, request_file, store
 from services.cli.diagnosis.finding import Finding, Weight, fine, wrong
 from services.cli.diagnosis.fit import of_job
+from services.cli.diagnosis.loss import of_probabilities
 from services.cli.diagnosis.seen import of_program
 from services.cli.diagnosis.source import SHIPPED, imported, of_source
 from services.cli.dry_run import rules_here
@@ -96,6 +97,7 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     batch, ps = (known.batch.start, min(known.ps.max, MOST_PS)) if known else (BATCH, 1)
     here, there = tried(path.name, body, Asked(program="", batch=batch, ps=ps, limit_s=limit_s))
     yield from of_program(here, there, left)
+    yield from of_probabilities(tree, path.name, here)
     # 4. How it fits.
     if known:
         yield from of_job(here, known)

@@ -25,6 +25,7 @@ from services.trainer.watchdog import Watchdog
 from shared import lifeline
 
 GIB = 1 << 30
+PAIR, MOST = 5, 1024  # examples of which it is seen whether the loss compares each with each
 READS = 3  # of a batch, of which the fastest counts: other processes want the cores, too
 
 
@@ -115,8 +116,7 @@ class Examiner:
         slots = sum(inspecting.bytes_of(variable) for variable in built.optimizer.variables)
         scheduled = not isinstance(built.optimizer.learning_rate, keras.Variable)
         self.tell(variables=tuple(inspecting.held(built.model)), slots=slots, scheduled=scheduled)
-        with self.dog.limited("model or loss()"):
-            self.tell(lossy=inspecting.compared(module, built.model))
+        self._compare(module, built.model)
         unlearnt = inspecting.noting_unlearnt(built.optimizer)
         with self.dog.limited("dataset(0, 1), or a step through the model and loss(), while it is traced,"):
             traced = step.traced(module, strategy, built).get_concrete_function()
@@ -124,6 +124,18 @@ class Examiner:
         self.tell(variables=tuple(inspecting.held(built.model, unlearnt, whole)))
         with self.dog.limited("a step through the model and loss()"):
             self._update(coordinator, traced, built.model)
+
+    def _compare(self, module: ModuleType, model: Any) -> None:
+        """With a batch as the job has it; of a very large one with a part, for the square of it may be made."""
+        size = min(self.asked.batch, self.seen.examples or 0, MOST)
+        if size < PAIR:
+            return
+        with self.dog.limited("model or loss()"):
+            labels, outputs = inspecting.answered(module, model, size)
+            shapes = map(inspecting.shapes, (labels, outputs))
+            self.tell(**dict(zip(("labels", "outputs"), shapes, strict=True)), span=inspecting.span(outputs))
+            self.tell(lossy=inspecting.compared(module.loss, labels, outputs, size))
+            self.tell(mixed=inspecting.mixed(module.loss, labels, outputs))
 
     def _update(self, coordinator: Any, traced: Any, model: Any) -> None:
         """Two, for the first is slower."""

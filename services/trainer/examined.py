@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+Shape = tuple[int, ...]
 ENDS = 4  # of a batch, so many examples at its beginning, and at its end, are looked at
 
 
@@ -40,8 +41,9 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
     `together` and `alone`: digests of examples, by number, read with others of their batch and each by itself;
     `infinite`: those of them with a number that is none. `slots`: bytes that the optimizer keeps besides the variables.
-    `loaded_gib`: what the program's import added to the process. `lossy`: shapes of a loss that has a number for each
-    pair of examples: of labels, of outputs, and its own.
+    `loaded_gib`: what the program's import added to the process. `labels` and `outputs`: shapes of a batch's, `span`:
+    the least and the most of its only output. `lossy`: shape of a loss that has a number for each pair of examples;
+    `mixed`: it has, and is the mean of them.
     """
 
     loaded_s: float | None = None
@@ -54,7 +56,11 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     variables: tuple[Held, ...] | None = None
     slots: int = 0
     scheduled: bool = False
-    lossy: tuple[str, ...] = ()
+    labels: tuple[Shape, ...] = ()
+    outputs: tuple[Shape, ...] = ()
+    span: tuple[float, float] | None = None
+    lossy: Shape = ()
+    mixed: bool = False
     update_s: float | None = None
     loss: float | None = None
     finite: bool = True

@@ -10,9 +10,10 @@ from typing import Any
 
 import psutil
 
-from services.trainer.examined import Held
+from services.trainer.examined import Held, Shape
 
-PAIR = 5  # examples; a loss of so many times so many numbers has compared each with each
+FEW = 5  # examples
+ALIKE, APART = 1e-4, 1e-2  # shares of a loss: so near is the same, and further than so much another
 
 
 def resident() -> int:
@@ -78,22 +79,64 @@ def noting_unlearnt(optimizer: Any) -> list[str]:
     return names
 
 
-def compared(module: ModuleType, model: Any) -> tuple[str, ...]:
-    """Shapes of labels, outputs and loss, where the loss has a number for each pair of examples: a silent broadcast."""
+def answered(module: ModuleType, model: Any, size: int) -> tuple[Any, Any]:
+    """A batch's labels, and the model's outputs for it."""
+    from services.trainer import feed
+
+    inputs, labels = feed.first(module, 0, size)
+    return labels, model(inputs, training=False)
+
+
+def shapes(parts: Any) -> tuple[Shape, ...]:
     import tensorflow as tf
 
-    from services.trainer import feed
-    from services.trainer.program import examples
+    return tuple(tuple(part.shape) for part in tf.nest.flatten(parts))
 
-    if examples(module) < PAIR:
-        return ()
-    inputs, labels = feed.first(module, 0, PAIR)
-    outputs = model(inputs, training=False)
-    found = tf.convert_to_tensor(module.loss(labels, outputs)).shape
-    parts = [part.shape for part in tf.nest.flatten((labels, outputs))]
-    if tuple(found[:2]) != (PAIR, PAIR) or any(tuple(shape[:2]) == (PAIR, PAIR) for shape in parts):
-        return ()
-    return tuple(str(shape) for shape in (*parts, found))
+
+def span(outputs: Any) -> tuple[float, float] | None:
+    """The least and the most of them; None where there are several, or a number that is none."""
+    import tensorflow as tf
+
+    parts = tf.nest.flatten(outputs)
+    ends = [float(reduce(tf.cast(parts[0], tf.float32))) for reduce in (tf.reduce_min, tf.reduce_max)]
+    return (ends[0], ends[1]) if len(parts) == 1 and all(map(math.isfinite, ends)) else None
+
+
+def compared(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any, size: int) -> Shape:
+    """The shape of a loss that has a number for each pair of examples: a silent broadcast."""
+    import tensorflow as tf
+
+    found = tuple(tf.convert_to_tensor(loss(labels, outputs)).shape)
+    each = (size, size)
+    return found if found[:2] == each and all(shape[:2] != each for shape in shapes((labels, outputs))) else ()
+
+
+def mixed(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> bool:
+    """Whether a mean hides such a broadcast: where one of the two lacks an axis of one, the loss of a batch is not the
+    mean of its examples' losses, and with the axis it is."""
+    import tensorflow as tf
+
+    if len(tf.nest.flatten((labels, outputs))) != 2 or abs(labels.shape.rank - outputs.shape.rank) != 1:
+        return False
+    labels, outputs = labels[:FEW], outputs[:FEW]
+    alone = [_mean(loss, labels[n : n + 1], outputs[n : n + 1]) for n in range(len(labels))]
+    wider = (
+        (tf.expand_dims(labels, -1), outputs)
+        if labels.shape.rank < outputs.shape.rank
+        else (labels, outputs[..., None])
+    )
+    whole, mended, each = _mean(loss, labels, outputs), _mean(loss, *wider), sum(alone) / len(alone)
+    return math.isclose(mended, each, rel_tol=ALIKE) and not math.isclose(whole, each, rel_tol=APART)
+
+
+def _mean(loss: Callable[[Any, Any], Any], labels: Any, outputs: Any) -> float:
+    """No number, where it does not take them."""
+    import tensorflow as tf
+
+    try:
+        return float(tf.reduce_mean(loss(labels, outputs)))
+    except (ValueError, TypeError, tf.errors.OpError):
+        return math.nan
 
 
 def read_whole(traced: Any, model: Any) -> list[str]:

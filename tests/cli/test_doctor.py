@@ -67,6 +67,20 @@ def dataset(start, stop):
     x[np.arange(start, stop) == 3] = np.inf
     return tf.data.Dataset.from_tensor_slices((x, x[:, :1]))
 """
+CLASSES = """
+
+def model():
+    return keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(3, bias_initializer="ones")])
+
+
+def loss(labels, outputs):
+    return keras.losses.sparse_categorical_crossentropy(labels, outputs)
+
+
+def dataset(start, stop):
+    x = np.arange(start, stop, dtype="float32")[:, None] * np.ones((1, 2), "float32")
+    return tf.data.Dataset.from_tensor_slices((x, np.arange(start, stop) % 4))
+"""
 STUCK = """
 
 def dataset(start, stop):
@@ -119,12 +133,22 @@ def test_the_mistakes_that_nobody_would_see_in_a_running_job_are_found(doctor) -
     wrong, advice = "\n".join(told(said, "wrong")), "\n".join(told(said, "advice"))
     assert code == 1
     assert "is another one in another process (" in wrong
-    assert "loss() compares each example with each: (5, 5) of (5,) and (5, 1) and (5, 3)" in wrong
+    assert "loss() compares each example with each: (16, 16) of (16,) and (16, 1) and (16, 3)" in wrong
     assert "it uses hash()" in advice
     assert "idle/kernel, " in advice and "never learns" in advice
     assert "each batch reads all of words/embeddings, 1.28 MB in all" in advice
     assert "ps.max is 4, and with more than 1 the fullest ps would hold no less" in advice
     assert said.splitlines()[-1] == f"2 wrong, {len(told(said, 'advice'))} to consider"
+
+
+def test_classes_without_an_output_and_outputs_that_are_no_probabilities_are_told_with_a_way_out(doctor) -> None:
+    code, said = doctor(HEAD + CLASSES, job=SMALL)
+
+    scores, failed = told(said, "wrong")[::-1]
+    assert code == 1 and "outside the valid range of [0, 3)" in failed
+    assert "-> outputs tell 3 classes apart, counted from 0, and a label is 3: give the last layer an output" in said
+    assert scores.startswith("mine.py:35: loss() takes outputs for probabilities, and they go from ")
+    assert "-> from_logits=True there, or a last layer with activation='softmax'" in said
 
 
 def test_a_number_that_is_none_is_found_in_the_data_and_in_the_weights(doctor) -> None:

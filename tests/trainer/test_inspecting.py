@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -65,22 +63,32 @@ def test_a_variable_without_a_gradient_is_noted_and_the_others_are_applied() -> 
     assert names == [idle.path] and float(used.value) == 0.5
 
 
+def squared(labels: Any, outputs: Any) -> Any:
+    return (labels - outputs) ** 2
+
+
+LABELS, OUTPUTS = tf.range(8.0) / 4, tf.range(8.0)[:, None]
+
+
 def test_a_loss_that_compares_each_with_each_is_noticed() -> None:
     """Labels of shape (n,) and outputs of (n, 1) are broadcast to (n, n), and nobody says a word."""
-    model = keras.Sequential([keras.layers.Input((2,)), keras.layers.Dense(1)])
+    assert inspecting.compared(squared, LABELS, OUTPUTS, 8) == (8, 8)
+    assert inspecting.compared(squared, LABELS[:, None], OUTPUTS, 8) == ()
+    assert inspecting.compared(keras.losses.mean_squared_error, LABELS, OUTPUTS, 8) == ()
+    assert inspecting.compared(squared, tf.zeros((8, 8)), tf.zeros((8, 8)), 8) == (), "they are so themselves"
 
-    def program(loss: Callable[[Any, Any], Any], examples: int = EXAMPLES) -> Any:
-        def dataset(start: int, stop: int) -> Any:
-            return tf.data.Dataset.from_tensor_slices(
-                (np.ones((stop - start, 2), "float32"), np.ones(stop - start, "float32"))
-            )
 
-        return SimpleNamespace(loss=loss, examples=lambda: examples, dataset=dataset)
+def test_the_mean_of_such_a_loss_is_noticed_and_no_other_mean_is() -> None:
+    def mean(labels: Any, outputs: Any) -> Any:
+        return tf.reduce_mean(squared(labels, outputs))
 
-    def squared(labels: Any, outputs: Any) -> Any:
-        return (labels - outputs) ** 2
+    assert inspecting.mixed(mean, LABELS, OUTPUTS) and inspecting.mixed(mean, LABELS[:, None], OUTPUTS[:, 0])
+    assert not inspecting.mixed(mean, LABELS[:, None], OUTPUTS)
+    assert not inspecting.mixed(lambda labels, outputs: mean(labels, outputs[:, 0]), LABELS, OUTPUTS)
+    assert not inspecting.mixed(keras.losses.mean_squared_error, LABELS, OUTPUTS)
+    assert not inspecting.mixed(lambda labels, outputs: mean(labels[:, None], outputs), LABELS, OUTPUTS)
 
-    assert inspecting.compared(program(squared), model) == ("(5,)", "(5, 1)", "(5, 5)")
-    assert inspecting.compared(program(keras.losses.mean_squared_error), model) == ()
-    assert inspecting.compared(program(lambda *both: tf.reduce_mean(squared(*both))), model) == ()
-    assert inspecting.compared(program(squared, examples=4), model) == (), "too few to tell"
+
+def test_the_span_of_an_output_is_told_where_it_is_one() -> None:
+    assert inspecting.span(OUTPUTS) == (0.0, 7.0)
+    assert inspecting.span([OUTPUTS, OUTPUTS]) is None and inspecting.span(OUTPUTS / 0.0) is None

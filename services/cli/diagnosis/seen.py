@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from services.cli.diagnosis import loss
 from services.cli.diagnosis.finding import Finding, advice, fine, size, wrong
 from services.trainer.examined import Examined
 from shared.words import counted, listed
@@ -42,7 +43,7 @@ def of_program(here: Examined, there: Examined, left: Collection[str] = ()) -> I
         absent = "it has no evaluation(), so the job's end has no metrics"
         yield fine("evaluation() and metrics() work" if here.evaluated else absent)
     if (cause := here.failed or there.failed) and _lacks(cause) not in left:
-        yield failed(cause)
+        yield failed(cause, here)
 
 
 def _lacks(cause: str) -> str:
@@ -51,11 +52,11 @@ def _lacks(cause: str) -> str:
     return found[1].split(".")[0] if found else ""
 
 
-def failed(cause: str) -> Finding:
+def failed(cause: str, here: Examined) -> Finding:
     head, _, more = cause.partition("\n")
     found = ((re.search(pattern, cause), remedy) for pattern, remedy in REMEDIES)
     remedy = next((remedy.format(*match.groups()) for match, remedy in found if match), MEND)
-    return wrong(head, remedy, more)
+    return wrong(head, loss.mended(cause, here) or remedy, more)
 
 
 # ---------------------------------------------------------------- examples
@@ -105,10 +106,11 @@ def _model(here: Examined) -> Iterator[Finding]:
     if here.scheduled:
         what = "the learning rate is a schedule, which Weir leaves alone when workers or the batch change"
         yield advice(what, "give the optimizer a number, or keep the sizes as they are")
-    if here.lossy:
-        *parts, made = here.lossy
-        what = f"loss() compares each example with each: {made} of {' and '.join(parts)}"
-        yield wrong(what, "give labels and outputs the same shape, or use keras.losses")
+    if here.lossy or here.mixed:
+        parts = " and ".join(map(str, (*here.labels, *here.outputs)))
+        what = f"loss() compares each example with each: {here.lossy or 'the mean'} of {parts}"
+        hint = loss.slipped(here.labels, here.outputs)
+        yield wrong(what, hint or "give labels and outputs the same shape, or use keras.losses")
 
 
 def _update(here: Examined, update_s: float) -> Iterator[Finding]:

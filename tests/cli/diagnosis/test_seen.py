@@ -28,6 +28,7 @@ WELL: dict[str, Any] = {
     "evaluated": True,
     "done": True,
 }
+ONE_AXIS: dict[str, Any] = {"labels": ((32,),), "outputs": ((32, 1),)}
 READER = Examined(loaded_s=1.0, examples=1437, together=TRIED, alone=TRIED, read_s=0.001, done=True)
 
 
@@ -81,7 +82,8 @@ def test_who_could_not_read_in_the_other_process_is_not_called_the_same() -> Non
         ({"finite": False}, "wrong", "after two updates weights are not finite"),
         ({"scheduled": True}, "advice", "the learning rate is a schedule"),
         ({"read_s": 0.9}, "advice", "a batch is read in 900 ms, longer than its update takes"),
-        ({"lossy": ("(5,)", "(5, 1)", "(5, 5)")}, "wrong", "example with each: (5, 5) of (5,) and (5, 1)"),
+        ({"mixed": True} | ONE_AXIS, "wrong", "each example with each: the mean of (32,) and (32, 1)"),
+        ({"lossy": (32, 32)} | ONE_AXIS, "wrong", "example with each: (32, 32) of (32,) and (32, 1)"),
     ],
 )
 def test_what_is_wrong_is_told_with_a_way_out(fields: dict[str, Any], weight: str, what: str) -> None:

@@ -17,6 +17,8 @@ import msgspec
 from services.allocator.outside.answer import Answer, Desk, Refusal
 from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
+from services.cli import file_formats
+from services.cli.parsing import apart
 from services.cli.policy_names import policy
 from services.cli.trouble import DONE
 
@@ -27,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(sorted(POLICIES))
     said = f"for jobs that name none (default: {Rules().policy}); there are {names}, or module:function"
     parser.add_argument("--policy", type=policy, default=Rules().policy, metavar="NAME", help=said)
+    apart(parser, "lines", "what is in the lines", file_formats.DECIDE, "what is in a line, with an example")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -26,7 +26,8 @@ from services.allocator.simulator.run import simulate
 from services.allocator.simulator.scenario import Cluster, Scenario, Work
 from services.allocator.simulator.surfaces import Surface
 from services.allocator.simulator.tables import Bad
-from services.cli import simulated
+from services.cli import file_formats, simulated
+from services.cli.parsing import apart
 from services.cli.policy_names import policies
 from services.cli.screen.figures_table import table
 from services.cli.terminal import Terminal
@@ -44,7 +45,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     usual = Scenario(jobs=(), cluster=Cluster(nodes=()), surfaces={})
     parser.add_argument("--jobs", type=Path, metavar="CSV", help="the jobs: when, what, how much")
     parser.add_argument("--surfaces", type=Path, metavar="CSV", help="each model's measured speeds")
-    parser.add_argument("--loss", type=Path, metavar="CSV", help="each model's loss curve")
     parser.add_argument("--cluster", type=Path, metavar="YAML", help="the nodes, and tenants on them")
     said = "in place of these: a log of `weir events --json`"
     parser.add_argument("--from-log", type=Path, metavar="LOG", help=said)
@@ -60,6 +60,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
     parser.add_argument("--timeline", action="store_true", help="in the JSON: each job's allocation over time")
     parser.add_argument("--picture", type=Path, metavar="PNG", help="draw allocations, utilisation, completion times")
+    own = apart(parser, "files", "what is in the files", file_formats.SIMULATE, "what is in these files, with examples")
+    own.add_argument(
+        "--loss",
+        type=Path,
+        metavar="CSV",
+        help=f"loss curves, if known: {' then '.join(file_formats.LOSSES.split()[:2])}",
+    )
 
 
 def _at_least_zero(text: str) -> float:
@@ -156,7 +163,8 @@ def _as_asked(args: argparse.Namespace, world: Scenario) -> Scenario:
 
 
 def _unusable(reasons: Sequence[str]) -> Trouble:
-    return Trouble("\n".join(["these files cannot be used:", *reasons]), WRONG_USE)
+    lines = ["these files cannot be used:", *reasons, "`weir simulate --help-files` shows what is in them"]
+    return Trouble("\n".join(lines), WRONG_USE)
 
 
 def _jobs_with(surfaces: dict[str, Surface] | None) -> Callable[[str], tuple[Work, ...]]:

@@ -117,6 +117,7 @@ def test_every_reason_against_every_file_is_told_at_once(folder: Path, capsys: p
         "jobs.csv: line 2, column 4 (samples): 'few' is not a number",
         "jobs.csv: line 3, column 4 (samples): -1 is not above 0",
         "cluster.yaml: line 2, column 13: nodes[0].count: Expected `int`, got 'none'",
+        "`weir simulate --help-files` shows what is in them",
     ]
 
 

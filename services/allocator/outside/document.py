@@ -110,6 +110,7 @@ class Wrong(ValueError):
         self.reasons = reasons
 
 
+FORM = "a document is a JSON object with `now`, `nodes` and `jobs`"
 _decoder = msgspec.json.Decoder(Document)
 
 
@@ -126,9 +127,9 @@ def _leniently(line: bytes) -> Document:
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Wrong([f"not JSON: {error}"]) from error
+        raise Wrong([f"not JSON: {error}; {FORM}"]) from error
     if not isinstance(raw, dict):
-        raise Wrong(["a document is a JSON object with `now`, `nodes` and `jobs`"])
+        raise Wrong([FORM])
     told = field_reasons(Document, raw, "")
     unknown = [why for why in told if why.endswith(NO_SUCH_FIELD)]
     if len(told) > len(unknown):

@@ -66,7 +66,8 @@ def table(text: str, columns: Sequence[Column]) -> Table:
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
     header = next((line for line in lines if any(cell.strip() for cell in line)), None)
     if header is None:
-        return Table([], [Reason(1, ": the file is empty")], {})
+        wanted = ", ".join(column.name for column in columns if not column.optional)
+        return Table([], [Reason(1, f": the file is empty; its first line names the columns {wanted}")], {})
     names = [cell.strip() for cell in header]
     read = Table([], list(_against_header(names, columns, lines.line_num)), _places(names))
     whole_header = not read.reasons

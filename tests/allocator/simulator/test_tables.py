@@ -43,9 +43,10 @@ def test_a_header_that_lacks_a_column_says_so_once() -> None:
     assert read.rows == []
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), [("", "line 1: the file is empty"), ("name,cores\n", "line 1: there are no rows")]
-)
+EMPTY = "line 1: the file is empty; its first line names the columns"
+
+
+@pytest.mark.parametrize(("text", "why"), [("", f"{EMPTY} name, cores"), ("name,cores\n", "line 1: there are no rows")])
 def test_a_file_without_rows_is_refused(text: str, why: str) -> None:
     assert said(table(text, COLUMNS)) == [why]
 

@@ -1,0 +1,42 @@
+"""What is in the files and lines that `weir simulate` and `weir decide` read: a page of help each, with examples."""
+
+from __future__ import annotations
+
+JOBS = "job,submitted_s,model,samples,global_batch,ps,workers,max_workers\na,0,net,50000,64,1,2,8\n"
+SPEEDS = "model,ps,workers,global_batch,samples_per_second\nnet,1,1,64,100.5\nnet,1,8,64,530.7\n"
+LOSSES = "model,samples,loss\nnet,0,2.3\nnet,50000,0.4\n"
+CLUSTER = """\
+nodes: [{name: node, count: 3, cpu: 6, memory_gib: 16, gpu: 0}]
+tenants: [{node: node-2, cpu: 6, from_s: 0, to_s: 120}]
+quotas: {team-a: {cpu: 4, memory_gib: 8}}
+"""
+LINE = """\
+{"now": 60, "nodes": [{"name": "n1", "cpu": 4, "memory_gib": 16, "gpu": 0}],
+ "jobs": [{"job": "a", "submitted_s": 0, "pause_s": 1.2,
+  "request": {"ps": 1, "workers": {"start": 1, "min": 1, "max": 3},
+   "batch": 64, "resources": {"worker": {"cpu": 1, "memory_gib": 2}}},
+  "current": {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64},
+  "observed": [{"ps": 1, "workers": 1, "samples_per_second": 90}],
+  "progress": {"samples": 5e3, "total_samples": 5e4, "loss": [[5e3, 1.9]]}}]}
+"""
+
+
+def _shown(example: str) -> str:
+    return "".join(f"  {line}\n" for line in example.splitlines())
+
+
+SIMULATE = f"""\
+jobs (samples: of all epochs; global_batch: of all workers together)
+{_shown(JOBS)}  or also: min_ps, max_ps, min_workers, batch_min, batch_max, ps_cpu,
+  worker_cpu, worker_gpu, device_batch_max, priority, namespace
+surfaces (ps 0, or gpus in place of ps and workers: devices side by side)
+{_shown(SPEEDS)}cluster (as of `weir up`; tenants and quotas may be left out)
+{_shown(CLUSTER)}Times are seconds from the beginning, cpu is cores; more columns do no harm.
+"""
+DECIDE = f"""\
+In, on one line. There must be: now, each name, each job and its request;
+cpu is cores, *_s are seconds; current null: nothing of it runs.
+{LINE}Out, on one line; no workers: it waits. gain: seconds saved, for cost_s:
+{{"decisions": [{{"job": "a", "chief": "n1", "ps": ["n1"], "workers": ["n1"],
+  "batch": 64, "reason": "...", "gain": 9, "cost_s": 1}}], "decision_ms": 2}}
+"""

@@ -1,0 +1,91 @@
+"""What help says of files is so: each example is read by those who read such files, and a world is made of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.__main__ import weir
+from services.allocator.outside.document import Wrong, document
+from services.allocator.outside.request import reasons_against
+from services.allocator.simulator.files import JOBS, SPEEDS
+from services.cli import file_formats
+
+EXAMPLES = {
+    "jobs": file_formats.JOBS,
+    "surfaces": file_formats.SPEEDS,
+    "loss": file_formats.LOSSES,
+    "cluster": file_formats.CLUSTER,
+}
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit, match="0"):
+        weir([*words])
+    return capsys.readouterr().out
+
+
+def test_the_examples_of_files_are_a_world_that_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words: list[str] = []
+    for name, text in EXAMPLES.items():
+        (tmp_path / name).write_text(text)
+        words += [f"--{name}", str(tmp_path / name)]
+
+    assert weir(["simulate", *words, "--json", str(tmp_path / "out")]) == 0
+    assert json.loads((tmp_path / "out").read_text())["weir"]["completed"] == 1
+
+
+def test_help_has_every_column_and_the_examples_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, "simulate", "--help-files")
+
+    assert [column.name for column in (*JOBS, *SPEEDS) if column.name not in page and column.name != "mode"] == []
+    for name in ("jobs", "surfaces", "cluster"):
+        assert all(line in page for line in EXAMPLES[name].splitlines())
+
+
+def test_the_example_of_a_line_is_answered_with_the_fields_that_help_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = shown(capsys, "decide", "--help-lines")
+    assert all(line in page for line in file_formats.LINE.splitlines())
+    line = file_formats.LINE.replace("\n", " ").encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line)))
+    told = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(told, write_through=True))
+    assert weir(["decide"]) == 0
+
+    answer = json.loads(told.getvalue())
+    names = [*answer, *answer["decisions"][0]]
+    assert [name for name in names if f'"{name}": ' not in page] == [] and "errors" not in answer
+
+
+def test_what_must_be_there_is_what_help_says() -> None:
+    least: dict[str, Any] = {"now": 0, "nodes": [{"name": "n1"}], "jobs": [{"job": "a", "request": {}}]}
+    assert document(json.dumps(least).encode()).now == 0
+    assert list(reasons_against("a", {})) == []
+
+    lacking = [{**least, "nodes": [{}]}, {**least, "jobs": [{"job": "a"}]}, {**least, "jobs": [{"request": {}}]}, {}]
+    for without in lacking:
+        with pytest.raises(Wrong):
+            document(json.dumps(without).encode())
+
+
+def test_a_file_that_cannot_be_used_is_answered_with_what_it_should_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in EXAMPLES:
+        (tmp_path / name).write_text("")
+    words = [word for name in EXAMPLES for word in (f"--{name}", str(tmp_path / name))]
+
+    assert weir(["simulate", *words]) == 2
+    said = capsys.readouterr().err
+    assert "its first line names the columns job, submitted_s, model, samples, global_batch\n" in said
+    assert "a cluster file is a mapping with `nodes` and perhaps `tenants`" in said
+    assert said.splitlines()[-1].endswith("`weir simulate --help-files` shows what is in them")

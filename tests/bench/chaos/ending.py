@@ -7,6 +7,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from collections import Counter
 from functools import reduce
 from typing import Any
@@ -106,15 +107,23 @@ def _naive(rounds: Rounds) -> dict[str, Any]:
 
 
 async def leaked(world: World) -> int:
-    """Pods of jobs that are over, and of processes those that no pod has."""
-    for _ in range(round(TIDY_S / LOOK_S)):
-        pods = [*await world.pods(), *await world.pods("tenants")]
-        home = processes.home_of(world.folder / "weir" / "cluster")
+    """Pods of jobs that are over, and of processes those that no pod has. A machine that stands still for seconds, as
+    it may while so much ends at once, is asked again.
+    """
+    until, home = time.monotonic() + TIDY_S, processes.home_of(world.folder / "weir" / "cluster")
+    while True:
+        try:
+            pods = [*await world.pods(), *await world.pods("tenants")]
+        except TimeoutError:
+            if time.monotonic() > until:
+                raise
+            continue
         if not pods and not processes.marked(home):
             return 0
+        if time.monotonic() > until:
+            say(f"left: {[p['metadata']['name'] for p in pods]}, processes {processes.marked(home)}")
+            return max(len(pods), len(processes.marked(home)))
         await asyncio.sleep(LOOK_S)
-    say(f"left: {[p['metadata']['name'] for p in pods]}, processes {processes.marked(home)}")
-    return max(len(pods), len(processes.marked(home)))
 
 
 async def lost(world: World, logs: dict[int, list[Heard]]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ async def test_a_job_that_has_not_trained_yet_says_so_and_names_no_number_that_i
         tab = await opened(look, page.url, size=size, fragment="#job=default.mnist")
         said = " ".join((await tab.locator("#job").inner_text()).split())
         await tab.screenshot(path=pictures / f"page-starting-{name}.png", full_page=True)
-        assert "No speed yet: its tasks start, load TensorFlow and trace the first step." in said
+        assert "No speed yet: waits for 4 pods: 0 of 4 run, 0 ready." in said
         assert "size none yet; 1 ps, 2 workers, batch 64 decided" in said
         drawn = [await text.text_content() for text in await tab.locator("#job-plot svg text").all()]
         assert {"no task has trained yet", "no speed yet", "no loss yet"} <= set(

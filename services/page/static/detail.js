@@ -85,7 +85,7 @@ function unheard(job) {
   if (story.reports.length) return "";
   if (isOver(job)) return "It ended before its first report: no speed and no loss are known of it.";
   if (since) return `No speed yet: it has trained since ${clock(since)}, and its first report is to come.`;
-  if (job.phase === "Starting") return "No speed yet: its tasks start, load TensorFlow and trace the first step.";
+  if (job.phase === "Starting") return `No speed yet${why ? `: ${why}` : ""}.`;
   return `No speed yet: it has no tasks${why ? `: ${why}` : "."}`;
 }
 

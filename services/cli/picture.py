@@ -46,8 +46,9 @@ def plotted(runs: Sequence[Run], title: str) -> Any:
         epochs.plot(range(1, len(run.epoch_s) + 1), run.epoch_s, label=run.name, color=colours[run.name])
         if run.utilisation:
             used.plot(*_columns(run.utilisation), label=run.name, color=colours[run.name])
-        for moment in run.hand_overs:
-            used.axvline(moment, color=colours[run.name], linestyle=":", linewidth=1)
+        for number, moment in enumerate(run.hand_overs):
+            named = None if number else f"{run.name}: a new size takes over"
+            used.axvline(moment, color=colours[run.name], linestyle=":", linewidth=1.5, label=named)
     total.set(title="total time", ylabel="seconds")
     total.margins(y=0.1)  # room for the number on top of a bar
     epochs.set(title="time of each epoch", xlabel="epoch", ylabel="seconds", ylim=(0, None))

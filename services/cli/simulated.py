@@ -10,14 +10,27 @@ from services.allocator.simulator.outcome import Run, completion_s, shares
 from services.allocator.simulator.record import Record
 
 HOURS_FROM_S = 7200.0
-PANELS = ("allocation of every job (darker: more tasks)", "utilisation", "completion times")
+PANELS = ("tasks of every job", "utilisation", "how long jobs took, waiting included")
+ACROSS = ("{unit} of the simulation", "{unit} of the simulation", "{unit} since the job's own submission")
+NAMES_MOST = 24
+"""So many names stand below one another; of more jobs only some are named."""
+SMALL, LEGEND_INCH = "small", 0.4
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
-    """Write a PNG with a row of three panels a policy; the same axes in each column."""
+    """Write a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure = plotted(runs)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def plotted(runs: Sequence[Run]) -> Any:
+    """The figure: a row of three panels a policy; the same axes in each column."""
     from matplotlib import pyplot
 
     size = (15, 1.2 + 3.0 * len(runs))
@@ -28,14 +41,13 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         _jobs(jobs, run, unit_s, max(1, most))
         _utilisation(used, run, unit_s)
         _times(times, run, unit_s)
-        jobs.set_ylabel(f"{run.policy}\njob")
-    for column, title in enumerate(PANELS):
+    for column, (title, across) in enumerate(zip(PANELS, ACROSS, strict=True)):
         rows[0][column].set_title(title)
-        rows[-1][column].set_xlabel(unit)
+        rows[-1][column].set_xlabel(across.format(unit=unit))
         _same_x([row[column] for row in rows])
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    figure.legend(handles=_meanings(max(1, most)), loc="lower left", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0.0, LEGEND_INCH / size[1], 1.0, 1.0))
+    return figure
 
 
 def _unit(longest_s: float) -> tuple[float, str]:
@@ -53,6 +65,18 @@ def _jobs(axes: Any, run: Run, unit_s: float, most: int) -> None:
         bars = [(from_s / unit_s, (to_s - from_s) / unit_s) for from_s, to_s, _ in spans]
         axes.broken_barh(bars, (row, 0.9), facecolors=[_shade(tasks / most) for *_, tasks in spans])
     axes.set_ylim(len(run.records), 0)
+    axes.set_ylabel(run.policy)
+    each = -(-len(run.records) // NAMES_MOST) or 1
+    named = range(0, len(run.records), each)
+    axes.set_yticks([row + 0.45 for row in named], [run.records[row].work.job for row in named], fontsize=SMALL)
+
+
+def _meanings(most: int) -> list[Any]:
+    """What each shade stands for: none, few and as many tasks as any job has."""
+    from matplotlib.patches import Patch
+
+    said = {0: "waits", 1: "1 ps or worker"} | ({most: f"{most} ps and workers"} if most > 1 else {})
+    return [Patch(color=_shade(tasks / most), label=label) for tasks, label in said.items()]
 
 
 def _shade(share: float) -> tuple[float, float, float, float]:
@@ -71,6 +95,7 @@ def _utilisation(axes: Any, run: Run, unit_s: float) -> None:
     steps = [(start, held / offered if offered else 0.0) for start, _, held, offered in shares(run)]
     axes.step([start / unit_s for start, _ in steps], [share for _, share in steps], where="post", color="#3366cc")
     axes.set_ylim(0, 1.05)
+    axes.set_ylabel("held of what jobs may hold")
 
 
 def _times(axes: Any, run: Run, unit_s: float) -> None:
@@ -79,6 +104,7 @@ def _times(axes: Any, run: Run, unit_s: float) -> None:
     steps = [0.0, *((number + 1) / every for number in range(len(times)))]
     axes.step([0.0, *(seconds / unit_s for seconds in times)], steps, where="post", color="#dd8833")
     axes.set_ylim(0, 1.05)
+    axes.set_ylabel("share of the jobs that are over")
 
 
 def _same_x(column: Sequence[Any]) -> None:

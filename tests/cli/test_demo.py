@@ -105,6 +105,15 @@ def test_a_legend_names_what_is_drawn_and_no_more() -> None:
     assert named(epochs) == ["static (predicted)", "elastic"] and named(used) == ["elastic"]
 
 
+def test_the_dotted_line_of_a_hand_over_is_named_once_in_the_legend() -> None:
+    used = [(0.0, 0.1), (10.0, 0.4)]
+    run = Run(name="elastic", total_s=10.0, epoch_s=[1.0] * 10, utilisation=used, hand_overs=[4.0, 7.0])
+
+    *_, axes = picture.plotted([run], "one against the other").axes
+
+    assert named(axes) == ["elastic", "elastic: a new size takes over"]
+
+
 def test_what_static_is_predicted_from_was_before_the_decision_to_grow_and_says_so() -> None:
     """100 examples/s for 5 s; from the decision on 20 a second, while what comes is prepared. 200 examples an epoch."""
     watched = grown()

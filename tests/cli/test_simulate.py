@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from services.__main__ import weir
-from shared.messages import AllocationDecided, JobFinished, Message, TaskPlan
+from services.allocator.simulator.outcome import Run
+from services.allocator.simulator.record import Record
+from services.allocator.simulator.scenario import Work
+from services.cli import simulated
+from shared.messages import AllocationDecided, JobFinished, Message, Span, TaskPlan
 from tests.allocator.builders import EVEN, ONE_CORE, accepted, node, progress, request, resumed
 from tests.allocator.simulator.test_recorded import line
 
@@ -101,6 +106,26 @@ def test_losses_are_read_too(folder: Path) -> None:
 def test_a_picture_is_drawn(folder: Path) -> None:
     assert simulate(folder, "--policies", "static,config-manager", "--picture", folder / "out.png") == 0
     assert (folder / "out.png").read_bytes().startswith(b"\x89PNG") and (folder / "out.png").stat().st_size > 20_000
+
+
+def test_a_picture_names_the_jobs_and_says_what_its_axes_and_shades_are() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    span, sizes = Span(start=1, min=1, max=4), [(60.0, 1, 1, 32), (90.0, 1, 3, 32)]
+    works = [Work(job=name, model="net", samples=9, batch=span, ps=span, workers=span) for name in ("digits", "waves")]
+    records = tuple(Record(work=work, finished_s=200.0, outcome="succeeded", sizes=sizes) for work in works)
+    many = tuple(Record(work=replace(works[0], job=f"job-{number}"), sizes=sizes) for number in range(100))
+    runs = [Run(policy="weir", records=each, held=(), decision_ms=(), ended_s=200.0) for each in (records, many)]
+
+    figure = simulated.plotted(runs)
+    jobs, used, times, crowd, *_, last = figure.axes
+    pyplot.close(figure)
+
+    assert [tick.get_text() for tick in jobs.get_yticklabels()] == ["digits", "waves"]
+    assert 10 <= len(crowd.get_yticks()) <= simulated.NAMES_MOST and crowd.get_yticklabels()[0].get_text() == "job-0"
+    meanings = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert meanings == ["waits", "1 ps or worker", "4 ps and workers"]
+    assert used.get_ylabel() and times.get_ylabel() == "share of the jobs that are over"
+    assert last.get_xlabel() == "seconds since the job's own submission"
 
 
 def test_every_reason_against_every_file_is_told_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

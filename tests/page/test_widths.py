@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from tests.page.conftest import Look, Still, served
 
 WAITS = "no node is large enough for a worker of 100 cpu and 1 GiB: the largest has 0.5 cpu and 4 GiB"
 WIDTHS = (780, 900, 1024, 1200, 1280, 1440, 1520)
+PHASES: tuple[Any, ...] = ("Starting", "Succeeded", "Failed", "Cancelled")
 LINES_MOST, LINE_PX, WHY_LEAST_PX = 4, 22, 200
 CROWDED = """() => [...document.querySelectorAll('#jobs .scroll, #job-table :is(th, td)')]
   .filter((e) => e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).position !== 'absolute')
@@ -31,6 +33,12 @@ COLUMNS = """() => {
   const table = document.getElementById('job-table');
   return [...table.tBodies[0].rows].map((row) => [rights(table.tHead.rows[0].cells), rights(row.cells)]);
 }"""
+MARKS = """() => Object.fromEntries([...document.querySelectorAll('#job-table .phase')].map((e) => {
+  const style = getComputedStyle(e, '::before');
+  const empty = style.backgroundColor === 'rgba(0, 0, 0, 0)';
+  const shape = [style.content, style.borderRadius, style.borderTopWidth, style.transform, empty];
+  return [e.textContent, shape.join(' ')];
+}))"""
 TILES = """() => Object.values(Object.groupBy(document.querySelectorAll('.tile'), (e) => e.getBoundingClientRect().top))
   .map((line) => line.length)"""
 
@@ -60,3 +68,18 @@ async def test_every_column_of_the_jobs_is_whole_and_no_row_is_tall(look: Look, 
         assert await tab.evaluate(WHY) >= WHY_LEAST_PX
         assert all(headings == cells for headings, cells in await tab.evaluate(COLUMNS))
         assert len(set(await tab.evaluate(TILES))) == 1, "as many tiles on each line"
+
+
+async def test_each_phase_has_a_mark_of_its_own_by_its_shape_and_not_by_its_colour(look: Look, pictures: Path) -> None:
+    board = waiting()
+    story = board.jobs["default.big"]
+    for uid, phase in enumerate(PHASES, start=70):
+        asked, view = request(phase.lower()), replace(story.view, job=phase.lower(), phase=phase)
+        one = replace(story, uid=uid, request=asked, view=view)
+        board = replace(board, jobs=board.jobs | {one.key: one})
+    async with served(Still(board)) as page:
+        tab = await look(page.url)
+        await tab.wait_for_selector('tr[data-key="default.failed"]')
+        await tab.locator("#jobs").screenshot(path=pictures / "page-phases.png")
+        marks = await tab.evaluate(MARKS)
+    assert set(marks) == {"Pending", "Running", *PHASES} and len(set(marks.values())) == len(marks)

@@ -30,6 +30,7 @@ from shared.messages import DeadLetter
 from shared.subjects import FACTS, ORDERS
 from shared.words import size
 
+UNNAMED = "it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here"
 OWN = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
 
 
@@ -76,9 +77,10 @@ async def _state(bus: Bus) -> State:
 # ---------------------------------------------------------------- in words
 
 
-def told(job: str, found: Outlook) -> list[str]:
+def told(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
+    """`unnamed`: what to say of the policy of a job that names none."""
     if not found.tasks:
-        return [f"job {job} would wait: {found.why}", *_room(found), *_by(found), *map(_effect, found.effects)]
+        return [f"job {job} would wait: {found.why}", *_room(found), *_by(found, unnamed), *map(_effect, found.effects)]
     counts = Counter(task.role for task in found.tasks)
     nodes: dict[str, list[str]] = {}
     for task in found.tasks:
@@ -88,7 +90,7 @@ def told(job: str, found: Outlook) -> list[str]:
         f"job {job} would start now with {size(counts['ps'], counts['worker'])}, batch {found.batch}",
         f"  why: {found.why}",
         f"  where: {places}",
-        *_by(found),
+        *_by(found, unnamed),
         *(f"  rather than {size(o.ps, o.workers)}: {o.why}" for o in found.alternatives),
         *map(_effect, found.effects),
     ]
@@ -107,9 +109,9 @@ def _room(found: Outlook) -> list[str]:
     ]
 
 
-def _by(found: Outlook) -> list[str]:
+def _by(found: Outlook, unnamed: str) -> list[str]:
     """Which policy was asked; and whose could not be."""
-    named = "" if found.named else " (it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here)"
+    named = "" if found.named else f" ({unnamed})"
     return [f"  policy: {found.policy}{named}", *([f"  not sure: {found.unsure}"] if found.unsure else [])]
 
 

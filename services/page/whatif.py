@@ -20,6 +20,8 @@ from shared.messages import Resources, RoleResources
 from shared.words import plain
 
 NAME = "the proposal"
+UNNAMED = "it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`"
+"""Who looks at a page sets no settings; a line of the proposal they can write."""
 NO_PROGRAM = {"name": "program.py", "digest": f"sha256-{'0' * 64}"}
 EXAMPLE = """\
 job: proposal
@@ -73,4 +75,4 @@ def answer(state: State, text: str, now_s: float, rules: Rules) -> Answer:
     found = outlook(state, request, now_s, rules)
     if found.reasons:
         return Answer(refused=[*map(plain, found.reasons)])
-    return Answer(says=[*map(plain, dry_run.told(request.key().replace(".", "/"), found))])
+    return Answer(says=[*map(plain, dry_run.told(request.key().replace(".", "/"), found, UNNAMED))])

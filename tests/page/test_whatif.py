@@ -25,6 +25,19 @@ def test_a_job_that_would_start_is_told_its_size_its_reason_and_its_places() -> 
     )
 
 
+def test_who_names_no_policy_is_told_what_to_add_and_of_no_setting_of_another_machine() -> None:
+    state = running().board.state
+
+    (said,) = [line for line in answer(state, EXAMPLE, NOW_S, AT_ONCE).says if line.startswith("policy: ")]
+    assert said.endswith(
+        "(it names none, and the cluster's own may be another; to be sure, add a line such as `policy: static`)"
+    )
+    (said,) = [
+        line for line in answer(state, f"{EXAMPLE}policy: static\n", NOW_S, AT_ONCE).says if line.startswith("policy: ")
+    ]
+    assert said == "policy: static"
+
+
 def test_a_job_that_finds_no_room_would_wait() -> None:
     log = running()
     log.say(holding("n1", pods=3, others=5))

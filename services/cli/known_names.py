@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from itertools import pairwise
 
+from services.board.derived import over
 from services.cli import connection
 from services.cli.jobs import snapshots
 from services.cli.trouble import DONE, Trouble
@@ -14,12 +15,15 @@ from services.cli.words import is_name
 from shared.bus import Bus
 
 ANSWER_S = 1.0
+CANCEL = "cancel"
+"""The command that means only jobs that are not over."""
 OPTIONS = ("-n", "--namespace")
 
 
 def told(what: str, typed: Sequence[str], parsers: Mapping[str, argparse.ArgumentParser]) -> int:
     """One a line. `typed`: the command and what stands behind it; jobs are those of the namespace that it means."""
-    asked = argparse.Namespace(nats=None, what=what, namespace=namespace(what, typed, parsers))
+    live = list(typed[:1]) == [CANCEL]
+    asked = argparse.Namespace(nats=None, what=what, live=live, namespace=namespace(what, typed, parsers))
     with suppress(Trouble, OSError, TimeoutError):
         connection.on_bus(asked, _names, within_s=ANSWER_S)
     return DONE
@@ -39,7 +43,7 @@ def namespace(what: str, typed: Sequence[str], parsers: Mapping[str, argparse.Ar
 
 async def _names(bus: Bus, args: argparse.Namespace) -> int:
     async with aclosing(snapshots(bus, args.namespace)) as changes:
-        views = (await anext(changes)).values()
+        views = [view for view in (await anext(changes)).values() if not (args.live and over(view))]
     names = {view.job if args.what == "jobs" else view.namespace for view in views}
     print("\n".join(sorted(filter(is_name, names))))  # a shell looks closely at what it is told
     return DONE

@@ -46,6 +46,16 @@ async def test_they_are_those_of_the_namespace_that_the_command_would_mean(
 
 
 @pytest.mark.usefixtures("patient")
+async def test_a_job_that_is_over_is_offered_to_who_looks_and_not_to_who_cancels(bus: Bus, prompt: Prompt) -> None:
+    for job, phase in (("digits", "Running"), ("waits", "Pending"), ("ended", "Succeeded"), ("gone", "Cancelled")):
+        await shown(bus, job, phase=phase)
+
+    assert (await prompt("completion", "bash", "--names", "jobs", "cancel", "")).out.split() == ["digits", "waits"]
+    every = (await prompt("completion", "bash", "--names", "jobs", "logs", "")).out.split()
+    assert every == ["digits", "ended", "gone", "waits"]
+
+
+@pytest.mark.usefixtures("patient")
 async def test_what_is_no_name_reaches_no_shell(bus: Bus, prompt: Prompt) -> None:
     odd = JobView(job="$(touch here)", namespace="default", uid=7, phase="Running")
     await (await bus.bucket(JOBS)).put("default.odd", msgspec.json.encode(odd))

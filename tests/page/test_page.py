@@ -205,6 +205,16 @@ async def test_lines_of_a_job_that_is_over_have_their_names(look: Look, pictures
         await tab.locator("#job").screenshot(path=pictures / "page-job-over.png")
 
 
+async def test_cpu_time_held_and_used_are_in_one_unit(look: Look) -> None:
+    watch = still()
+    story = replace(watch.board.jobs["default.reviews"], core_s=540.0, used_core_s=299.0)
+    watch.board = replace(watch.board, jobs=watch.board.jobs | {story.key: story})
+    async with served(watch) as page:
+        tab = await opened(look, page.url, fragment="#job=default.reviews")
+        said = await tab.locator("#job-figures div", has_text="CPU time").locator("dd").inner_text()
+        assert said == "0.15 CPU-hours held, 0.08 CPU-hours used"
+
+
 async def test_what_a_job_s_evaluation_said_is_shown_and_named_as_such(look: Look) -> None:
     async with served(still()) as page:
         tab = await opened(look, page.url, fragment="#job=default.reviews")

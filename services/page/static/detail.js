@@ -4,7 +4,7 @@ import { $, attribute, el, write } from "./dom.js";
 import { explained } from "./decisions.js";
 import { isOver } from "./jobs.js";
 import { Timeline } from "./timeline.js";
-import { clock, cores, count, cpuTime, evaluated, gib, lasting, loss, named, percent, rate, seconds, size } from "./words.js";
+import { clock, cores, count, cpuTimes, evaluated, gib, lasting, loss, named, percent, rate, seconds, size } from "./words.js";
 
 const MOST = 2048, NEAR = 26;
 let story = null, timeline = null, opened = null, marked = "";
@@ -97,7 +97,7 @@ export function drawFigures(job) {
     ["size", sized(job)], ["generation", job.generation || null],
     ["done", job.total ? `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total)} samples)` : null],
     ["evaluation", evaluated(job.metrics) || null], ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${lasting(job.left_s)} at the present speed`],
-    ["CPU time", `${cpuTime(story.cpu_hours)} held${used(cpuTime(story.used_cpu_hours))}`], ["memory", job.held_gib ? `${gib(job.held_gib)} held${used(gib(job.used_gib ?? 0))}` : null], ["pauses", job.pauses ? `${count(job.pauses)}: ${seconds(job.paused_s)} in all, the last ${seconds(job.pause_s)}` : story.stretches.length ? "none" : null], ["cluster off", story.off_s ? lasting(story.off_s) : null],
+    ["CPU time", cpuTimes(story.cpu_hours, story.reports.length ? story.used_cpu_hours : null)], ["memory", job.held_gib ? `${gib(job.held_gib)} held${used(gib(job.used_gib ?? 0))}` : null], ["pauses", job.pauses ? `${count(job.pauses)}: ${seconds(job.paused_s)} in all, the last ${seconds(job.pause_s)}` : story.stretches.length ? "none" : null], ["cluster off", story.off_s ? lasting(story.off_s) : null],
     ["applied twice", story.lost ? `${count(story.lost)} samples` : null], ["priority", job.priority || null], ["policy", job.policy || null],
   ];
   $("job-figures").replaceChildren(...pairs.filter(([, value]) => value != null).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));

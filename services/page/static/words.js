@@ -24,7 +24,9 @@ export function lasting(s) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
-export const cpuTime = (hours) => (hours < 0.1 ? `${count(hours * 3600)} core-seconds` : `${number(2).format(hours)} CPU-hours`);
+const cpuTime = (hours, whole) => (whole < 0.1 ? `${count(hours * 3600)} core-seconds` : `${number(2).format(hours)} CPU-hours`);
+/** Both amounts in one unit, which is that of what is held; used is null where nobody has told of it. */
+export const cpuTimes = (held, used) => `${cpuTime(held, held)} held${used == null ? "" : `, ${cpuTime(used, held)} used`}`;
 
 const pad = (x) => String(x).padStart(2, "0");
 const day = (d) => `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;

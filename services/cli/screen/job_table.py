@@ -28,8 +28,7 @@ def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
     cells = {heading: [cell(job) for job in jobs] for heading, cell in columns(width).items()}
     least = fitting({"JOB": NAME} | _least(cells, width), YIELDING, width - BADGE - GAP, GAP)
     del least["JOB"]
-    most = LONGEST_NAME if width < ENDLESS else longest(_name(job) for job in jobs)
-    name = min(max(width - sum(least.values()) - len(least) - BADGE - 2, NAME), max(most, NAME))
+    name = min(max(width - sum(least.values()) - len(least) - BADGE - 2, NAME), _most(jobs, width, "WHY" in least))
     drawn = plain_table(("", "JOB", *least), RIGHT, [BADGE, name, *least.values()], width)
     drawn.columns[1].max_width = name
     for number, job in enumerate(jobs):
@@ -40,6 +39,12 @@ def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
             shown["CURVE"] = curve(losses(job), least["CURVE"])
         drawn.add_row(first, Text(_name(job), "bold"), *shown.values())
     return drawn
+
+
+def _most(jobs: Sequence[Story], width: int, reasoned: bool) -> int:
+    """Columns that names may take. Beside a reason no more than they need: what is left is the reason's."""
+    needed = longest(_name(job) for job in jobs) if reasoned else LONGEST_NAME
+    return max(needed if width >= ENDLESS else min(needed, LONGEST_NAME), NAME)
 
 
 def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, int]:

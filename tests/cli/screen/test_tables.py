@@ -89,3 +89,12 @@ def test_the_curve_is_shorter_where_the_loss_is_long_and_gone_where_that_is_not_
 )
 def test_numbers_are_short_and_what_is_not_known_is_a_dash(written: str, expected: str) -> None:
     assert written == expected
+
+
+def test_beside_short_names_the_reason_has_the_room() -> None:
+    job = next(job for job in scenery().board.jobs.values() if job.key == "default.digits")
+    why = "all 12 cores of the cluster are held"
+
+    heading, line = shown(job_table([replace(job, view=replace(job.view, why=why))], {}, 160), 160)
+
+    assert heading.index("PHASE") <= 20 and line.endswith(why)

@@ -173,8 +173,9 @@ def fills(s: Stand) -> bool:
 
 def _config(size: Size, batch: int, takes: Resources, there: Resources, speed: float) -> Config:
     has = amounts(takes)
-    shares = [mine / all_ for mine, all_ in zip(has, amounts(there), strict=True) if all_ > 0]
-    return Config(size.ps, size.workers, batch, *has, max(shares, default=0.0), speed)
+    shares = [mine / all_ if all_ > 0 else 0.0 for mine, all_ in zip(has, amounts(there), strict=True)]
+    cost = max(shares)
+    return Config(size.ps, size.workers, batch, *has, cost, speed, scarce=shares.index(cost))
 
 
 def _speed(job: JobSeen, size: Size, fitted: Fit) -> float:

@@ -178,7 +178,7 @@ def why_not(hindered: Hindrance) -> str:
 
 
 def _gained(s: Stand, config: Config) -> str:
-    room = f"{config.cost:.0%} of the cluster's {RESOURCES[s.scarce]}"
+    room = f"{config.cost:.0%} of the {RESOURCES[config.scarce]} that jobs of this policy may have"
     if s.left_s is None:
         return f"there is no better use of {room}, by what is known before it runs"
     return f"{config.speed:,.0f} examples/s with {room}, of which there is no better use"

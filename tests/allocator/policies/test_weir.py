@@ -303,8 +303,8 @@ def speed(want: Want) -> float:
 def test_of_less_than_was_wanted_speed_and_share_are_its_own():
     (want,) = weir([node(1.0)], [running("one", 10_000)], 0.0)
     has = want.cut(Size(1, 2), want.batch, "as far as there is room")
-    assert "examples/s with 100% of the cluster's cpu" in want.reason
-    assert "examples/s with 75% of the cluster's cpu" in has.reason
+    assert "examples/s with 100% of the cpu that jobs of this policy may have" in want.reason
+    assert "examples/s with 75% of the cpu that jobs of this policy may have" in has.reason
     assert speed(has) == pytest.approx(190, rel=0.05) and speed(want) > 1.2 * speed(has)
     assert has.reason.endswith("as far as there is room (wanted: 1 ps and 3 workers)")
     assert (want.size, has.size) == (Size(1, 3), Size(1, 2)) and want.faster > has.faster == pytest.approx(1.9, abs=0.1)
@@ -316,6 +316,17 @@ def test_a_start_that_placing_cuts_is_told_with_what_is_granted():
     asked = request(ps=span(1), workers=span(4, 1, 6), resources=sizes)
     story = Story(replace(AT_ONCE, policy="weir")).hear(*(nodes(f"n{n}", cpu=1.0) for n in range(4)), accepted(asked))
     first = story.decided()
-    assert size(first) == (1, 4) and "72% of the cluster's cpu" in first.reason
+    assert size(first) == (1, 4) and "72% of the cpu that jobs of this policy may have" in first.reason
     assert first.reason.endswith("as far as there is room (wanted: 1 ps and 5 workers)")
     assert [(lost.workers, lost.why) for lost in first.alternatives] == [(5, "not enough room (too little cpu)")]
+
+
+def test_the_share_of_a_start_that_is_cut_is_of_the_resource_of_which_it_takes_most():
+    """Its least takes most of the cpu, four workers most of the memory: 2.4 GiB of 4."""
+    worker = Resources(cpu=0.2, memory_gib=0.6)
+    sizes = RoleResources(chief=Resources(cpu=0.25), ps=Resources(cpu=0.7), worker=worker)
+    asked = request(ps=span(1), workers=span(4, 1, 6), resources=sizes)
+    has = Resources(cpu=1.0, memory_gib=1.0)
+    there = (replace(nodes(f"n{n}"), allocatable=has, free=has) for n in range(4))
+    first = Story(replace(AT_ONCE, policy="weir")).hear(*there, accepted(asked)).decided()
+    assert size(first) == (1, 4) and "60% of the memory that jobs of this policy may have" in first.reason

@@ -161,7 +161,7 @@ def test_a_job_that_cannot_replace_a_task_shrinks_and_else_waits():
     shrunk = story.hear(exited(workers[1], None, "NodeLost")).decided()
     assert size(shrunk) == (1, 1)
     assert story.hear(resumed(2), exited(workers[0], 143)).decide() == ()
-    assert story.why().endswith("waits for room (too little cpu) to replace it")
+    assert story.why().endswith("waits for room (too little cpu: no node has any cpu free) to replace it")
 
 
 def test_a_task_that_fails_by_itself_counts_and_three_times_fail_the_job():

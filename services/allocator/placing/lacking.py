@@ -2,19 +2,24 @@
 
 They are placed once more, on trial, as if they wanted nothing of one resource: where they fit then, there is too little
 of it. Where it takes more than one, these together; none where no node takes tasks, or the quota is what is short.
+Free capacity in sum may look like enough: where one task alone finds no node with so much, that is told.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
 from msgspec.structs import replace
 
+from services.allocator.placing.amounts import ROUNDING
 from services.allocator.placing.placement import ROLES, Room, Size, place
-from shared.messages import Resources, RoleResources, TaskPlan
+from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 WORDS = {"cpu": "cpu", "memory_gib": "memory", "gpu": "devices"}
+UNITS = {"cpu": "cpu", "memory_gib": "GiB", "gpu": "gpu"}
 Placing = Callable[[Room, str, Sequence[TaskPlan], Size, RoleResources, int], Sequence[TaskPlan] | None]
 
 
@@ -24,10 +29,19 @@ def lacking(
     """To be put behind `waits for room`: ` (too little memory)`; empty where there is nothing to name."""
     question = None if keep else room.question(job, size, size, sizes)
     if question is None:
-        return _told(_lacking(room, job, keep, size, sizes, how))
+        return _named(room, job, keep, size, sizes, how)
     if question not in room.lacks:
-        room.lacks[question] = _told(_lacking(room, job, keep, size, sizes, how))
+        room.lacks[question] = _named(room, job, keep, size, sizes, how)
     return room.lacks[question]
+
+
+def _named(room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing) -> str:
+    names = _lacking(room, job, keep, size, sizes, how)
+    if not names:
+        return ""
+    stand = Counter(task.role for task in keep)
+    missing = [role for role in ROLES if size.of(role) > stand[role]]
+    return _told(names, _too_large(room, missing, sizes, names))
 
 
 def _lacking(
@@ -51,7 +65,25 @@ def _without(sizes: RoleResources, names: Sequence[str]) -> RoleResources:
     return RoleResources(**each)
 
 
-def _told(names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    return f" (too {'few' if names == ('gpu',) else 'little'} {' and '.join(WORDS[name] for name in names)})"
+def _too_large(room: Room, roles: Sequence[Role], sizes: RoleResources, names: Sequence[str]) -> list[str]:
+    """Of each resource the task that wants most of it, where no node has so much free."""
+    told, most = [], dict(zip(WORDS, room.most_free(), strict=True))
+    for name in names:
+        wants = {role: getattr(getattr(sizes, role), name) for role in roles}
+        role = max(wants, key=wants.__getitem__, default=None)
+        if role is not None and wants[role] > most[name] + ROUNDING:
+            told.append(_wants(role, wants[role], name, most[name]))
+    return told
+
+
+def _wants(role: Role, amount: float, name: str, most: float) -> str:
+    if most <= ROUNDING:
+        return f"no node has any {WORDS[name]} free"
+    free = math.floor(100 * (most + ROUNDING)) / 100
+    return f"a {role} wants {amount:g} {UNITS[name]}, and the most free on one node is {free:g}"
+
+
+def _told(names: Sequence[str], too_large: Sequence[str]) -> str:
+    little = "few" if names == ("gpu",) else "little"
+    why = f": {'; '.join(too_large)}" if too_large else ""
+    return f" (too {little} {' and '.join(WORDS[name] for name in names)}{why})"

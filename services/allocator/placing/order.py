@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
+from operator import itemgetter
 
 from services.allocator.placing.amounts import ROUNDING
 from shared.messages import Resources
 
 Place = tuple[float, float, str]
 """Cores, GiB, name."""
+_memory = itemgetter(1)
 
 
 def rank(free: Resources, name: str) -> tuple[int, float, float, str]:
@@ -55,6 +57,13 @@ class Order:
             if found is not None:
                 return found
         return None
+
+    def most(self) -> tuple[float, float, int]:
+        """Of cores, GiB and devices each: what the node has free that has most of it."""
+        there = {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
+        cpu = max((shelf[-1][0] for shelf in there.values()), default=0.0)
+        memory = max((max(map(_memory, shelf)) for shelf in there.values()), default=0.0)
+        return cpu, memory, max(there, default=0)
 
     def _on(self, shelf: list[Place], wants: Resources) -> str | None:
         for at in range(bisect_left(shelf, (wants.cpu - 2 * ROUNDING,)), len(shelf)):

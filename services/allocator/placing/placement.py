@@ -126,6 +126,10 @@ class Room:
             return name
         return self._for_most(wants, count)
 
+    def most_free(self) -> tuple[float, float, int]:
+        """Of cores, GiB and devices each: the most on one node that takes new tasks."""
+        return self._order.most()
+
     def _for_most(self, wants: Resources, count: int) -> str | None:
         """The best fit of those nodes that hold most of so many tasks."""
         best, more = self._order.first(wants), count + 1

@@ -132,7 +132,8 @@ def test_of_two_that_wait_the_later_one_has_what_the_first_one_leaves():
 def test_what_is_wanted_of_others_comes_first():
     """A long job that runs makes room for a shorter one, which starts once that has shrunk."""
     story = _two_of_weir()
-    assert why(story, key="default.second").why == "waits for room (too little cpu) for a chief, 1 ps and 1 worker"
+    none = "too little cpu: no node has any cpu free"
+    assert why(story, key="default.second").why == f"waits for room ({none}) for a chief, 1 ps and 1 worker"
     means = only(why(story, key="default.second"), "settles")
     assert means.changes == (Settles(jobs=("default.mnist",)),)
     shrunk = story.decided(after_s=20.0)

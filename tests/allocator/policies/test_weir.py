@@ -318,7 +318,8 @@ def test_a_start_that_placing_cuts_is_told_with_what_is_granted():
     first = story.decided()
     assert size(first) == (1, 4) and "72% of the cpu that jobs of this policy may have" in first.reason
     assert first.reason.endswith("as far as there is room (wanted: 1 ps and 5 workers)")
-    assert [(lost.workers, lost.why) for lost in first.alternatives] == [(5, "not enough room (too little cpu)")]
+    cpu = "too little cpu: a worker wants 0.6 cpu, and the most free on one node is 0.4"
+    assert [(lost.workers, lost.why) for lost in first.alternatives] == [(5, f"not enough room ({cpu})")]
 
 
 def test_the_share_of_a_start_that_is_cut_is_of_the_resource_of_which_it_takes_most():

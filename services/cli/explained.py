@@ -127,7 +127,7 @@ def _pair(p: Prospect) -> str:
     """Where both speeds come from."""
     fit = f"by a fit to {counted(p.sizes_seen, 'size')} of its own"
     if not p.measured:
-        return f"both {fit}, none of which it has"
+        return f"both {fit}; with its tasks, batch and number of nodes of now it has told no speed yet"
     apart = abs(p.expected - p.samples_per_second) > APART * p.samples_per_second
     doubt = f" that expects {p.expected:,.0f} where {p.samples_per_second:,.0f} were measured" if apart else ""
     return f"measured (a mean, the newest counts most) -> {fit}{doubt}"

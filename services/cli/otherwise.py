@@ -55,7 +55,8 @@ def _trains(change: Trains, e: Explanation, when: When) -> str:
 
 
 def _reports(change: Reports, e: Explanation, when: When) -> str:
-    return f"it has said how fast it is (taken to be {change.samples_per_second:,.0f} examples/s)"
+    taken = f"taken to be {change.samples_per_second:,.0f} examples/s"
+    return f"it has said how fast it is ({taken}, by the model of what its program's and other jobs showed)"
 
 
 def _frees(change: Frees, e: Explanation, when: When) -> str:

@@ -49,7 +49,8 @@ def test_both_speeds_of_a_prospect_are_named_as_what_they_are() -> None:
     pair = "110 -> 736 examples/s at 2 ps, 2 workers: measured (a mean, the newest counts most) -> by a fit to 1 size"
     assert last(expected=112.0).endswith(f"{pair} of its own")
     assert last(expected=351.0).endswith(f"{pair} of its own that expects 351 where 110 were measured")
-    assert last(expected=110.0, measured=False).endswith(": both by a fit to 1 size of its own, none of which it has")
+    untold = "with its tasks, batch and number of nodes of now it has told no speed yet"
+    assert last(expected=110.0, measured=False).endswith(f": both by a fit to 1 size of its own; {untold}")
 
 
 def test_what_is_in_flight_and_what_lost() -> None:
@@ -61,6 +62,7 @@ def test_what_is_in_flight_and_what_lost() -> None:
     assert any(f"{gain} (decided at 00:16:46, generation 2)" in line for line in said)
     assert "  not        2 ps, 3 workers, batch 32: no node has room for another worker" in said
     assert any(line.startswith("  for more   once generation 2 trains and it has said how fast it is") for line in said)
+    assert any("examples/s, by the model of what its program's and other jobs showed)" in line for line in said)
 
 
 def test_time_is_told_as_time() -> None:

@@ -18,7 +18,7 @@ from shared import log
 
 COMMANDS = {
     "up": "run all of Weir on this machine",
-    "demo": "watch a job grow and shrink on this machine",
+    "demo": "watch a job grow on this machine, as others make room",
     "doctor": "try a training program before it costs anything",
     "submit": "ask for training",
     "jobs": "list the jobs",

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from services.__main__ import COMMANDS
 from services.cli import demo, picture, scene
 from services.cli.figures import CpuSample
 from services.cli.picture import Run
@@ -176,3 +177,8 @@ async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> Non
         "25.0 % done, 0 epochs complete, 50 samples/s",
         "the strangers left",
     ], "what is not new is not said again"
+
+
+def test_the_demo_promises_growth_alone() -> None:
+    """No other job comes for which its own would make room."""
+    assert "grow" in COMMANDS["demo"] and "shrink" not in COMMANDS["demo"]

@@ -60,7 +60,7 @@ def row(view: JobView, epochs: int) -> list[Text]:
         Text(view.phase, PHASES.get(view.phase, "")),
         Text(_size(view.ps, view.wanted_ps)),
         Text(_size(view.workers, view.wanted_workers)),
-        Text(str(view.generation)),
+        Text(str(view.generation or NOTHING)),
         Text(_epochs(view, epochs)),
         Text(f"{100 * view.samples / view.total_samples:.1f} %" if view.total_samples else NOTHING),
         Text(f"{view.samples_per_second:,.0f}" if view.samples_per_second else NOTHING),

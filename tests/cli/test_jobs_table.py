@@ -44,9 +44,9 @@ def test_of_a_job_that_is_over_the_end_is_told_and_no_longer_why_it_grew() -> No
 
 
 def test_what_is_not_known_yet_is_a_dash() -> None:
-    assert {n: cells(view())[n] for n in ("EPOCHS", "DONE", "LOSS", "PAUSE")} == dict.fromkeys(
-        ("EPOCHS", "DONE", "LOSS", "PAUSE"), "-"
-    )
+    unknown = ("GEN", "EPOCHS", "DONE", "LOSS", "PAUSE")
+
+    assert {name: cells(view())[name] for name in unknown} == dict.fromkeys(unknown, "-")
 
 
 def test_the_last_pause_and_why_it_does_not_grow() -> None:

@@ -487,7 +487,8 @@ class CheckpointSkipped(JobMessage, frozen=True, kw_only=True, tag="training.ski
 
 
 class Phases(Part, frozen=True, kw_only=True):
-    """A pause, taken apart; seconds. The rest of it was waiting: until it was decided, and tasks stood ready."""
+    """A pause, taken apart; seconds. The rest of it was waiting: until it was decided, and tasks were ready, connected
+    and traced."""
 
     drain_s: Seconds = 0.0
     save_s: Seconds = 0.0

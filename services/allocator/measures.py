@@ -51,7 +51,7 @@ PAUSE = Family(
 PHASE = Family(
     name="weir_training_pause_phase_seconds",
     kind="histogram",
-    help="The parts of a pause: drain, save, waiting (until decided, and tasks stood ready), restore, first_step.",
+    help="The parts of a pause: drain, save, waiting (decided, ready, connected, traced), restore, first_step.",
     labels=("phase",),
     bounds=PAUSES,
 )

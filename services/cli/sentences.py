@@ -192,7 +192,8 @@ def _resumed(m: TrainingResumed) -> str:
         return f"generation {m.generation} trains, from step {m.step}{at}"
     p = m.phases
     off = f", off for {lasting(m.off_s)} before" if m.off_s else ""
-    made_way = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, waiting {p.waiting_s(m.pause_s):.2f}"
+    waiting = f"waiting until ready and traced {p.waiting_s(m.pause_s):.2f}"
+    made_way = f"drain {p.drain_s:.2f}, save {p.save_s:.2f}, {waiting}"
     phases = f"{made_way}, restore {p.restore_s:.2f}, first step {p.first_step_s:.2f}"
     pause = f"after a pause of {m.pause_s:.2f} s ({phases}){off}"
     return f"generation {m.generation} trains on from step {m.step} {pause}{at}"

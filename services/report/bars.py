@@ -29,7 +29,7 @@ PARTS = (
     ("paused", "red", "paused"),
     ("ending", "pale", "after the end"),
 )
-WAITING = ("pale", "waiting: until decided, and tasks stood ready")
+WAITING = ("pale", "waiting: decided, ready, connected, traced")
 BARS_MOST = 60
 TICK, NUMBER = 160.0, 96.0
 """From one number of an axis to the next, about: seconds of a pause, epochs."""

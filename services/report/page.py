@@ -170,7 +170,7 @@ def _paused(told: Contents) -> str:
         "generation (0 on the axis) to the first of the next, by the ps' clocks: the number in its row. "
         "Phases are measured by the chiefs, from the order to drain on, and drawn so that they end with the pause: "
         "what lies left of 0 was before the last update, and is no part of the pause. "
-        "What is in none was waiting, for a decision and its tasks."
+        "What is in none was waiting: for a decision, for its tasks, and for these to connect, to build and to trace."
     )
     if told.account.off_s:
         said += f" The {lasting(told.account.off_s)} for which the whole cluster was off are in none of them."

@@ -126,7 +126,7 @@ def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:
     assert "a pause of 0.50 s (drain 0.00, save" in sentence(resumed)
     phases = Phases(drain_s=0.4, save_s=0.5, restore_s=2.0, first_step_s=2.0)
     stopped = msgspec.structs.replace(resumed, pause_s=60.7, off_s=30.0, phases=phases)
-    parts = "drain 0.40, save 0.50, waiting 55.80, restore 2.00, first step 2.00"
+    parts = "drain 0.40, save 0.50, waiting until ready and traced 55.80, restore 2.00, first step 2.00"
     assert f"after a pause of 60.70 s ({parts}), off for 30 s before" in sentence(stopped)
     assert sentence(msgspec.structs.replace(resumed, pause_s=None)) == "generation 2 trains, from step 11"
     told = sentence(msgspec.structs.replace(resumed, pause_s=None, learning_rate=0.2828427))

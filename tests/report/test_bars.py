@@ -45,5 +45,5 @@ def test_a_pause_longer_than_its_phases_begins_at_the_last_update_with_the_rest(
     drawn = bars.pauses([paused(2.0, Phases(restore_s=0.4, first_step_s=1.1))])
     rest, restore = boxes(drawn)["waiting"], boxes(drawn)["restore"]
 
-    assert zero(drawn) == bars.LEFT == rest[0]
+    assert zero(drawn) == bars.LEFT == rest[0] and "waiting: decided, ready, connected, traced" in drawn
     assert restore[0] == pytest.approx(bars.LEFT + (EDGE - bars.LEFT) * 0.25, abs=0.2)

@@ -19,7 +19,8 @@ ENDED: dict[Outcome, Phase] = {"succeeded": "Succeeded", "failed": "Failed", "ca
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """One job at a glance. `why`: why it is, or is not, growing. `ps` and `workers` run; `wanted_*` are decided. Its
-    speed is 0 while nothing trains.
+    speed, as last reported, and the mean of such reports at its size, of which the newest counts most, are 0 while
+    nothing trains.
 
     `epoch`: how many are complete. Once it is over: `why` is the cause of its end, `metrics` are the last ones.
     """
@@ -40,6 +41,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     total_samples: int = 0
     samples_per_second: float = 0.0
+    mean_samples_per_second: float = 0.0
     loss: float | None = None
     pauses: tuple[float, ...] = ()
     reason: str = ""
@@ -65,6 +67,17 @@ def speed_of(job: Job) -> float:
     return said.samples_per_second if said and isfinite(said.samples_per_second) and not job.stands_still else 0.0
 
 
+def mean_speed_of(job: Job) -> float:
+    """The same as a mean at the size and batch that runs (`readings.py`), for what is to hold longer than a report."""
+    now, runs = speed_of(job), job.runs
+    if not now or runs is None:
+        return now
+    size = size_of(runs)
+    here = (o for o in reversed(job.observed) if (o.ps, o.workers, o.batch) == (size.ps, size.workers, runs.batch))
+    mean = next((o.samples_per_second for o in here), now)
+    return mean if isfinite(mean) else now
+
+
 def job_view(job: Job, why: str = "") -> JobView:
     runs, wanted, progress = job.runs, job.wanted, job.progress
     size, goal = (size_of(d) if d else None for d in (runs, wanted))
@@ -85,6 +98,7 @@ def job_view(job: Job, why: str = "") -> JobView:
         samples=progress.samples if progress else 0,
         total_samples=progress.total_samples if progress else 0,
         samples_per_second=speed_of(job),
+        mean_samples_per_second=mean_speed_of(job),
         loss=progress.loss if progress else None,
         pauses=job.pauses,
         reason=wanted.reason if wanted else "",
@@ -109,6 +123,7 @@ def closed_view(closed: Closed) -> JobView:
         samples=samples,
         total_samples=samples if whole else last.total_samples,
         samples_per_second=0.0,
+        mean_samples_per_second=0.0,
         reason="",
         why=finished.cause,
         finished_s=finished.finished_s,

@@ -1,7 +1,7 @@
 """What follows from a board, by formula: pure.
 
 share done       = examples applied / examples to apply
-time left        = (examples to apply - applied) / examples a second, as last reported: at the present speed
+time left        = (examples to apply - applied) / examples a second, a mean of its reports (the newest counts most)
 utilisation      = cores held by our tasks / allocatable cores;   of use: cores used / allocatable cores
 memory share     = GiB held by our tasks / allocatable GiB;       of use: GiB used / allocatable GiB
 speed            = examples between the first and the last report of a generation / the seconds between them
@@ -34,10 +34,11 @@ def share(view: JobView) -> float | None:
 
 
 def left_s(view: JobView) -> float | None:
-    """Seconds to the end at the present speed; None: it does not train, or has not said how fast."""
-    if over(view) or not view.total_samples or view.samples_per_second <= 0:
+    """Seconds to the end at the speed of late; None: it does not train, or has not said how fast."""
+    speed = view.mean_samples_per_second or view.samples_per_second
+    if over(view) or not view.total_samples or speed <= 0:
         return None
-    return max(view.total_samples - view.samples, 0) / view.samples_per_second
+    return max(view.total_samples - view.samples, 0) / speed
 
 
 def over(view: JobView) -> bool:

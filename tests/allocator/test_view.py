@@ -6,6 +6,7 @@ from typing import Any
 
 from services.allocator.state import Closed
 from services.allocator.view import JobView, closed_view, job_view
+from services.board.derived import left_s
 from shared.messages import JobFinished
 from tests.allocator.builders import Story, accepted, exited, node, progress, request, resumed
 
@@ -58,3 +59,13 @@ def test_a_job_whose_cluster_was_stopped_shows_no_old_speed_and_resumes_or_waits
     assert (stopped.phase, stopped.samples_per_second, stopped.samples) == ("Pending", 0.0, 50)
     assert (begins.phase, begins.samples_per_second) == ("Resuming", 0.0)
     assert (trains.phase, trains.samples_per_second) == ("Running", 20.0)
+
+
+def test_the_time_that_is_left_does_not_jump_with_one_report() -> None:
+    story = Story().hear(node(), accepted())
+    story.decided()
+    story.hear(resumed(1), progress(1, 50, 400, 40.0), progress(1, 60, 400, 20.0, step=2))
+    view = job_view(story.state.jobs["default.mnist"])
+
+    assert (view.samples_per_second, view.mean_samples_per_second) == (20.0, 30.0)
+    assert left_s(view) == (400 - 60) / 30.0

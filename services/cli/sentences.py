@@ -171,8 +171,8 @@ def _updated(m: TaskUpdated) -> str:
 
 def _saved(m: CheckpointSaved) -> str:
     final = ", and applies nothing more" if m.final else ""
-    stood = f", and training stood still: {m.stood}" if m.stood else ""
-    paused = f", of which training stood still for {m.pause_s:.2f} s" if m.pause_s and not (m.stood or m.final) else ""
+    stood = f", and held all training up: {m.stood}" if m.stood else ""
+    paused = f", of which it held training up for {m.pause_s:.2f} s" if m.pause_s and not (m.stood or m.final) else ""
     return f"generation {m.generation} saved step {m.step} in {m.seconds:.2f} s{paused}{final}{stood}"
 
 

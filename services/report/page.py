@@ -80,7 +80,8 @@ EPOCH = "Seconds, pauses in it included; an end between two reports is placed by
 FORESEEN = (
     "Foreseen: seconds saved on the work that was left, and the pause that it would cost; what its preparation slows "
     f"is not foreseen. Came, as measured: examples left at the hand-over / speed before {MINUS} examples left / speed "
-    "after, where the speed before is that up to the decision; by how much what trained got behind from then on, while "
+    "after, each from the first report of a generation to its last, so without pauses and what follows the last "
+    "update; the speed before is that up to the decision; by how much what trained got behind from then on, while "
     "the next generation was prepared beside it; the pause; and in all."
 )
 
@@ -133,7 +134,8 @@ def _cards(told: Contents) -> str:
 def _throughput(told: Contents) -> str:
     view = told.story.view
     of = f" of {whole(view.total_samples)}" if view.total_samples else ""
-    return f"pauses included; {whole(told.story.applied)}{of} applied"
+    spans = "first update to end: pauses, last save, evaluation included" if told.account.over else "pauses included"
+    return f"{spans}; {whole(told.story.applied)}{of} applied"
 
 
 def _accuracy(told: Contents) -> list[str]:
@@ -164,7 +166,7 @@ def _paused(told: Contents) -> str:
     """Nothing, where it never paused."""
     paused = [one for one in told.story.stretches if one.pause_s is not None]
     if not paused:
-        return _section("Pauses", "Training never stood still.")
+        return _section("Pauses", f"None: a pause is of a hand-over, or after a crash.{_saves(told.story)}")
     said = (
         f"{lasting(told.account.paused_s)} in {counted(len(paused), 'pause')}, each from the last update of one "
         "generation (0 on the axis) to the first of the next, by the ps' clocks: the number in its row. "
@@ -177,6 +179,13 @@ def _paused(told: Contents) -> str:
     if len(paused) > bars.BARS_MOST:
         said += f" The last {bars.BARS_MOST} are drawn."
     return _section("Pauses by phase", said, _drawings(lambda width: bars.pauses(told.story.stretches, width)))
+
+
+def _saves(story: Story) -> str:
+    """What else held training up, where nothing paused: the save of a hand-over is a part of its pause."""
+    if not story.save_cost_s:
+        return ""
+    return f" To save holds training, too, and is no pause: it cost {lasting(story.save_cost_s)} in all."
 
 
 def _cost(told: Contents) -> str:

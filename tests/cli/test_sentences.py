@@ -112,12 +112,12 @@ def test_a_checkpoint_that_is_skipped_tells_why_and_what_is_taken_in_its_place()
     assert sentence(msgspec.structs.replace(skipped, instead="")).endswith("; none is left, so it begins anew")
 
 
-def test_a_save_for_which_training_stood_still_tells_why() -> None:
+def test_a_save_that_holds_training_up_tells_why_and_is_no_pause() -> None:
     saved = CheckpointSaved(**JOB, step=10, samples=320, path="/c", seconds=0.5, stood="no room")
 
-    assert sentence(saved) == "generation 2 saved step 10 in 0.50 s, and training stood still: no room"
+    assert sentence(saved) == "generation 2 saved step 10 in 0.50 s, and held all training up: no room"
     beside = msgspec.structs.replace(saved, stood="", pause_s=0.02)
-    assert sentence(beside) == "generation 2 saved step 10 in 0.50 s, of which training stood still for 0.02 s"
+    assert sentence(beside) == "generation 2 saved step 10 in 0.50 s, of which it held training up for 0.02 s"
 
 
 def test_a_pause_is_told_in_its_phases_and_a_first_start_has_none() -> None:

@@ -12,6 +12,7 @@ from services.board.story import Story
 from services.report import words
 from services.report.account import account
 from services.report.page import Contents, contents, page
+from shared.messages import CheckpointSaved
 from tests.allocator.builders import accepted, request
 from tests.report.story import EPOCHS, UID, Log, begun_at_ten, ended, of_digits, pods, report, resumed, whole
 
@@ -87,7 +88,9 @@ def test_the_seeds_three_metrics_stand_first_as_the_account_has_them(written: st
     assert "Completion time 1 min 46 s 10.0 s to the first update, 1 min 28 s trained, 8.31 s in 2 pauses" in text
     assert f"Utilisation of CPU {words.percent(found.utilisation)} used, of what it held" in text
     assert f"requested {words.percent(found.cluster_ours)}, all pods {words.percent(found.cluster_all)}" in text
-    assert "Throughput, examples/s 125 pauses included; 12,000 of 12,000 applied" in text
+    spans = "first update to end: pauses, last save, evaluation included"
+    assert f"Throughput, examples/s 125 {spans}; 12,000 of 12,000 applied" in text
+    assert "so without pauses and what follows the last update" in text
     assert "Accuracy 0.9731 on evaluation(), at the end; loss 0.09120" in text
     assert f"Cost, CPU-hours {words.number(found.parts.held / HOUR_S)} " in text and "(500 examples lost)" in text
 
@@ -130,7 +133,16 @@ def test_a_job_that_trains_is_told_as_it_stands() -> None:
 
     assert "Time so far 20.0 s 10.0 s to the first update, 10.0 s trained, no pause" in text
     assert "not over; this is how it stood at 1970-01-01 00:00:30 UTC" in text
-    assert "Training never stood still." in text and "Loss" in text
+    assert "None: a pause is of a hand-over, or after a crash." in text and "Loss" in text
+
+
+def test_saves_hold_training_up_beside_pauses() -> None:
+    save = CheckpointSaved(
+        job="digits", uid=UID, generation=1, step=10, samples=500, path="/c", seconds=0.5, pause_s=0.1, cost_s=0.17
+    )
+    text = Reader(page(told(begun_at_ten().say(30, report(1, 500, 60.0, 1.0)).say(31, save)))).text
+
+    assert "To save holds training, too, and is no pause: it cost 0.17 s in all." in text
 
 
 def test_the_time_for_which_the_cluster_was_off_is_told_beside_the_pauses() -> None:

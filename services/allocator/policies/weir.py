@@ -181,7 +181,9 @@ def _gained(s: Stand, config: Config) -> str:
     room = f"{config.cost:.0%} of the {RESOURCES[config.scarce]} that jobs of this policy may have"
     if s.left_s is None:
         return f"there is no better use of {room}, by what is known before it runs"
-    return f"{config.speed:,.0f} examples/s with {room}, of which there is no better use"
+    gives = s.job.size and config.cost < s.cost * (1 - 1e-9)
+    rest = "; what it gives up is for who gains more by it, now or when they come" if gives else ""
+    return f"{config.speed:,.0f} examples/s with {room}, of which there is no better use{rest}"
 
 
 def _kept(s: Stand, at: int, hindered: Hindrance | None) -> str:

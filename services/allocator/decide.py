@@ -53,7 +53,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     shunned = leaving.shunned(stirred.values()) | relief.shunned(stirred.values(), now, rules)
     room = Room(shunning(free_nodes(state), shunned), purses(state, rules.quotas))
     for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, repair.repaired(job, room, now, rules))
+        _say(verdicts, key, repair.repaired(job, room, now, rules, state.opened_s))
     # 3. What will be lost moves while it still works; what is in flight is waited for; who has too little where it
     #    stands gets more, or goes elsewhere.
     for key, job in _open(stirred, verdicts):

@@ -2,8 +2,9 @@
 
 Each lost task is replaced at once by one with a new serial, wherever it fits; where not all fit, and no room came free
 in the time that the lost pod's own needs to be seen, the job shrinks, down to its minimum; where not even that fits, it
-waits for room. A generation in flight is overtaken, unless what it lost is a new task that could not be scheduled, or
-failed by itself while the old generation trains on: that generation the launcher abandons.
+waits for room. Where nodes were shut down, that time begins again with each that comes back. A generation in flight is
+overtaken, unless what it lost is a new task that could not be scheduled, or failed by itself while the old generation
+trains on: that generation the launcher abandons.
 
 A chief that ends well says first that the job is over. Where that is not heard, it has ended all the same.
 """
@@ -29,8 +30,8 @@ from shared.messages import AllocationDecided, TaskPlan
 from shared.words import some
 
 
-def repaired(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
-    """None where nothing is to be repaired."""
+def repaired(job: Job, room: Room, now: float, rules: Rules, opened_s: float = 0.0) -> Verdict | None:
+    """None where nothing is to be repaired. `opened_s`: when the newest node came, or came back."""
     wanted = job.wanted
     if wanted is None or not job.exits:
         return None
@@ -43,16 +44,23 @@ def repaired(job: Job, room: Room, now: float, rules: Rules) -> Verdict | None:
     names = _lost(job, lost)
     if now < retry_s(job, rules):
         return Verdict(why=f"{names}; tries again after a pause", wake_s=retry_s(job, rules))
-    return _replaced(job, wanted, lost, names, room, now, rules)
+    settled_s = _settled_s(job, lost, opened_s) + rules.settle_s
+    return _replaced(job, wanted, lost, names, room, now, rules, settled_s)
 
 
 def _replaced(
-    job: Job, wanted: AllocationDecided, lost: list[TaskPlan], names: str, room: Room, now: float, rules: Rules
+    job: Job,
+    wanted: AllocationDecided,
+    lost: list[TaskPlan],
+    names: str,
+    room: Room,
+    now: float,
+    rules: Rules,
+    settled_s: float,
 ) -> Verdict:
     keep = [t for t in wanted.tasks if t not in lost]
     most, sizes = size_of(wanted), wanted_sizes(job, None, rules)
     least = least_of(job, most)
-    settled_s = max(job.exits[job.pod(t)].at_s for t in lost) + rules.settle_s
     staying = [t for t in keep if t not in going(job, keep)]  # who has to leave goes in the same hand-over
     tasks = place(room, job.key, staying, most, sizes, job.serials)
     tasks = tasks or place(room, job.key, keep, most, sizes, job.serials)
@@ -70,6 +78,12 @@ def _replaced(
     reason = f"{names}; replaced{'' if whole else ' as far as there is room'}{against}"
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
     return Verdict(why=reason, action=action)
+
+
+def _settled_s(job: Job, lost: list[TaskPlan], opened_s: float) -> float:
+    """When its newest task ended. Nodes that were shut down come back one after another, and it is for all of them."""
+    ended_s = max(job.exits[job.pod(task)].at_s for task in lost)
+    return max(ended_s, opened_s) if _shut_down(job, lost) else ended_s
 
 
 def _over_s(job: Job, wanted: AllocationDecided, rules: Rules) -> float:

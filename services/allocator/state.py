@@ -52,6 +52,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[str, Job] = {}
     closed: dict[str, Closed] = {}
     nodes: dict[str, CapacityChanged] = {}
+    opened_s: float = 0.0
+    """When a node was last seen to be ready that had not been, or had not been there."""
     sequences: dict[str, int] = {}
     spoken: dict[str, int] = {}
     """Sequence of the last `AllocationDecided` on each job's subject."""
@@ -143,6 +145,8 @@ def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: f
     if message.gone:
         return replace(state, nodes={n: c for n, c in state.nodes.items() if n != message.node})
     before = state.nodes.get(message.node)
+    if message.ready and not (before and before.ready):
+        state = replace(state, opened_s=stored_s)
     if before is not None:
         alike = {of: was for of in LASTING if (was := getattr(before, of)) == getattr(message, of)}
         message = replace(message, **alike)

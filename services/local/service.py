@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0  # 0: any that is free
     token: str = ""  # if given, every request must carry it
     bookmark_s: float = BOOKMARK_S
-    last_look_s: float = 0.3  # so long those who watch are still told, when the last pod has ended
+    last_look_s: float = 0.3  # so long those who watch are still told, when nodes and pods have ended
     kubelet: KubeletSettings = KubeletSettings()
     controllers: ControllerSettings = ControllerSettings()
 
@@ -69,6 +69,7 @@ class Cluster:
         self.runner: web.AppRunner | None = None
         self.url = ""
         self.tasks: list[asyncio.Task[None]] = []
+        self.is_going = False
 
     # ---- start and stop
 
@@ -118,10 +119,10 @@ class Cluster:
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
 
     async def stop(self) -> None:
-        """Pods first, while their ends can still be watched."""
-        if self.kubelet.lives:
-            await self.kubelet.stop_all()
-            await asyncio.sleep(self.settings.last_look_s)
+        """Nodes and pods first, while their ends can still be watched."""
+        self.close_nodes()
+        await self.kubelet.stop_all()
+        await asyncio.sleep(self.settings.last_look_s)
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -152,8 +153,18 @@ class Cluster:
                 self.renew(name)
             if self.store.clock() >= beat_at:
                 beat_at = self.store.clock() + self.settings.kubelet.heartbeat_s
-                for name in self.kubelet.nodes:
-                    self.store.change(NODE, "", name, lambda body: node.ready(body, self.store.now()))
+                self.report()
+
+    def report(self) -> None:
+        """How each node is."""
+        condition = node.shutting_down if self.is_going else node.ready
+        for name in self.kubelet.nodes:
+            self.store.change(NODE, "", name, lambda body: condition(body, self.store.now()))
+
+    def close_nodes(self) -> None:
+        """Whoever decides when the nodes are another day's waits until they are seen again, and as they are then."""
+        self.is_going = True
+        self.report()
 
     def renew(self, name: str) -> None:
         self.store.change(LEASE, LEASES, name, lambda body: with_spec(body, **self.lease(name)))

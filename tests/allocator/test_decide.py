@@ -141,6 +141,32 @@ def test_a_job_that_was_stopped_with_its_cluster_goes_on_and_nothing_is_told_as_
     assert size(again) == (1, 1) and again.reason == stopped, "of no loss, and so of no budget against which it counts"
 
 
+def test_a_job_that_was_stopped_with_its_cluster_waits_for_nodes_that_come_back_one_after_another():
+    story = Story(replace(AT_ONCE, settle_s=1.0)).hear(node("n1", cpu=2), node("n2", cpu=2), accepted())
+    first = story.decided()
+    assert {task.node for task in first.tasks} == {"n1", "n2"}
+    story.hear(resumed(1), node("n1", cpu=2, ready=False), node("n2", cpu=2, ready=False))
+    story.hear(*(exited(task, 143, "Terminated") for task in first.tasks))
+
+    assert story.decide(after_s=3600.0) == (), "the nodes may be others by now"
+    assert "waits for room" in story.why()
+    assert story.hear(node("n1", cpu=2)).decide() == () and story.decisions.wake_s == story.now + 1.0
+    again = story.hear(node("n2", cpu=2), after_s=0.02).decided()
+    assert size(again) == size(first)
+
+
+def test_a_job_that_was_stopped_with_its_cluster_takes_what_came_back_when_no_more_comes():
+    story = Story(replace(AT_ONCE, settle_s=1.0))
+    asked = request(workers=replace(request().workers, start=3))
+    first = story.hear(node("n1", cpu=3), node("n2", cpu=2), accepted(asked)).decided()
+    story.hear(resumed(1), node("n1", cpu=3, ready=False), node("n2", cpu=2, ready=False))
+    story.hear(*(exited(task, 143, "Terminated") for task in first.tasks))
+
+    assert story.hear(node("n1", cpu=3)).decide() == ()
+    again = story.decided(after_s=1.0)
+    assert {task.node for task in again.tasks} == {"n1"}
+
+
 def test_a_job_does_not_shrink_while_the_lost_pods_own_room_may_still_come_free():
     story = running(Story(replace(AT_ONCE, settle_s=1.0)))
     runs = story.state.jobs["default.mnist"].runs

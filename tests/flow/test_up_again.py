@@ -60,6 +60,7 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
         reports = [m.samples for m in scene.of(ProgressReported) if m.generation == first.generation]
         told = {m.pod for m in scene.of(TaskLeaving) if m.why == "SIGTERM"}
         held = _held(watched.heard, down_s)
+        assert not any(fact.ready for fact in _last_of_nodes(watched.heard, down_s)), "they may be others when it is up"
         scene.pace(0)
         over = await watched.finished(PATIENCE_S)
         counts = await scene.counts(over)
@@ -71,5 +72,9 @@ async def goes_on_where_it_was(tmp_path: Path) -> bool:
 
 def _held(heard: Sequence[Heard], until_s: float) -> list[OwnPod]:
     """What the nodes' last facts before a time say of our pods."""
+    return [pod for fact in _last_of_nodes(heard, until_s) for pod in fact.own]
+
+
+def _last_of_nodes(heard: Sequence[Heard], until_s: float) -> list[CapacityChanged]:
     facts = [h.message for h in heard if h.stored_s < until_s and isinstance(h.message, CapacityChanged)]
-    return [pod for fact in {fact.node: fact for fact in facts}.values() for pod in fact.own]
+    return list({fact.node: fact for fact in facts}.values())

@@ -14,7 +14,10 @@ from msgspec.structs import replace
 
 from services.local.kubelet import processes
 from services.local.kubelet.pod import PodLife
+from services.local.objects.kinds import NODE
+from services.local.service import local_cluster
 from tests.local.builders import FOREVER, container, pinned, pod, python
+from tests.local.conftest import NODES, QUICK
 
 BURN = "while True: pass"
 RESIZES = 10
@@ -435,3 +438,11 @@ async def test_a_pod_that_is_only_just_taken_in_has_no_use_yet(cluster, kube):
     cluster.usage.look()
     assert cluster.usage.cpu_seconds()["nodes"].keys() == {"big", "small-1", "small-2"}
     del cluster.kubelet.lives["early"]
+
+
+async def test_a_cluster_that_ends_says_first_that_no_node_takes_anything_any_more(tmp_path):
+    async with local_cluster(NODES, tmp_path, settings=QUICK) as cluster:
+        assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"True"}
+    assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}
+    cluster.report()
+    assert {conditions(node)["Ready"] for node in cluster.store.bodies(NODE)} == {"False"}, "no heartbeat revives it"

@@ -61,6 +61,11 @@ def ready(node: Body, now: str) -> Body:
     return {**node, "status": {**node["status"], "conditions": beating}}
 
 
+def shutting_down(node: Body, now: str) -> Body:
+    """As a real kubelet says it whose machine is shut down in order: nothing is to be bound there any more."""
+    return with_condition(node, now, "Ready", "False", "KubeletNotReady", "node is shutting down")
+
+
 def status_of(node: NodeSpec, name: str) -> Body:
     addresses = [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": name}]
     capacity = capacity_of(node)

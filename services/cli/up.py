@@ -14,6 +14,7 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from services.cli.left_behind import GOING, Left, goes_on, left, told
+from services.cli.other_cluster import said_of
 from services.cli.page import PORT as PAGE_PORT
 from services.cli.text_file import text_in
 from services.cli.trouble import WRONG_USE, Trouble
@@ -87,7 +88,8 @@ async def _up(args: argparse.Namespace) -> int:
             nodes = counted(len(spec.named()), "node")
             places = {"kube": stack.kube_url, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
             places["page"] = f"http://127.0.0.1:{page_port}/"
-            print(f"{await _goes_on(stack)}{LOOK.format(nodes=nodes, **places)}", flush=True)
+            first = f"{said_of(args.data, cluster)}{await _goes_on(stack)}"
+            print(f"{first}{LOOK.format(nodes=nodes, **places)}", flush=True)
             await stop.wait()
             print(f"\n{GOING}", flush=True)
             await stack.wind_down()

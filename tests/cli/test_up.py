@@ -13,6 +13,7 @@ import pytest
 
 from services.__main__ import weir
 from services.cli.left_behind import GOING, NOTHING
+from services.cli.other_cluster import KEPT
 from tests.architecture.source import ROOT
 from tests.cli.conftest import Prompt
 from tests.cli.test_too_large import job
@@ -115,9 +116,11 @@ async def test_the_next_one_says_first_with_what_it_goes_on(tmp_path: Path) -> N
         submitted = await weir_in(tmp_path, "submit", file.name)
         assert b"is accepted" in (await submitted.communicate())[0]
         *_, left = await ended(process)
+        (tmp_path / ".weir" / KEPT).write_text("nodes: [{cpu: 1, memory_gib: 6}]")
         again, said = await begun(tmp_path)
         await ended(again)
 
+    assert said.pop(0).endswith("it was 1 node of 1 cpu, 6 GiB.\n")
     assert left == "  mine  has no checkpoint yet: it begins at its beginning"
     assert said[0] == "weir goes on with what the `weir up` before it left: mine from its beginning.\n"
     assert said[1] == "\n" and said[2].startswith("weir is up: ")

@@ -1,0 +1,40 @@
+"""Whether `weir up` has other nodes than the one before it in the same folder: each keeps its cluster's file. Edge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from services.local.node_spec import BadCluster, ClusterSpec, NodeSpec, parse
+from shared.words import counted, listed
+
+KEPT = "cluster.yaml"
+OTHER = "The cluster is another than that of the `weir up` before: {now}; it was {before}."
+KINDS_MOST = 3
+
+
+def said_of(folder: Path, cluster: Path) -> str:
+    """In one line, and empty where they are the same or nobody knows; from now on it is this one."""
+    before, text = _kept(folder), cluster.read_text()
+    now = parse(text)
+    (folder / KEPT).write_text(text)
+    return f"{OTHER.format(now=_told(now), before=_told(before))}\n" if before and _sizes(before) != _sizes(now) else ""
+
+
+def _kept(folder: Path) -> ClusterSpec | None:
+    try:
+        return parse((folder / KEPT).read_text())
+    except (OSError, UnicodeDecodeError, BadCluster):
+        return None
+
+
+def _sizes(spec: ClusterSpec) -> dict[str, tuple[float, float, int]]:
+    return {name: (node.cpu, node.memory_gib, node.gpu) for name, node in spec.named().items()}
+
+
+def _told(spec: ClusterSpec) -> str:
+    return listed([_kind(node) for node in spec.nodes], KINDS_MOST)
+
+
+def _kind(node: NodeSpec) -> str:
+    devices = f", {counted(node.gpu, 'GPU')}" if node.gpu else ""
+    return f"{counted(node.count, 'node')} of {node.cpu:g} cpu, {node.memory_gib:g} GiB{devices}"

@@ -2,7 +2,8 @@
 
 A JSON document a line on standard input (the nodes, the jobs, what is known of them), one a line on standard output:
 the whole wanted state of every job, and why. State is kept from line to line as in the live service. A line that cannot
-be used is answered with `{"line": n, "errors": [every reason]}`, and the next one is read. Nothing here needs NATS.
+be used is answered with `{"line": n, "errors": [every reason]}`, and the next one is read; at the end that is told by
+the exit code. Nothing here needs NATS.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from services.allocator.rules import Rules
 from services.cli import file_formats
 from services.cli.parsing import apart
 from services.cli.policy_names import policy
-from services.cli.trouble import DONE
+from services.cli.trouble import DONE, FAILED, Trouble
 
 EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")
 
@@ -34,18 +35,23 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     desk = Desk(Rules(policy=args.policy), time.perf_counter)
-    encode = msgspec.json.Encoder().encode
+    encode, ends = msgspec.json.Encoder().encode, DONE
     for line in sys.stdin.buffer:
         if document := line.strip():
-            sys.stdout.buffer.write(encode(_answered(desk, document)) + b"\n")
+            answer = _answered(desk, document)
+            ends = FAILED if isinstance(answer, Refusal) else ends
+            sys.stdout.buffer.write(encode(answer) + b"\n")
             sys.stdout.buffer.flush()
-    return DONE
+    return ends
 
 
 def _answered(desk: Desk, line: bytes) -> Answer | Refusal:
-    """A fault of ours does not end the process either: whoever drives it is told, and goes on."""
+    """A fault of a policy or of ours does not end the process either: whoever drives it is told, and goes on."""
     try:
         return desk.answer(line)
+    except Trouble as of_policy:
+        print(f"weir decide: {of_policy}", file=sys.stderr)
+        return Refusal(line=desk.lines, errors=(str(of_policy).partition("\n")[0],))
     except Exception as fault:
         traceback.print_exc()
         return Refusal(line=desk.lines, errors=(f"the decision failed: {fault!r}",))

@@ -15,7 +15,8 @@ LINE = """\
  "jobs": [{"job": "a", "submitted_s": 0, "pause_s": 1.2,
   "request": {"ps": 1, "workers": {"start": 1, "min": 1, "max": 3},
    "batch": 64, "resources": {"worker": {"cpu": 1, "memory_gib": 2}}},
-  "current": {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64},
+  "current": {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64,
+   "since_s": 0},
   "observed": [{"ps": 1, "workers": 1, "samples_per_second": 90}],
   "progress": {"samples": 5e3, "total_samples": 5e4, "loss": [[5e3, 1.9]]}}]}
 """
@@ -35,8 +36,13 @@ surfaces (ps 0, or gpus in place of ps and workers: devices side by side)
 """
 DECIDE = f"""\
 In, on one line. There must be: now, each name, each job and its request;
-cpu is cores, *_s are seconds; current null: nothing of it runs.
+cpu is cores, *_s are seconds. current null: nothing of it runs; absent: no
+news, it has what an earlier line was told or answered. since_s absent: as of
+this line or the answer that gave it. resources: a ps or worker left out has
+the usual ones, a chief left out costs nothing.
 {LINE}Out, on one line; no workers: it waits. gain: seconds saved, for cost_s:
 {{"decisions": [{{"job": "a", "chief": "n1", "ps": ["n1"], "workers": ["n1"],
   "batch": 64, "reason": "...", "gain": 9, "cost_s": 1}}], "decision_ms": 2}}
+A line that cannot be used: {{"line": 3, "errors": ["..."]}}; the next are
+answered all the same, and at the end the exit code is 1.
 """

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.__main__ import weir
+from tests.architecture.source import ROOT
 
 NODES = [{"name": "n1", "cpu": 2, "memory_gib": 8}]
 REQUEST = {"ps": 1, "workers": {"start": 1, "min": 1, "max": 4}, "batch": 64}
@@ -20,17 +23,17 @@ def document(now: float, nodes: list[dict[str, Any]], **job: Any) -> str:
     return json.dumps({"now": now, "nodes": nodes, "jobs": [{"job": "one", "request": REQUEST, **job}]})
 
 
-def answers(*lines: str, policy: str = "config-manager") -> list[dict[str, Any]]:
+def answers(*lines: str, policy: str = "config-manager", code: int = 0) -> list[dict[str, Any]]:
     words = [sys.executable, "-m", "services", "decide", "--policy", policy]
     ended = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=120)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (ended.returncode, ended.stderr) == (code, "")
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
 def test_a_line_in_and_a_line_out_and_the_state_between_them() -> None:
     larger = [*NODES, {"name": "n2", "cpu": 2, "memory_gib": 8}]
     runs = {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64, "since_s": 0}
-    first, wrong, grown = answers(document(0, NODES), "{", document(600, larger, current=runs))
+    first, wrong, grown = answers(document(0, NODES), "{", document(600, larger, current=runs), code=1)
     assert first["decisions"][0] | {"reason": ""} == {
         "job": "one",
         "chief": "n1",
@@ -69,8 +72,28 @@ def test_a_fault_of_a_policy_is_told_and_does_not_end_it(
     monkeypatch.setitem(POLICIES, "faulty", faulty)
     lines = "\n".join([document(0, NODES)] * 2).encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
-    assert weir(["decide", "--policy", "faulty"]) == 0
+    assert weir(["decide", "--policy", "faulty"]) == 1
     told = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
     assert [(one["line"], one["errors"]) for one in told] == [
         (number, ["the decision failed: ZeroDivisionError('by design')"]) for number in (1, 2)
     ]
+
+
+def test_a_policy_of_ones_own_that_fails_is_told_with_one_traceback(tmp_path: Path) -> None:
+    (tmp_path / "slips.py").write_text("def mine(cluster, jobs, now):\n    return {}['n9']\n")
+    words = [sys.executable, "-m", "services", "decide", "--policy", "slips:mine"]
+    around = {**os.environ, "PYTHONPATH": str(ROOT)}
+    given = document(0, NODES)
+    ended = subprocess.run(words, cwd=tmp_path, env=around, input=given, capture_output=True, text=True, timeout=120)
+
+    assert ended.returncode == 1 and ended.stderr.startswith("weir decide: policy slips:mine failed: 'n9'\n")
+    assert ended.stderr.count("Traceback") == 1 and "line 2, in mine" in ended.stderr
+    assert json.loads(ended.stdout) == {"line": 1, "errors": ["policy slips:mine failed: 'n9'"]}
+
+
+def test_of_a_job_that_says_no_current_what_was_answered_stands() -> None:
+    first, silent, stopped = answers(document(0, NODES), document(9, NODES), document(18, NODES, current=None))
+    given, kept, anew = (line["decisions"][0] for line in (first, silent, stopped))
+
+    assert given["workers"] == kept["workers"] == ["n1"] and "in flight" in kept["reason"]
+    assert "in flight" not in anew["reason"]

@@ -29,7 +29,7 @@ from services.allocator.simulator.tables import Bad
 from services.cli import file_formats, simulated
 from services.cli.parsing import apart
 from services.cli.policy_names import policies
-from services.cli.screen.figures_table import table
+from services.cli.screen.figures_table import differing, table
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 
@@ -96,7 +96,10 @@ def run(args: argparse.Namespace) -> int:
     before, world = _recorded(args) if args.from_log else ([], scenario(args))
     runs = [*before, *simulations(world, args.policies, args.seed)]
     width = Terminal().width if sys.stdout.isatty() else WIDTH
-    Terminal(width=width).print(table(runs, width))
+    console = Terminal(width=width)
+    console.print(table(runs, width))
+    if said := differing(runs):
+        console.print(f"\n{said}", highlight=False)
     if args.json:
         _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, args.timeline))))
     if args.picture:

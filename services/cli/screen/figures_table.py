@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from services.allocator.simulator.outcome import Figures, Run, figures
 from services.cli.screen.fitting import fitting, longest, taken
+from shared.words import counted
 
 POLICY = "POLICY"
 SHOWN = {
@@ -43,6 +45,25 @@ def table(runs: Sequence[Run], width: int) -> Table:
     for number, done in enumerate(runs):
         drawn.add_row(done.policy, *(cells[heading][number] for heading in [*kept][1:]))
     return drawn
+
+
+UNLIKE = "each row's times are of the jobs that are DONE in it, and these are not the same"
+
+
+def differing(runs: Sequence[Run]) -> str:
+    """Where rows have completed other jobs, their means are of other jobs, too: those of what all have completed."""
+    completed = {done.policy: _completed(done) for done in runs}
+    alike = [job for job in next(iter(completed.values()), ()) if all(job in each for each in completed.values())]
+    if all(len(each) == len(alike) for each in completed.values()):
+        return ""
+    if not alike:
+        return UNLIKE
+    means = ", ".join(f"{name} {fmean(each[job] for job in alike):,.0f}" for name, each in completed.items())
+    return f"{UNLIKE}; of the {counted(len(alike), 'job')} that every row completed, MEAN s: {means}"
+
+
+def _completed(run: Run) -> dict[str, float]:
+    return {record.work.job: took_s for record in run.records if (took_s := record.completion_s) is not None}
 
 
 def _cell(name: str, told: Figures) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
+from statistics import fmean
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +14,7 @@ from services.allocator.simulator.files import jobs, surfaces
 from services.allocator.simulator.outcome import Run
 from services.allocator.simulator.run import simulate
 from services.allocator.simulator.scenario import Scenario
-from services.cli.screen.figures_table import SHOWN, YIELDING, table
+from services.cli.screen.figures_table import SHOWN, UNLIKE, YIELDING, differing, table
 from tests.cli.screen.drawn import shown
 from tests.cli.test_simulate import CLUSTER, JOBS, SURFACES
 
@@ -36,3 +39,21 @@ def test_a_long_name_is_folded_and_no_heading_is_cut(done: Run, width: int, name
     assert all(each in heading for each in SHOWN.values() if each not in YIELDING) and "…" not in heading + rows[0]
     assert max(map(len, (heading, *rows))) <= width
     assert width < 110 or all(each in heading for each in SHOWN.values())
+
+
+def without(run: Run, *jobs: str) -> Run:
+    records = [copy(record) for record in run.records]
+    for record in records:
+        record.finished_s = None if record.work.job in jobs else record.finished_s
+    return replace(run, policy="recorded", records=tuple(records))
+
+
+def test_where_rows_completed_other_jobs_the_mean_of_those_that_all_did_is_told(done: Run) -> None:
+    assert differing([]) == differing([done]) == differing([done, replace(done, policy="weir")]) == ""
+    first, *rest = done.records
+    most = [record.completion_s or 0.0 for record in rest]
+    said = differing([without(done, first.work.job), done])
+
+    mean = f"{fmean(most):,.0f}"
+    assert said == f"{UNLIKE}; of the 5 jobs that every row completed, MEAN s: recorded {mean}, static {mean}"
+    assert differing([without(done, *(record.work.job for record in done.records)), done]) == UNLIKE

@@ -10,6 +10,7 @@ from services.board.derived import HOUR_S, Outcome
 from services.report.account import Account
 from services.report.bars import PARTS
 from services.report.foresight import Came
+from services.report.stops import Stop, ends, folded
 from services.report.words import NOTHING, lasting, lines, number, percent, text, whole
 from shared.messages import (
     Alternative,
@@ -20,7 +21,9 @@ from shared.messages import (
     TaskExited,
     TaskLeaving,
 )
-from shared.words import size
+from shared.words import size, some
+
+NAMES_MOST = 8
 
 
 def table(heads: Sequence[str], rows: Iterable[str], style: str = "") -> str:
@@ -141,8 +144,18 @@ def _saves(seconds: float) -> str:
 
 
 def marks(told: Sequence[Told], from_s: float) -> str:
-    rows = [row(cell(lasting(one.at_s - from_s), True), cell(_wrong(one.message))) for one in told]
+    rows = [row(cell(lasting(one[0].at_s - from_s), True), cell(_event(one))) for one in folded(told)]
     return table(("after", "what"), rows)
+
+
+def _event(stop: Stop) -> str:
+    if len(stop) == 1:
+        return _wrong(stop[0].message)
+    names = some([f"{said.role}-{said.serial}" for said in ends(stop)], "task", NAMES_MOST)
+    each = "".join(f"<li>{_wrong(one.message)}</li>" for one in stop)
+    return (
+        f"was stopped with its cluster or its nodes: {names}<details><summary>each</summary><ul>{each}</ul></details>"
+    )
 
 
 def _wrong(said: Message) -> str:

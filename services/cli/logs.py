@@ -15,6 +15,7 @@ from kubernetes import client, config
 
 from services.cli import connection, words
 from services.cli.absence import absent
+from services.cli.echoes import once
 from services.cli.jobs import snapshots
 from services.cli.kept_log import kept
 from services.cli.log_line import lines, routine
@@ -29,7 +30,7 @@ from shared.words import counted
 EXAMPLES = ("weir logs digits", "weir logs digits worker-2 --follow")
 NO_RETRIES = urllib3.Retry(0)
 CHUNK = 4096
-LEFT_OUT = "weir logs: left out {lines} of Weir's own work and of TensorFlow's start; --all shows them"
+LEFT_OUT = "weir logs: left out {lines} of Weir's own work, TensorFlow's start and its echoes; --all shows them"
 ELSEWHERE = (
     f"`weir up` is found from its own folder and those below, elsewhere give --kube URL (usually {connection.KUBE})."
 )
@@ -43,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said += f"of a `weir up` those of the last {counted(PODS, 'pod')} that are gone, too"
     parser.add_argument("task", nargs="?", metavar="TASK", help=said)
     parser.add_argument("-f", "--follow", action="store_true", help="go on with what is printed")
-    parser.add_argument("-a", "--all", action="store_true", help="also Weir's own work and TensorFlow's start")
+    parser.add_argument("-a", "--all", action="store_true", help="also Weir's own work, TensorFlow's start, its echoes")
     parser.add_argument("--json", action="store_true", help="all as it was printed: what Weir says is JSON")
     parser.add_argument("--kube", metavar="URL", help="the Kubernetes API (default: `weir up`'s, else by kubeconfig)")
 
@@ -68,11 +69,11 @@ def run(args: argparse.Namespace) -> int:
 def _put(lines: Iterable[bytes], put: Callable[[bytes], None], everything: bool) -> int:
     """How many were left out."""
     left_out = 0
-    for line in lines:
-        if not everything and routine(line):
-            left_out += 1
-        else:
+    for line, shown in ((line, True) for line in lines) if everything else once(lines):
+        if shown and (everything or not routine(line)):
             put(line)
+        else:
+            left_out += 1
     return left_out
 
 

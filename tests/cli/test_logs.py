@@ -13,6 +13,7 @@ from services.cli.logs import whole_lines
 from shared.bus import Bus
 from tests.allocator.builders import Story, accepted, node
 from tests.cli.conftest import PRINTED, Api, Prompt
+from tests.cli.test_echoes import CAUSE, CLOSURE
 from tests.cli.test_jobs import shown
 
 
@@ -126,7 +127,7 @@ async def test_the_program_s_own_words_are_shown_and_how_many_others_are_not(
 
     assert (said.code, said.out) == (0, "mine\n"), "a job that is over has its logs still"
     assert said.err.endswith(
-        "weir logs: left out 2 lines of Weir's own work and of TensorFlow's start; --all shows them\n"
+        "weir logs: left out 2 lines of Weir's own work, TensorFlow's start and its echoes; --all shows them\n"
     )
 
 
@@ -135,3 +136,18 @@ def test_lines_are_put_together_whatever_they_come_in() -> None:
         text = b"one\ntwo\r\n\nthree"
         chunks = [text[at : at + size] for at in range(0, len(text), size)]
         assert list(whole_lines(chunks)) == [b"one\n", b"two\r\n", b"\n", b"three"]
+
+
+async def test_a_failure_that_tensorflow_repeats_is_shown_once_and_all_of_it_on_request(
+    prompt: Prompt, kube: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept_by_weir_up(tmp_path, "digits-chief-7", f"mine\n{CLOSURE}{CLOSURE}")
+    kube.items = []
+    file = tmp_path / ".weir" / "connection.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "kube_url": kube.url}))
+
+    said, every = await prompt("logs", "digits"), await prompt("logs", "digits", "--all")
+
+    assert said.code == 0 and said.out.splitlines() == ["mine", *CAUSE.splitlines()]
+    assert every.out.count("[[weir: the program failed]]") == 6

@@ -1,0 +1,61 @@
+"""A program's failure stands once in a log, without Weir's marks, however often TensorFlow repeats it."""
+
+from __future__ import annotations
+
+from services.cli import echoes
+from services.cli.echoes import once
+from services.trainer import cause
+
+CAUSE = """ValueError: seven is not a digit here
+Traceback (most recent call last):
+  File "digits.py", line 9, in check
+ValueError: seven is not a digit here"""
+MARKED = f"{cause.BEGINS}{CAUSE}{cause.ENDS}"
+CLOSURE = f"""ERROR:tensorflow: /job:worker/task:0 encountered the following error when processing closure: Unknown:
+
+Detected at node PyFunc defined at (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  (0) UNKNOWN:   Failed: {MARKED}
+Traceback (most recent call last):
+services.trainer.cause.Failed: {cause.BEGINS}{CAUSE[:50]} ... [truncated]
+Additional GRPC error information from remote target /job:worker/replica:0/task:0:
+:UNKNOWN:Error received from peer  {{grpc_message:"Failed: {cause.BEGINS}ValueError: seven", grpc_status:2}}
+"""
+TRUNCATED = (
+    f"E0000 00:00:1795343823.913835    7528 grpc_util.h:104] Truncated error message: UNKNOWN: Failed: {MARKED}\n"
+)
+ENDED = '{"event": "ChildEnded", "level": "warning"}\n'
+
+
+def shown(log: str) -> list[str]:
+    return [line.decode().rstrip("\n") for line, is_shown in once(log.encode().splitlines(keepends=True)) if is_shown]
+
+
+def test_the_marks_are_those_of_the_trainer() -> None:
+    assert (echoes.BEGINS.decode(), echoes.ENDS.decode()) == (cause.BEGINS, cause.ENDS)
+
+
+def test_of_a_failure_that_is_repeated_the_cause_is_shown_once() -> None:
+    log = f"epoch 3\n{CLOSURE}{CLOSURE}{ENDED}"
+
+    assert shown(log) == ["epoch 3", *CAUSE.splitlines(), ENDED.strip()]
+    assert shown(f"{TRUNCATED}{TRUNCATED}") == CAUSE.splitlines()
+
+
+def test_each_failure_is_shown_and_what_the_program_says_after_it() -> None:
+    other = CLOSURE.replace("seven", "eight")
+
+    assert shown(f"{CLOSURE}mine\n{other}") == [
+        *CAUSE.splitlines(),
+        "mine",
+        *CAUSE.replace("seven", "eight").splitlines(),
+    ]
+
+
+def test_a_program_that_prints_its_own_traceback_keeps_it() -> None:
+    assert shown(f"{CAUSE}\n") == CAUSE.splitlines()
+
+
+def test_no_line_is_lost_or_added() -> None:
+    log = f"a\n{CLOSURE}{TRUNCATED}b"
+    assert len([*once(log.encode().splitlines(keepends=True))]) == len(log.splitlines())

@@ -21,7 +21,7 @@ from services.allocator.rules import Rules
 from services.cli import file_formats
 from services.cli.parsing import apart
 from services.cli.policy_names import policy
-from services.cli.trouble import DONE, FAILED, Trouble
+from services.cli.trouble import DONE, Trouble
 
 EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")
 
@@ -35,14 +35,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     desk = Desk(Rules(policy=args.policy), time.perf_counter)
-    encode, ends = msgspec.json.Encoder().encode, DONE
+    encode = msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
         if document := line.strip():
-            answer = _answered(desk, document)
-            ends = FAILED if isinstance(answer, Refusal) else ends
-            sys.stdout.buffer.write(encode(answer) + b"\n")
+            sys.stdout.buffer.write(encode(_answered(desk, document)) + b"\n")
             sys.stdout.buffer.flush()
-    return ends
+    return DONE
 
 
 def _answered(desk: Desk, line: bytes) -> Answer | Refusal:

@@ -44,5 +44,5 @@ the usual ones, a chief left out costs nothing.
 {{"decisions": [{{"job": "a", "chief": "n1", "ps": ["n1"], "workers": ["n1"],
   "batch": 64, "reason": "...", "gain": 9, "cost_s": 1}}], "decision_ms": 2}}
 A line that cannot be used: {{"line": 3, "errors": ["..."]}}; the next are
-answered all the same, and at the end the exit code is 1.
+answered all the same, and the exit code is 0.
 """

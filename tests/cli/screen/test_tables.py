@@ -43,7 +43,7 @@ def test_more_room_shows_more() -> None:
 @pytest.mark.parametrize("wanted_ps", [1, 2, 12])
 def test_the_longest_numbers_leave_the_right_edge_whole(width: int, value: float, wanted_ps: int) -> None:
     job = next(job for job in scenery().board.jobs.values() if job.key == "default.digits")
-    told = {"loss": value, "ps": 1, "wanted_ps": wanted_ps, "samples_per_second": 270.0}
+    told = {"loss": value, "ps": 1, "wanted_ps": wanted_ps, "mean_samples_per_second": 270.0}
     heading, line = shown(job_table([replace(job, view=replace(job.view, **told))], {}, width), width)
 
     assert "…" not in heading + line[:-1] and "digits" in line and "5 min 24 s" in line

@@ -81,15 +81,13 @@ class Watcher:
         return Puller(self.client, self.stream, info.name), begins
 
     async def begin_again(self, seen: int) -> Puller:
-        """Ours is gone, or has lost something: another, behind what was seen."""
-        behind = self.config
-        if seen:
-            at: dict[str, Any] = {
-                "deliver_policy": DeliverPolicy.BY_START_SEQUENCE,
-                "opt_start_seq": seen + 1,
-                "opt_start_time": None,
-            }
-            behind = replace(behind, **at)
+        """Ours is gone, or has lost something: another, behind what was seen, or where the first began."""
+        at: dict[str, Any] = {
+            "deliver_policy": DeliverPolicy.BY_START_SEQUENCE,
+            "opt_start_seq": seen + 1,
+            "opt_start_time": None,
+        }
+        behind = replace(self.config, **at)
         while True:
             try:
                 return (await self.begin(behind))[0]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from shared.bus import Heard
+from shared import subjects
+from shared.bus import Bus, Heard
 
 
 class Ears:
@@ -39,3 +40,10 @@ async def first(count: int, watched: AsyncIterator[Heard], within_s: float = 60.
             if len(seen) == count:
                 break
     return seen
+
+
+async def consumers(bus: Bus, count: int, stream: str = subjects.ORDERS) -> None:
+    """Wait until so many hear a stream."""
+    async with asyncio.timeout(60):
+        while (await bus.js.stream_info(stream)).state.consumer_count < count:
+            await asyncio.sleep(0.02)

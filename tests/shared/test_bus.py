@@ -21,7 +21,7 @@ from shared.messages import (
     TrainingResumed,
 )
 from tests.conftest import NatsServer, connected
-from tests.shared.ears import Ears, first
+from tests.shared.ears import Ears, consumers, first
 from tests.shared.words import JOB, abandoned, request
 
 ABANDONED = subjects.pattern(GenerationAbandoned)
@@ -207,7 +207,7 @@ async def test_a_request_on_the_short_subject_is_heard(bus: Bus) -> None:
 async def test_a_watcher_sees_what_is_said_from_now_on(bus: Bus) -> None:
     await bus.publish(abandoned(generation=1))
     watching = asyncio.ensure_future(first(1, bus.tail([ABANDONED])))
-    await _consumers(bus, 1)
+    await consumers(bus, 1)
 
     await bus.publish(abandoned(generation=2))
 
@@ -270,12 +270,6 @@ async def test_nobody_is_kept_waiting_after_a_quiet_spell(bus: Bus) -> None:
     assert longest[-1] < 1.0, longest
 
 
-async def _consumers(bus: Bus, count: int, stream: str = subjects.ORDERS) -> None:
-    async with asyncio.timeout(60):
-        while (await bus.js.stream_info(stream)).state.consumer_count < count:
-            await asyncio.sleep(0.02)
-
-
 # ------------------------------------------------------------ the server is killed and comes back
 
 
@@ -285,7 +279,7 @@ async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_ser
     ears = Ears()
     await bus.follow([GenerationAbandoned], ears, {})
     watching = asyncio.ensure_future(first(6, bus.tail([ABANDONED])))
-    await _consumers(bus, 2)
+    await consumers(bus, 2)
     await say(bus, *abandonments(3))
     await ears.until(3)
 
@@ -302,10 +296,14 @@ async def test_nothing_is_lost_when_the_server_is_killed_and_comes_back(nats_ser
 
 
 @pytest.mark.usefixtures("brief_heartbeat")
-async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(nats_server: NatsServer, bus: Bus) -> None:
-    await bus.publish(abandoned(generation=1))
+@pytest.mark.parametrize("before", [0, 1])
+async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(
+    nats_server: NatsServer, bus: Bus, before: int
+) -> None:
+    """Nor where the stream was empty."""
+    await say(bus, *abandonments(before))
     watching = asyncio.ensure_future(first(2, bus.tail([ABANDONED])))
-    await _consumers(bus, 1)
+    await consumers(bus, 1)
 
     await nats_server.kill()
     await nats_server.start()

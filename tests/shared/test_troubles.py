@@ -16,6 +16,7 @@ from shared.messages import Message, ServiceTroubled
 from shared.tasks import end
 from shared.troubles import REMEDIES, TOLD_S, WAITING_MOST, Troubles
 from tests.conftest import NatsServer
+from tests.shared.ears import consumers
 from tests.shared.words import abandoned
 
 
@@ -106,7 +107,7 @@ async def facts(bus: Bus) -> AsyncIterator[list[ServiceTroubled]]:
             heard.append(each.message)
 
     tasks = [asyncio.ensure_future(one) for one in (listen(), bus.tell_troubles())]
-    await asyncio.sleep(0.2)
+    await consumers(bus, 1, subjects.FACTS)
     yield heard
     await end(*tasks)
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
+from services.allocator.bisection import least
 from services.allocator.explaining.aftermath import Outcome, amount, held, outcome
-from services.allocator.explaining.bisection import least
 from services.allocator.explaining.change import Adds, AnyChange, Opens, Raises, Widens, bounds_of, changed
 from services.allocator.explaining.explanation import Means, holding
 from services.allocator.explaining.rooms import added, freed, largest, open_nodes

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from services.allocator.bisection import least
 from services.allocator.capacity import free_nodes
 from services.allocator.explaining.aftermath import DIGITS, all_have
-from services.allocator.explaining.bisection import least
 from services.allocator.explaining.change import Adds, AnyChange, Frees
 from services.allocator.job import Job
 from services.allocator.placing.amounts import less, times, together

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
+from services.allocator.bisection import least
 from services.allocator.decide import decide
 from services.allocator.explaining.aftermath import given_more, outcome, rested, said, trained, without_timers
-from services.allocator.explaining.bisection import least
 from services.allocator.explaining.change import AnyChange, Reports, Settles, Trains, Waits
 from services.allocator.explaining.explanation import Means, holding
 from services.allocator.explaining.prospect import expected_speed

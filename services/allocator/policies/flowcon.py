@@ -14,8 +14,9 @@ ratio that was asked for, each on top of a floor of 0.05 core, below which remot
 Before a job has told of two whole intervals nobody can say how fast it learns. The authors' code takes that for a low
 reading, after a start without a limit; here a new job is taken to learn as fast as can be, its whole loss in one
 interval by the whole machine: G = 1 / interval. So whoever waits starts with the share that this gives it, or with what
-was asked for it, if that is less; room is made for it first. Changes that are all small are left out. The back-off has
-no place here: the allocator is woken by facts, and between two boundaries the answer does not change.
+was asked for it, if that is less, and with no more than there is room for above the others' floors; room is made for it
+first. Changes that are all small are left out. The back-off has no place here: the allocator is woken by facts, and
+between two boundaries the answer does not change.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from services.allocator.bisection import least
 from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.growth import Container, Rules, Sample, growth, pass_
 from services.allocator.placing.placement import ROLES, Node, Room, place_most
@@ -42,6 +44,7 @@ READINGS = 2  # at least so many an interval: where jobs report less often, inte
 IN_SIGHT = 5  # intervals: three passes look back on two each, the rest makes sure
 STEP_CPU = 0.01  # cores: task sizes are multiples of it
 WORTH = 0.05  # of what a task has; if nobody's changes by more, nobody's does
+PARTS = 64  # of a first share, that it is cut by
 DIVISIONS_KEPT = 8
 JUDGED = 1.5  # intervals after its start: readings of two intervals are there, of the first one half at least
 
@@ -87,8 +90,9 @@ def _divide(shares: Shares) -> tuple[Sizes, Sizes]:
     """What tasks have: of those that wait, and of those that change."""
     there = {node.name for node in shares.cluster}
     movers = {j.key: j for j, _ in shares.free if _known(j, there)}
-    firsts = {j.key: _first(j, shares.share, shares.floor) for j in shares.waiting}
-    pots = _pots(shares.cluster, list(movers.values()), shares.waiting, firsts, shares.floor)
+    room = _above_floors(shares.cluster, list(movers.values()), shares.floor)
+    firsts = {j.key: _first(j, shares.share, shares.floor, room) for j in shares.waiting}
+    pots = {name: node.free.cpu for name, node in room.nodes.items()}
     demands = {key: _demand(job) for key, job in movers.items()}
     level = filled(pots, demands, {j.key: limit for j, limit in shares.free})
     return firsts, _worth(movers, {key: _sizes(job, level[key], shares.floor) for key, job in movers.items()})
@@ -236,7 +240,35 @@ def _share(cluster: Sequence[Node], free: Sequence[tuple[JobSeen, float]], first
     return there * firsts[0] / (math.fsum(firsts) + math.fsum(limit for _, limit in free)) if firsts else 0.0
 
 
-def _first(job: JobSeen, share: float, floor: float) -> RoleResources:
+def _above_floors(cluster: Sequence[Node], movers: Sequence[JobSeen], floor: float) -> Room:
+    """What would be free if the movers had no more than their floors."""
+    pots = {node.name: node.free.cpu + node.returning.cpu if node.open else 0.0 for node in cluster}
+    for job in movers:
+        least_cpu = floors(job, floor)
+        for task in job.tasks:
+            pots[task.node] += task.resources.cpu - least_cpu[task.role]
+    return Room(replace(n, free=replace(n.free, cpu=max(0.0, pots[n.name]))) for n in cluster)
+
+
+def _first(job: JobSeen, share: float, floor: float, room: Room) -> RoleResources:
+    """What it starts with, taken from the room: of its share as much as there is room for; all, if there is none."""
+
+    def fits(cut: int) -> bool:
+        mark = room.mark()
+        found = _placed(job, _part(job, share * (1 - cut / PARTS), floor), room)
+        room.undo(mark)
+        return found
+
+    sizes = _part(job, share * (1 - (least(PARTS, fits) or 0) / PARTS), floor)
+    _placed(job, sizes, room)
+    return sizes
+
+
+def _placed(job: JobSeen, sizes: RoleResources, room: Room) -> bool:
+    return place_most(room, job.key, (), job.start, job.least, sizes, serial=0) is not None
+
+
+def _part(job: JobSeen, share: float, floor: float) -> RoleResources:
     """Of the cores asked for, as many as the share allows."""
     counts = {"chief": 1, "ps": job.start.ps, "worker": job.start.workers}
     whole = math.fsum(counts[role] * _asked(job, role) for role in ROLES)
@@ -245,25 +277,6 @@ def _first(job: JobSeen, share: float, floor: float) -> RoleResources:
     return _with_cores(
         job, {role: a if part >= 1 else min(a, max(floor, _stepped(part * a))) for role, a in asked.items()}
     )
-
-
-def _pots(
-    cluster: Sequence[Node],
-    movers: Sequence[JobSeen],
-    waiting: Sequence[JobSeen],
-    firsts: Mapping[str, RoleResources],
-    floor: float,
-) -> dict[str, float]:
-    """Cores on each node that the movers share, above everybody's floor."""
-    pots = {node.name: node.free.cpu + node.returning.cpu if node.open else 0.0 for node in cluster}
-    for job in movers:
-        least = floors(job, floor)
-        for task in job.tasks:
-            pots[task.node] += task.resources.cpu - least[task.role]
-    room = Room(replace(n, free=replace(n.free, cpu=max(0.0, pots[n.name]))) for n in cluster)
-    for job in waiting:
-        place_most(room, job.key, (), job.start, job.least, firsts[job.key], serial=0)
-    return {name: node.free.cpu for name, node in room.nodes.items()}
 
 
 def _sizes(job: JobSeen, cores: float, floor: float) -> RoleResources:

@@ -166,6 +166,17 @@ def test_beside_flat_jobs_alone_who_waits_starts_with_more_than_they_have():
     assert cores["next"] > 1.5 * cores["flat0"]
 
 
+def test_who_waits_gets_in_where_its_share_leaves_less_than_the_floors_of_who_hardly_learns():
+    hardly = [100.0 - 0.15 * i for i in range(48)]
+    small = replace(EVEN, chief=Resources(cpu=0.2), ps=Resources(cpu=0.2), worker=Resources(cpu=0.6))
+    there = job("hardly", *hardly, sizes=small, tasks=tasks("n1", cpu=0.33), recent=readings(*hardly, cpu=0.9))
+    waits = replace(NEXT, sizes=replace(small, worker=Resources(cpu=0.8)))
+    wants = by_job(flowcon([node(free=0.01, cpu=1.0)], [there, waits], 48.0, TWELVE))
+    cores = _whole(wants)
+    assert wants["hardly"].reason.startswith("growing") and cores["next"] <= 0.85
+    assert cores["hardly"] == pytest.approx(3 * TWELVE.floor_cpu, abs=0.03) and 0.95 < sum(cores.values()) <= 1.0
+
+
 def test_those_who_made_room_for_a_new_job_are_not_asked_for_more():
     fading = [100.0 - i for i in range(24)] + [76.0] * 24
     steep = [200.0 - 4 * i for i in range(48)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.explaining.bisection import least
+from services.allocator.bisection import least
 
 
 @given(st.integers(0, 3000), st.integers(0, 2000))

@@ -2,8 +2,8 @@
 
 A JSON document a line on standard input (the nodes, the jobs, what is known of them), one a line on standard output:
 the whole wanted state of every job, and why. State is kept from line to line as in the live service. A line that cannot
-be used is answered with `{"line": n, "errors": [every reason]}`, and the next one is read; at the end that is told by
-the exit code. Nothing here needs NATS.
+be used is answered with `{"line": n, "errors": [every reason]}`, and the next one is read: the exit code is 0 however
+many there were. Nothing here needs NATS.
 """
 
 from __future__ import annotations

@@ -247,6 +247,11 @@ class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"
 # ---------------------------------------------------------------- what should run
 
 
+def task_name(role: Role, serial: int) -> str:
+    """Of a task in its job."""
+    return f"{role}-{serial}"
+
+
 class TaskPlan(Part, frozen=True, kw_only=True):
     """One wanted task. `serial` is never used twice in a job, `index` is TensorFlow's."""
 
@@ -255,6 +260,13 @@ class TaskPlan(Part, frozen=True, kw_only=True):
     serial: NotNegative
     node: str
     resources: Resources
+
+    def name(self) -> str:
+        return task_name(self.role, self.serial)
+
+    def pod(self, job: str) -> str:
+        """The name of its pod."""
+        return f"{job}-{self.name()}"
 
 
 class Alternative(Part, frozen=True, kw_only=True):
@@ -298,7 +310,7 @@ class TaskMessage(JobMessage, frozen=True, kw_only=True):
     serial: NotNegative
 
     def task(self) -> str:
-        return f"{self.role}-{self.serial}"
+        return task_name(self.role, self.serial)
 
     def ordinal(self) -> str:
         return self.pod_uid

@@ -106,7 +106,7 @@ def _plain_node(seen: CapacityChanged) -> Node:
 
 
 def _decided_pods(decision: AllocationDecided) -> Pods:
-    return {f"{decision.job}-{task.role}-{task.serial}": task.resources for task in decision.tasks}
+    return {task.pod(decision.job): task.resources for task in decision.tasks}
 
 
 def _own_pods(own: tuple[OwnPod, ...]) -> Listed:

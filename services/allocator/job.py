@@ -145,7 +145,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.progress is not None and 0 < self.progress.total_samples <= self.progress.samples
 
     def pod(self, task: TaskPlan) -> str:
-        return f"{self.request.job}-{task.role}-{task.serial}"
+        return task.pod(self.request.job)
 
     def exit_of(self, task: TaskPlan) -> Exit | None:
         return self.exits.get(self.pod(task))
@@ -211,7 +211,7 @@ def _fled(job: Job, message: TrainingResumed, stored_s: float) -> dict[str, floa
         return {}
     stay = {task.serial for task in job.decided[message.generation].tasks}
     gone = [task for task in job.runs.tasks if task.serial not in stay]
-    return {task.node: stored_s for task in gone if strain.named(task) in job.starving}
+    return {task.node: stored_s for task in gone if task.name() in job.starving}
 
 
 def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:

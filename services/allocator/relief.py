@@ -55,7 +55,7 @@ def _starving(job: Job, now: float, rules: Rules) -> list[TaskPlan]:
     """For long enough, of a job that runs and is not changing."""
     if not job.starving or job.runs is None or job.coming is not None:
         return []
-    return [t for t in job.runs.tasks if job.starving.get(strain.named(t), now) <= now - rules.starved_s]
+    return [t for t in job.runs.tasks if job.starving.get(t.name(), now) <= now - rules.starved_s]
 
 
 def _saved_s(job: Job, runs: AllocationDecided, starving: list[TaskPlan]) -> float:
@@ -68,7 +68,7 @@ def _saved_s(job: Job, runs: AllocationDecided, starving: list[TaskPlan]) -> flo
 
 def _share(job: Job, task: TaskPlan) -> float:
     uses = job.progress.usage if job.progress else ()
-    found = next((strain.got(use, task.resources.cpu) for use in uses if use.task == strain.named(task)), None)
+    found = next((strain.got(use, task.resources.cpu) for use in uses if use.task == task.name()), None)
     return 1.0 if found is None else found
 
 

@@ -24,11 +24,6 @@ LEAST = 0.02
 """Cores; who could not use as many has nothing to wait for."""
 
 
-def named(task: TaskPlan) -> str:
-    """As its measured use calls it."""
-    return f"{task.role}-{task.serial}"
-
-
 def got(use: TaskUsage, limit: float) -> float | None:
     """The share of the promised CPU that a task had; None where it was not measured."""
     if use.waited is None or use.busy is None or not limit:
@@ -40,9 +35,9 @@ def got(use: TaskUsage, limit: float) -> float | None:
 def starved(usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan]) -> list[str]:
     """The names of those that starve."""
     uses = {use.task: use for use in usage if use.waited is not None}
-    had = {task: got(uses[named(task)], task.resources.cpu) for task in tasks if named(task) in uses}
+    had = {task: got(uses[task.name()], task.resources.cpu) for task in tasks if task.name() in uses}
     shares = {task: share for task, share in had.items() if share is not None}
-    return [named(task) for task, share in shares.items() if _far_below(share, task, shares)]
+    return [task.name() for task, share in shares.items() if _far_below(share, task, shares)]
 
 
 def _far_below(share: float, task: TaskPlan, shares: Mapping[TaskPlan, float]) -> bool:

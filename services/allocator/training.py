@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from services.allocator.job import Job
 from services.allocator.state import State
-from services.allocator.strain import named
 from shared.messages import JobFinished, Message, ProgressReported, TrainingResumed
 from shared.metrics import Family, Labels, Measure, Meter
 
@@ -96,7 +95,7 @@ def used_cores(job: Job) -> float:
     """Of the tasks that train, as their chief last said; 0 as long as it has said nothing."""
     if job.runs is None or job.progress is None or job.progress.generation != job.running:
         return 0.0
-    names = {named(task) for task in job.runs.tasks}
+    names = {task.name() for task in job.runs.tasks}
     return sum(use.cpu for use in job.progress.usage if use.task in names)
 
 

@@ -53,7 +53,7 @@ def heard(known: Beginning, said: Message) -> Beginning:
 def _decided(known: Beginning, said: AllocationDecided) -> Beginning:
     if said.generation < known.generation:
         return known
-    pods = {f"{said.job}-{task.role}-{task.serial}": task.role for task in said.tasks}
+    pods = {task.pod(said.job): task.role for task in said.tasks}
     chief = next((pod for pod, role in pods.items() if role == "chief"), "")
     return replace(known, generation=said.generation, wanted=frozenset(pods), chief=chief)
 

@@ -41,7 +41,6 @@ from shared.messages import (
     Span,
     TaskExited,
     TaskLeaving,
-    TaskMessage,
     TaskReady,
     TaskStarted,
     TaskUpdated,
@@ -110,18 +109,18 @@ def _rate(m: AllocationDecided) -> str:
 
 
 def _ready(m: TaskReady) -> str:
-    return f"{_task(m)} stands ready at {m.host}, ports {m.ports[0]} and {m.ports[1]}"
+    return f"{m.task()} stands ready at {m.host}, ports {m.ports[0]} and {m.ports[1]}"
 
 
 def _started(m: TaskStarted) -> str:
-    return f"{_task(m)} runs on {m.node}"
+    return f"{m.task()} runs on {m.node}"
 
 
 def _leaving(m: TaskLeaving) -> str:
     cause, by = LEAVES.get(m.why, (m.why, MOVES))
     told = f" ({headline(m.message)})" if m.message else ""
     until = f", by {_clock(m.leaves_s)} at the latest" if m.leaves_s else ""
-    return f"{_task(m)} has to leave {m.node}{until}: {cause}{told}; {by}"
+    return f"{m.task()} has to leave {m.node}{until}: {cause}{told}; {by}"
 
 
 MOVES = "it works on until another node has its place, and the chief saves in time"
@@ -138,7 +137,7 @@ LEAVES = {
 
 def _exited(m: TaskExited) -> str:
     code = "without an exit code" if m.exit_code is None else f"with code {m.exit_code}"
-    return f"{_task(m)} ended on {m.node} {code}{_because(m.reason)}{_because(last_line(m.message))}"
+    return f"{m.task()} ended on {m.node} {code}{_because(m.reason)}{_because(last_line(m.message))}"
 
 
 def _spec(m: ClusterSpecPublished) -> str:
@@ -147,9 +146,9 @@ def _spec(m: ClusterSpecPublished) -> str:
 
 def _prepared(m: GenerationPrepared) -> str:
     if m.error is not None:
-        return f"{_task(m)} could not prepare generation {m.generation}: {headline(m.error)}"
+        return f"{m.task()} could not prepare generation {m.generation}: {headline(m.error)}"
     took = f" after {m.seconds:.1f} s" if m.seconds else ""  # a ps or worker only stands: there is nothing to measure
-    return f"{_task(m)} is prepared for generation {m.generation}{took}"
+    return f"{m.task()} is prepared for generation {m.generation}{took}"
 
 
 def _handover(m: HandOverOrdered) -> str:
@@ -163,7 +162,7 @@ def _abandoned(m: GenerationAbandoned) -> str:
 
 
 def _updated(m: TaskUpdated) -> str:
-    return f"{_task(m)} has {amount(m.resources)} now, changed in place"
+    return f"{m.task()} has {amount(m.resources)} now, changed in place"
 
 
 # ---------------------------------------------------------------- it happens
@@ -232,10 +231,6 @@ def _dead(m: DeadLetter) -> str:
 
 
 # ---------------------------------------------------------------- words
-
-
-def _task(m: TaskMessage) -> str:
-    return f"{m.role}-{m.serial}"
 
 
 def _span(span: Span) -> str:

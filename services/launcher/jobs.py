@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from services.launcher.labels import pod_name
 from shared.messages import (
     AllocationDecided,
     ClusterSpecPublished,
@@ -52,7 +51,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tasks(self) -> dict[str, TaskPlan]:
         """By pod name."""
-        return {pod_name(self.decision.job, task): task for task in self.decision.tasks}
+        return {task.pod(self.decision.job): task for task in self.decision.tasks}
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,10 +15,6 @@ def owner(service: str, uid: str) -> dict[str, object]:
     return {"apiVersion": "v1", "kind": "Service", "name": service, "uid": uid, "controller": True}
 
 
-def pod_name(job: str, task: TaskPlan) -> str:
-    return f"{job}-{task.role}-{task.serial}"
-
-
 def job_labels(job: str, uid: int) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "weir-trainer",

@@ -151,7 +151,7 @@ def marks(told: Sequence[Told], from_s: float) -> str:
 def _event(stop: Stop) -> str:
     if len(stop) == 1:
         return _wrong(stop[0].message)
-    names = some([f"{said.role}-{said.serial}" for said in ends(stop)], "task", NAMES_MOST)
+    names = some([said.task() for said in ends(stop)], "task", NAMES_MOST)
     each = "".join(f"<li>{_wrong(one.message)}</li>" for one in stop)
     return (
         f"was stopped with its cluster or its nodes: {names}<details><summary>each</summary><ul>{each}</ul></details>"
@@ -161,9 +161,9 @@ def _event(stop: Stop) -> str:
 def _wrong(said: Message) -> str:
     if isinstance(said, TaskExited):
         why = text(said.reason or "without a reason")
-        return f"{said.role}-{said.serial} ended on {text(said.node)}: {why}{_behind(said.message)}"
+        return f"{said.task()} ended on {text(said.node)}: {why}{_behind(said.message)}"
     if isinstance(said, TaskLeaving):
-        return f"{said.role}-{said.serial} has to leave {text(said.node)}: {text(said.why)}{_behind(said.message)}"
+        return f"{said.task()} has to leave {text(said.node)}: {text(said.why)}{_behind(said.message)}"
     if isinstance(said, GenerationAbandoned):
         return f"generation {said.generation} was given up{_behind(said.reason)}"
     if isinstance(said, CheckpointFailed):

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from services.trainer.settings import Settings
 from services.trainer.usage import Use, limit_gib, sample_of, spare
 from shared.bus import Bus
-from shared.messages import ClusterSpecPublished, TaskUsage
+from shared.messages import ClusterSpecPublished, TaskUsage, task_name
 from shared.permissions import USAGE
 
 logger = structlog.get_logger()
@@ -31,7 +31,7 @@ class Meter:
         self.complained = False
 
     async def measure(self) -> None:
-        use, name = Use(), f"{self.settings.role}-{self.settings.serial}"
+        use, name = Use(), task_name(self.settings.role, self.settings.serial)
         while True:
             await asyncio.sleep(self.settings.usage_s)
             look = await asyncio.to_thread(use.look, self.settings.usage_s)

@@ -67,9 +67,7 @@ def node(name: str = "n1", cpu: float = 8, free: float | None = None, **fields: 
 
 
 def own(job: str, *tasks: TaskPlan) -> tuple[OwnPod, ...]:
-    return tuple(
-        OwnPod(namespace="default", job=job, pod=f"{job}-{t.role}-{t.serial}", resources=t.resources) for t in tasks
-    )
+    return tuple(OwnPod(namespace="default", job=job, pod=t.pod(job), resources=t.resources) for t in tasks)
 
 
 def resumed(generation: int, job: str = "mnist", **fields: Any) -> TrainingResumed:
@@ -98,7 +96,7 @@ def exited(task: TaskPlan, code: int | None = 137, reason: str = "", generation:
         job="mnist",
         uid=UID,
         generation=generation,
-        pod=f"mnist-{task.role}-{task.serial}",
+        pod=task.pod("mnist"),
         pod_uid=f"pod-{task.serial}",
         role=task.role,
         serial=task.serial,

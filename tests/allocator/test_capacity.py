@@ -111,8 +111,7 @@ def test_a_promise_becomes_a_listed_pod_without_a_gap():
     first = story.decided()
     (promised,) = free_nodes(story.state)
     pods = tuple(
-        OwnPod(namespace="default", job="mnist", pod=f"mnist-{t.role}-{t.serial}", resources=t.resources)
-        for t in first.tasks
+        OwnPod(namespace="default", job="mnist", pod=t.pod("mnist"), resources=t.resources) for t in first.tasks
     )
     (listed,) = free_nodes(story.hear(node(cpu=8, free=5, own=pods)).state)
     assert promised.free == listed.free == Resources(cpu=5, memory_gib=61) or listed.free.cpu == 5

@@ -30,7 +30,7 @@ def leaving(task: TaskPlan, why: str = "SIGTERM", leaves_s: float = 0.0, generat
         job="mnist",
         uid=UID,
         generation=generation,
-        pod=f"mnist-{task.role}-{task.serial}",
+        pod=task.pod("mnist"),
         pod_uid=f"pod-{task.serial}",
         role=task.role,
         serial=task.serial,

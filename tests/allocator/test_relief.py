@@ -39,9 +39,9 @@ def training(spare: float = 2) -> tuple[Story, AllocationDecided, TaskPlan]:
 def report(first: AllocationDecided, hungry: TaskPlan | None, step: int, done: int = 100) -> ProgressReported:
     """All get nine tenths of a core and want no more; the hungry one gets a fifth, and waits."""
     usage = tuple(
-        TaskUsage(task=f"{t.role}-{t.serial}", cpu=0.2, memory_gib=0.1, waited=1.6, busy=1.0)
+        TaskUsage(task=t.name(), cpu=0.2, memory_gib=0.1, waited=1.6, busy=1.0)
         if t is hungry
-        else TaskUsage(task=f"{t.role}-{t.serial}", cpu=0.9, memory_gib=0.1, waited=0.0, busy=0.9)
+        else TaskUsage(task=t.name(), cpu=0.9, memory_gib=0.1, waited=0.0, busy=0.9)
         for t in first.tasks
     )
     return replace(progress(1, done=done, total=10_000, speed=10.0, step=step), usage=usage)

@@ -82,7 +82,7 @@ def test_a_change_takes_from_the_decision_to_the_first_update() -> None:
 
 def test_cores_are_those_of_the_tasks_that_train_and_what_they_were_seen_to_use() -> None:
     story = running(used(100, ("chief-0", 0.1), ("ps-1", 0.5), ("worker-2", 0.9), ("worker-99", 3.0)))
-    tasks = {f"{t.role}-{t.serial}" for t in story.state.jobs["default.mnist"].decided[1].tasks}
+    tasks = {t.name() for t in story.state.jobs["default.mnist"].decided[1].tasks}
 
     assert tasks == {"chief-0", "ps-1", "worker-2"}  # worker-99 is of no running generation
     assert story.told()[CORES.name] == {("had",): 3.0, ("used",): 1.5}

@@ -127,7 +127,7 @@ class Running:
         at = (plan.ps, plan.workers, self.truth.batch)
         self.tried = _seen_again(self.tried, Observed(*at, speed, plan.ps_cpu, plan.worker_cpu))
         use = [
-            TaskUsage(task=f"{t.role}-{t.serial}", cpu=cores[t.role] / len(self.of(t.role)), memory_gib=gib[t.role])
+            TaskUsage(task=t.name(), cpu=cores[t.role] / len(self.of(t.role)), memory_gib=gib[t.role])
             for t in self.tasks
             if t.role != "chief"
         ]

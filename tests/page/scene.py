@@ -224,7 +224,7 @@ def _capacity() -> Iterator[tuple[float, Message]]:
 
 def _node(name: str, cpu: float, at_s: float) -> CapacityChanged:
     own = tuple(
-        OwnPod(namespace="default", job=job.name, pod=f"{job.name}-{task.role}-{task.serial}", resources=task.resources)
+        OwnPod(namespace="default", job=job.name, pod=task.pod(job.name), resources=task.resources)
         for job in JOBS
         for task in _standing(job, at_s)
         if task.node == name

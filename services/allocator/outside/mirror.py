@@ -127,7 +127,7 @@ def _pods(runs: AllocationDecided | None, node: str) -> Pods:
         OwnPod(
             namespace=runs.namespace,
             job=runs.job,
-            pod=f"{runs.job}-{task.role}-{task.serial}",
+            pod=task.pod(runs.job),
             resources=task.resources,
         )
         for task in (runs.tasks if runs else ())

@@ -82,13 +82,13 @@ class Training:
     def _used(self, task: TaskPlan) -> TaskUsage:
         """A task uses the cpu that was asked for it, where it has so much, and half of the memory."""
         cpu, gib = min(task.resources.cpu, self._asked(task).cpu), self._asked(task).memory_gib / 2
-        return TaskUsage(task=f"{task.role}-{task.serial}", cpu=cpu, memory_gib=gib)
+        return TaskUsage(task=task.name(), cpu=cpu, memory_gib=gib)
 
     def task_of(self, pod: str) -> tuple[TaskPlan, int, bool]:
         """A pod's task, the newest generation that has it, and whether what is wanted now needs it."""
         wanted = self.comes or self.runs
         decided = [decision for decision in (self.comes, self.runs) if decision]
-        found = ((t, d.generation, d is wanted) for d in decided for t in d.tasks if pod_of(self.work.job, t) == pod)
+        found = ((t, d.generation, d is wanted) for d in decided for t in d.tasks if t.pod(self.work.job) == pod)
         return next(found)
 
     # ------------------------------------------------------------ what it says
@@ -133,7 +133,3 @@ class Training:
             usage=self.usage,
             reported_s=now,
         )
-
-
-def pod_of(job: str, task: TaskPlan) -> str:
-    return f"{job}-{task.role}-{task.serial}"

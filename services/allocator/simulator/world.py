@@ -17,7 +17,7 @@ from math import floor, inf
 from services.allocator.simulator.machines import Amount, Machines
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.scenario import Scenario, Tenant, Work
-from services.allocator.simulator.training import Training, pod_of
+from services.allocator.simulator.training import Training
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, Message, OwnPod, TaskExited, TaskPlan
 
 Happens = Callable[[float], list[Message]]
@@ -150,7 +150,7 @@ class World:
             pod = OwnPod(
                 namespace=decided.namespace,
                 job=decided.job,
-                pod=pod_of(decided.job, task),
+                pod=task.pod(decided.job),
                 resources=task.resources,
             )
             self.machines.put(task.node, pod)
@@ -159,7 +159,7 @@ class World:
         staying = {task.serial for task in keep}
         for task in decided.tasks if decided else ():
             if decided and task.serial not in staying:
-                self.machines.remove(task.node, decided.namespace, pod_of(decided.job, task))
+                self.machines.remove(task.node, decided.namespace, task.pod(decided.job))
 
     # ------------------------------------------------------------ how training goes on
 

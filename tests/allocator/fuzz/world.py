@@ -320,10 +320,7 @@ def name_of(job: Job) -> dict[str, str]:
 def usage(job: Job, share: float, gib: float) -> tuple[TaskUsage, ...]:
     """Each task uses this share of its cores, the first of each role more."""
     tasks = job.runs.tasks if job.runs else ()
-    return tuple(
-        TaskUsage(task=f"{t.role}-{t.serial}", cpu=share * t.resources.cpu / (1 + t.index), memory_gib=gib)
-        for t in tasks
-    )
+    return tuple(TaskUsage(task=t.name(), cpu=share * t.resources.cpu / (1 + t.index), memory_gib=gib) for t in tasks)
 
 
 def report(job: Job, speed: float, loss: float, total: int, used: tuple[TaskUsage, ...] = ()) -> ProgressReported:

@@ -16,9 +16,7 @@ def ended(outcome: str = "succeeded", **fields: object) -> Story:
     first = story.decided()
     story.hear(resumed(1))
     for step, done in enumerate((10, 90), 1):
-        used = tuple(
-            TaskUsage(task=f"{task.role}-{task.serial}", cpu=0.5, memory_gib=step + task.index) for task in first.tasks
-        )
+        used = tuple(TaskUsage(task=task.name(), cpu=0.5, memory_gib=step + task.index) for task in first.tasks)
         story.hear(replace(progress(1, done, 100, 64.0, step), usage=used))
     return story.hear(JobFinished(job="mnist", uid=1, outcome=outcome, finished_s=7.0))  # type: ignore[arg-type]
 

@@ -271,8 +271,7 @@ def reported(story: Story, generation: int, step: int, uid: int, name: str) -> S
     job = story.state.jobs[f"default.{name}"]
     tasks = job.runs.tasks if job.runs else ()
     used = tuple(
-        TaskUsage(task=f"{t.role}-{t.serial}", cpu=t.resources.cpu / (3 if t.role == "ps" else 1), memory_gib=0.3)
-        for t in tasks
+        TaskUsage(task=t.name(), cpu=t.resources.cpu / (3 if t.role == "ps" else 1), memory_gib=0.3) for t in tasks
     )
     said = ProgressReported(
         job=name,

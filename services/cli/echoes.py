@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-BEGINS, ENDS = b"[[weir: the program failed]]", b"[[weir: so far]]"
+from services.trainer import cause
+
+BEGINS, ENDS = cause.BEGINS.encode(), cause.ENDS.encode()
 ECHO = re.compile(rb"ERROR:tensorflow: /job:.* when processing closure|E\d{4} .* Truncated error message: ")
 OTHERS = re.compile(rb'\{"|[IWEF]\d{4} |(ERROR|WARNING|INFO):tensorflow:')
 LAST = re.compile(rb":UNKNOWN:Error received from peer .*grpc_status:")

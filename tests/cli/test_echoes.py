@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from services.cli import echoes
 from services.cli.echoes import once
 from services.trainer import cause
 
@@ -29,10 +28,6 @@ ENDED = '{"event": "ChildEnded", "level": "warning"}\n'
 
 def shown(log: str) -> list[str]:
     return [line.decode().rstrip("\n") for line, is_shown in once(log.encode().splitlines(keepends=True)) if is_shown]
-
-
-def test_the_marks_are_those_of_the_trainer() -> None:
-    assert (echoes.BEGINS.decode(), echoes.ENDS.decode()) == (cause.BEGINS, cause.ENDS)
 
 
 def test_of_a_failure_that_is_repeated_the_cause_is_shown_once() -> None:

@@ -19,7 +19,7 @@ from services.allocator.rules import Rules
 from services.allocator.simulator.log_file import Told
 from services.allocator.state import State
 from services.cli.filters import filters
-from services.cli.reader import Wanted
+from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
 from shared.bus import Bus
 from shared.subjects import FACTS, ORDERS
@@ -28,8 +28,6 @@ MANY = 200_000
 """Facts; of more than these only the recent ones are read, where the stored state is of use. Orders are far fewer."""
 RECENT_S = 600.0
 """So much is read of them, besides the time for which a wish is held back."""
-CLOCKS_S = 5.0
-"""By so much the server's clock may be ahead of the allocator's."""
 STORED = "earlier facts are known by the allocator's own stored state alone"
 
 
@@ -53,7 +51,7 @@ async def with_event(bus: Bus, ground: Ground | None) -> Ground | None:
     if ground is None or ground.event is not None or ground.cause == "-":
         return ground
     wanted = [Wanted(FACTS, filters(FACTS), since_s=ground.decided_s - RECENT_S)]
-    async with aclosing(_told(bus, wanted, ground.decided_s + CLOCKS_S)) as messages:
+    async with aclosing(_told(bus, wanted, ground.decided_s + THEIR_CLOCKS_S)) as messages:
         async for told in messages:
             if is_cause(told.message, ground.cause):
                 return replace(ground, event=told)

@@ -28,6 +28,10 @@ from shared.watching import NAME_BYTES, filtered
 WAIT_S = 10.0
 """Nothing more comes after so long: what was there may have been dropped just now."""
 IDLE_S = 60.0
+OUR_CLOCK_S = 60.0
+"""By so much a server's clock may differ from that of the machine at which somebody reads."""
+THEIR_CLOCKS_S = 5.0
+"""By so much those in the cluster may differ: what led to a decision may seem to come after it."""
 
 
 @dataclass(frozen=True)

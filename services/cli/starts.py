@@ -10,14 +10,13 @@ from services.allocator.view import JobView
 from services.board.beginning import OF_BEGINNING, Beginning, heard, shown
 from services.cli.entry import Entry
 from services.cli.filters import filters
-from services.cli.reader import Wanted
+from services.cli.reader import OUR_CLOCK_S, Wanted
 from services.cli.reading import read
 from shared.bus import Bus
 from shared.messages import JobMessage
 from shared.subjects import FACTS, ORDERS, tag_of
 
 KINDS = tuple(tag_of(kind) for kind in OF_BEGINNING)
-CLOCKS_S = 60.0  # how far a server's clock may be from ours
 
 
 class Starts:
@@ -35,7 +34,8 @@ class Starts:
 
     async def told(self, views: Mapping[str, JobView], follow: bool) -> AsyncGenerator[Entry, None]:
         """Each message that tells more, once it is known here."""
-        since_s = min((v.submitted_s for v in views.values() if v.phase == "Starting"), default=time.time() - CLOCKS_S)
+        submitted_s = (view.submitted_s for view in views.values() if view.phase == "Starting")
+        since_s = min(submitted_s, default=time.time() - OUR_CLOCK_S)
         streams = {stream: filters(stream, "*", self.namespace or "*", KINDS) for stream in (ORDERS, FACTS)}
         wanted = [Wanted(stream, kinds, since_s=since_s) for stream, kinds in streams.items()]
         async with aclosing(read(self.bus, wanted, follow)) as entries:

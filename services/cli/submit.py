@@ -24,7 +24,7 @@ from services.cli.dry_run import dry_run
 from services.cli.entry import Entry
 from services.cli.events import printer
 from services.cli.filters import filters
-from services.cli.reader import Wanted
+from services.cli.reader import OUR_CLOCK_S, Wanted
 from services.cli.reading import read
 from services.cli.request_file import Fields
 from services.cli.too_large import too_large
@@ -44,7 +44,6 @@ EXAMPLES = (
 ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)
 ANSWER_S = 30.0
 HEADERS_BYTES = 2048  # the server's limit counts them too
-CLOCKS_S = 60.0  # how far a server's clock may be from ours
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +164,7 @@ def _about(accepted: JobAccepted, now: float) -> list[Wanted]:
     job, namespace = accepted.job, accepted.namespace
     return [
         Wanted(ORDERS, filters(ORDERS, job, namespace), after=accepted.uid),
-        Wanted(FACTS, filters(FACTS, job, namespace), since_s=now - CLOCKS_S),
+        Wanted(FACTS, filters(FACTS, job, namespace), since_s=now - OUR_CLOCK_S),
     ]
 
 

@@ -20,7 +20,7 @@ from services.cli.entry import Entry
 from services.cli.event_line import parts
 from services.cli.event_name import name_of, place_of
 from services.cli.filters import filters
-from services.cli.reader import Wanted
+from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
 from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, Trouble
@@ -32,8 +32,8 @@ from shared.words import plain
 EXAMPLES = ("weir why o12", "weir why f345 --all", "weir why 7.training.resumed.2.-.120 --json")
 ROWS = 20
 """So many of each part are shown without --all."""
-AROUND_S, CLOCKS_S = 600.0, 5.0
-"""So long before a decision the change of a node that it names may lie; and so far may two clocks differ."""
+AROUND_S = 600.0
+"""So long before a decision the change of a node that it names may lie."""
 READS_MOST = 24
 """So many jobs and nodes are looked at; what lies behind more is not known."""
 
@@ -132,7 +132,7 @@ def _is_in(lack: Lack, namespace: str) -> bool:
 
 
 async def _lacking(bus: Bus, lack: Lack) -> list[Entry]:
-    until_s = lack.at_s + CLOCKS_S if lack.of == "nodes" else lack.at_s or float("inf")
+    until_s = lack.at_s + THEIR_CLOCKS_S if lack.of == "nodes" else lack.at_s or float("inf")
     return await _read(bus, _wanted(lack), until_s)
 
 

@@ -1,4 +1,4 @@
-"""Amounts of resources: compared, added, taken away."""
+"""Amounts of resources: named, compared, added, taken away."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from shared.messages import Resources
 ROUNDING = 1e-9
 """So much of a core, or of a GiB, is rounding."""
 NO_MORE = Resources(cpu=0.0, memory_gib=0.0, gpu=0)
+WORDS = {"cpu": "cpu", "memory_gib": "memory", "gpu": "devices"}
+"""What each is called, in the order of `amounts`."""
+UNITS = {"cpu": "cpu", "memory_gib": "GiB", "gpu": "gpu"}
+"""What stands behind its amount."""
 
 
 def amounts(of: Resources) -> tuple[float, float, float]:

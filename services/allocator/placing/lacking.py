@@ -14,12 +14,10 @@ from itertools import combinations
 
 from msgspec.structs import replace
 
-from services.allocator.placing.amounts import ROUNDING
+from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS
 from services.allocator.placing.placement import ROLES, Room, Size, place
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
-WORDS = {"cpu": "cpu", "memory_gib": "memory", "gpu": "devices"}
-UNITS = {"cpu": "cpu", "memory_gib": "GiB", "gpu": "gpu"}
 Placing = Callable[[Room, str, Sequence[TaskPlan], Size, RoleResources, int], Sequence[TaskPlan] | None]
 
 

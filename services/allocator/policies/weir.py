@@ -35,7 +35,7 @@ from services.allocator.market.hindrance import Cause, Hindrance, hindrances
 from services.allocator.market.hull import Config
 from services.allocator.market.stand import KEEP, Stand, all_held, config_of, fills, held, stands_in, vector
 from services.allocator.models.speed import Array
-from services.allocator.placing.amounts import together
+from services.allocator.placing.amounts import UNITS, WORDS, together
 from services.allocator.placing.placement import Node, Size
 from services.allocator.policies.contract import JobSeen, Want
 from shared.messages import Alternative, Resources
@@ -156,8 +156,7 @@ def _foreseen(s: Stand, config: Config) -> tuple[float | None, float | None]:
     return config.speed / s.speed, config.apart / s.speed if config.apart is not None else None
 
 
-RESOURCES = ("cpu", "memory", "devices")
-UNITS = ("cpu", "GiB", "gpu")
+RESOURCES = tuple(WORDS.values())
 NOTICED = 0.005
 """Less is told as 0 %."""
 SAID_KEPT = 4096
@@ -173,7 +172,7 @@ WHY_NOT: dict[Cause, str] = {
 
 
 def why_not(hindered: Hindrance) -> str:
-    amounts = zip(hindered.short, UNITS, strict=True)
+    amounts = zip(hindered.short, UNITS.values(), strict=True)
     return WHY_NOT[hindered.cause].format(" and ".join(f"{short:g} {unit}" for short, unit in amounts if short))
 
 

@@ -507,9 +507,12 @@ class Phases(Part, frozen=True, kw_only=True):
     restore_s: Seconds = 0.0
     first_step_s: Seconds = 0.0
 
+    def total_s(self) -> float:
+        return self.drain_s + self.save_s + self.restore_s + self.first_step_s
+
     def waiting_s(self, pause_s: float) -> float:
         """None, where the phases together last longer: those that come first begin while updates are still applied."""
-        return max(pause_s - (self.drain_s + self.save_s + self.restore_s + self.first_step_s), 0.0)
+        return max(pause_s - self.total_s(), 0.0)
 
 
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):

@@ -70,11 +70,7 @@ def pauses(stretches: Sequence[Stretch], width: float = drawing.WIDE) -> str:
 
 def _begins(stretch: Stretch) -> float:
     """Seconds since the last update; below 0, where the phases together last longer than the pause."""
-    return min((stretch.pause_s or 0.0) - _phases(stretch), 0.0)
-
-
-def _phases(stretch: Stretch) -> float:
-    return sum(float(getattr(stretch.phases, name)) for name, _, _ in PHASES)
+    return min((stretch.pause_s or 0.0) - stretch.phases.total_s(), 0.0)
 
 
 def _pause(one: Stretch, x: Scale, y: float, rows: Rows) -> list[str]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from services.board.story import Decision
-from services.cli.screen.fitting import ENDLESS
+from services.cli.screen.fitting import capped
 from services.cli.screen.palette import MANY, Letters, badge
 from services.cli.screen.plain_table import plain_table
 from shared.words import counted, headline, lasting, size
@@ -22,7 +22,7 @@ def decision_table(decisions: Sequence[Decision], letters: Letters, width: int, 
     whole = [gives(decision, width >= WIDE) for decision in decisions]
     widths = [3, 8, NAME, max(map(len, whole), default=0)]
     drawn = plain_table(("", "AT", "JOB", "IS TO HAVE", "WHY"), (), widths, width)
-    drawn.columns[2].max_width = NAME if width < ENDLESS else None
+    drawn.columns[2].max_width = capped(NAME, width)
     for decision, given in zip(decisions, whole, strict=True):
         key = f"{decision.namespace}.{decision.job}"
         at = datetime.fromtimestamp(decision.at_s, UTC).astimezone(zone)

@@ -11,6 +11,11 @@ ENDLESS = 1 << 16
 """Columns, where no terminal says how many there are: nothing is folded and nothing cut."""
 
 
+def capped(most: int, width: int) -> int:
+    """So many columns of `width` at most; without a limit where that has no end."""
+    return most if width < ENDLESS else ENDLESS
+
+
 def longest(cells: Iterable[Text | str]) -> int:
     """Columns that the widest of them takes."""
     return max((cell.cell_len if isinstance(cell, Text) else cell_len(cell) for cell in cells), default=0)

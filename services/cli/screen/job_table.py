@@ -12,7 +12,7 @@ from services.board.story import Story
 from services.cli.jobs_table import PHASES
 from services.cli.screen.bars import curve, progress
 from services.cli.screen.cells import UNKNOWN, cores, gib, loss, percent, size, speed, time_left
-from services.cli.screen.fitting import ENDLESS, fitting, longest
+from services.cli.screen.fitting import capped, fitting, longest
 from services.cli.screen.palette import MANY, Letters, badge
 from services.cli.screen.plain_table import GAP, plain_table
 from shared.words import headline
@@ -44,7 +44,7 @@ def job_table(jobs: Sequence[Story], letters: Letters, width: int) -> Table:
 def _most(jobs: Sequence[Story], width: int, reasoned: bool) -> int:
     """Columns that names may take. Beside a reason no more than they need: what is left is the reason's."""
     needed = longest(_name(job) for job in jobs) if reasoned else LONGEST_NAME
-    return max(needed if width >= ENDLESS else min(needed, LONGEST_NAME), NAME)
+    return max(min(needed, capped(LONGEST_NAME, width)), NAME)
 
 
 def _least(cells: Mapping[str, Sequence[Text | str]], width: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from services.board.nodes import Node, Totals
 from services.cli.screen.bars import Part, bar
 from services.cli.screen.cells import cores, gib
-from services.cli.screen.fitting import ENDLESS
+from services.cli.screen.fitting import capped
 from services.cli.screen.palette import FREE, MANY, OTHERS, Letters, style
 from services.cli.screen.plain_table import plain_table
 from shared.messages import Resources
@@ -23,7 +23,7 @@ HEADINGS = ("NODE", "HELD BY", "OURS", "OTHERS", "FREE", "ALL", "GIB OURS/ALL", 
 
 
 def node_table(nodes: Sequence[Node], letters: Letters, width: int) -> Table:
-    name = min(max((len(node.name) for node in nodes), default=0), NAME if width < ENDLESS else ENDLESS)
+    name = min(max((len(node.name) for node in nodes), default=0), capped(NAME, width))
     room = bar_width(width - name)
     drawn = plain_table(HEADINGS, HEADINGS[2:7], [name])
     drawn.columns[0].max_width = max(name, len(HEADINGS[0]))

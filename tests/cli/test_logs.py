@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from tests.allocator.builders import Story, accepted, node
 from tests.cli.conftest import PRINTED, Api, Prompt
 from tests.cli.test_echoes import CAUSE, CLOSURE
 from tests.cli.test_jobs import shown
+
+Keep = Callable[[str, str], None]
 
 
 async def test_without_a_task_the_chief_of_the_job_is_shown(kube: Api, prompt: Prompt) -> None:
@@ -82,26 +85,29 @@ async def test_without_a_kubernetes_to_ask_it_says_how_to_name_one(
     assert said.code == 1 and "elsewhere give --kube URL (usually http://127.0.0.1:8001)" in said.err
 
 
-def kept_by_weir_up(folder: Path, pod: str, text: str) -> None:
-    """As `weir up` would have written where it is."""
-    file = folder / ".weir" / "cluster" / "logs" / f"default_{pod}_uid" / "tensorflow.log"
-    file.parent.mkdir(parents=True)
-    file.write_text(text)
-    written = {"kube_url": "", "pod_logs": str(file.parent.parent)}
-    (folder / ".weir" / "connection.json").write_text(json.dumps(written))
+@pytest.fixture
+def keep(kube: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
+    """Write a pod's log as `weir up` would have kept it, here, with the address of its Kubernetes."""
+
+    def kept(pod: str, text: str) -> None:
+        file = tmp_path / ".weir" / "cluster" / "logs" / f"default_{pod}_uid" / "tensorflow.log"
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+        written = {"kube_url": kube.url, "pod_logs": str(file.parent.parent)}
+        (tmp_path / ".weir" / "connection.json").write_text(json.dumps(written))
+
+    monkeypatch.chdir(tmp_path)
+    return kept
 
 
 STARTED = {"event": "StartChild", "level": "info", "generation": 2, "timestamp": "2026-11-22T02:46:11.549478Z"}
 
 
 async def test_of_a_pod_that_is_gone_what_is_kept_is_shown_readable_or_as_it_was_printed(
-    kube: Api, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prompt: Prompt, keep: Keep
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     text = f"{json.dumps(STARTED)}\nthe last words"
-    kept_by_weir_up(tmp_path, "digits-worker-7", text)
-    file = tmp_path / ".weir" / "connection.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "kube_url": kube.url}))
+    keep("digits-worker-7", text)
 
     read = await prompt("logs", "digits", "worker-7", "--all")
     raw = await prompt("logs", "digits", "worker-7", "--json")
@@ -115,13 +121,10 @@ async def test_of_a_pod_that_is_gone_what_is_kept_is_shown_readable_or_as_it_was
 
 
 async def test_the_program_s_own_words_are_shown_and_how_many_others_are_not(
-    prompt: Prompt, kube: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prompt: Prompt, kube: Api, keep: Keep
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    kept_by_weir_up(tmp_path, "digits-chief-7", f"{json.dumps(STARTED)}\nI0000 00:00:1 port.cc:1] on\nmine\n")
+    keep("digits-chief-7", f"{json.dumps(STARTED)}\nI0000 00:00:1 port.cc:1] on\nmine\n")
     kube.items = []
-    file = tmp_path / ".weir" / "connection.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "kube_url": kube.url}))
 
     said = await prompt("logs", "digits")
 
@@ -139,13 +142,10 @@ def test_lines_are_put_together_whatever_they_come_in() -> None:
 
 
 async def test_a_failure_that_tensorflow_repeats_is_shown_once_and_all_of_it_on_request(
-    prompt: Prompt, kube: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prompt: Prompt, kube: Api, keep: Keep
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    kept_by_weir_up(tmp_path, "digits-chief-7", f"mine\n{CLOSURE}{CLOSURE}")
+    keep("digits-chief-7", f"mine\n{CLOSURE}{CLOSURE}")
     kube.items = []
-    file = tmp_path / ".weir" / "connection.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "kube_url": kube.url}))
 
     said, every = await prompt("logs", "digits"), await prompt("logs", "digits", "--all")
 

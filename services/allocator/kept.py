@@ -152,6 +152,7 @@ class KeptNear(Generic[T, R]):
         return answer
 
     def _near(self, before: Mapping[str, T], answer: R, things: Mapping[str, T]) -> R:
+        # Names are nearly always the same, in the same order: then only what changed has to be looked up.
         if len(before) == len(things) and all(map(eq, before, things)):
             names = [*compress(things, map(is_not, things.values(), before.values()))]
             new, gone = {name: things[name] for name in names}, {*names}

@@ -266,7 +266,7 @@ class TaskPlan(Part, frozen=True, kw_only=True):
 
     def pod(self, job: str) -> str:
         """The name of its pod."""
-        return f"{job}-{self.name()}"
+        return f"{job}-{task_name(self.role, self.serial)}"
 
 
 class Alternative(Part, frozen=True, kw_only=True):

@@ -40,10 +40,6 @@ def gives(decision: Decision, in_full: bool) -> str:
     return f"{told}, batch {g.batch}, {counted(len(g.nodes), 'node')}" if in_full else told
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def _why(decision: Decision) -> Text:
     """The reason, and what it foresaw; of what did not come to be, why not."""
     if decision.abandoned:

@@ -273,7 +273,7 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     runs = job.runs
     if runs is None or message.generation != job.running or (job.progress and not _newer(message, job.progress)):
         return job
-    told = reading(runs, message, stored_s)
+    told, disturbed = reading(runs, message, stored_s), job.coming is not None
     return replace(
         job,
         progress=message,
@@ -281,8 +281,8 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
         crowded=is_crowded(runs, told),
         furthest=max(job.furthest, message.samples),
         killed_generations=() if message.samples > job.furthest else job.killed_generations,
-        observed=speeds(job.observed, told),
-        tried=speeds(job.tried, told, by_cores=True)[-TRIED_KEPT:],
+        observed=speeds(job.observed, told, disturbed=disturbed),
+        tried=speeds(job.tried, told, by_cores=True, disturbed=disturbed)[-TRIED_KEPT:],
         recent=(*job.recent, told)[-RECENT_KEPT:],
         curve=curve_of(job.curve, message),
     )

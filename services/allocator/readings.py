@@ -158,16 +158,21 @@ def _had(runs: AllocationDecided, role: str) -> float | None:
     return max((task.resources.cpu for task in runs.tasks if task.role == role), default=None)
 
 
-def speeds(known: tuple[Observed, ...], told: Reading, by_cores: bool = False) -> tuple[Observed, ...]:
+def speeds(
+    known: tuple[Observed, ...], told: Reading, *, by_cores: bool = False, disturbed: bool = False
+) -> tuple[Observed, ...]:
     """A running mean of each size's speed; `by_cores`: of each size with each number of cores a task. The newest is
     the last, and mostly the one that is told of again.
+
+    `disturbed`: the next generation is prepared beside it, which makes it slower than its size is; only where nothing
+    else is known of the size that is better than nothing.
     """
     size, speed = (told.ps, told.workers, told.batch, told.nodes), told.samples_per_second
-    if speed <= 0:
-        return known
     had = (told.ps_had, told.worker_had)
     alike = (o for o in reversed(known) if (o.ps, o.workers, o.batch, o.nodes) == size)
     before = next((o for o in alike if not by_cores or (o.ps_cpu, o.worker_cpu) == had), None)
+    if speed <= 0 or (disturbed and before):
+        return known
     mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT if before else speed
     others = known[:-1] if before and before is known[-1] else [o for o in known if o is not before]
     return (*others, Observed(*size[:3], mean, *had, told.nodes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from services.allocator.decide import decide
 from services.allocator.state import State, apply
 from services.allocator.view import job_view
@@ -88,6 +90,25 @@ def test_a_generation_that_resumed_before_its_decision_was_heard_runs_as_soon_as
     story.hear(resumed(1), first)
     job = story.state.jobs["default.mnist"]
     assert (job.running, job.coming, job.early) == (1, None, None)
+
+
+def test_what_a_job_says_while_its_next_generation_is_prepared_is_not_the_speed_of_its_size():
+    story = Story().hear(node(cpu=20), accepted())
+    story.decided()
+    story.hear(resumed(1), progress(1, 10, 1000, 8.0))
+    grows = replace(story.state.jobs["default.mnist"].wanted, generation=2, revision=2)
+    story.hear(grows, progress(1, 20, 1000, 2.0, step=2))
+    assert [o.samples_per_second for o in story.state.jobs["default.mnist"].observed] == [8.0]
+    story.hear(abandoned(2), progress(1, 30, 1000, 6.0, step=3))
+    assert [o.samples_per_second for o in story.state.jobs["default.mnist"].observed] == [7.0]
+
+
+def test_a_size_of_which_nothing_else_is_known_is_as_fast_as_it_was_while_the_next_one_was_prepared():
+    story = Story().hear(node(cpu=20), accepted())
+    story.decided()
+    grows = replace(story.state.jobs["default.mnist"].wanted, generation=2, revision=2)
+    story.hear(resumed(1), grows, progress(1, 20, 1000, 2.0, step=2))
+    assert [o.samples_per_second for o in story.state.jobs["default.mnist"].observed] == [2.0]
 
 
 def test_a_job_of_the_same_name_goes_on_numbering_its_tasks():

@@ -4,9 +4,9 @@
 
 Traces as `policy_worlds.py` says; the same seed gives the same world to every policy. Ratios are of means over seeds:
 of mean completion time, its 95th percentile and the makespan; `worst_...` is over the loaded traces. Environment:
-BENCH_SEEDS (10), BENCH_POLICIES and BENCH_TRACES (names, separated by commas; all). With BENCH_CELLS=FILE each finished
-simulation is a line of that file, and none that is there is run again: what was interrupted goes on (of the same code
-and surfaces; else remove the file).
+BENCH_SEEDS (10), BENCH_POLICIES (names, separated by `,`; all), BENCH_TRACES (by `;`). With BENCH_CELLS=FILE each
+finished simulation is a line of that file, and none that is there is run again: what was interrupted goes on (of the
+same code and surfaces; else remove the file).
 """
 
 from __future__ import annotations

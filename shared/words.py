@@ -65,6 +65,14 @@ def headline(text: str) -> str:
     return last_line(text) if first.startswith("Traceback") else first
 
 
+def shortened(text: str, longest: int, head: float = 0.25, gap: str = "\n[...]\n") -> str:
+    """A long one without its middle, for it begins with what, and ends with where; `head`: the beginning's share."""
+    if len(text) <= longest:
+        return text
+    kept = int(head * longest)
+    return f"{text[:kept]}{gap}{text[len(text) - (longest - kept - len(gap)) :]}"
+
+
 def last_line(text: str) -> str:
     """What a traceback says in the end."""
     lines = [line for line in map(plain, text.splitlines()) if line]

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from shared.words import plain
+from shared.words import plain, shortened
 
 LEVELS = {"debug": "dim", "info": "green", "warning": "bold yellow", "error": "bold red", "critical": "bold red"}
 ROUTINE = ("debug", "info")
@@ -71,7 +71,7 @@ def _fields(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         value = said[name]
         if name not in (*IN_FRONT, *KNOWN) and value is not None:
             text = plain(value if isinstance(value, str) else msgspec.json.encode(value).decode())
-            yield plain(name), text if len(text) <= VALUE_MOST else f"{text[:VALUE_MOST]}…"
+            yield plain(name), shortened(text, VALUE_MOST, head=0.5, gap=" [...] ")
 
 
 def _traceback(exception: Any) -> Iterator[str]:

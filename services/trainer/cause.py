@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 from services.trainer.orders import CAUSE_LENGTH, GENERATED
 from services.trainer.program import BadProgram
+from shared.words import shortened
 
 REMOTE = 2_000  # characters that a worker tells the chief
-HEAD = 0.25  # the share of a long text that is kept of its beginning; the rest is kept of its end
 BEGINS, ENDS = "[[weir: the program failed]]", "[[weir: so far]]"
 
 FRAME = re.compile(r'(?P<indent>\s*)File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>.*?)[ *]*')
@@ -71,14 +71,6 @@ def marked(error: BaseException, program: str) -> Failed:
 def plainly(text: str) -> Failed:
     """A failure of no line of the program's; the text is the whole cause."""
     return Failed(f"{BEGINS}{text}{ENDS}")
-
-
-def shortened(text: str, longest: int) -> str:
-    """A long one without its middle: it begins with what, and ends with where."""
-    if len(text) <= longest:
-        return text
-    head = int(HEAD * longest)
-    return f"{text[:head]}\n[...]\n{text[len(text) - (longest - head - 7) :]}"
 
 
 # ------------------------------------------------------------ what is written

@@ -51,10 +51,20 @@ def test_routine_is_what_weir_does_in_order_and_how_tensorflow_starts_and_nothin
         assert not routine(own)
 
 
-def test_settings_are_left_to_json_and_a_long_value_is_cut() -> None:
-    (line,) = shown({**SAID, "event": "Starting", "settings": {"a": 1}, "text": "x" * 9_000})
+def test_settings_are_left_to_json() -> None:
+    (line,) = shown({**SAID, "event": "Starting", "settings": {"a": 1}, "text": "x"})
 
-    assert "settings" not in line and line.endswith("x…") and len(line) < 600
+    assert "settings" not in line and line.endswith("text=x")
+
+
+def test_of_a_long_value_the_beginning_and_the_end_are_shown() -> None:
+    frames = "\n".join(f'  File "net.py", line {at}, in loss' for at in range(100))
+    cause = f"net.py:99: ValueError: no such row\nTraceback (most recent call last):\n{frames}\nValueError: no such row"
+
+    (line,) = shown({**SAID, "event": "ChildEnded", "cause": cause})
+
+    assert " cause=net.py:99: ValueError: no such row Traceback (most recent" in line and " [...] " in line
+    assert line.endswith('File "net.py", line 99, in loss ValueError: no such row') and len(line) < 600
 
 
 def test_an_exception_is_told_below_with_where_it_came_from() -> None:

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from shared.words import counted, headline, last_line, lasting, listed, plain, size, some
+from shared.words import counted, headline, last_line, lasting, listed, plain, shortened, size, some
 from tests.architecture.source import modules
 
 
@@ -65,6 +65,12 @@ def test_times_of_measurements_have_hundredths_and_may_be_negative() -> None:
         *("0.62 s", "42.1 s", "1 min 1 s", "-3.00 s"),
         "\N{MINUS SIGN}1 min 15 s",
     ]
+
+
+def test_of_a_long_text_the_beginning_and_the_end_are_kept() -> None:
+    assert shortened("x" * 40, 40) == "x" * 40
+    assert shortened(f"what{'.' * 90}where", 39) == "what.....\n[...]\n..................where"
+    assert shortened(f"what{'.' * 90}where", 20, head=0.5, gap=" | ") == "what...... | ..where"
 
 
 def test_foreign_text_becomes_one_printable_line() -> None:

@@ -422,10 +422,14 @@ NOT_ENOUGH_MEMORY = "NotEnoughMemory"
 
 
 class GenerationAbandoned(JobMessage, frozen=True, kw_only=True, tag="cluster.abandoned"):
-    """This generation will not be; the one before goes on. `stood`: all its tasks stood ready, so it failed alone."""
+    """This generation will not be. `stood`: all its tasks stood ready, so it failed alone.
+
+    `goes_on`: the generation that trains meanwhile, if one does; None, too, where its chief ends as well.
+    """
 
     reason: str
     stood: bool = False
+    goes_on: NotNegative | None = None
 
 
 class TaskUpdated(TaskMessage, frozen=True, kw_only=True, tag="task.updated"):

@@ -158,7 +158,8 @@ def _handover(m: HandOverOrdered) -> str:
 
 
 def _abandoned(m: GenerationAbandoned) -> str:
-    return f"generation {m.generation} will not be: {headline(m.reason)}; what runs goes on"
+    meanwhile = "" if m.goes_on is None else f"; generation {m.goes_on} goes on"
+    return f"generation {m.generation} will not be: {headline(m.reason)}{meanwhile}"
 
 
 def _updated(m: TaskUpdated) -> str:

@@ -6,8 +6,10 @@ one is `locked`: nothing runs that could go on instead, so it has its chance unt
 
 from __future__ import annotations
 
+from services.launcher.facts import PodFact
 from services.launcher.jobs import Job, ahead, locked, paused
-from shared.messages import GenerationAbandoned, TaskPlan
+from services.launcher.view import View
+from shared.messages import OF_NODE, GenerationAbandoned, TaskPlan
 
 HEAD, TAIL = 500, 3500  # characters of a reason that are kept
 
@@ -21,18 +23,18 @@ def in_flight(job: Job) -> int | None:
     return job.newest if newest.decision.tasks and not newest.abandoned and ahead(job, job.newest) else None
 
 
-def superseded(job: Job) -> list[GenerationAbandoned]:
+def superseded(view: View, job: Job) -> list[GenerationAbandoned]:
     """What has to be said of generations that a newer one has overtaken."""
     held = locked(job)
     return [
-        abandonment(job, number, f"superseded by generation {job.newest}")
+        abandonment(view, job, number, f"superseded by generation {job.newest}")
         for number, generation in sorted(job.generations.items())
         if number not in (job.newest, held) and ahead(job, number)
         if generation.decision.tasks and not generation.abandoned
     ]
 
 
-def abandonment(job: Job, number: int, reason: str) -> GenerationAbandoned:
+def abandonment(view: View, job: Job, number: int, reason: str) -> GenerationAbandoned:
     return GenerationAbandoned(
         namespace=job.namespace,
         job=job.job,
@@ -40,7 +42,21 @@ def abandonment(job: Job, number: int, reason: str) -> GenerationAbandoned:
         generation=number,
         reason=shortened(reason),
         stood=job.generations[number].spec is not None,
+        goes_on=goes_on(view, job),
     )
+
+
+def goes_on(view: View, job: Job) -> int | None:
+    """The generation that trains meanwhile; None where nothing does, or its chief ends: with the whole cluster, say."""
+    runs = job.generations.get(-1 if job.running is None else job.running)
+    pod = view.standing(job.uid).get(runs.chief) if runs and not paused(job) else None
+    return job.running if pod and not _ends(job, pod) else None
+
+
+def _ends(job: Job, pod: PodFact) -> bool:
+    """It has, or was told to; a node may yet take its word back."""
+    known = job.leaving.get(pod.uid)
+    return pod.over or pod.leaving or any(why not in OF_NODE for why in (known.notices if known else ()))
 
 
 def shortened(reason: str) -> str:

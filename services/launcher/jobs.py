@@ -53,6 +53,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         """By pod name."""
         return {task.pod(self.decision.job): task for task in self.decision.tasks}
 
+    @property
+    def chief(self) -> str:
+        """The name of its pod."""
+        return next((name for name, task in self.tasks.items() if task.role == "chief"), "")
+
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One job that is not finished. Task facts are by pod uid."""

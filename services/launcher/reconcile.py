@@ -56,7 +56,7 @@ def _of_job(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
     return [
         *_say(exits(view, job, now, rules.node_lost_s)),
         *_say(notices(view, job)),
-        *_say(superseded(job)),
+        *_say(superseded(view, job)),
         *policies.missing(view, job, rules),
         *_flight(view, job, now, rules),
         *_say(starts(view, job)),
@@ -71,7 +71,7 @@ def _flight(view: View, job: Job, now: float, rules: Settings) -> list[Action]:
         return []
     why = reason(troubles(view, job, number, rules), now)
     if why is not None:
-        return _say([abandonment(job, number, why)])
+        return _say([abandonment(view, job, number, why)])
     step = next_step(view, job, number, now)
     return [*_say([step] if step else []), *creations(view, job, number, rules)]
 

@@ -57,7 +57,7 @@ def undrained(view: View, job: Job, generation: Generation, rules: Settings) -> 
     before = job.generations.get(-1 if generation.drains is None else generation.drains)
     if generation.ordered_s is None or before is None or job.drained == generation.drains:
         return []
-    name = next((name for name, task in before.tasks.items() if task.role == "chief"), "")
+    name = before.chief
     pod = view.standing(job.uid).get(name)
     if name not in job.known_pods() or (pod is not None and not pod.over):
         return []

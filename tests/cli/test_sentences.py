@@ -32,7 +32,7 @@ from shared.messages import (
 )
 from shared.troubles import REMEDIES
 from tests.allocator.builders import request
-from tests.shared.words import JOB, TASK, one_of_each
+from tests.shared.words import JOB, TASK, abandoned, one_of_each
 
 DEAD = DeadLetter(stream="weir-orders", sequence=3, subject="weir.job.x", error="bad", body="{", said_by="nobody")
 EACH = pytest.mark.parametrize("said", [*one_of_each(), DEAD], ids=lambda m: type(m).__name__)
@@ -185,3 +185,10 @@ def test_a_node_tells_why_nothing_can_be_put_on_it() -> None:
 
     assert sentence(node) == "has 1.5 cpu, 4 GiB free of 1.5 cpu, 4 GiB, is not ready, is cordoned"
     assert sentence(msgspec.structs.replace(node, gone=True)) == "is gone"
+
+
+def test_of_a_generation_that_will_not_be_it_is_told_what_trains_meanwhile_and_nothing_where_nothing_does() -> None:
+    stopped = abandoned(reason="digits-ps-3 ended: Terminated (exit code 143) the cluster was stopped")
+
+    assert sentence(abandoned(goes_on=1)) == "generation 2 will not be: unschedulable; generation 1 goes on"
+    assert sentence(stopped) == f"generation 2 will not be: {stopped.reason}"

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from services.launcher.exits import about_pod
 from services.launcher.facts import NodeFact
-from shared.messages import GenerationAbandoned, TaskLeaving
+from shared.messages import SIGTERM, GenerationAbandoned, TaskLeaving
 from tests.launcher.builders import UID, decided, names
 from tests.launcher.world import World
 
@@ -163,3 +164,34 @@ def test_what_the_task_itself_said_is_not_said_for_it_and_the_deadline_is_told_b
     evict(world, "net-ps-1")
     assert told(world) == [("net-ps-1", "Evicted", DEADLINE_S)]
     assert world.view.told.jobs[UID].leaving["u4"].notices.keys() == {"SIGTERM", "Evicted"}
+
+
+def ends(world: World, name: str, **fields: Any) -> None:
+    """For so long that the generation which needs it is given up."""
+    world.change(name, phase="Failed", ended_s=world.now, **fields)
+    world.settle()
+    world.wait()
+
+
+def test_who_gives_a_generation_up_says_which_one_goes_on(world: World) -> None:
+    world.train(decided(1, FIRST))
+    world.stand(decided(2, "c0 p1 w2 w4"))
+    ends(world, "net-worker-4", exit_code=1, reason="Error")
+    assert world.last(GenerationAbandoned).goes_on == 1
+
+
+def test_where_nothing_trained_before_nothing_goes_on(world: World) -> None:
+    world.stand(decided(1, FIRST))
+    ends(world, "net-worker-2", exit_code=1, reason="Error")
+    assert [(m.generation, m.goes_on) for m in world.all(GenerationAbandoned)] == [(1, None)]
+
+
+def test_where_the_whole_cluster_stops_nothing_goes_on(world: World) -> None:
+    world.train(decided(1, FIRST))
+    world.stand(decided(2, "c0 p1 w2 w4"))
+    for name in world.standing():
+        pod = world.pod(name)
+        world.hear(TaskLeaving(**about_pod(world.view.told.jobs[UID], pod), node=pod.node, why=SIGTERM))
+    ends(world, "net-worker-4", exit_code=143, reason="Terminated", message="the cluster was stopped")
+    assert world.abandoned() == {2: "net-worker-4 ended: Terminated (exit code 143) the cluster was stopped"}
+    assert world.last(GenerationAbandoned).goes_on is None

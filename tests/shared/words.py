@@ -93,7 +93,7 @@ def one_of_each() -> list[Message]:
         ClusterSpecPublished(**JOB, revision=5, request=request(), tasks=(address,), batch=32, previous=1),
         GenerationPrepared(**TASK, seconds=1.5, error="no"),
         HandOverOrdered(**JOB, previous=1),
-        abandoned(),
+        abandoned(goes_on=1),
         TaskUpdated(**TASK, resources=Resources(cpu=2.0), revision=6),
         CheckpointSaved(**JOB, step=10, samples=320, path="/c/gen-2/ckpt-10", seconds=0.5, drain_s=0.25, final=True),
         CheckpointFailed(**JOB, step=10, path="/c/gen-2/ckpt-10", cause="it is full", remedy="make room", failed_s=9.0),

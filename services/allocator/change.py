@@ -26,7 +26,7 @@ from services.allocator.seen import counted_size, least_of, seen, size_of
 from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
 from services.allocator.verdict import Verdict, decision
-from shared.messages import AllocationDecided, Alternative, TaskPlan
+from shared.messages import AllocationDecided, Alternative, RoleResources, TaskPlan
 from shared.words import counted
 
 NOTHING = Size(0, 0)
@@ -60,7 +60,7 @@ def changed(
     if now < retry_s(job, rules):
         return Verdict(why=f"tries again after a pause: {job.abandoned_why}", wake_s=retry_s(job, rules))
     if want is None:
-        return Verdict(why="the policy leaves it as it is")
+        return Verdict(why=_left_alone(job, room, rules))
     if want.size == NOTHING:
         return Verdict(why=short_of_floor(job, room, rules) or want.reason)
     if runs is None:
@@ -73,17 +73,31 @@ def changed(
     return _resized(job, runs, want, wish, room, now, rules, cause)
 
 
+def _left_alone(job: Job, room: Room, rules: Rules) -> str:
+    """The policy says nothing of it; that is not why it waits, where its floor has no room."""
+    if job.runs is not None:
+        return "the policy leaves it as it is"
+    least, sizes = Size(job.request.ps.min, job.request.workers.min), wanted_sizes(job, None, rules)
+    mark, tasks = room.mark(), place_most(room, job.key, (), least, least, sizes, job.serials)
+    room.undo(mark)
+    return "the policy lets it wait" if tasks else _waits(job, least, sizes, room, rules)
+
+
+def _waits(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
+    """Why not even the floor of a job has room: for ever as things are, or now."""
+    needed = [role for role in ROLES if least.of(role)]
+    if never := misfit(room, needed, sizes) or short_at_start(job, least, sizes, room, rules):
+        return never
+    return f"waits for room{lacking(room, job.key, (), least, sizes)} for a chief, {least.told()}"
+
+
 def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
     size, sizes = want.size, wanted_sizes(job, want.sizes, rules)
     least = least_of(job, size)
     quota = short_at_start(job, size, sizes, room, rules)
-    floor = short_at_start(job, least, sizes, room, rules)
     tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
     if tasks is None:
-        needed = [role for role in ROLES if least.of(role)]
-        never = misfit(room, needed, sizes) or floor
-        lacks = "" if never else lacking(room, job.key, (), least, sizes)
-        return Verdict(why=never or f"waits for room{lacks} for a chief, {least.told()}")
+        return Verdict(why=_waits(job, least, sizes, room, rules))
     if len(tasks) == 1 + want.ps + want.workers:
         return _granted(job, tasks, want, now, want.reason, cause)
     has = want.cut(counted_size(tasks), want.batch, f"as far as {'its quota allows' if quota else 'there is room'}")

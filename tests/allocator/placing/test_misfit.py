@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from services.allocator.placing.misfit import misfit
 from services.allocator.placing.placement import ROLES, Node, Room
+from services.allocator.rules import Rules
 from shared.messages import Resources, RoleResources, Taint
 from tests.allocator.builders import EVEN, ONE_CORE, Story, accepted, exited, node, own, request, resumed
 
@@ -27,6 +30,15 @@ def test_a_worker_larger_than_every_node_is_told_with_what_there_is() -> None:
     assert (
         story.why() == "no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 8 cpu, 64 GiB"
     )
+
+
+@pytest.mark.parametrize("policy", ["optimus", "elastic-batch"])
+def test_that_is_told_under_a_policy_that_says_nothing_of_what_it_has_no_room_for(policy: str) -> None:
+    story = Story(Rules(policy=policy)).hear(node(cpu=4), accepted(request(resources=HUGE)))
+
+    assert _why(story).startswith("no node is large enough for a worker: it wants 16 cpu, 2 GiB, and the largest has 4")
+    story = Story(Rules(policy=policy)).hear(node(cpu=18, free=0), accepted(request(resources=HUGE)))
+    assert _why(story) == "waits for room (too little cpu: no node has any cpu free) for a chief, 1 ps and 1 worker"
 
 
 def test_it_starts_when_a_node_comes_that_is_large_enough() -> None:

@@ -79,19 +79,24 @@ def _servers(variables: Sequence[Held], slots: int, job: JobRequested, memory_gi
 def _room(variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: float) -> Finding:
     """Whether the fullest ps has room for its share, and for the next generation's beside it."""
     held = fullest(variables, slots, job.ps.min) / GIB
-    share = f"of {job.ps.min} ps the fullest holds {held:.2f} GiB, besides TensorFlow's {PS_GIB:g}"
+    share = f"of {job.ps.min} ps the fullest holds {held:.2f} GiB, besides TensorFlow's {PS_GIB:g} GiB"
     if PS_GIB + held > memory_gib:
         return _crowded(variables, slots, job, memory_gib, share)
     start = PS_GIB + held + COPIES * max(v.bytes for v in variables) / GIB
     if start > memory_gib:
         remedy = f"{start:.2f} GiB, or first values that are made in one tf.function, as in deploy/jobs/plays.py"
         return advice(
-            f"{share}: {memory_gib:g} may be too little while it starts, for initialisers make copies", remedy
+            f"{share}: its {memory_gib:g} GiB may be too little while it starts, for initialisers make copies", remedy
         )
     if PS_GIB + 2 * held > memory_gib:
         remedy = f"{PS_GIB + 2 * held:.2f} GiB; with less every change of size stops and starts the job again"
-        return advice(f"{share}: there is no room for the next generation beside it in {memory_gib:g}", remedy)
-    return fine(f"{share}, and has room for the next generation beside it in {memory_gib:g}")
+        return advice(f"{share}: {_twice('no room', memory_gib)}", remedy)
+    return fine(f"{share}: {_twice('room', memory_gib)}")
+
+
+def _twice(room: str, memory_gib: float) -> str:
+    """A change of size is made ready in the same pods, before what trains in them ends."""
+    return f"its {memory_gib:g} GiB have {room} for that twice, as while a change of size gets ready beside what trains"
 
 
 def _crowded(variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: float, share: str) -> Finding:
@@ -103,7 +108,7 @@ def _crowded(variables: Sequence[Held], slots: int, job: JobRequested, memory_gi
     fits = (n for n in range(job.ps.min, job.ps.max + 1) if PS_GIB + fullest(variables, slots, n) / GIB <= memory_gib)
     needed = next(fits, None)
     remedy = f"{PS_GIB + fullest(variables, slots, job.ps.min) / GIB:.2f} GiB for ps"
-    return wrong(f"{share}: more than {memory_gib:g}", f"{remedy}, or ps.min of {needed}" if needed else remedy)
+    return wrong(f"{share}: more than its {memory_gib:g} GiB", f"{remedy}, or ps.min of {needed}" if needed else remedy)
 
 
 # ---------------------------------------------------------------- chief and workers
@@ -124,4 +129,4 @@ def _worker(loaded_gib: float, memory_gib: float) -> Iterator[Finding]:
         yield wrong(what, "more memory for workers, or data that is read as it is needed")
     elif needs + loaded_gib > memory_gib:
         remedy = f"{needs + loaded_gib:.2f} GiB for workers; with less every change stops and starts the job again"
-        yield advice(f"{import_}: no room for the next generation's in {memory_gib:g}", remedy)
+        yield advice(f"{import_}: a worker's {_twice('no room', memory_gib).removeprefix('its ')}", remedy)

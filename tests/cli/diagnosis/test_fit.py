@@ -40,8 +40,9 @@ def ill(seen: Examined, **fields: Any) -> Finding:
 def test_a_small_model_fits() -> None:
     (told,) = found(Examined(examples=1000, variables=variables(0.1, 0.1)))
 
-    assert told.weight == "fine" and told.what.startswith(
-        f"of 1 ps the fullest holds 0.20 GiB, besides TensorFlow's {PS_GIB}"
+    assert told.weight == "fine" and told.what == (
+        f"of 1 ps the fullest holds 0.20 GiB, besides TensorFlow's {PS_GIB} GiB: its 9 GiB have room for that twice, "
+        "as while a change of size gets ready beside what trains"
     )
 
 
@@ -111,14 +112,14 @@ def test_tables_that_fit_on_more_ps_only_name_how_many() -> None:
 def test_without_room_for_the_next_generation_a_change_costs_a_restart() -> None:
     told = ill(Examined(variables=variables(0.1, 0.1, 0.1, 0.1)), resources=memory("ps", 1.0))
 
-    assert told.weight == "advice" and "no room for the next generation beside it in 1" in told.what
+    assert told.weight == "advice" and ": its 1 GiB have no room for that twice, as while" in told.what
     assert told.remedy.startswith(f"{PS_GIB + 0.8:.2f} GiB; with less every change of size stops")
 
 
 def test_a_ps_may_be_too_small_only_while_it_starts() -> None:
     told = ill(Examined(variables=variables(0.25)), resources=memory("ps", 1.0))
 
-    assert told.weight == "advice" and "1 may be too little while it starts" in told.what
+    assert told.weight == "advice" and ": its 1 GiB may be too little while it starts" in told.what
     assert told.remedy.startswith(f"{PS_GIB + 0.75:.2f} GiB, or first values that are made in one tf.function")
 
 
@@ -141,5 +142,5 @@ def test_data_that_the_import_loads_is_in_every_worker() -> None:
         f"a worker needs {WORKER_GIB + 1:.2f} GiB"
     )
     tight = ill(Examined(loaded_gib=1.0), resources=memory("worker", 2.0))
-    assert tight.weight == "advice" and "no room for the next generation's in 2" in tight.what
+    assert tight.weight == "advice" and ": a worker's 2 GiB have no room for that twice" in tight.what
     assert found(Examined(loaded_gib=1.0), resources=memory("worker", 3.0)) == []

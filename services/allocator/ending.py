@@ -39,7 +39,7 @@ def _failure(job: Job, failures: int, tries: int) -> str | None:
     if (failed := len(job.failed_generations)) >= failures:
         return f"{counted(failed, 'generation')} failed; {_last(job, exits.own_fault)}"
     if (killed := len(job.killed_generations)) >= failures:
-        at_most = f"none got further than {counted(job.furthest, 'sample')}"
+        at_most = f"none got further than {counted(job.furthest, 'example')}"
         were = "was" if killed == 1 else "were"
         return f"{counted(killed, 'generation')} {were} killed, {at_most}; {_last(job, exits.unexplained)}"
     if job.running is None and job.abandonments >= tries:

@@ -76,7 +76,8 @@ class _Words:
         return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
 
     def because(self, ground: Ground) -> Iterator[str]:
-        gain = f"; to save {ground.gain_s:.1f} s for a pause of {ground.cost_s:.1f} s{UNSEEN}" if ground.gain_s else ""
+        saved, pause = (lasting(seconds, fine=True) for seconds in (ground.gain_s, ground.cost_s))
+        gain = f"; to save {saved} for a pause of {pause}{UNSEEN}" if ground.gain_s else ""
         yield f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation {ground.generation})"
         if ground.event:
             yield f"after {self.event(ground.event)}"

@@ -14,11 +14,11 @@ from services.cli.screen.fitting import fitting, longest, taken
 from services.cli.words import DEFAULT_NAMESPACE, evaluated
 from shared.words import counted, headline, lasting
 
-NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "SAMPLES/S", "LOSS", "PAUSE")
+NUMBERS = ("PS", "WORKERS", "GEN", "EPOCHS", "DONE", "EXAMPLES/S", "LOSS", "PAUSE")
 WHY = "WHY"
 HEADINGS = ("NAMESPACE", "JOB", "PHASE", *NUMBERS, WHY)
 FOLDED = ("NAMESPACE", "JOB", WHY)
-YIELDING = ("GEN", "PAUSE", "EPOCHS", "LOSS", "SAMPLES/S", WHY, "WORKERS", "PS", "DONE")
+YIELDING = ("GEN", "PAUSE", "EPOCHS", "LOSS", "EXAMPLES/S", WHY, "WORKERS", "PS", "DONE")
 """Left out in this order where there is too little room; before them the namespace, where all have the usual one."""
 GAP, LEAST_WHY = 2, 24
 """Columns between two; and those below which a longer cause is not worth folding."""
@@ -65,7 +65,7 @@ def row(view: JobView, epochs: int) -> list[Text]:
         Text(f"{100 * view.samples / view.total_samples:.1f} %" if view.total_samples else NOTHING),
         Text(f"{view.samples_per_second:,.0f}" if view.samples_per_second else NOTHING),
         Text(NOTHING if view.loss is None else f"{view.loss:.4f}"),
-        Text(f"{view.pauses[-1]:.2f} s" if view.pauses else NOTHING),
+        Text(lasting(view.pauses[-1], fine=True) if view.pauses else NOTHING),
         Text(_end(view) if view.phase in ENDED.values() else headline(view.why or view.reason)),
     ]
 
@@ -84,6 +84,6 @@ def _epochs(view: JobView, epochs: int) -> str:
 def _end(view: JobView) -> str:
     """How long it took, what came of it, and its cause."""
     took = [f"after {lasting(view.finished_s - view.submitted_s)}"] if view.finished_s > view.submitted_s else []
-    came = [counted(view.samples, "sample"), *evaluated(view.metrics)]
+    came = [counted(view.samples, "example"), *evaluated(view.metrics)]
     cause = headline(view.why)
     return ", ".join([*took, *came]) + (f": {cause}" if cause else "")

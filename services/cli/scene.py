@@ -14,6 +14,7 @@ from rich.text import Text
 
 from services.cli import figures
 from shared.messages import AllocationDecided, CapacityChanged, ProgressReported, TrainingResumed
+from shared.words import lasting
 
 if TYPE_CHECKING:
     from services.cli.trial import Trial
@@ -66,7 +67,7 @@ def _strangers(node: CapacityChanged) -> bool:
 
 
 def _figures(watched: Trial, reports: list[ProgressReported], resumed: list[TrainingResumed]) -> Table:
-    table = Table("generation", "step", "samples/s", "loss", UTILISATION, "last pause", "done", box=None, expand=True)
+    table = Table("generation", "step", "examples/s", "loss", UTILISATION, "last pause", "done", box=None, expand=True)
     if not reports:
         return table
     last = reports[-1]
@@ -77,7 +78,7 @@ def _figures(watched: Trial, reports: list[ProgressReported], resumed: list[Trai
         f"{last.samples_per_second:,.0f}",
         "" if last.loss is None else f"{last.loss:.3f}",
         f"{figures.utilisation(watched.cpu, time.time() - WINDOW_S, time.time()):.0%}",
-        f"{pauses[-1]:.2f} s" if pauses else "",
+        lasting(pauses[-1], fine=True) if pauses else "",
         ProgressBar(total=last.total_samples, completed=last.samples, width=WIDTH),
     )
     return table

@@ -172,8 +172,9 @@ def _updated(m: TaskUpdated) -> str:
 def _saved(m: CheckpointSaved) -> str:
     final = ", and applies nothing more" if m.final else ""
     stood = f", and held all training up: {m.stood}" if m.stood else ""
-    paused = f", of which it held training up for {m.pause_s:.2f} s" if m.pause_s and not (m.stood or m.final) else ""
-    return f"generation {m.generation} saved step {m.step} in {m.seconds:.2f} s{paused}{final}{stood}"
+    held = lasting(m.pause_s, fine=True) if m.pause_s and not (m.stood or m.final) else ""
+    paused = f", of which it held training up for {held}" if held else ""
+    return f"generation {m.generation} saved step {m.step} in {lasting(m.seconds, fine=True)}{paused}{final}{stood}"
 
 
 def _unsaved(m: CheckpointFailed) -> str:
@@ -202,13 +203,13 @@ def _resumed(m: TrainingResumed) -> str:
 def _progress(m: ProgressReported) -> str:
     share = 100 * m.samples / m.total_samples if m.total_samples else 0.0
     loss = "" if m.loss is None else f", loss {m.loss:.4f}"
-    return f"{share:.1f} % done, {counted(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} samples/s{loss}"
+    return f"{share:.1f} % done, {counted(m.epoch, 'epoch')} complete, {m.samples_per_second:.0f} examples/s{loss}"
 
 
 def _finished(m: JobFinished) -> str:
     metrics = "".join(f", {said}" for said in evaluated(m.metrics))
     cause = headline(m.cause)
-    return f"{m.outcome} after {counted(m.samples, 'sample')}{metrics}{f': {cause}' if cause else ''}"
+    return f"{m.outcome} after {counted(m.samples, 'example')}{metrics}{f': {cause}' if cause else ''}"
 
 
 def _troubled(m: ServiceTroubled) -> str:

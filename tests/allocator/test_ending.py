@@ -69,7 +69,7 @@ def test_a_job_whose_tasks_are_killed_again_and_again_and_that_gets_no_further_f
     finished = replaced(story, running, role, code)
 
     assert isinstance(finished, JobFinished) and finished.outcome == "failed"
-    assert finished.cause.startswith("3 generations were killed, none got further than 640 samples; the last: mnist-")
+    assert finished.cause.startswith("3 generations were killed, none got further than 640 examples; the last: mnist-")
     assert f"exit code {code}" in finished.cause and finished.samples == 320
 
 

@@ -174,7 +174,7 @@ async def test_each_turn_of_the_story_is_a_line_and_so_is_how_far_it_is() -> Non
 
     assert lines == [
         "the job was submitted",
-        "25.0 % done, 0 epochs complete, 50 samples/s",
+        "25.0 % done, 0 epochs complete, 50 examples/s",
         "the strangers left",
     ], "what is not new is not said again"
 

@@ -29,7 +29,7 @@ def test_a_job_that_changes_its_size_shows_both() -> None:
 def test_how_far_a_job_is_counts_what_is_complete_as_its_messages_do() -> None:
     shown = cells(view(epoch=0, samples=50, total_samples=400, samples_per_second=1234.5, loss=0.25), epochs=4)
 
-    assert (shown["EPOCHS"], shown["DONE"], shown["SAMPLES/S"], shown["LOSS"]) == ("0/4", "12.5 %", "1,234", "0.2500")
+    assert (shown["EPOCHS"], shown["DONE"], shown["EXAMPLES/S"], shown["LOSS"]) == ("0/4", "12.5 %", "1,234", "0.2500")
     assert cells(view(epoch=3, samples=350, total_samples=400))["EPOCHS"] == "3"
 
 
@@ -38,9 +38,9 @@ def test_of_a_job_that_is_over_the_end_is_told_and_no_longer_why_it_grew() -> No
     timed = msgspec.structs.replace(over, submitted_s=10.0, finished_s=210.0, reason="grow")
 
     assert cells(over, 4)["EPOCHS"] == "4/4"
-    assert cells(timed)["WHY"] == "after 3 min 20 s, 4,000 samples, evaluation: loss 0.2500, accuracy 0.9000"
+    assert cells(timed)["WHY"] == "after 3 min 20 s, 4,000 examples, evaluation: loss 0.2500, accuracy 0.9000"
     failed = msgspec.structs.replace(timed, phase="Failed", metrics={}, why="Traceback:\n  x\nValueError: no")
-    assert cells(failed)["WHY"] == "after 3 min 20 s, 4,000 samples: ValueError: no"
+    assert cells(failed)["WHY"] == "after 3 min 20 s, 4,000 examples: ValueError: no"
 
 
 def test_what_is_not_known_yet_is_a_dash() -> None:
@@ -53,6 +53,7 @@ def test_the_last_pause_and_why_it_does_not_grow() -> None:
     shown = cells(view(pauses=(0.5, 0.75), reason="grow", why="no node is free"))
 
     assert (shown["PAUSE"], shown["WHY"]) == ("0.75 s", "no node is free")
+    assert cells(view(pauses=(75.2,)))["PAUSE"] == "1 min 15 s", "as the page and the report have it"
 
 
 def test_a_table_has_a_row_a_job_oldest_first() -> None:
@@ -102,8 +103,8 @@ def test_on_a_narrow_terminal_no_heading_and_no_name_is_cut(width: int) -> None:
 def test_more_room_shows_more_columns_and_those_that_say_most_come_first() -> None:
     at = {width: lines(MANY, width)[0].split() for width in (80, 120, 200)}
 
-    assert at[80] == ["JOB", "PHASE", "PS", "WORKERS", "DONE", "SAMPLES/S"]
-    assert at[120] == ["JOB", "PHASE", "PS", "WORKERS", "GEN", "DONE", "SAMPLES/S", "LOSS", "WHY"]
+    assert at[80] == ["JOB", "PHASE", "PS", "WORKERS", "DONE", "EXAMPLES/S"]
+    assert at[120] == ["JOB", "PHASE", "PS", "WORKERS", "GEN", "DONE", "EXAMPLES/S", "LOSS", "WHY"]
     assert at[200] == list(HEADINGS)
 
 

@@ -149,7 +149,7 @@ def test_progress_counts_complete_epochs_as_its_message_does() -> None:
 def test_of_a_traceback_the_last_line_is_told() -> None:
     failed = JobFinished(**JOB, outcome="failed", cause="Traceback:\n  File x\nValueError: no data\n\n")
 
-    assert sentence(failed) == "failed after 0 samples: ValueError: no data"
+    assert sentence(failed) == "failed after 0 examples: ValueError: no data"
 
 
 def test_control_characters_of_others_do_not_reach_the_terminal() -> None:

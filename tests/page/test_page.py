@@ -18,6 +18,7 @@ from services.allocator.simulator.log_file import Told
 from services.board.board import apply, begun
 from services.page.watch import Watch
 from shared.tasks import end
+from shared.words import lasting
 from tests.allocator.builders import accepted, request, resumed
 from tests.board.builders import Log, decided, holding, progress
 from tests.conftest import NatsServer, connected
@@ -66,6 +67,18 @@ async def opened(look: Look, url: str, **how: Any) -> Any:
     return tab
 
 
+TIMES = [0.0, 0.618, 9.99, 42.06, 59.9, 60.0, 75.2, 120.0, 3_600.0, 7_512.0, 86_399.0, 90_000.0, 172_800.0, -3.0, -75.0]
+
+
+async def test_it_tells_how_long_something_took_as_every_command_does(look: Look) -> None:
+    async with served(still()) as page:
+        tab = await opened(look, page.url)
+        told = "async (times) => { const words = await import('./words.js'); return times.map(words.%s); }"
+
+        assert await tab.evaluate(told % "seconds", TIMES) == [lasting(time, fine=True) for time in TIMES]
+        assert await tab.evaluate(told % "lasting", TIMES) == [lasting(time) for time in TIMES]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize(("name", "size"), [("wide", WIDE), ("phone", PHONE)])
 async def test_it_is_legible_wide_and_on_a_phone_in_both_themes(
@@ -107,7 +120,7 @@ async def test_it_shows_what_the_board_has_and_every_axis_has_its_unit(look: Loo
         memory = await tab.locator('.node[data-name="node-4"] .memory').inner_text()
         assert " ".join(memory.split()) == f"{node.ours.memory_gib:g} of {node.allocatable.memory_gib:g} GiB ours"
         units = [await text.text_content() for text in await tab.locator("#job-plot svg .unit").all()]
-        assert units == ["tasks", "samples/s", "loss", "cores"]
+        assert units == ["tasks", "examples/s", "loss", "cores"]
         assert await tab.locator("#job-plot svg text", has_text="time of day").count() == 1
         assert int(await tab.locator("#job-plot").get_attribute("data-points")) == len(
             watch.board.jobs["default.digits"].reports
@@ -185,7 +198,7 @@ async def test_a_job_that_has_not_trained_yet_says_so_and_names_no_number_that_i
             drawn
         ) and "no cores held yet" not in drawn
         assert not any(
-            unknown in said for unknown in ("batch 0", "generation 0", "of 0 samples", "0.00 s in all", "used")
+            unknown in said for unknown in ("batch 0", "generation 0", "of 0 examples", "0.00 s in all", "used")
         )
         assert await tab.evaluate(OVERLAPS) == [] and await tab.evaluate(BEYOND) <= 0
         watch.show(log.say(resumed(1)))
@@ -219,7 +232,7 @@ async def test_what_a_job_s_evaluation_said_is_shown_and_named_as_such(look: Loo
     async with served(still()) as page:
         tab = await opened(look, page.url, fragment="#job=default.reviews")
         why = await tab.locator('tr[data-key="default.reviews"] td.why-cell').inner_text()
-        assert "2,000,000 samples, evaluation: accuracy 0.9340" in why
+        assert "2,000,000 examples, evaluation: accuracy 0.9340" in why
         evaluation = tab.locator("#job-figures div", has=tab.locator("dt", has_text="evaluation"))
         assert (await evaluation.inner_text()).split() == ["evaluation", "accuracy", "0.9340"]
         assert "evaluation" not in await tab.locator('tr[data-key="default.digits"]').inner_text(), "it has none yet"
@@ -307,14 +320,14 @@ async def test_a_bus_that_is_cut_off_is_said_and_heals_by_itself(
         await tab.wait_for_selector('tr[data-key="default.mnist"]')
         for message in (resumed(1), progress(100)):
             await speaker.publish(message)
-        await until(tab, "document.body.textContent.includes('100 of 1,000 samples')")
+        await until(tab, "document.body.textContent.includes('100 of 1,000 examples')")
         await nats_server.kill()
         await tab.wait_for_selector('#status[data-state="cut"]')
         await tab.screenshot(path=pictures / "page-cut.png")
         await nats_server.start()
         await speaker.publish(progress(200))
         await tab.wait_for_selector('#status[data-state="live"]')
-        await until(tab, "document.body.textContent.includes('200 of 1,000 samples')")
+        await until(tab, "document.body.textContent.includes('200 of 1,000 examples')")
     await end(running)
     await own.close()
     await speaker.close()

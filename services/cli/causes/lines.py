@@ -81,7 +81,7 @@ def offset(entry: Entry, zero_s: float) -> str:
     apart = entry.stored_s - zero_s
     if apart == 0:
         return "0"
-    size = f"{abs(apart):.2f} s" if abs(apart) < 60 else lasting(abs(apart))
+    size = lasting(abs(apart), fine=True)
     return f"{'-' if apart < 0 else '+'}{size}"
 
 

@@ -44,5 +44,6 @@ def _why(decision: Decision) -> Text:
     """The reason, and what it foresaw; of what did not come to be, why not."""
     if decision.abandoned:
         return Text(f"given up: {headline(decision.abandoned)}", "bold red")
-    foreseen = f" (saves {lasting(decision.gain_s)} for {decision.cost_s:.1f} s)" if decision.gain_s else ""
+    pause = lasting(decision.cost_s, fine=True)
+    foreseen = f" (saves {lasting(decision.gain_s)} for {pause})" if decision.gain_s else ""
     return Text(f"{headline(decision.reason)}{foreseen}")

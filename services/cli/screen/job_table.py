@@ -18,7 +18,7 @@ from services.cli.screen.plain_table import GAP, plain_table
 from shared.words import headline
 
 BADGE, NAME, LONGEST_NAME, PHASE, CURVE, SHORT_CURVE, BAR, LEFT, WHY = 3, 12, 28, 9, 8, 5, 10, 10, 24
-YIELDING = ("CURVE", "GEN", "LOSS", "SAMPLES/S", "WORKERS", "PS")
+YIELDING = ("CURVE", "GEN", "LOSS", "EXAMPLES/S", "WORKERS", "PS")
 """Left out in this order where even the shortest name leaves too little room."""
 Cell = Callable[[Story], Text | str]
 
@@ -81,7 +81,7 @@ NARROW: dict[str, Cell] = {
     "PHASE": _phase,
     "PS": lambda job: size(job.view.ps, job.view.wanted_ps),
     "WORKERS": lambda job: size(job.view.workers, job.view.wanted_workers),
-    "SAMPLES/S": lambda job: speed(job.view.samples_per_second),
+    "EXAMPLES/S": lambda job: speed(job.view.samples_per_second),
     "LOSS": lambda job: loss(job.view.loss),
     "CURVE": _curve,
     "DONE": lambda job: percent(share(job.view)),
@@ -95,7 +95,7 @@ MORE: dict[str, Cell] = {
 BARS: dict[str, Cell] = {"": lambda job: progress(share(job.view), BAR)}
 LEAST = {
     "PHASE": PHASE,
-    "SAMPLES/S": 9,
+    "EXAMPLES/S": 10,
     "LOSS": 6,
     "CURVE": CURVE,
     "DONE": 5,
@@ -107,8 +107,8 @@ LEAST = {
 ALL: dict[str, Cell] = {"WHY": _why}
 WIDE, WIDER, WIDEST = 104, 120, 140
 """Columns from which on there is more, a bar, and the reason."""
-RIGHT = ("PS", "WORKERS", "SAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB")
-ORDER = ("PHASE", "GEN", "PS", "WORKERS", "CORES", "GIB", "SAMPLES/S", "LOSS", "CURVE", "DONE", "", "LEFT", "WHY")
+RIGHT = ("PS", "WORKERS", "EXAMPLES/S", "LOSS", "DONE", "LEFT", "GEN", "CORES", "GIB")
+ORDER = ("PHASE", "GEN", "PS", "WORKERS", "CORES", "GIB", "EXAMPLES/S", "LOSS", "CURVE", "DONE", "", "LEFT", "WHY")
 
 
 def columns(width: int) -> dict[str, Cell]:

@@ -14,7 +14,7 @@ export function explained(d) {
   const places = Object.entries(d.nodes ?? {}).map(([node, roles]) => `${node}: ${roles.join(", ")}`).join("; ");
   const foresaw = d.gain_s ? `${seconds(d.gain_s)} saved for a pause of ${seconds(d.cost_s ?? 0)}` : null;
   const paused = d.pause_s != null ? `a pause of ${seconds(d.pause_s)}` : null, slowed = d.slowed_s ? `${seconds(d.slowed_s)} lost while it was prepared` : null, trained = d.reaction_s != null ? `trained ${seconds(d.reaction_s)} later` : null;
-  const speeds = d.speed_after != null ? `${d.speed_before != null ? `${rate(d.speed_before)} → ` : ""}${rate(d.speed_after)} samples/s` : null;
+  const speeds = d.speed_after != null ? `${d.speed_before != null ? `${rate(d.speed_before)} → ` : ""}${rate(d.speed_after)} examples/s` : null;
   return facts([
     ["why", d.reason], ["after", d.event], ["given up", d.abandoned || null],
     ["has", `${size(d)}, batch ${d.batch}, ${cores(d.cpu)} cores with the chief`], ["where", places], ["foresaw", foresaw],

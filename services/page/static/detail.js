@@ -31,7 +31,7 @@ const stretchAt = (time) => story.stretches.findLast((s) => s.resumed_s <= time 
 function told(time) {
   const report = lastAt(story.reports, time), runs = stretchAt(time), held = lastAt(story.held, time);
   const parts = [clock(time), runs ? `generation ${runs.generation}${runs.workers != null ? `: ${size({ ps: runs.ps ?? 0, workers: runs.workers })}` : ""}` : "does not train"];
-  if (report && runs) parts.push(`${rate(report[1])} samples/s`, `loss ${loss(report[2])}`, report[3] != null ? `${cores(report[3])} cores used` : "");
+  if (report && runs) parts.push(`${rate(report[1])} examples/s`, `loss ${loss(report[2])}`, report[3] != null ? `${cores(report[3])} cores used` : "");
   if (held) parts.push(`${cores(held[1])} cores held`);
   return parts.filter(Boolean).join("; ");
 }
@@ -65,7 +65,7 @@ function panels(job, from, to) {
   return [
     { unit: "tasks", none: `no task has trained${yet}`, height, whole: true, pauses: true, most: most(ps, workers), ends: [...end("workers", last?.workers), ...end("ps", last?.ps)],
       layers: [{ kind: "steps", points: workers, colour: "var(--job-0)" }, { kind: "steps", points: ps, colour: "var(--job-5)", dash: "6 3" }] },
-    { unit: "samples/s", none: `no speed${yet}`, height, most: most(speed), layers: [{ kind: "line", points: speed, colour: "var(--job-2)" }] },
+    { unit: "examples/s", none: `no speed${yet}`, height, most: most(speed), layers: [{ kind: "line", points: speed, colour: "var(--job-2)" }] },
     { unit: "loss", none: `no loss${yet}`, height, most: most(losses), layers: [{ kind: "line", points: losses, colour: "var(--job-3)" }] },
     { unit: "cores", none: `no cores held${yet}`, height, most: most(held, used), ends: [...(heldLast ? [[heldLast, "held"]] : []), ...(usedLast ? [[usedLast, "used"]] : [])],
       layers: [{ kind: "steps", points: held, colour: "var(--rest)" }, { kind: "line", points: used, colour: "var(--job-0)", dash: "4 2" }] },
@@ -95,10 +95,10 @@ export function drawFigures(job) {
   const used = (amount) => (story.reports.length ? `, ${amount} used` : "");
   const pairs = [
     ["size", sized(job)], ["generation", job.generation || null],
-    ["done", job.total ? `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total)} samples)` : null],
+    ["done", job.total ? `${percent(job.share)} (${count(job.samples ?? 0)} of ${count(job.total)} examples)` : null],
     ["evaluation", evaluated(job.metrics) || null], ["epochs", `${job.epoch ?? 0} of ${job.epochs ?? 0}`], ["time left", job.left_s == null ? null : `${lasting(job.left_s)} at the present speed`],
     ["CPU time", cpuTimes(story.cpu_hours, story.reports.length ? story.used_cpu_hours : null)], ["memory", job.held_gib ? `${gib(job.held_gib)} held${used(gib(job.used_gib ?? 0))}` : null], ["pauses", job.pauses ? `${count(job.pauses)}: ${seconds(job.paused_s)} in all, the last ${seconds(job.pause_s)}` : story.stretches.length ? "none" : null], ["cluster off", story.off_s ? lasting(story.off_s) : null],
-    ["applied twice", story.lost ? `${count(story.lost)} samples` : null], ["priority", job.priority || null], ["policy", job.policy || null],
+    ["applied twice", story.lost ? `${count(story.lost)} examples` : null], ["priority", job.priority || null], ["policy", job.policy || null],
   ];
   $("job-figures").replaceChildren(...pairs.filter(([, value]) => value != null).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
 }

@@ -5,8 +5,8 @@ import { classOf, letterOf } from "./colours.js";
 import { clock, cores, count, evaluated, lasting, loss, named, percent, rate, seconds, tenths } from "./words.js";
 
 const OVER = ["Succeeded", "Failed", "Cancelled"];
-const COLUMNS = ["Phase", "ps", "Workers", "Done", "Time left", "Samples/s", "Loss", "Cores", "GiB", "Last pause", ""];
-const NUMBERS = ["ps", "Workers", "Time left", "Samples/s", "Cores", "GiB", "Last pause"];
+const COLUMNS = ["Phase", "ps", "Workers", "Done", "Time left", "Examples/s", "Loss", "Cores", "GiB", "Last pause", ""];
+const NUMBERS = ["ps", "Workers", "Time left", "Examples/s", "Cores", "GiB", "Last pause"];
 const rows = new Map();
 
 export const isOver = (job) => OVER.includes(job.phase);
@@ -39,7 +39,7 @@ function curve(values) {
 }
 
 function ended(job) {
-  const took = job.finished_s > job.asked_s ? `after ${lasting(job.finished_s - job.asked_s)}, ${count(job.samples ?? 0)} samples` : "", said = evaluated(job.metrics);
+  const took = job.finished_s > job.asked_s ? `after ${lasting(job.finished_s - job.asked_s)}, ${count(job.samples ?? 0)} examples` : "", said = evaluated(job.metrics);
   const came = [took, said && `evaluation: ${said}`].filter(Boolean).join(", ");
   return [came, (job.why ?? "").split("\n")[0]].filter(Boolean).join(": ");
 }

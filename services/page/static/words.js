@@ -10,18 +10,19 @@ export const gib = (x) => `${tenths(x)}\u00a0GiB`;
 export const rate = (x) => number(Math.abs(x) < 10 ? 2 : 0).format(x);
 export const percent = (x) => (x == null ? "–" : `${number(1).format(100 * x)}\u00a0%`);
 export const loss = (x) => (x == null ? "–" : Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.001) ? x.toExponential(2) : x.toFixed(4));
-export const seconds = (x) => (x == null ? "–" : x < 60 ? `${x.toFixed(2)} s` : lasting(x));
+export const seconds = (x) => (x == null ? "–" : Math.abs(x) < 60 ? `${x.toFixed(Math.abs(x) < 10 ? 2 : 1)} s` : lasting(x));
 
 /** What an evaluation said: `accuracy 0.9340, loss 0.0912`. */
 export const evaluated = (metrics) => Object.entries(metrics ?? {}).map(([name, value]) => `${name} ${loss(value)}`).join(", ");
 
-/** The two largest units that count, as `weir` says it: `42 s`, `3 min 20 s`, `2 h 5 min`. */
+const UNITS = [[86400, "d", 3600, "h"], [3600, "h", 60, "min"], [60, "min", 1, "s"]];
+
+/** The two largest units that count, as `shared/words.py` says it: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d`. */
 export function lasting(s) {
-  const whole = Math.round(s);
-  if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
-  if (whole < 48 * 3600) return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
-  return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
+  if (s < 0) return `\u2212${lasting(-s)}`;
+  const whole = Math.round(s), [unit, name, smaller, below] = UNITS.find(([u]) => whole >= u) ?? [1, "s", 1, ""];
+  const rest = below && Math.floor((whole % unit) / smaller);
+  return `${Math.floor(whole / unit)} ${name}${rest ? ` ${rest} ${below}` : ""}`;
 }
 
 const cpuTime = (hours, whole) => (whole < 0.1 ? `${count(hours * 3600)} core-seconds` : `${number(2).format(hours)} CPU-hours`);

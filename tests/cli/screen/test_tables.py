@@ -34,7 +34,7 @@ def test_jobs_that_go_on_come_before_those_that_are_over() -> None:
 
 
 def test_more_room_shows_more() -> None:
-    assert list(columns(80)) == ["PHASE", "PS", "WORKERS", "SAMPLES/S", "LOSS", "CURVE", "DONE", "LEFT"]
+    assert list(columns(80)) == ["PHASE", "PS", "WORKERS", "EXAMPLES/S", "LOSS", "CURVE", "DONE", "LEFT"]
     assert set(columns(80)) < set(columns(120)) < set(columns(160)) and list(columns(160))[-1] == "WHY"
 
 
@@ -57,7 +57,7 @@ def test_the_curve_is_shorter_where_the_loss_is_long_and_gone_where_that_is_not_
     def heading(**told: object) -> str:
         return shown(job_table([replace(job, view=replace(job.view, **told))], {}, 80), 80)[0]
 
-    assert "CURVE" in heading(loss=0.0001234)
+    assert "CURVE" in heading(loss=0.001234)
     assert "CURVE" not in heading(loss=0.0001234, ps=10, wanted_ps=12)
 
 

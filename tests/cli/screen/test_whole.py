@@ -80,7 +80,7 @@ def test_columns_stand_below_their_headings_at_every_width(there: Scenery, width
 
     assert heading.split()[-1] == ("WHY" if width >= WIDEST else "LEFT") and "…" not in heading
     assert digits[: heading.index("LEFT") + 4].endswith("19 s"), (heading, digits)
-    assert digits[: heading.index("SAMPLES/S") + 9].endswith(" 4,620")
+    assert digits[: heading.index("EXAMPLES/S") + 10].endswith(" 4,620")
     if width >= WIDE:
         assert digits[: heading.index("GIB") + 3].endswith(" 18"), "nine pods of 2 GiB"
 
@@ -117,7 +117,7 @@ def test_the_last_decisions_are_told_newest_first_with_what_they_foresaw(there: 
 
     assert [line.split()[2] for line in below] == ["clicks", "digits", "sentiment", "clicks", "digits"]
     assert "2 ps, 3 workers, batch 128, 3 nodes" in below[1]
-    assert "37 % faster with 2 more workers (saves 1 min 14 s for 1.1 s)" in below[1]
+    assert "37 % faster with 2 more workers (saves 1 min 14 s for 1.10 s)" in below[1]
 
 
 def test_when_the_bus_is_away_it_is_said_for_how_long(there: Scenery) -> None:

@@ -16,14 +16,19 @@ ECHO = re.compile(rb"ERROR:tensorflow: /job:.* when processing closure|E\d{4} .*
 OTHERS = re.compile(rb'\{"|[IWEF]\d{4} |(ERROR|WARNING|INFO):tensorflow:')
 LAST = re.compile(rb":UNKNOWN:Error received from peer .*grpc_status:")
 """The same once more, on one line."""
+MORE = re.compile(
+    rb"\t \[\[.*\]\]|Additional GRPC error information | +\(\d+\) [A-Z_]+: |0 (successful op|derived err)"
+)
+"""Behind that: what else had waited for what failed, and from whom that was heard."""
 
 
 def once(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
     """Each line, or what is left of it without the marks; and whether it is to be shown."""
     told: set[bytes] = set()
-    echoes = shows = False
+    echoes = shows = ended = False
     for line in lines:
         begins, last = ECHO.match(line) or BEGINS in line, LAST.match(line)
+        ended = ended and bool(last or MORE.match(line))
         if begins or OTHERS.match(line):
             echoes, shows = bool(begins), False
         says = line.rpartition(BEGINS)[2]
@@ -31,7 +36,7 @@ def once(lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
             told.add(says)
             shows = True
         text, mark, _ = says.partition(ENDS)
-        shown = not echoes or (shows and not last)
+        shown = not (echoes or ended) or (shows and not last)
         yield (line if not echoes else text + b"\n" * bool(mark)), shown
         shows = shows and not mark
-        echoes = echoes and not last
+        ended, echoes = ended or bool(echoes and last), echoes and not last

@@ -47,6 +47,17 @@ def test_each_failure_is_shown_and_what_the_program_says_after_it() -> None:
     ]
 
 
+def test_what_else_had_waited_for_what_failed_is_an_echo_as_well() -> None:
+    """As TensorFlow 2.21 writes it where a worker's failure is heard by way of a ps, too."""
+    heard = ':UNKNOWN:Error received from peer  {grpc_message:"Failed: ValueError: seven", grpc_status:2}\n'
+    waited = f"\t [[sgd/IdentityN/_10]]\nAdditional GRPC error information from remote target /job:ps:\n{heard}"
+    others = "  (1) UNKNOWN:  Failed\n\t [[{{node PyFunc}}]]\n0 successful operations.\n0 derived errors ignored.\n"
+
+    assert shown(f"{CLOSURE}{waited}{others}{waited}mine\n\t [[sgd]]\n{ENDED}") == [
+        *(*CAUSE.splitlines(), "mine", "\t [[sgd]]", ENDED.strip()),
+    ], "and what the program says later is its own"
+
+
 def test_a_program_that_prints_its_own_traceback_keeps_it() -> None:
     assert shown(f"{CAUSE}\n") == CAUSE.splitlines()
 

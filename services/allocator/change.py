@@ -161,7 +161,8 @@ def _resized(
         return Verdict(why="waits for its speed at the size that it has", wish=held)
     due = due_s(held, job.resumed_s, rules)
     if now < due:
-        told = f"will have {_told(runs, want)}, if still so: {want.reason}"
+        room_too = "" if want.ps <= size.ps and want.workers <= size.workers else " and there is room"  # looked at then
+        told = f"will have {_told(runs, want)}, if still so{room_too}: {want.reason}"
         return Verdict(why=told, wake_s=due, wish=held)
     side_by_side = gathered if want.ps == 0 else place
     anew, sizes = side_by_side if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)

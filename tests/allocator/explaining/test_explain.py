@@ -61,7 +61,7 @@ def test_what_is_held_back_says_until_when():
     story.hear(node("n2", cpu=2)).decide()
     found = why(story)
     assert found.until_s == resumed_s + 10 and found.why == story.why()
-    assert found.why == "will have 2 ps and 2 workers, if still so: free resources exist"
+    assert found.why == "will have 2 ps and 2 workers, if still so and there is room: free resources exist"
 
 
 def test_growth_that_does_not_pay_may_pay_with_more_room():

@@ -58,7 +58,7 @@ def test_room_that_another_job_takes_before_it_is_time_is_not_waited_for():
     chief, *others = _second_of_four(story).tasks
     story.hear(replace(exited(chief, 0, "Completed"), job="second", uid=2, pod="second-chief-0"))
     story.hear(node("n2", cpu=4, free=2, own=own("second", *others)), after_s=9.0).decide()
-    assert story.why() == "will have 2 ps and 2 workers, if still so: free resources exist"
+    assert story.why() == "will have 2 ps and 2 workers, if still so and there is room: free resources exist"
     assert ["waits"] not in kinds(why(story))
     assert story.decided(after_s=1.0).job == "second"
     assert story.decide(after_s=1.0) == () and story.why() == "no node has room for another worker"

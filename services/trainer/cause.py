@@ -7,7 +7,8 @@ A frame of the program may be in three places: in the exception's traceback; in 
 because TensorFlow traces, and runs Python in other threads and processes, only in the text of the exception:
 
     in user code:  File "net.py", line 3, in loss  *        a function that TensorFlow rewrote
-    Detected at node GatherV2 defined at:  File ...         an operation that failed later than its line was run
+    Detected at node GatherV2 defined at:  File ...         an operation that failed later than its line was run; of a
+                                                            dataset's, `sought.py` says so
     KeyError: 'row'  Traceback (most recent call last): ... a function that TensorFlow called back
 
 What a worker met travels to the chief as the text of a gRPC error, of which some 3,000 characters arrive: so it is
@@ -25,6 +26,7 @@ from typing import NamedTuple
 
 from services.trainer.orders import CAUSE_LENGTH, GENERATED
 from services.trainer.program import BadProgram
+from services.trainer.rewritten import as_written
 from shared.words import shortened
 
 REMOTE = 2_000  # characters that a worker tells the chief
@@ -32,9 +34,15 @@ BEGINS, ENDS = "[[weir: the program failed]]", "[[weir: so far]]"
 
 FRAME = re.compile(r'(?P<indent>\s*)File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<name>.*?)[ *]*')
 TYPED = re.compile(r"[A-Za-z_][\w.]*:\s")
-NOISE = re.compile(r"\x1b\[\d*m|\{\{function_node [^}]*\}\} ?|\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s+")
+NOISE = re.compile(
+    r"\x1b\[\d*m|\{\{function_node [^}]*\}\} ?|\d+ root error\(s\) found\.\s+\(0\) [A-Z_]+:\s+"
+    r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+)
 HIDDEN = re.compile(rf"^<frozen |/(tensorflow|keras|services/trainer)/|{GENERATED}")
-PRELUDES = ("Detected at node ", "Traceback (most recent", "Graph execution error", "in user code:", "Exception enc")
+PRELUDES = (
+    *("Detected at ", "Traceback (most recent", "Graph execution error", "in user code:", "Exception enc"),
+    "<stack traces unavailable>",
+)
 RESTS = re.compile(r"\s+\[\[\{\{node |\n\s*Arguments received by |\nAdditional GRPC error | \[Op:")
 LED_TO = "\n\nwhich led to:\n\n"
 
@@ -113,7 +121,9 @@ def _misspelt(error: SyntaxError, program: str) -> str:
 
 def _foreign(error: BaseException) -> str:
     """Nothing of the program is to be seen: all of it, behind its headline."""
-    return f"{_headline(_says(error))}\n{''.join(traceback.format_exception(error)).rstrip()}"
+    text = _plain(error)
+    says = _behind(error, text, max(_frames(text))) if _frames(text) else _says(error)
+    return f"{_headline(says)}\n{''.join(traceback.format_exception(error)).rstrip()}"
 
 
 # ------------------------------------------------------------ what is seen
@@ -135,10 +145,11 @@ def _seen(error: BaseException, program: str) -> Seen:
     """From the program's first frame on, and without the frames that are not the program's to mend."""
     text = _plain(error)
     inner = _text_frames(text, program)
-    frames = [*traceback.extract_tb(error.__traceback__), *inner]
+    met = traceback.extract_tb(error.__traceback__)
+    frames = [*met, *inner] if inner else as_written(met)
     entered = next((at for at, frame in enumerate(frames) if _same(frame.filename, program)), len(frames))
     own = [frame for frame in frames[entered:] if not HIDDEN.search(frame.filename)]
-    return Seen(own, _inner_words(error, text, program) if inner else _says(error))
+    return Seen(own, _behind(error, text, _last(text, program)) if inner else _says(error))
 
 
 def _says(error: BaseException) -> str:
@@ -152,12 +163,20 @@ def _plain(error: BaseException) -> str:
 
 def _text_frames(text: str, program: str) -> list[FrameSummary]:
     """The frames in a text that has any of the program's; TensorFlow writes some twice."""
-    lines = text.splitlines()
-    found = [(at, frame) for at, line in enumerate(lines) if (frame := FRAME.fullmatch(line))]
+    lines, found = text.splitlines(), _frames(text).items()
     if not any(_same(frame["path"], program) for _, frame in found):
         return []
     made = (FrameSummary(f["path"], int(f["line"]), _named(f["name"]), line=_code(lines, at, f)) for at, f in found)
     return list({(frame.filename, frame.lineno, frame.name): frame for frame in made}.values())
+
+
+def _frames(text: str) -> dict[int, re.Match[str]]:
+    """By the number of the line."""
+    return {at: frame for at, line in enumerate(text.splitlines()) if (frame := FRAME.fullmatch(line))}
+
+
+def _last(text: str, program: str) -> int:
+    return max(at for at, frame in _frames(text).items() if _same(frame["path"], program))
 
 
 def _named(name: str) -> str:
@@ -171,15 +190,13 @@ def _code(lines: list[str], at: int, frame: re.Match[str]) -> str:
     return below.strip() if _indent(below) > len(frame["indent"]) and not FRAME.fullmatch(below) else ""
 
 
-def _inner_words(error: BaseException, text: str, program: str) -> str:
-    """What stands behind the program's last frame and those that follow it."""
-    lines = text.splitlines()
-    of_frames = {at: len(f["indent"]) for at, line in enumerate(lines) if (f := FRAME.fullmatch(line))}
-    last = max(at for at in of_frames if _same(FRAME.fullmatch(lines[at])["path"], program))  # type: ignore[index]
-    depth = of_frames[last]
+def _behind(error: BaseException, text: str, last: int) -> str:
+    """What stands behind this frame and those that follow it."""
+    lines, frames = text.splitlines(), _frames(text)
+    depth = len(frames[last]["indent"])
     for at in range(last + 1, len(lines)):
         line = lines[at]
-        if line.strip() and at not in of_frames and _indent(line) <= depth and not line.startswith(PRELUDES):
+        if line.strip() and at not in frames and _indent(line) <= depth and not line.startswith(PRELUDES):
             return _typed(error, RESTS.split("\n".join(lines[at:]), maxsplit=1)[0].strip())
     return type(error).__name__
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from services.trainer.orders import CAUSE_LENGTH, GENERATED, Failed
+from services.trainer.rewritten import as_written
 
 LOOKS = 40  # a limit
 LONGEST_LOOK_S = 1.0
@@ -114,8 +115,8 @@ class Watchdog:
 
 def stack_of(thread: int, program: str) -> str:
     """Where a thread stands, from the program's own code on; or those that run the program for it; or all of it."""
-    stacks = {number: traceback.extract_stack(frame) for number, frame in sys._current_frames().items()}
-    whole = stacks.pop(thread, traceback.StackSummary())
+    stacks = {n: as_written(traceback.extract_stack(frame)) for n, frame in sys._current_frames().items()}
+    whole = stacks.pop(thread, [])
     own = _from_program(whole, program)
     if own:
         return _written([own])

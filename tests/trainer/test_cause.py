@@ -71,3 +71,50 @@ def test_text_that_is_no_python_has_its_line_and_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "\n", "in user code:\n\n", 'File "', "[[weir: the program failed]]", "\x00" * 9])
 def test_whatever_an_exception_says_there_is_a_cause(text: str) -> None:
     assert cause.told(RuntimeError(text), HERE).startswith("RuntimeError")
+
+
+OF_KERAS = """Graph execution error:
+
+Detected at node model/embedding/GatherV2 defined at (most recent call last):
+  File "/lib/threading.py", line 1002, in _bootstrap
+
+  File "/lib/keras/src/layers/core/embedding.py", line 196, in call
+
+indices[0,0] = 90 is not in [0, 4)
+\t [[{{node model/embedding/GatherV2}}]]"""
+OF_WEIR = """in user code:
+
+    File "/lib/services/trainer/step.py", line 37, in _update  *
+        built.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+    File "/lib/keras/src/optimizers/base_optimizer.py", line 860, in _filter_empty_gradients
+        raise ValueError("No gradients provided for any variable.")
+
+    ValueError: No gradients provided for any variable.
+"""
+OF_NOBODY = """Graph execution error:
+
+Detected at node Reshape defined at (most recent call last):
+<stack traces unavailable>
+Input to reshape is a tensor with 16 values, but the requested shape requires a multiple of 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (OF_KERAS, "ValueError: indices[0,0] = 90 is not in [0, 4)"),
+        (OF_WEIR, "ValueError: No gradients provided for any variable."),
+        (OF_NOBODY, "ValueError: Input to reshape is a tensor with 16 values, but"),
+    ],
+)
+def test_where_no_line_is_the_programs_what_failed_is_told_first_and_no_line_of_others(text: str, says: str) -> None:
+    assert cause.told(ValueError(text), HERE).startswith(says)
+
+
+def test_which_transformation_a_function_was_passed_to_is_noise() -> None:
+    where = f'Detected at node X defined at (most recent call last):\n  File "{HERE}", line 7, in shift\n\n'
+    passed = "Error in user-defined function passed to MapDataset:2 transformation with iterator: Iterator::Root::Map: "
+
+    told = cause.told(RuntimeError(f"{where}{{{{function_node f}}}} {passed}indices = 9 is not in [0, 1)"), HERE)
+
+    assert told.startswith("net.py:7: RuntimeError: indices = 9 is not in [0, 1)\n")

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from services.trainer.feed import pairs
 from services.trainer.program import has
+from services.trainer.sought import sought
 from services.trainer.watchdog import Watchdog
 
 BATCH = 256
@@ -54,6 +55,8 @@ def _measured(program: ModuleType, trained: Any, dog: Watchdog, most: int = -1) 
 def _batches(program: ModuleType, dog: Watchdog, most: int) -> Iterator[Any]:
     """Batches of the program's; each, and what is made of it, has the limit's time."""
     with dog.limited("evaluation(), or a batch of it,") as inside:
-        for batch in pairs(program.evaluation(), "evaluation()", program.evaluation).take(most).batch(BATCH):
-            inside.renew()
-            yield batch
+        dataset = pairs(program.evaluation(), "evaluation()", program.evaluation)
+        with sought(dataset, program.evaluation):
+            for batch in dataset.take(most).batch(BATCH):
+                inside.renew()
+                yield batch

@@ -17,6 +17,7 @@ from tensorflow.python.ops import script_ops
 
 from services.trainer import cause
 from services.trainer.program import BadProgram
+from services.trainer.sought import sought
 from services.trainer.watchdog import Watchdog
 from shared.words import counted
 
@@ -49,7 +50,8 @@ def read(program: ModuleType, start: int, stop: int) -> list[Any]:
 def first(program: ModuleType, start: int, stop: int) -> Any:
     """The batch of these examples, in the program's own structure; raises `BadProgram` where any are missing."""
     dataset, count = _given(program, start, stop), stop - start
-    batch = next(iter(dataset.batch(count)), None)
+    with sought(dataset, program.dataset):
+        batch = next(iter(dataset.batch(count)), None)
     found = 0 if batch is None else len(tf.nest.flatten(batch)[0])
     if found != count:
         raise BadProgram(

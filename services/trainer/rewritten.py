@@ -1,4 +1,4 @@
-"""Lines of functions that TensorFlow has rewritten, back in the words of their author. Edge, as it asks TensorFlow.
+"""Lines of functions that TensorFlow has rewritten, as their author wrote them; without importing it.
 
 What is traced runs as text of TensorFlow's own making, from a file of its own. An error of such a function says itself
 where it was written; a thread that stands in one does not, nor does what is no `Exception` (`sys.exit()`). There

@@ -19,7 +19,7 @@ EDGES = {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "watchdog"),
         *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell"),
-        *("summaries", "examine", "inspecting"),
+        *("summaries", "examine", "inspecting", "sought"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

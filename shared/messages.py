@@ -534,6 +534,12 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
     phases: Phases = Phases()
     learning_rate: float | None = None
 
+    @property
+    def handover_s(self) -> float | None:
+        """The pause, where the generation before made way. None: nobody was left who could, so this one went on from
+        a checkpoint, and its pause is of a loss, a crash or a cold start, for as long as nobody saw to it."""
+        return None if self.previous is None else self.pause_s
+
     def ordinal(self) -> str:
         return str(self.step)
 

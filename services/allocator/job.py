@@ -96,6 +96,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     serials: int = 0
     resumed_s: float = 0.0
     pauses: tuple[float, ...] = ()
+    """Of its last hand-overs: what the next change will cost."""
     abandonments: int = 0
     """In a row, since training last resumed."""
     unprepared: int = 0
@@ -184,7 +185,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         return replace(job, early=Early(message, stored_s))
     if now not in job.decided or now <= (job.running or 0):
         return job
-    pauses = (*job.pauses, message.pause_s) if message.pause_s is not None else job.pauses
+    pauses = (*job.pauses, message.handover_s) if message.handover_s is not None else job.pauses
     left = {g: d for g, d in job.decided.items() if g >= now}
     pods = {job.pod(task) for decision in left.values() for task in decision.tasks}
     return replace(

@@ -3,7 +3,7 @@
     remaining  = total_samples - samples                       [examples]
     v          = samples/s at the present size, v' at the new one
     saved      = remaining / v - remaining / v'                [s]
-    cost       = mean of this job's measured pauses            [s]; a setting until one was measured
+    cost       = mean of this job's last hand-overs' pauses    [s]; a setting until one was measured
     it pays    <=>  saved > payback_factor * cost
 
 An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what the policy foresees,

@@ -3,7 +3,7 @@
     worst    = the least share that any of them gets of its CPU (`strain.py`)
     limits   = 1 for ps and chief: every update waits for each of them; 1 / workers for a worker: the others go on
     saved_s  = remaining / v * (1 - worst) * limits      [s], v in examples a second
-    it pays  <=>  saved_s > payback_factor * cost_s, the mean of the job's measured pauses
+    it pays  <=>  saved_s > payback_factor * cost_s, the mean pause of the job's last hand-overs
 
 A node on which somebody starves takes nothing new meanwhile. What has starved for less than `starved_s` may pass; where
 a task has fled from a node, none of its job flees there within `shun_s`, so that nothing goes round in circles. Our

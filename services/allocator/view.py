@@ -20,7 +20,7 @@ ENDED: dict[Outcome, Phase] = {"succeeded": "Succeeded", "failed": "Failed", "ca
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """One job at a glance. `why`: why it is, or is not, growing. `ps` and `workers` run; `wanted_*` are decided. Its
     speed, as last reported, and the mean of such reports at its size, of which the newest counts most, are 0 while
-    nothing trains.
+    nothing trains. `pauses`: of its last hand-overs, as `weir jobs` shows the last.
 
     `epoch`: how many are complete. Once it is over: `why` is the cause of its end, `metrics` are the last ones.
     """

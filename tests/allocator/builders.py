@@ -71,7 +71,10 @@ def own(job: str, *tasks: TaskPlan) -> tuple[OwnPod, ...]:
 
 
 def resumed(generation: int, job: str = "mnist", **fields: Any) -> TrainingResumed:
-    return TrainingResumed(**({"job": job, "uid": UID, "generation": generation, "step": 0, "samples": 0} | fields))
+    """With a pause: after a hand-over, unless `previous` says otherwise."""
+    previous = None if fields.get("pause_s") is None else generation - 1
+    usual = {"job": job, "uid": UID, "generation": generation, "step": 0, "samples": 0, "previous": previous}
+    return TrainingResumed(**(usual | fields))
 
 
 def abandoned(generation: int, job: str = "mnist") -> GenerationAbandoned:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from services.allocator.off import off_s
+from services.allocator.seen import seen
 from shared.messages import TaskPlan
-from tests.allocator.builders import Story, accepted, exited, node, resumed
+from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, resumed
 
 JOB = "default.mnist"
 OFF_S = 36_000.0
@@ -35,11 +36,28 @@ def test_who_overtakes_a_decision_of_after_it_tells_the_same() -> None:
 def test_it_is_over_once_training_has_resumed() -> None:
     story, tasks = trained()
     story.hear(*(exited(task, 0, "Terminated") for task in tasks))
-    story.hear(resumed(story.decided(after_s=OFF_S).generation, pause_s=9.0, off_s=OFF_S))
+    story.hear(resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=9.0, off_s=OFF_S))
+
+    assert off_s(story.state.jobs[JOB], story.now) == 0.0
+
+
+def test_what_a_resize_has_to_pay_for_is_told_by_hand_overs_and_not_by_cold_starts() -> None:
+    story, _ = trained()
+    story.hear(resumed(story.decided().generation, pause_s=0.5))
+    runs = story.state.jobs[JOB].runs
+    story.hear(*(exited(task, 0, "Terminated") for task in (runs.tasks if runs else ())))
+    story.hear(resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=9.0, off_s=OFF_S))
+
+    assert story.state.jobs[JOB].pauses == (0.5,)
+
+
+def test_what_a_resize_has_to_pay_for_is_not_the_time_for_which_all_lay_killed() -> None:
+    story, tasks = trained()
+    story.hear(*(exited(task, None, "Deleted") for task in tasks))
+    story.hear(resumed(story.decided(after_s=OFF_S).generation, previous=None, pause_s=OFF_S))
     job = story.state.jobs[JOB]
 
-    assert off_s(job, story.now) == 0.0
-    assert job.pauses == (9.0,), "what a resize has to pay for"
+    assert job.pauses == () and seen(job, AT_ONCE).pause_s is None
 
 
 def test_a_loss_is_a_pause_however_long_nobody_sees_to_it() -> None:

@@ -136,7 +136,13 @@ def request(number: int, chance: random.Random) -> JobRequested:
 
 def resumed(job: Job) -> TrainingResumed:
     return TrainingResumed(
-        job=job.request.job, uid=job.uid, generation=job.generation, step=0, samples=0, pause_s=1.0 + job.uid % 5
+        job=job.request.job,
+        uid=job.uid,
+        generation=job.generation,
+        step=0,
+        samples=0,
+        previous=job.generation - 1,
+        pause_s=1.0 + job.uid % 5,
     )
 
 

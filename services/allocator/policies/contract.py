@@ -56,7 +56,7 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def pauses_s(self) -> float:
-        """What a change is taken to cost it: its own pauses as measured, `PAUSE_S` before."""
+        """What a change is taken to cost it: its hand-overs' pauses as measured, `PAUSE_S` before."""
         return PAUSE_S if self.pause_s is None else self.pause_s
 
     @property

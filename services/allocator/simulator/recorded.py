@@ -5,7 +5,7 @@ The log is folded as the allocator folds it, and what is needed is read off:
     jobs      accepted requests, without their policy; how much there is to do, from their reports
     speeds    of each program, at the sizes at which it ran (geometric mean of its reports)
     loss      of each program, from the reports of its jobs
-    restarts  the mean of the measured pauses
+    restarts  the mean of the measured pauses of hand-overs
     machines  see `grounds.py`
 
 Sizes that never ran have no speed of their own: between those that ran it is interpolated, and beyond them nothing
@@ -132,7 +132,7 @@ def _note(known: Known, message: JobMessage, state: State, now: float) -> None:
     elif isinstance(message, AllocationDecided):
         known.record.decided(message, now)
     elif isinstance(message, TrainingResumed):
-        known.pauses += [message.pause_s] if message.pause_s is not None else []
+        known.pauses += [message.handover_s] if message.handover_s is not None else []
         known.record.resumed(now, known.lost_s if message.pause_s is None else now - message.pause_s)
         known.lost_s = inf
     elif isinstance(message, TaskExited) and job and _needs(job, message.pod):

@@ -222,7 +222,15 @@ class World:
 
     def resumed(self, job: Job) -> None:
         self.hear(
-            TrainingResumed(**name_of(job), uid=job.uid, generation=job.coming or 0, step=0, samples=0, pause_s=1.0)
+            TrainingResumed(
+                **name_of(job),
+                uid=job.uid,
+                generation=job.coming or 0,
+                step=0,
+                samples=0,
+                previous=None if job.stands_still else job.running,
+                pause_s=1.0,
+            )
         )
 
     def look(self, name: str) -> None:

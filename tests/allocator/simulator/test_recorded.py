@@ -15,7 +15,7 @@ from services.allocator.simulator.outcome import figures
 from services.allocator.simulator.recorded import Past, past
 from services.allocator.simulator.scenario import Scenario, Tenant
 from services.allocator.simulator.tables import Bad
-from shared.messages import Message
+from shared.messages import AllocationDecided, Message
 from shared.subjects import FACTS, subject_of
 from tests.allocator.builders import accepted, node, own, progress, request, resumed
 from tests.allocator.simulator.worlds import cluster, growing, run, scenario, work
@@ -119,7 +119,25 @@ def test_a_job_is_asked_for_as_it_was_but_without_its_policy() -> None:
     assert job.resources() == asked.resources and job.submitted_s == 10.0
 
 
-def _decided(asked: Any) -> Message:
+def test_what_a_change_costs_is_read_off_hand_overs_and_not_off_cold_starts() -> None:
+    asked = request()
+    decided = _decided(asked)
+    later = [msgspec.structs.replace(decided, generation=n, revision=n) for n in (2, 3)]
+    found = story(
+        node(),
+        accepted(asked),
+        decided,
+        resumed(1),
+        later[0],
+        resumed(2, pause_s=0.5),
+        later[1],
+        resumed(3, pause_s=3600.0, previous=None),
+        progress(3, done=10, total=500, speed=5.0),
+    )
+    assert found.scenario.restart_s == 0.5
+
+
+def _decided(asked: Any) -> AllocationDecided:
     from services.allocator.decide import decide
     from services.allocator.state import State, apply
 
@@ -127,7 +145,9 @@ def _decided(asked: Any) -> Message:
     for sequence, message in enumerate((node(), accepted(asked)), start=1):
         state = apply(state, message, FACTS, sequence, 0.0)
     decisions: Decisions = decide(state, 0.0, Rules())
-    return decisions.actions[0]
+    (decided,) = decisions.actions
+    assert isinstance(decided, AllocationDecided)
+    return decided
 
 
 # ---------------------------------------------------------------- the file

@@ -33,6 +33,7 @@ from services.allocator.market.auction import NONE, Ints, granted
 from services.allocator.market.field import Field, limited
 from services.allocator.market.hindrance import Cause, Hindrance, hindrances
 from services.allocator.market.hull import Config
+from services.allocator.market.instead import instead
 from services.allocator.market.stand import KEEP, Stand, all_held, config_of, fills, held, stands_in, vector
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import UNITS, WORDS, together
@@ -181,8 +182,17 @@ def _gained(s: Stand, config: Config) -> str:
     if s.left_s is None:
         return f"there is no better use of {room}, by what is known before it runs"
     gives = s.job.size and config.cost < s.cost * (1 - 1e-9)
-    rest = "; what it gives up is for who gains more by it, now or when they come" if gives else ""
+    rest = f"; what it gives up is for who gains more by it, now or when they come{_rather(s, config)}" if gives else ""
     return f"{config.speed:,.0f} examples/s with {room}, of which there is no better use{rest}"
+
+
+def _rather(s: Stand, config: Config) -> str:
+    """Of who gives up workers alone, or ps alone, what the other role would have cost; nothing where that could not
+    give as much, or would have been no slower.
+    """
+    other = instead(s, config)
+    slower = 1 - other.speed / config.speed if other and config.speed else 0.0
+    return f"; with {other.size.told()} it would be {slower:.0%} slower" if other and slower > NOTICED else ""
 
 
 def _kept(s: Stand, at: int, hindered: Hindrance | None) -> str:

@@ -151,6 +151,31 @@ def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
     assert given_up in less.reason and given_up not in first.reason
 
 
+@pytest.mark.parametrize(
+    ("one_ps", "one_worker", "least", "has", "why"),
+    [
+        (105.0, 180.0, 1, Size(2, 1), "; with 1 ps and 2 workers it would be 42% slower"),
+        (180.0, 105.0, 1, Size(1, 2), "; with 2 ps and 1 worker it would be 42% slower"),
+        (105.0, 180.0, 2, Size(2, 1), "now or when they come"),
+    ],
+)
+def test_who_gives_up_a_task_is_told_what_one_of_the_other_role_would_have_cost(one_ps, one_worker, least, has, why):
+    """Nothing, where there is none to give up."""
+    had = running("one", 1_000_000)
+    asked = replace(had.request, ps=span(2, least, 2), workers=span(2, 1, 2), epochs=10_000)
+    two = tuple(replace(task, index=1, serial=task.serial + 2) for task in had.tasks)
+    seen = (
+        Observed(1, 1, 32, 100.0),
+        Observed(1, 2, 32, one_ps),
+        Observed(2, 1, 32, one_worker),
+        Observed(2, 2, 32, 200.0),
+    )
+    wide = replace(had, size=Size(2, 2), tasks=(*had.tasks, *two), request=asked, observed=seen)
+    new = replace(waiting("new"), request=replace(waiting("new").request, workers=span(1, 1, 1)))
+    less, _ = weir([node(0.5)], [wide, new], 0.0)
+    assert less.size == has and less.reason.endswith(why)
+
+
 def with_two(job: JobSeen) -> JobSeen:
     """It has a second worker."""
     return replace(job, size=Size(1, 2), tasks=(*job.tasks, replace(job.tasks[1], index=1, serial=2)))

@@ -133,7 +133,7 @@ def _stays(
 
 def _moved(job: Job, runs: AllocationDecided, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
     """Its devices stand on several nodes though one could hold them all."""
-    gain, mark = payback(seen(job, rules), want.size, want.batch, rules, want.faster), room.mark()
+    gain, mark = payback(seen(job, rules), want.size, want.batch, rules, want.faster, want.speed_now), room.mark()
     if not gain.pays or _unheard(job, now, rules) or now < job.resumed_s + rules.cooldown_s:
         return Verdict(why=want.reason)
     tasks = gathered(room, job.key, runs.tasks, want.size, wanted_sizes(job, None, rules), job.serials)
@@ -151,7 +151,7 @@ def _barred(job: Job, runs: AllocationDecided) -> str:
 def _resized(
     job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
 ) -> Verdict:
-    size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules, want.faster)
+    size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules, want.faster, want.speed_now)
     if _grows(size, want) and not gain.pays:
         return Verdict(why=f"{_told(runs, want)} do not pay: {gain.told()}")
     if gain.left_s <= _handover_s(job, runs, gain):
@@ -172,7 +172,7 @@ def _resized(
         lacks = "" if waits else lacking(room, job.key, runs.tasks, want.size, sizes, anew)
         return Verdict(why=waits or f"waits for room{lacks} for {want.size.told()}", wish=held)
     if want.apart is not None and spread(tasks) > 1 and _grows(size, want):
-        gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart)
+        gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart, want.speed_now)
         if not gain.pays:
             room.undo(mark)
             return Verdict(why=f"waits for room for {counted(want.workers, 'worker')} on one node", wish=held)

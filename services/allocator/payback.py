@@ -6,10 +6,10 @@
     cost       = mean of this job's last hand-overs' pauses    [s]; a setting until one was measured
     it pays    <=>  saved > payback_factor * cost
 
-An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what the policy foresees,
-so many times v; of one that says nothing what was observed at the new size; where nothing was, the speed of the nearest
-observed number of workers, scaled linearly in workers. A job that has not reported yet has all of its work before it:
-growing is taken to pay.
+An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what a policy foresees, so
+many times v, and v as it takes it; of one that says nothing v is as observed, and v' what was observed at the new size;
+where nothing was, the speed of the nearest observed number of workers, scaled linearly in workers. A job that has not
+reported yet has all of its work before it: growing is taken to pay.
 """
 
 from __future__ import annotations
@@ -37,9 +37,13 @@ class Payback(msgspec.Struct, frozen=True):
         return f"saves {self.saved_s:.1f} s for a pause of {self.cost_s:.1f} s"
 
 
-def payback(job: JobSeen, new: Size, batch: int, rules: Rules, faster: float | None = None) -> Payback:
+def payback(
+    job: JobSeen, new: Size, batch: int, rules: Rules, faster: float | None = None, speed_now: float | None = None
+) -> Payback:
+    """`speed_now`: by which `faster` is told, so that a reason's speed and what is saved are of one piece."""
     cost = cost_s(job, rules)
     now = _taught(job, job.size, job.batch) if job.size else None
+    now = speed_now if now and faster and speed_now else now
     then = now * faster if now and faster else _taught(job, new, batch)
     if job.progress is None or not now or not then:
         return Payback(0.0, cost, pays=True)

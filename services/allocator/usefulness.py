@@ -26,4 +26,6 @@ def useful(job: Job, runs: AllocationDecided, want: Want) -> Want:
     lost = Alternative(ps=want.ps, workers=want.workers, batch=want.batch, why=why)
     cut = want.cut(Size(most, want.workers), want.batch, f"for {why}")
     reason = why if cut.size == now else cut.reason
-    return replace(cut, reason=reason, faster=cut.faster or want.faster, alternatives=(lost, *want.alternatives))
+    told = cut if cut.faster else want
+    others = (lost, *want.alternatives)
+    return replace(cut, reason=reason, faster=told.faster, speed_now=told.speed_now, alternatives=others)

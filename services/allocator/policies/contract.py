@@ -75,8 +75,9 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One job's size, why, and what else was considered. `sizes`: of its tasks; absent, they stay as they are.
 
-    `faster`: how many times as fast as now it will learn there; absent, that is told by what was observed. `apart`:
-    the same where its devices stand on more nodes than they need. `lesser`: what it says of a smaller size and batch,
+    `faster`: how many times as fast as now it will learn there; absent, that is told by what was observed. `speed_now`:
+    its speed now by which that is told, each example counted with its worth; absent, as it was observed. `apart`: as
+    `faster`, where its devices stand on more nodes than they need. `lesser`: what it says of a smaller size and batch,
     for which there is room where for this one there is not; absent, the same words.
     """
 
@@ -88,6 +89,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     alternatives: tuple[Alternative, ...] = ()
     sizes: RoleResources | None = None
     faster: float | None = None
+    speed_now: float | None = None
     apart: float | None = None
     lesser: Callable[[Size, int], Want] | None = None
 

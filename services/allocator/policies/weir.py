@@ -251,6 +251,7 @@ def _said(
         reason=reason,
         alternatives=others,
         faster=foreseen[0],
+        speed_now=s.speed or None,
         apart=foreseen[1],
         lesser=lesser,
     )

@@ -12,6 +12,7 @@ from services.allocator.market.auction import NONE
 from services.allocator.market.field import Field
 from services.allocator.market.stand import stands_in
 from services.allocator.models.kin import Kin
+from services.allocator.payback import payback
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.quota import Quota
 from services.allocator.policies.contract import JobSeen, Want
@@ -134,6 +135,18 @@ def test_what_devices_do_apart_is_foreseen_where_one_node_could_hold_them():
     [want] = weir([gpus("n0", 3)], [side_by_side(1, 1)], 0.0)
     assert want.workers == 4 and want.faster is not None and want.apart is not None
     assert want.faster > 3.0 > want.apart
+
+
+@pytest.mark.parametrize("seen_there", [True, False], ids=["measured", "by the model"])
+def test_what_a_change_saves_is_by_the_speeds_of_its_reason(seen_there):
+    """On two nodes it is half as fast as on one, or was never seen; four devices of one node are faster."""
+    had = side_by_side(2, 2)
+    elsewhere = (Observed(0, 1, 32, 100.0, nodes=1), Observed(0, 4, 32, 300.0, nodes=1))
+    job = had if seen_there else replace(had, observed=elsewhere)
+    [want] = weir([gpus("n0", 4)], [job], 0.0)
+    gain = payback(job, want.size, want.batch, AT_ONCE, want.faster, want.speed_now)
+    then = 10**6 / (gain.left_s - gain.saved_s)
+    assert want.workers == 4 and f"{then:,.0f} examples/s" in want.reason
 
 
 def test_before_anything_is_told_a_job_has_its_first_batch():

@@ -2,9 +2,9 @@
 
 Each lost task is replaced at once by one with a new serial, wherever it fits; where not all fit, and no room came free
 in the time that the lost pod's own needs to be seen, the job shrinks, down to its minimum; where not even that fits, it
-waits for room. Where nodes were shut down, that time begins again with each that comes back. A generation in flight is
-overtaken, unless what it lost is a new task that could not be scheduled, or failed by itself while the old generation
-trains on: that generation the launcher abandons.
+waits for room. Where nodes were shut down, or all tasks are lost, that time begins again with each node that comes
+back. A generation in flight is overtaken, unless what it lost is a new task that could not be scheduled, or failed by
+itself while the old generation trains on: that generation the launcher abandons.
 
 A chief that ends well says first that the job is over. Where that is not heard, it has ended all the same.
 """
@@ -44,7 +44,7 @@ def repaired(job: Job, room: Room, now: float, rules: Rules, opened_s: float = 0
     names = _lost(job, lost)
     if now < retry_s(job, rules):
         return Verdict(why=f"{names}; tries again after a pause", wake_s=retry_s(job, rules))
-    settled_s = _settled_s(job, lost, opened_s) + rules.settle_s
+    settled_s = _settled_s(job, wanted, lost, opened_s) + rules.settle_s
     return _replaced(job, wanted, lost, names, room, now, rules, settled_s)
 
 
@@ -80,10 +80,12 @@ def _replaced(
     return Verdict(why=reason, action=action)
 
 
-def _settled_s(job: Job, lost: list[TaskPlan], opened_s: float) -> float:
-    """When its newest task ended. Nodes that were shut down come back one after another, and it is for all of them."""
+def _settled_s(job: Job, wanted: AllocationDecided, lost: list[TaskPlan], opened_s: float) -> float:
+    """When its newest task ended. Nodes that were shut down, or were killed with all that it had, come back one after
+    another, and it is for all of them.
+    """
     ended_s = max(job.exits[job.pod(task)].at_s for task in lost)
-    return max(ended_s, opened_s) if _shut_down(job, lost) else ended_s
+    return max(ended_s, opened_s) if _shut_down(job, lost) or len(lost) == len(wanted.tasks) else ended_s
 
 
 def _over_s(job: Job, wanted: AllocationDecided, rules: Rules) -> float:

@@ -20,8 +20,9 @@ from types import TracebackType
 
 import structlog
 
+from services.local.closing import close_nodes
 from shared import bus, keyring, lifeline
-from shared.permissions import OPERATOR, SETUP
+from shared.permissions import MONITOR, OPERATOR, SETUP
 from shared.ports import free_port
 
 log = structlog.get_logger()
@@ -138,6 +139,7 @@ class Stack:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             await self._start_nats()
+            await self._close_nodes()
             await self._start_cluster()
             for name in self.services:
                 await self.start(name)
@@ -179,6 +181,12 @@ class Stack:
         await self._answers("nats", self.nats_port)
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
         await connection.create()
+        await connection.close()
+
+    async def _close_nodes(self) -> None:
+        """Of a cluster that was killed before this one."""
+        connection = await bus.connect(self.nats_url, MONITOR, self.credentials_of(MONITOR))
+        await close_nodes(connection, time.time())
         await connection.close()
 
     async def _start_cluster(self) -> None:

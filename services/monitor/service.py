@@ -13,8 +13,8 @@ import time
 from services.monitor import measures
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
 from services.monitor.picture import Picture
-from shared import subjects
-from shared.bus import Bus, Heard, Stale
+from services.monitor.recalling import recall
+from shared.bus import Bus, Stale
 from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed, Reader
@@ -101,20 +101,6 @@ class Monitor:
 
     def measures(self) -> list[Measure]:
         return [*measures.capacity(self.picture.said.values()), self.reaction.measure()]
-
-
-async def recall(bus: Bus, at_once: int) -> list[Heard]:
-    """The last fact said of each node, so that a restart tells only what changed while nobody looked.
-
-    A node whose last fact cannot be read is told anew.
-    """
-    info = await bus.js.stream_info(subjects.FACTS, subjects_filter=subjects.pattern(CapacityChanged))
-    keys = [subject.removeprefix(subjects.pattern(CapacityChanged, "")) for subject in info.state.subjects or {}]
-    told: list[Heard] = []
-    for begin in range(0, len(keys), at_once):
-        heard = await asyncio.gather(*(bus.last(CapacityChanged, key) for key in keys[begin : begin + at_once]))
-        told += [h for h in heard if h]
-    return told
 
 
 async def start(bus: Bus, settings: Settings) -> None:

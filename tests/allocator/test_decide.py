@@ -167,6 +167,18 @@ def test_a_job_that_was_stopped_with_its_cluster_takes_what_came_back_when_no_mo
     assert {task.node for task in again.tasks} == {"n1"}
 
 
+def test_a_job_whose_cluster_was_killed_waits_for_nodes_that_come_back_one_after_another():
+    story = Story(replace(AT_ONCE, settle_s=1.0))
+    asked = request(workers=replace(request().workers, start=3))
+    first = story.hear(node("n1", cpu=3), node("n2", cpu=2), accepted(asked)).decided()
+    story.hear(resumed(1), node("n1", cpu=3, ready=False), node("n2", cpu=2, ready=False))
+    story.hear(*(exited(task, None, "Deleted") for task in first.tasks))
+
+    assert story.decide(after_s=10.0) == (), "nothing is known of nodes yet"
+    assert story.hear(node("n1", cpu=3)).decide() == (), "it would be smaller"
+    assert size(story.hear(node("n2", cpu=2), after_s=0.02).decided()) == size(first)
+
+
 def test_a_job_does_not_shrink_while_the_lost_pods_own_room_may_still_come_free():
     story = running(Story(replace(AT_ONCE, settle_s=1.0)))
     runs = story.state.jobs["default.mnist"].runs

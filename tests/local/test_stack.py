@@ -6,15 +6,22 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 
 import psutil
 import pytest
+from nats.js.api import DeliverPolicy
 
 from services.local.stack import Stack
+from shared.bus import connect
+from shared.messages import CapacityChanged
+from shared.permissions import OPERATOR
+from shared.subjects import pattern
 from tests.shared.guarded import is_let_in
 
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 2}\n"
+NODE = pattern(CapacityChanged)
 
 
 @pytest.fixture
@@ -53,6 +60,45 @@ async def test_its_bus_listens_on_loopback_only_and_to_who_has_its_random_creden
     assert not await is_let_in(stack.nats_url, "")
     assert await is_let_in(stack.nats_url, Path(stack.operator).read_text())
     assert Path(stack.operator).stat().st_mode & 0o077 == 0
+
+
+async def killed(stack: Stack) -> None:
+    """All at once, with nobody to start anything again, or to say anything."""
+    parts = [stack.parts.pop(name) for name in [*stack.parts]]
+    for part in parts:
+        assert part.process is not None and part._keeper is not None
+        part._keeper.cancel()
+        part.process.kill()
+    for part in parts:
+        assert part.process is not None
+        await part.process.wait()
+
+
+async def node_told(stack: Stack, ready: bool) -> CapacityChanged:
+    """The last word of its one node, once it is so."""
+    bus = await connect(stack.nats_url, OPERATOR, stack.operator)
+    try:
+        async with asyncio.timeout(60), aclosing(bus.tail([NODE], deliver=DeliverPolicy.LAST_PER_SUBJECT)) as facts:
+            async for heard in facts:
+                assert isinstance(heard.message, CapacityChanged)
+                if heard.message.ready == ready:
+                    return heard.message
+    finally:
+        await bus.close()
+    raise AssertionError
+
+
+async def test_before_anybody_decides_the_nodes_of_one_that_was_killed_are_told_to_take_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    async with Stack(tmp_path / "weir", file, services=("monitor",)) as up:
+        had = await node_told(up, ready=True)
+        await killed(up)
+    async with Stack(tmp_path / "weir", file, services=()) as up:
+        shut = await node_told(up, ready=False)
+        assert (shut.node_uid, shut.own, shut.free) == (had.node_uid, (), had.allocatable)
+        await up.start("monitor")
+        assert (await node_told(up, ready=True)).node_uid != had.node_uid
 
 
 async def test_nothing_of_it_runs_after_its_end(tmp_path: Path) -> None:

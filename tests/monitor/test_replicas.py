@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from services.monitor.picture import Picture
-from services.monitor.service import Monitor, recall
+from services.monitor.recalling import recall
+from services.monitor.service import Monitor
 from shared.bus import Bus
 from shared.leadership import Deposed, Lease
 from shared.messages import CapacityChanged

@@ -91,7 +91,7 @@ async def test_a_bus_that_hangs_is_found_out_though_the_connection_stands(
             said = await asked.until("/readyz", 503)
             told = await asked.values()
             assert ("being heard" if name == "monitor" else "hearing") in said
-            assert told["weir_bus_messages_waiting", NOBODY] == (name == "monitor")
+            assert (told["weir_bus_messages_waiting", NOBODY] > 0) == (name == "monitor")
             assert (await asked.ask("/healthz"))[0] == 200
         assert await asked.until("/readyz", 200) == "ready\n"
 

@@ -398,6 +398,18 @@ async def test_too_much_memory_is_told_as_such(kube):
     assert terminated(await kube.until_phase("p", "Failed"))["reason"] == "OOMKilled"
 
 
+async def test_so_is_a_pod_that_says_so_of_the_process_it_waited_for(kube):
+    needs_groups(kube)
+    child = "x = bytearray(200 * 2**20); x[::4096] = b'x' * len(x[::4096])"
+    parent = python(
+        f"import subprocess, sys; sys.exit(128 - subprocess.run([sys.executable, '-c', {child!r}]).returncode)"
+    )
+    parent["resources"] = {"limits": {"memory": "48Mi"}}
+    await kube.create(pod("p", parent))
+    end = terminated(await kube.until_phase("p", "Failed"))
+    assert (end["reason"], end["exitCode"]) == ("OOMKilled", 137)
+
+
 async def used_on(session):
     """Cores of each node, in billionths."""
     nodes = await (await session.get("/apis/metrics.k8s.io/v1beta1/nodes")).json()

@@ -20,6 +20,7 @@ from services.local.objects.bodies import Body, containers_of, node_of, uid_of
 # $1: how many group files follow; then the command.
 JOIN = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo $$ > "$1"; shift; n=$((n-1)); done; exec "$@"'
 START_ERROR = 128
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # the first process itself; one it waited for, as it says itself
 LOOK_AGAIN_S = 0.01
 
 
@@ -67,7 +68,7 @@ class ContainerRun:
         assert self.process is not None
         before = self.oom_kills()
         code = await self.process.wait()
-        out_of_memory = code == -signal.SIGKILL and self.oom_kills() > before
+        out_of_memory = code in KILLED and self.oom_kills() > before
         await self.clear()
         return end_of(code, self.started_s, self.world.store.clock(), out_of_memory)
 

@@ -131,8 +131,9 @@ def _page_port(wanted: int) -> int:
 
 
 def limits(spec: ClusterSpec) -> dict[str, str]:
-    """The file's quotas, as the allocator's setting."""
-    return {"WEIR_ALLOCATOR_QUOTAS": msgspec.json.encode(spec.quotas).decode()} if spec.quotas else {}
+    """The file's quotas, and the namespaces that this cluster has, as the services' settings."""
+    spaces = {"WEIR_JOB_NAMESPACES": ",".join(dict.fromkeys(("default", *spec.quotas)))}
+    return spaces | ({"WEIR_ALLOCATOR_QUOTAS": msgspec.json.encode(spec.quotas).decode()} if spec.quotas else {})
 
 
 def spec_in(cluster: Path) -> ClusterSpec:

@@ -29,7 +29,8 @@ async def serve(chosen: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     spec = parse(chosen.cluster.read_text())
     settings = Settings(port=chosen.port, token=chosen.token)
-    async with local_cluster(spec.nodes, chosen.data, tenants=spec.tenants, settings=settings) as cluster:
+    cluster_here = local_cluster(spec.nodes, chosen.data, tenants=spec.tenants, quotas=spec.quotas, settings=settings)
+    async with cluster_here as cluster:
         if chosen.port_file is not None:
             chosen.port_file.write_text(cluster.url.rpartition(":")[2])
         await stop.wait()

@@ -6,6 +6,7 @@ writes that.
 """
 
 import asyncio
+from collections.abc import Iterable
 
 import msgspec
 
@@ -153,8 +154,8 @@ def identified(store: Store, kind: Kind, name: str, namespace: str = "", **field
     return {"kind": kind.name, "apiVersion": kind.api_version, "metadata": given, **fields}
 
 
-def create_namespaces(store: Store) -> None:
-    for name in NAMESPACES:
+def create_namespaces(store: Store, more: Iterable[str]) -> None:
+    for name in dict.fromkeys((*NAMESPACES, *more)):
         body = identified(store, NAMESPACE, name)
         named = with_meta(body, labels={"kubernetes.io/metadata.name": name})
         store.create(NAMESPACE, {**with_spec(named, finalizers=["kubernetes"]), "status": {"phase": "Active"}})

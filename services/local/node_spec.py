@@ -8,6 +8,8 @@
     quotas:
       team-a: {cpu: 4, memory_gib: 8, gpu: 1}                  # what that namespace's jobs may hold in all
 
+There are the namespaces `default` and those that `quotas` name; `team-b: {}` is one without a limit.
+
 Every reason why a file is no good is told, not only the first.
 """
 

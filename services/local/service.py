@@ -13,6 +13,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from services.allocator.placing.quota import Quotas
 from services.local.api.metrics import Metrics
 from services.local.api.server import Server
 from services.local.api.watching import BOOKMARK_S
@@ -88,7 +89,7 @@ class Cluster:
             self.measure,
             Tenancy(self.store, self.spec.tenants).run,
         ]
-        create_namespaces(self.store)
+        create_namespaces(self.store, self.spec.quotas)
         self.register()
         self.tasks = [asyncio.create_task(self.guard(part)) for part in parts]
         await self.open_doors()
@@ -182,10 +183,11 @@ async def local_cluster(
     data: Path,
     *,
     tenants: Sequence[TenantSpec] = (),
+    quotas: Quotas | None = None,
     settings: Settings | None = None,
 ) -> AsyncIterator[Cluster]:
     """A cluster for as long as the block lasts; afterwards no process of it is left."""
-    spec = ClusterSpec(nodes=tuple(nodes), tenants=tuple(tenants))
+    spec = ClusterSpec(nodes=tuple(nodes), tenants=tuple(tenants), quotas=quotas or {})
     cluster = Cluster(spec, data, settings or Settings())
     try:
         await cluster.start()

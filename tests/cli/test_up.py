@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import sys
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from services.__main__ import weir
@@ -69,10 +71,10 @@ def test_where_it_runs_already_it_says_so_and_not_that_another_page_would_help(
     ]
 
 
-async def begun(folder: Path) -> tuple[asyncio.subprocess.Process, list[str]]:
+async def begun(folder: Path, *words: str) -> tuple[asyncio.subprocess.Process, list[str]]:
     """`weir up`, and what it says until it is up."""
     ports = [word for name in ("nats", "kube", "page") for word in (f"--{name}-port", "0")]
-    process = await weir_in(folder, "up", *ports)
+    process = await weir_in(folder, "up", *ports, *words)
     assert process.stdout is not None
     said = [""]
     while "Logs: .weir" not in said[-1]:
@@ -88,6 +90,7 @@ async def weir_in(folder: Path, *words: str) -> asyncio.subprocess.Process:
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
     )
 
 
@@ -124,3 +127,28 @@ async def test_the_next_one_says_first_with_what_it_goes_on(tmp_path: Path) -> N
     assert left == "  mine  has no checkpoint yet: it begins at its beginning"
     assert said[0] == "weir goes on with what the `weir up` before it left: mine from its beginning.\n"
     assert said[1] == "\n" and said[2].startswith("weir is up: ")
+
+
+async def test_jobs_run_in_default_and_in_the_namespaces_of_the_files_quotas_and_are_refused_in_others(
+    tmp_path: Path,
+) -> None:
+    file = job(tmp_path, 100)
+    (tmp_path / "cluster.yaml").write_text("nodes: [{cpu: 0.5}]\nquotas: {team-a: {cpu: 0.4}, team-b: {}}")
+    async with asyncio.timeout(180):
+        process, _ = await begun(tmp_path, "--cluster", "cluster.yaml")
+        kube = json.loads((tmp_path / ".weir" / "connection.json").read_text())["kube_url"]
+        async with aiohttp.ClientSession(kube) as session:
+            there = [(await session.get(f"/api/v1/namespaces/team-{team}")).status for team in "abc"]
+        said = [await asked(file, f"namespace: team-{team}") for team in "bc"]
+        await ended(process)
+
+    assert there == [200, 200, 404]
+    assert b"job team-b/mine is accepted" in said[0]
+    assert b"namespace: jobs may not run in 'team-c'; they may in default, team-a, team-b" in said[1]
+
+
+async def asked(file: Path, more: str) -> bytes:
+    own = file.with_name("own.yaml")
+    own.write_text(f"{file.read_text()}{more}\n")
+    said, _ = await (await weir_in(file.parent, "submit", own.name)).communicate()
+    return said

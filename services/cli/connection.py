@@ -44,11 +44,13 @@ IN_ENVIRONMENT = {"nats_credentials": "WEIR_NATS_CREDENTIALS", "nats_ca": "WEIR_
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """`kube_url` empty: by kubeconfig. `pod_logs`: where `weir up` keeps what pods print. `source` says who told us."""
+    """`kube_url` empty: by kubeconfig. `pod_logs`: where `weir up` keeps what pods print. `limits`: the settings by
+    which it limits jobs. `source` says who told us."""
 
     nats_url: str = USUAL
     kube_url: str = ""
     pod_logs: str = ""
+    limits: dict[str, str] = {}
     nats_credentials: str = ""
     nats_ca: str = ""
     source: str = "the usual address"

@@ -1,14 +1,16 @@
 """`weir submit --dry-run`: what would happen now, and why; nothing is said on the bus, nothing is kept.
 
 The allocator's own state is what it last stored, and the log since then; its own rules are read from the environment,
-as it reads them.
+as it reads them. What `weir up` lets jobs have, it wrote beside where it is.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import aclosing
 
 from services.allocator import memory
@@ -19,7 +21,7 @@ from services.allocator.proposal import Effect, Outlook, outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
-from services.cli import policy_names
+from services.cli import connection, policy_names
 from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
@@ -32,11 +34,12 @@ from shared.words import size
 
 UNNAMED = "it names none; another may be the cluster's: WEIR_ALLOCATOR_POLICY says so here"
 OWN = ("WEIR_ALLOCATOR_", "WEIR_JOB_NAMESPACES")
+LIMITS = ("WEIR_ALLOCATOR_QUOTAS", "WEIR_JOB_NAMESPACES")
+"""What is believed of a file in some folder: nothing that could have code imported."""
 
 
-async def dry_run(bus: Bus, body: bytes, file: str) -> list[str]:
+async def dry_run(bus: Bus, body: bytes, file: str, rules: Rules) -> list[str]:
     """What to tell a person of a request; raises `Trouble` with every reason against it."""
-    rules = rules_here()
     request = check(body, rules)
     if isinstance(request, Wrong):
         raise _refused(f"the request in {file}", request.reasons)
@@ -50,11 +53,16 @@ def _refused(whose: str, reasons: tuple[str, ...]) -> Trouble:
     return Trouble("\n".join([f"{whose} would be refused:", *(f"  - {reason}" for reason in reasons)]))
 
 
-def rules_here() -> Rules:
+def rules_for(args: argparse.Namespace) -> Rules:
+    """Of the cluster that a command asks."""
+    return rules_here(connection.here(args).limits)
+
+
+def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
     """As the allocator reads them, policies of one's own included. Which folders of its nodes a cluster gives to jobs,
-    only the allocator may know."""
-    known = {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
-    known.setdefault("WEIR_ALLOCATOR_HOST_PATHS", "/")
+    only the allocator may know. `limits`: what `weir up` wrote; the environment says otherwise."""
+    known = {"WEIR_ALLOCATOR_HOST_PATHS": "/"} | {name: said for name, said in (limits or {}).items() if name in LIMITS}
+    known |= {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
     try:
         rules = config.load(Rules, "allocator", known)
         policy_names.known((rules.policy, *rules.policies))

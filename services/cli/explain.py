@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from services.allocator.explaining.explain import explained
 from services.cli import connection, words
-from services.cli.dry_run import rules_here
+from services.cli.dry_run import rules_for
 from services.cli.explained import told
 from services.cli.jobs import snapshots
 from services.cli.moments import SAID, allow_ages, moment
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 async def explain(bus: Bus, args: argparse.Namespace) -> int:
     now = time.time()
-    key, at_s, rules = f"{args.namespace}.{args.job}", args.at(now), rules_here()
+    key, at_s, rules = f"{args.namespace}.{args.job}", args.at(now), rules_for(args)
     if at_s > now:
         raise Trouble("that moment has not come yet: give one that has passed", WRONG_USE)
     there, notes = await past(bus, key, at_s, rules)

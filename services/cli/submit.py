@@ -20,7 +20,7 @@ import msgspec
 
 from services.cli import answers, connection, from_tfjob, request_file, store
 from services.cli.asking import Asked, asked
-from services.cli.dry_run import dry_run
+from services.cli.dry_run import dry_run, rules_for
 from services.cli.entry import Entry
 from services.cli.events import printer
 from services.cli.filters import filters
@@ -102,7 +102,7 @@ def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace)
 
 
 async def rehearse(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
-    for line in await dry_run(bus, request.body, str(request.file)):
+    for line in await dry_run(bus, request.body, str(request.file), rules_for(args)):
         print(line)
     return DONE
 

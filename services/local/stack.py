@@ -237,7 +237,8 @@ class Stack:
         """Let other commands find this stack."""
         path.parent.mkdir(parents=True, exist_ok=True)
         here = {"nats_url": self.nats_url, "kube_url": self.kube_url, "nats_credentials": self.operator}
-        path.write_text(json.dumps(here | {"pod_logs": str(self.folder.resolve() / "cluster" / "logs")}))
+        logs = str(self.folder.resolve() / "cluster" / "logs")
+        path.write_text(json.dumps(here | {"pod_logs": logs, "limits": self.settings}))
 
 
 def vacant(nats_port: int, kube_port: int) -> None:

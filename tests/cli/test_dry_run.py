@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from services.allocator.policies import POLICIES
+from services.cli.connection import FILE
 from shared.bus import Bus
 from shared.messages import JobRequested
 from tests.allocator.builders import accepted, node, request
@@ -47,6 +49,23 @@ async def test_it_says_why_a_job_would_wait(nats_url: str, bus: Bus, prompt: Pro
     said = await prompt("submit", job, "--dry-run", "--nats", nats_url)
 
     assert "job default/digits would wait: waits for room for a chief, 1 ps and 1 worker\n" in said.out
+
+
+async def test_what_weir_up_lets_jobs_have_is_known_beside_it_and_no_other_setting_of_its_file_is_believed(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"WEIR_ALLOCATOR_QUOTAS": '{"default": {"cpu": 0.5}}', "WEIR_ALLOCATOR_POLICIES": "mine:fair"}
+    (job.parent / FILE).parent.mkdir()
+    (job.parent / FILE).write_text(json.dumps({"nats_url": nats_url, "limits": limits}))
+    monkeypatch.chdir(job.parent)
+
+    said = await prompt("submit", job, "--dry-run")
+    monkeypatch.setenv("WEIR_ALLOCATOR_QUOTAS", "{}")
+    ours = await prompt("submit", job, "--dry-run")
+
+    assert said.code == 1
+    assert "  - quota of namespace default: wants at least 1 cpu, and 0.5 is all there is" in said.err
+    assert ours.code == 0 and "would wait: waits for room" in ours.out
 
 
 async def test_it_says_every_reason_of_this_clusters_rules_against_a_job(

@@ -16,6 +16,7 @@ import pytest
 from services.__main__ import weir
 from services.cli.left_behind import GOING, NOTHING
 from services.cli.other_cluster import KEPT
+from services.cli.up import limits, spec_in
 from tests.architecture.source import ROOT
 from tests.cli.conftest import Prompt
 from tests.cli.test_too_large import job
@@ -136,13 +137,14 @@ async def test_jobs_run_in_default_and_in_the_namespaces_of_the_files_quotas_and
     (tmp_path / "cluster.yaml").write_text("nodes: [{cpu: 0.5}]\nquotas: {team-a: {cpu: 0.4}, team-b: {}}")
     async with asyncio.timeout(180):
         process, _ = await begun(tmp_path, "--cluster", "cluster.yaml")
-        kube = json.loads((tmp_path / ".weir" / "connection.json").read_text())["kube_url"]
-        async with aiohttp.ClientSession(kube) as session:
+        where = json.loads((tmp_path / ".weir" / "connection.json").read_text())
+        async with aiohttp.ClientSession(where["kube_url"]) as session:
             there = [(await session.get(f"/api/v1/namespaces/team-{team}")).status for team in "abc"]
         said = [await asked(file, f"namespace: team-{team}") for team in "bc"]
         await ended(process)
 
     assert there == [200, 200, 404]
+    assert where["limits"].items() >= limits(spec_in(tmp_path / "cluster.yaml")).items()
     assert b"job team-b/mine is accepted" in said[0]
     assert b"namespace: jobs may not run in 'team-c'; they may in default, team-a, team-b" in said[1]
 

@@ -51,6 +51,16 @@ def lasting(seconds: float, fine: bool = False) -> str:
     return f"{whole} s"
 
 
+def saving(seconds: float, fine: bool = False) -> str:
+    """What a change is worth to its job: `saves 3 min 20 s`; what one that makes room for others takes: `costs 9 s`."""
+    return f"saves {lasting(seconds, fine)}" if seconds >= 0 else f"costs {lasting(-seconds, fine)}"
+
+
+def beside(seconds: float) -> str:
+    """How its pause is joined to what a change saves, or costs: that is paid for it, or comes to it."""
+    return " for" if seconds >= 0 else ", beside"
+
+
 # ---------------------------------------------------------------- foreign text
 
 

@@ -15,7 +15,7 @@ from services.allocator.view import ENDED, TRAINS
 from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
 from shared.subjects import tag_of
-from shared.words import counted, headline, lasting, plain, size
+from shared.words import beside, counted, headline, lasting, plain, saving, size
 
 WIDTH = 11
 """Of what stands in front."""
@@ -76,8 +76,9 @@ class _Words:
         return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
 
     def because(self, ground: Ground) -> Iterator[str]:
-        saved, pause = (lasting(seconds, fine=True) for seconds in (ground.gain_s, ground.cost_s))
-        gain = f"; to save {saved} for a pause of {pause}{UNSEEN}" if ground.gain_s else ""
+        pause = lasting(ground.cost_s, fine=True)
+        worth = f"; {saving(ground.gain_s)}{beside(ground.gain_s)} a pause of {pause}{UNSEEN}"
+        gain = worth if ground.gain_s else ""
         yield f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation {ground.generation})"
         if ground.event:
             yield f"after {self.event(ground.event)}"

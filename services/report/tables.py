@@ -21,7 +21,7 @@ from shared.messages import (
     TaskExited,
     TaskLeaving,
 )
-from shared.words import size, some
+from shared.words import beside, saving, size, some
 
 NAMES_MOST = 8
 
@@ -108,7 +108,7 @@ def _foreseen(one: Came) -> str:
     if not said.gain_s:
         return "<span class='soft'>nothing: it was a start, or had to be</span>"
     at = f", at {number(one.foreseen_speed)} examples/s" if one.foreseen_speed else ""
-    return f"saves {lasting(said.gain_s)}{at}<br>for a pause of {lasting(said.cost_s)}"
+    return f"{saving(said.gain_s, fine=True)}{at}{beside(said.gain_s)}<br>a pause of {lasting(said.cost_s)}"
 
 
 def _came(one: Came) -> str:
@@ -119,7 +119,7 @@ def _came(one: Came) -> str:
         return f"<span class='soft'>{NOTHING}</span>"
     lines = [*_speed(one), f"{_cost(found)}; trained {lasting(found.reaction_s)} after the decision"]
     if one.in_all_s is not None:
-        lines.append(f"<b>in all {_saves(one.in_all_s)}</b>")
+        lines.append(f"<b>in all {saving(one.in_all_s, fine=True)}</b>")
     return "<br>".join(lines)
 
 
@@ -127,17 +127,15 @@ def _speed(one: Came) -> list[str]:
     """What it is worth that it is as fast as it is now."""
     after = one.outcome.after
     if one.saved_s is not None:
-        return [f"{_saves(one.saved_s)} by its speed, {number(one.outcome.before)} → {number(after)} examples/s"]
+        return [
+            f"{saving(one.saved_s, fine=True)} by its speed, {number(one.outcome.before)} → {number(after)} examples/s"
+        ]
     return [f"{number(after)} examples/s"] if after else []
 
 
 def _cost(found: Outcome) -> str:
     paused = f"paused {lasting(found.pause_s)}" if found.pause_s is not None else "no pause"
     return f"slowed {lasting(found.slowed_s)} while it was prepared, {paused}" if found.slowed_s else paused
-
-
-def _saves(seconds: float) -> str:
-    return f"saves {lasting(seconds)}" if seconds >= 0 else f"costs {lasting(-seconds)}"
 
 
 # ---------------------------------------------------------------- what went wrong

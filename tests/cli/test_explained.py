@@ -58,7 +58,7 @@ def test_what_is_in_flight_and_what_lost() -> None:
     story.hear(node("n2", cpu=2)).decided()
     said = lines(why(story))
     assert "  is to have 2 ps, 2 workers, batch 32, with the chief 5 cpu, 5 GiB in all" in said
-    gain = "to save 1 h 23 min for a pause of 5.00 s and what its preparation slows, which nobody foresees"
+    gain = "; saves 1 h 23 min for a pause of 5.00 s and what its preparation slows, which nobody foresees"
     assert any(f"{gain} (decided at 00:16:46, generation 2)" in line for line in said)
     assert "  not        2 ps, 3 workers, batch 32: no node has room for another worker" in said
     assert any(line.startswith("  for more   once generation 2 trains and it has said how fast it is") for line in said)

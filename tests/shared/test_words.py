@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from shared.words import counted, headline, last_line, lasting, listed, plain, shortened, size, some
+from shared.words import beside, counted, headline, last_line, lasting, listed, plain, saving, shortened, size, some
 from tests.architecture.source import modules
 
 
@@ -71,6 +71,11 @@ def test_of_a_long_text_the_beginning_and_the_end_are_kept() -> None:
     assert shortened("x" * 40, 40) == "x" * 40
     assert shortened(f"what{'.' * 90}where", 39) == "what.....\n[...]\n..................where"
     assert shortened(f"what{'.' * 90}where", 20, head=0.5, gap=" | ") == "what...... | ..where"
+
+
+def test_what_a_change_takes_for_others_is_told_as_a_cost_and_its_pause_beside_it():
+    told = [f"{saving(seconds)}{beside(seconds)} a pause" for seconds in (302.0, -5810.6)]
+    assert told == ["saves 5 min 2 s for a pause", "costs 1 h 36 min, beside a pause"]
 
 
 def test_foreign_text_becomes_one_printable_line() -> None:

@@ -12,7 +12,7 @@ from services.board.story import Decision
 from services.cli.screen.fitting import capped
 from services.cli.screen.palette import MANY, Letters, badge
 from services.cli.screen.plain_table import plain_table
-from shared.words import counted, headline, lasting, size
+from shared.words import beside, counted, headline, lasting, saving, size
 
 NAME, WIDE = 12, 104
 
@@ -44,6 +44,6 @@ def _why(decision: Decision) -> Text:
     """The reason, and what it foresaw; of what did not come to be, why not."""
     if decision.abandoned:
         return Text(f"given up: {headline(decision.abandoned)}", "bold red")
-    pause = lasting(decision.cost_s, fine=True)
-    foreseen = f" (saves {lasting(decision.gain_s)} for {pause})" if decision.gain_s else ""
+    gain_s, pause = decision.gain_s, lasting(decision.cost_s, fine=True)
+    foreseen = f" ({saving(gain_s)}{beside(gain_s)} {pause})" if gain_s else ""
     return Text(f"{headline(decision.reason)}{foreseen}")

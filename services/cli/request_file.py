@@ -7,7 +7,7 @@ allocator's own check, as far as it holds in every cluster; whether a job may be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -94,7 +94,19 @@ def reasons_against(fields: Fields) -> list[str]:
     pathless = "program" in fields and not isinstance(fields["program"], dict)
     told = checked.reasons if isinstance(checked, Wrong) else ()
     path = A_PATH + found(fields.get("program"))
-    return [path if pathless and reason.startswith("program: ") else reason for reason in told]
+    return [path if pathless and reason.startswith("program: ") else reason for reason in _once(told, fields)]
+
+
+def _once(reasons: Iterable[str], fields: Fields) -> list[str]:
+    """What is wrong with a plain number, which goes as a span, is told once: so it was typed."""
+    typed_once = tuple(f"{name}." for name in SPANS if _is_of_a_number(fields.get(name)))
+    parted = [(reason, *reason.partition(": ")) for reason in reasons]
+    short = (f"{f.partition('.')[0]}: {why}" if f.startswith(typed_once) else whole for whole, f, _, why in parted)
+    return list(dict.fromkeys(short))
+
+
+def _is_of_a_number(span: Any) -> bool:
+    return isinstance(span, dict) and span == _span(span.get("start"))
 
 
 def encoded(fields: Fields, name: str) -> bytes:

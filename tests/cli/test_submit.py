@@ -102,6 +102,15 @@ async def test_every_slip_in_a_file_is_told_at_once_before_the_bus_is_looked_for
     assert last == "Nothing was sent; deploy/jobs/digits.yaml explains every field."
 
 
+async def test_what_is_wrong_with_a_plain_number_is_told_once_as_it_was_typed(prompt: Prompt, tmp_path: Path) -> None:
+    wrong = "job: mine\nepochs: 1\nbatch: 0\nps: {start: 0, min: 0, max: 1}\nworkers: -1\n"
+
+    said = await prompt("submit", written(tmp_path, wrong), "--nats", NOWHERE)
+
+    told = [line.split(": ")[0].removeprefix("  - ") for line in said.err.splitlines()[1:-1]]
+    assert told == ["program", "batch", "ps.start", "ps.min", "workers"]
+
+
 async def test_a_field_that_is_there_twice_is_a_slip_too(prompt: Prompt, job: Path) -> None:
     twice = GOOD.replace("max: 3", "max: 3, max: 4") + "epochs: 3\n"
 

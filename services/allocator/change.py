@@ -1,8 +1,9 @@
 """What becomes of a want: a first allocation at once, a change when there is room, gain and time for it.
 
 A job starts at the size wanted, or as large as there is room for, and waits while not even its gang floor (minimum of
-ps and of workers, and the chief) fits. A running job changes only as a whole: a size that does not fit waits, because
-growing waits for others' shrinking, and each pause must pay. Cores and memory of the tasks that stand change in place:
+ps and of workers, and the chief) fits. A running job that is to grow waits for the whole of it, because others may be
+about to give up room, but no longer than the maximum delay: then it grows as far as there is room, for what is free in
+sum may lie scattered. Each pause must pay. Cores and memory of the tasks that stand change in place:
 without a pause, so without a price, task by task as there is room; they have to stay wanted, too.
 """
 
@@ -12,13 +13,14 @@ from collections.abc import Sequence
 from itertools import starmap
 
 from services.allocator.allowance import allowed, short, short_at_start, short_of_floor
+from services.allocator.bisection import least
 from services.allocator.job import Job
 from services.allocator.kept import KeptEach, by_ids
 from services.allocator.payback import Payback, payback
 from services.allocator.placing.gathering import gathered, spread
-from services.allocator.placing.lacking import lacking
+from services.allocator.placing.lacking import Placing, lacking
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import ROLES, Room, Size, place, place_most
+from services.allocator.placing.placement import ROLES, Room, Size, ladder, place, place_most
 from services.allocator.placing.resizing import alike, in_place, replaced, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
@@ -168,9 +170,14 @@ def _resized(
     anew, sizes = side_by_side if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
     mark, tasks = room.mark(), anew(room, job.key, runs.tasks, want.size, sizes, job.serials)
     if tasks is None:
-        waits = short(job, runs, want, room, rules)
+        waits, until = short(job, runs, want, room, rules), held.first_s + rules.max_delay_s
         lacks = "" if waits else lacking(room, job.key, runs.tasks, want.size, sizes, anew)
-        return Verdict(why=waits or f"waits for room{lacks} for {want.size.told()}", wish=held)
+        why = waits or f"waits for room{lacks} for {want.size.told()}"
+        part = _in_part(job, runs, want, room, sizes, anew, lacks) if now >= until and _grows(size, want) else None
+        gain = payback(seen(job, rules), part.size, part.batch, rules, part.faster, part.speed_now) if part else gain
+        if part is None or not gain.pays:
+            return Verdict(why=why, wake_s=until if now < until else None, wish=held)
+        want, tasks = part, anew(room, job.key, runs.tasks, part.size, sizes, job.serials) or runs.tasks
     if want.apart is not None and spread(tasks) > 1 and _grows(size, want):
         gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart, want.speed_now)
         if not gain.pays:
@@ -179,6 +186,23 @@ def _resized(
     stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
     others = (*want.alternatives, stay)
     return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)
+
+
+def _in_part(
+    job: Job, runs: AllocationDecided, want: Want, room: Room, sizes: RoleResources, how: Placing, lacks: str
+) -> Want | None:
+    """As much of a growth as there is room for, where that is any; with the batch that runs, because the one that is
+    wanted is for more workers.
+    """
+    steps = ladder(want.size, size_of(runs))
+
+    def fits(given_up: int) -> bool:
+        mark, found = room.mark(), how(room, job.key, runs.tasks, steps[given_up], sizes, job.serials)
+        room.undo(mark)
+        return found is not None
+
+    size = steps[least(len(steps) - 1, fits) or 0]
+    return None if size == size_of(runs) else want.cut(size, runs.batch, f"as far as there is room{lacks}")
 
 
 def _granted(

@@ -17,7 +17,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     window_s: float = 2.0
     """A change must stay wanted for so long (stabilisation)."""
     max_delay_s: float = 30.0
-    """Some change was wanted for so long: the window ends, however much the wish itself still moves."""
+    """Some change was wanted for so long: the window ends, however much the wish itself still moves; and growth for
+    which there is no room as a whole takes what there is."""
     cooldown_s: float = 10.0
     """No change of mind for so long after training resumed."""
     backoff_s: float = 5.0

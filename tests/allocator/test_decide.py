@@ -19,6 +19,7 @@ from tests.allocator.builders import (
     request,
     resumed,
     size,
+    span,
     tasks,
 )
 
@@ -77,6 +78,20 @@ def test_nothing_is_decided_while_a_generation_is_in_flight():
     story.hear(node("n2", cpu=2)).decided()
     assert story.hear(node("n3")).decide() == ()
     assert story.why() == "generation 2 is in flight: free resources exist"
+
+
+def test_a_job_that_waits_for_room_that_lies_scattered_grows_after_a_while_as_far_as_there_is_room():
+    """Three cores on one node and one on another are two workers of two cores by their sum, and room for one."""
+    wide = RoleResources(chief=Resources(cpu=1), ps=Resources(cpu=1), worker=Resources(cpu=2))
+    asked = request(resources=wide, ps=span(1), workers=span(2, most=4))
+    story = Story(replace(AT_ONCE, policy="weir", max_delay_s=30.0)).hear(node(cpu=6), accepted(asked))
+    listed = own("mnist", *story.decided().tasks)
+    story.hear(node(cpu=6, free=0, own=listed), node("n2", cpu=3), node("n3", cpu=1))
+    story.hear(resumed(1), progress(1, done=100, total=1_000_000, speed=20.0))
+    assert story.decide() == () and story.why().startswith("waits for room (too little cpu)")
+    grown = story.decided(after_s=30.0)
+    assert size(grown) == (1, 3) and "as far as there is room (too little cpu)" in grown.reason
+    assert "(wanted: 1 ps and 4 workers)" in grown.reason and grown.gain_s > grown.cost_s
 
 
 def test_a_job_is_not_grown_for_less_than_its_pause():

@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from itertools import starmap
 
 from services.allocator.allowance import allowed, short, short_at_start, short_of_floor
-from services.allocator.bisection import least
+from services.allocator.ground import Ground
 from services.allocator.job import Job
 from services.allocator.kept import KeptEach, by_ids
 from services.allocator.payback import Payback, payback
 from services.allocator.placing.gathering import gathered, spread
-from services.allocator.placing.lacking import Placing, lacking
+from services.allocator.placing.lacking import lacking
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import ROLES, Room, Size, ladder, place, place_most
-from services.allocator.placing.resizing import alike, in_place, replaced, wanted_sizes
+from services.allocator.placing.placement import ROLES, Room, Size, place_most
+from services.allocator.placing.resizing import alike, in_place, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
 from services.allocator.seen import counted_size, least_of, seen, size_of
@@ -135,7 +135,7 @@ def _stays(
 
 def _moved(job: Job, runs: AllocationDecided, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
     """Its devices stand on several nodes though one could hold them all."""
-    gain, mark = payback(seen(job, rules), want.size, want.batch, rules, want.faster, want.speed_now), room.mark()
+    gain, mark = _gain(job, want, rules), room.mark()
     if not gain.pays or _unheard(job, now, rules) or now < job.resumed_s + rules.cooldown_s:
         return Verdict(why=want.reason)
     tasks = gathered(room, job.key, runs.tasks, want.size, wanted_sizes(job, None, rules), job.serials)
@@ -153,7 +153,7 @@ def _barred(job: Job, runs: AllocationDecided) -> str:
 def _resized(
     job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
 ) -> Verdict:
-    size, gain = size_of(runs), payback(seen(job, rules), want.size, want.batch, rules, want.faster, want.speed_now)
+    size, gain = size_of(runs), _gain(job, want, rules)
     if _grows(size, want) and not gain.pays:
         return Verdict(why=f"{_told(runs, want)} do not pay: {gain.told()}")
     if gain.left_s <= _handover_s(job, runs, gain):
@@ -166,18 +166,24 @@ def _resized(
         room_too = "" if want.ps <= size.ps and want.workers <= size.workers else " and there is room"  # looked at then
         told = f"will have {_told(runs, want)}, if still so{room_too}: {want.reason}"
         return Verdict(why=told, wake_s=due, wish=held)
-    side_by_side = gathered if want.ps == 0 else place
-    anew, sizes = side_by_side if want.sizes is None else replaced, wanted_sizes(job, want.sizes, rules)
-    mark, tasks = room.mark(), anew(room, job.key, runs.tasks, want.size, sizes, job.serials)
+    return _with_room(job, runs, want, held, gain, room, now, rules)
+
+
+def _with_room(
+    job: Job, runs: AllocationDecided, want: Want, held: Wish, gain: Payback, room: Room, now: float, rules: Rules
+) -> Verdict:
+    """It is due, and pays: there may be room for all of it, or else for a part."""
+    size, ground, mark = size_of(runs), Ground(job, runs, want, room, rules), room.mark()
+    tasks = ground.take(want.size)
     if tasks is None:
         waits, until = short(job, runs, want, room, rules), held.first_s + rules.max_delay_s
-        lacks = "" if waits else lacking(room, job.key, runs.tasks, want.size, sizes, anew)
-        why = waits or f"waits for room{lacks} for {want.size.told()}"
-        part = _in_part(job, runs, want, room, sizes, anew, lacks) if now >= until and _grows(size, want) else None
-        gain = payback(seen(job, rules), part.size, part.batch, rules, part.faster, part.speed_now) if part else gain
+        lacks = "" if waits else ground.lacks(want.size)
+        part = _in_part(ground, want, size, runs.batch, lacks) if now >= until and _grows(size, want) else None
+        gain = _gain(job, part, rules) if part else gain
         if part is None or not gain.pays:
+            why = waits or f"waits for room{lacks} for {want.size.told()}"
             return Verdict(why=why, wake_s=until if now < until else None, wish=held)
-        want, tasks = part, anew(room, job.key, runs.tasks, part.size, sizes, job.serials) or runs.tasks
+        want, tasks = part, ground.take(part.size) or runs.tasks
     if want.apart is not None and spread(tasks) > 1 and _grows(size, want):
         gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart, want.speed_now)
         if not gain.pays:
@@ -188,21 +194,16 @@ def _resized(
     return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)
 
 
-def _in_part(
-    job: Job, runs: AllocationDecided, want: Want, room: Room, sizes: RoleResources, how: Placing, lacks: str
-) -> Want | None:
+def _in_part(ground: Ground, want: Want, now: Size, batch: int, lacks: str) -> Want | None:
     """As much of a growth as there is room for, where that is any; with the batch that runs, because the one that is
     wanted is for more workers.
     """
-    steps = ladder(want.size, size_of(runs))
+    size = ground.largest(want.size, now)
+    return None if size == now else want.cut(size, batch, f"as far as there is room{lacks}")
 
-    def fits(given_up: int) -> bool:
-        mark, found = room.mark(), how(room, job.key, runs.tasks, steps[given_up], sizes, job.serials)
-        room.undo(mark)
-        return found is not None
 
-    size = steps[least(len(steps) - 1, fits) or 0]
-    return None if size == size_of(runs) else want.cut(size, runs.batch, f"as far as there is room{lacks}")
+def _gain(job: Job, want: Want, rules: Rules) -> Payback:
+    return payback(seen(job, rules), want.size, want.batch, rules, want.faster, want.speed_now)
 
 
 def _granted(

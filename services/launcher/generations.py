@@ -10,8 +10,10 @@ from services.launcher.facts import PodFact
 from services.launcher.jobs import Job, ahead, locked, paused
 from services.launcher.view import View
 from shared.messages import OF_NODE, GenerationAbandoned, TaskPlan
+from shared.words import shortened
 
-HEAD, TAIL = 500, 3500  # characters of a reason that are kept
+KEPT, HEAD = 4_000, 1 / 8
+"""Characters of a reason, and the share of its beginning, which says who; a traceback ends with what."""
 
 
 def in_flight(job: Job) -> int | None:
@@ -40,7 +42,7 @@ def abandonment(view: View, job: Job, number: int, reason: str) -> GenerationAba
         job=job.job,
         uid=job.uid,
         generation=number,
-        reason=shortened(reason),
+        reason=shortened(reason, KEPT, HEAD),
         stood=job.generations[number].spec is not None,
         goes_on=goes_on(view, job),
     )
@@ -57,11 +59,6 @@ def _ends(job: Job, pod: PodFact) -> bool:
     """It has, or was told to; a node may yet take its word back."""
     known = job.leaving.get(pod.uid)
     return pod.over or pod.leaving or any(why not in OF_NODE for why in (known.notices if known else ()))
-
-
-def shortened(reason: str) -> str:
-    """A long one without its middle: it begins with who, and a traceback ends with what."""
-    return reason if len(reason) <= HEAD + TAIL else f"{reason[:HEAD]}\n[...]\n{reason[-TAIL:]}"
 
 
 def previous(job: Job) -> int | None:

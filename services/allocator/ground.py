@@ -1,0 +1,42 @@
+"""Where a running job may stand at another size: beside its tasks, in the room there is."""
+
+from __future__ import annotations
+
+from services.allocator.bisection import least
+from services.allocator.job import Job
+from services.allocator.placing.gathering import gathered
+from services.allocator.placing.lacking import Placing, lacking
+from services.allocator.placing.placement import Room, Size, ladder, place
+from services.allocator.placing.resizing import replaced, wanted_sizes
+from services.allocator.policies import Want
+from services.allocator.rules import Rules
+from shared.messages import AllocationDecided, TaskPlan
+
+
+class Ground:
+    """Of one job, for one want: its tasks, how large they are to be, and how those that are new are put somewhere."""
+
+    def __init__(self, job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Rules) -> None:
+        self.job, self.keep, self.room = job, runs.tasks, room
+        self.sizes = wanted_sizes(job, want.sizes, rules)
+        side_by_side: Placing = gathered if want.ps == 0 else place
+        self.how = side_by_side if want.sizes is None else replaced
+
+    def take(self, size: Size) -> tuple[TaskPlan, ...] | None:
+        """All its tasks at this size, taken from the room; None, and nothing taken, where they do not all fit."""
+        found = self.how(self.room, self.job.key, self.keep, size, self.sizes, self.job.serials)
+        return None if found is None else tuple(found)
+
+    def holds(self, size: Size) -> bool:
+        mark, found = self.room.mark(), self.take(size)
+        self.room.undo(mark)
+        return found is not None
+
+    def lacks(self, size: Size) -> str:
+        """What there is too little of, to be put behind `waits for room`."""
+        return lacking(self.room, self.job.key, self.keep, size, self.sizes, self.how)
+
+    def largest(self, most: Size, now: Size) -> Size:
+        """The largest size from `most` down to `now` for which there is room."""
+        steps = ladder(most, now)
+        return steps[least(len(steps) - 1, lambda given_up: self.holds(steps[given_up])) or 0]

@@ -19,6 +19,8 @@ from shared.words import beside, counted, headline, lasting, plain, saving, size
 
 WIDTH = 11
 """Of what stands in front."""
+SILENT_S = 10.0
+"""A report that is no older is of now."""
 UNSEEN = " and what its preparation slows, which nobody foresees"
 APART = 0.1
 """A model that expects another speed than was measured, by more than this, is said to."""
@@ -71,9 +73,14 @@ class _Words:
         if e.phase not in TRAINS:
             goes_on = "it resumes from its checkpoint" if e.comes else "it waits"
             return [f"nothing that trains: {_size(e.runs)} ended; {goes_on}"]
-        speed = f", last reported {e.samples_per_second:,.0f} examples/s" if e.samples_per_second else ""
+        speed = f", last reported {e.samples_per_second:,.0f} examples/s{self.silent()}" if e.samples_per_second else ""
         done = f", {100 * e.samples / e.total_samples:.1f} % done" if e.total_samples else ""
         return [f"{_holding(e.runs)}, for {since}{speed}{done}", *_places(e.runs)]
+
+    def silent(self) -> str:
+        """Who trains reports again and again: one who does not may be stuck."""
+        silent_s = self.e.at_s - (self.e.at_s if self.e.reported_s is None else self.e.reported_s)
+        return f" {lasting(silent_s)} ago" if silent_s >= SILENT_S else ""
 
     def because(self, ground: Ground) -> Iterator[str]:
         pause = lasting(ground.cost_s, fine=True)

@@ -38,6 +38,12 @@ def test_all_of_a_job_that_runs() -> None:
     assert lines(why(story))[-1].startswith("  faster?    more would be faster: 10 -> ")
 
 
+def test_of_a_job_that_has_fallen_silent_it_is_said_for_how_long() -> None:
+    story = running(Story()).hear(progress(1, done=500, total=100_000, speed=10))
+    story.hear(node("n2", cpu=4, free=0.5), after_s=130.0)
+    assert "last reported 10 examples/s 2 min 10 s ago, 0.5 % done" in lines(why(story))[1]
+
+
 def test_both_speeds_of_a_prospect_are_named_as_what_they_are() -> None:
     """The model is the other of the two only where that is said."""
     base = {"ps": 2, "workers": 2, "sizes_seen": 1, "faster": True, "larger_samples_per_second": 736.0}

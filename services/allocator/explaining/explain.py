@@ -115,6 +115,7 @@ def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
         samples=progress.samples if progress else 0,
         total_samples=progress.total_samples if progress else 0,
         samples_per_second=speed_of(job),
+        reported_s=job.recent[-1].at_s if job.recent else None,
         runs=holding(job.runs) if job.runs else None,
         comes=holding(job.flies) if job.flies else None,
         ground=_ground(moment.decided, job.wanted),

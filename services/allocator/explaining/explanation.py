@@ -71,6 +71,7 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """`bounds`: as asked for; `runs`: what trains, since `since_s`; `comes`: what is decided beyond that, in flight.
+    `reported_s`: when it last said how far it is.
 
     `why` is the allocator's word of that moment, and `until_s` the time to which it waits, if it is only time. `means`
     are alternatives, each by itself enough; without any `nothing` says why. `unasked`: why the policies
@@ -89,6 +90,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     total_samples: int = 0
     samples_per_second: float = 0.0
+    reported_s: float | None = None
     runs: Holding | None = None
     comes: Holding | None = None
     ground: Ground | None = None

@@ -354,6 +354,9 @@ async def test_a_pod_without_a_cpu_limit_uses_what_is_idle_however_little_it_req
 async def test_resizes_do_not_interrupt_what_runs(kube):
     await kube.create(pod("p", python(GAPS, cpu="200m", limit="200m")))
     await kube.until_phase("p", "Running")
+    async with asyncio.timeout(60):
+        while not await kube.logs("p"):
+            await asyncio.sleep(0.02)
     for limit in RESIZES * ("600m", "200m"):
         await resize(kube, "p", limit)
         await kube.until(

@@ -24,8 +24,7 @@ class Ground:
 
     def take(self, size: Size) -> tuple[TaskPlan, ...] | None:
         """All its tasks at this size, taken from the room; None, and nothing taken, where they do not all fit."""
-        found = self.how(self.room, self.job.key, self.keep, size, self.sizes, self.job.serials)
-        return None if found is None else tuple(found)
+        return self.how(self.room, self.job.key, self.keep, size, self.sizes, self.job.serials)
 
     def holds(self, size: Size) -> bool:
         mark, found = self.room.mark(), self.take(size)

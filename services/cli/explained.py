@@ -79,8 +79,9 @@ class _Words:
 
     def silent(self) -> str:
         """Who trains reports again and again: one who does not may be stuck."""
-        silent_s = self.e.at_s - (self.e.at_s if self.e.reported_s is None else self.e.reported_s)
-        return f" {lasting(silent_s)} ago" if silent_s >= SILENT_S else ""
+        if self.e.reported_s is None or (silent_s := self.e.at_s - self.e.reported_s) < SILENT_S:
+            return ""
+        return f" {lasting(silent_s)} ago"
 
     def because(self, ground: Ground) -> Iterator[str]:
         pause = lasting(ground.cost_s, fine=True)

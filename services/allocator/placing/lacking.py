@@ -18,7 +18,7 @@ from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS
 from services.allocator.placing.placement import ROLES, Room, Size, place
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
-Placing = Callable[[Room, str, Sequence[TaskPlan], Size, RoleResources, int], Sequence[TaskPlan] | None]
+Placing = Callable[[Room, str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None]
 
 
 def lacking(

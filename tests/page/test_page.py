@@ -77,6 +77,8 @@ async def test_it_tells_how_long_something_took_as_every_command_does(look: Look
 
         assert await tab.evaluate(told % "seconds", TIMES) == [lasting(time, fine=True) for time in TIMES]
         assert await tab.evaluate(told % "lasting", TIMES) == [lasting(time) for time in TIMES]
+        worth = ["5 min 2 s saved for", "1 h 36 min lost, beside"]
+        assert await tab.evaluate(told % "worth", [302.0, -5810.6]) == worth
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

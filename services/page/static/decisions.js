@@ -1,7 +1,7 @@
 // Decisions: the last ones of all jobs, each opening into reason, places and what lost.
 
 import { $, el, facts } from "./dom.js";
-import { clock, cores, named, rate, seconds, size } from "./words.js";
+import { clock, cores, named, rate, seconds, size, worth } from "./words.js";
 
 const KEPT = 60;
 const shown = new Map();
@@ -12,7 +12,7 @@ const nameOf = (d) => `${d.uid}.${d.revision}`;
 export function explained(d) {
   const lost = el("ul", { class: "lost" }, ...(d.alternatives ?? []).map((o) => el("li", {}, `${size(o)}, batch ${o.batch}: ${o.why}`)));
   const places = Object.entries(d.nodes ?? {}).map(([node, roles]) => `${node}: ${roles.join(", ")}`).join("; ");
-  const foresaw = d.gain_s ? `${seconds(d.gain_s)} saved for a pause of ${seconds(d.cost_s ?? 0)}` : null;
+  const foresaw = d.gain_s ? `${worth(d.gain_s)} a pause of ${seconds(d.cost_s ?? 0)}` : null;
   const paused = d.pause_s != null ? `a pause of ${seconds(d.pause_s)}` : null, slowed = d.slowed_s ? `${seconds(d.slowed_s)} lost while it was prepared` : null, trained = d.reaction_s != null ? `trained ${seconds(d.reaction_s)} later` : null;
   const speeds = d.speed_after != null ? `${d.speed_before != null ? `${rate(d.speed_before)} → ` : ""}${rate(d.speed_after)} examples/s` : null;
   return facts([

@@ -12,6 +12,9 @@ export const percent = (x) => (x == null ? "–" : `${number(1).format(100 * x)}
 export const loss = (x) => (x == null ? "–" : Math.abs(x) >= 1000 || (x !== 0 && Math.abs(x) < 0.001) ? x.toExponential(2) : x.toFixed(4));
 export const seconds = (x) => (x == null ? "–" : Math.abs(x) < 60 ? `${x.toFixed(Math.abs(x) < 10 ? 2 : 1)} s` : lasting(x));
 
+/** What a change is worth to its job, and how its pause is joined to it: one that makes room for others costs. */
+export const worth = (s) => (s < 0 ? `${seconds(-s)} lost, beside` : `${seconds(s)} saved for`);
+
 /** What an evaluation said: `accuracy 0.9340, loss 0.0912`. */
 export const evaluated = (metrics) => Object.entries(metrics ?? {}).map(([name, value]) => `${name} ${loss(value)}`).join(", ");
 

@@ -18,11 +18,11 @@ from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
 from services.allocator.job import Job
 from services.allocator.kept import Kept
-from services.allocator.models.kin import Kin, by_program, kin_of
+from services.allocator.models.kin import Kin, by_program
 from services.allocator.placing.placement import Node, Room, shunning
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.rules import Rules
-from services.allocator.seen import seen
+from services.allocator.seen import all_seen
 from services.allocator.state import State
 from services.allocator.timing import Wish
 from services.allocator.verdict import Verdict
@@ -130,10 +130,9 @@ def _wanted(jobs: Jobs, kin: Mapping[str, Kin], room: Room, now: float, rules: R
 
 def _divided(jobs: Jobs, kin: Mapping[str, Kin], rules: Rules) -> dict[str, list[JobSeen]]:
     found: dict[str, list[JobSeen]] = {}
-    for job in jobs.values():
+    for job in all_seen(jobs.values(), rules, kin):
         name = job.request.policy or rules.policy
-        mine = found.setdefault(name if name in POLICIES else rules.policy, [])
-        mine.append(seen(job, rules, kin_of(kin, job.request)))
+        found.setdefault(name if name in POLICIES else rules.policy, []).append(job)
     return found
 
 

@@ -36,6 +36,8 @@ class Ground:
         return lacking(self.room, self.job.key, self.keep, size, self.sizes, self.how)
 
     def largest(self, most: Size, now: Size) -> Size:
-        """The largest size from `most` down to `now` for which there is room."""
+        """The largest size from `most` down to `now` for which there is room; nearly always there is none."""
         steps = ladder(most, now)
+        if len(steps) > 1 and not self.holds(steps[-2]):
+            return now
         return steps[least(len(steps) - 1, lambda given_up: self.holds(steps[given_up])) or 0]

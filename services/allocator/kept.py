@@ -7,6 +7,7 @@ What is looked at in every pass, a node's picture or a decision, changes seldom.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from operator import eq, is_not
 from typing import Any, Generic, TypeVar
@@ -55,12 +56,39 @@ def fade() -> None:
         memory.fade()
 
 
-class Kept(Memory[int, tuple[T, R]]):
-    """The function, with a memory of its newest answers. What is remembered stays alive, so its id is nobody else's."""
+class Answers(Memory[K, tuple[T, R]]):
+    """Of things by their keys. What is remembered stays alive, so a key may be an id: it is nobody else's."""
+
+    def all_of(
+        self, keys: Sequence[K], things: Collection[T], function: Callable[[Sequence[T]], Iterable[R]]
+    ) -> list[R]:
+        """One a thing; the function is asked about all that is new, together, and once where keys are the same."""
+        known = [*map(self.known.get, keys)]
+        if not all(known):
+            lacking = {key: thing for key, thing, found in zip(keys, things, known, strict=True) if found is None}
+            told = self._told(lacking, function)
+            if len(self.known) + len(told) > self.most:
+                self.fade()
+                self.known.update((key, found) for key, found in zip(keys, known, strict=True) if found)
+            self.known |= told
+            known = [found or told[key] for key, found in zip(keys, known, strict=True)]
+        return [found[1] for found in known if found]
+
+    def _told(self, lacking: Mapping[K, T], function: Callable[[Sequence[T]], Iterable[R]]) -> dict[K, tuple[T, R]]:
+        told = {key: self.fading.pop(key) for key in self.fading.keys() & lacking.keys()}
+        new = {key: thing for key, thing in lacking.items() if key not in told} if told else lacking
+        if new:
+            told.update(zip(new, zip(new.values(), function([*new.values()]), strict=True), strict=True))
+        return told
+
+
+class Kept(Answers[int, T, R]):
+    """The function, with a memory of its newest answers."""
 
     def __init__(self, function: Callable[[T], R], most: int = MOST) -> None:
         super().__init__(most)
         self.function = function
+        self._each = partial(map, function)
 
     def __call__(self, thing: T) -> R:
         key = id(thing)
@@ -71,18 +99,12 @@ class Kept(Memory[int, tuple[T, R]]):
         return found[1]
 
     def each(self, things: Collection[T]) -> list[R]:
-        """As one call for each; quicker, where all are known."""
-        found = [*map(self.known.get, map(id, things))]
-        if all(found):
-            return [known[1] for known in found if known]
-        return [known[1] if known else self(thing) for known, thing in zip(found, things, strict=True)]
+        """As one call for each; quicker."""
+        return self.all_of([*map(id, things)], things, self._each)
 
 
-class KeptEach(Memory[Hashable, tuple[T, R]]):
-    """As `Kept`, for a function that answers about many things at once: it is asked about all that is new, together.
-
-    Things are the same if their `key` is; what is remembered stays alive, so a key may be an id.
-    """
+class KeptEach(Answers[Hashable, T, R]):
+    """As `Kept`, for a function that answers about many things at once. Things are the same if their `key` is."""
 
     def __init__(
         self, function: Callable[[Sequence[T]], Iterable[R]], key: Callable[[T], Hashable], most: int = MOST
@@ -91,28 +113,7 @@ class KeptEach(Memory[Hashable, tuple[T, R]]):
         self.function, self.key = function, key
 
     def __call__(self, things: Sequence[T]) -> list[R]:
-        keys = [*map(self.key, things)]
-        found = [*map(self.known.get, keys)]
-        if all(found):
-            return [known[1] for known in found if known]
-        # To hash a key may cost more than all else: each is looked for once, and is a number from then on.
-        places: dict[Hashable, int] = {}
-        at = [places.setdefault(key, len(places)) for key in keys]
-        told = dict(zip(at, zip(things, found, strict=True), strict=True))
-        answers = self._answered([(key, *told[n]) for key, n in places.items()])
-        return [answers[n] for n in at]
-
-    def _answered(self, asked: Sequence[tuple[Hashable, T, tuple[T, R] | None]]) -> list[R]:
-        """Of keys, things and what is known of them."""
-        known = {key: found or self.fading.pop(key, None) for key, _, found in asked}
-        new = {key: thing for key, thing, _ in asked if known[key] is None}
-        if new:
-            answers = self.function([*new.values()])
-            known.update(zip(new, zip(new.values(), answers, strict=True), strict=True))
-        if len(self.known) + len(new) > self.most:
-            self.fade()
-        self.known |= {key: found for key, found in known.items() if found}
-        return [found[1] for found in known.values() if found]
+        return self.all_of([*map(self.key, things)], things, self.function)
 
 
 def by_ids(pair: Sequence[object]) -> tuple[int, int]:

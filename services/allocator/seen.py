@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
 from services.allocator.kept import Kept
-from services.allocator.models.kin import Kin
+from services.allocator.models.kin import Kin, kin_of
 from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
@@ -23,6 +23,14 @@ def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
     """The very same one, as long as the job and its kin are."""
     alone = _by_rules(rules)(job)
     return alone if kin is None else _beside(kin)(alone)
+
+
+def all_seen(jobs: Collection[Job], rules: Rules, kins: Mapping[str, Kin]) -> list[JobSeen]:
+    """Each beside its own kin."""
+    alone = _by_rules(rules).each(jobs)
+    if not kins:
+        return alone
+    return [_beside(kin)(job) if (kin := kin_of(kins, job.request)) else job for job in alone]
 
 
 def _seen(job: Job, rules: Rules) -> JobSeen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import truediv
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -27,24 +28,48 @@ NEARLY, TRIFLE = 0.9, 0.1
 at least so much of its own."""
 
 
-class Queue:
-    """The jobs that are short of the same resource, and so in each other's way. `members`: places in the field."""
+class Columns:
+    """The jobs' stands, a number a job; their staircases' first and last steps among them.
 
-    def __init__(self, members: Sequence[int], stands: Sequence[Stand]) -> None:
-        self.members, mine = np.array(members), [stands[n] for n in members]
-        known = [s.left_s for s in mine if s.left_s is not None]
-        middle = median(known) if known else 1.0
-        waits = np.array([s.job.size is None for s in mine])
-        start = np.array([s.start_s for s in mine])
-        left = np.array([middle if s.left_s is None else s.left_s for s in mine]) + np.where(waits, start, 0.0)
-        done = np.array([s.job.progress.samples / s.best if s.job.progress else 0.0 for s in mine])
-        done += np.where(waits, 0.0, start)
-        alone = np.array([s.alone_s for s in mine])
-        pause = np.array([s.pause_s for s in mine])
-        self.stays = Stays(np.array([s.job.submitted_s for s in mine]), left, done, alone, waits, pause)
-        self.shortest_s = np.array([s.shortest_s for s in mine])
-        self.asked_s, self.work_s = everybody(self.stays, ended(mine))
-        self.prices = prices(left.tolist(), elasticity(mine), [2.0**s.job.request.priority for s in mine])
+    `left_s`: nan where nobody knows; `paused_s`: its own last pauses, as measured (-inf: none, or it waits);
+    `shortest_s`: its remaining seconds at the top of its staircase; `alone_s`: at its least, its start included if it
+    waits; `start_s`: what its start takes of the whole cluster, at its least.
+    """
+
+    def __init__(self, stands: Sequence[Stand], stairs: Stairs) -> None:
+        jobs, rows, last = [s.job for s in stands], np.arange(len(stands)), stairs.there.sum(axis=1) - 1
+        self.least_cost, self.least_speed = stairs.costs[:, 0], stairs.speeds[:, 0]
+        self.top_cost, self.top_speed, self.grows = stairs.costs[rows, last], stairs.speeds[rows, last], last > 0
+        self.waits = np.array([job.size is None for job in jobs])
+        self.asked_s, self.since_s = np.array([j.submitted_s for j in jobs]), np.array([j.since_s for j in jobs])
+        self.samples = np.array([job.progress.samples if job.progress else 0 for job in jobs])
+        self.weight = np.array([2.0**job.request.priority for job in jobs])
+        self.best, self.speed = np.array([s.best for s in stands]), np.array([s.speed for s in stands])
+        self.cost, self.pause_s = np.array([s.cost for s in stands]), np.array([s.pause_s for s in stands])
+        self.paused_s = np.where(self.waits, -np.inf, [-np.inf if j.pause_s is None else j.pause_s for j in jobs])
+        self.left_s = np.array([math.nan if s.left_s is None else s.left_s for s in stands])
+        work = np.nan_to_num(self.left_s, nan=0.0) * self.best
+        self.shortest_s = work / self.top_speed
+        self.alone_s = np.where(self.waits, self.pause_s, 0.0) + work / self.least_speed
+        self.start_s = self.pause_s * self.least_cost
+
+
+class Queue:
+    """The jobs that are short of the same resource, and so in each other's way. `members`: places in the field;
+    `past`: when each job that is over was asked for, and its work in seconds of the whole cluster.
+    """
+
+    def __init__(self, members: Ints, all_: Columns, past: Sequence[tuple[float, float]]) -> None:
+        self.members, waits, start = members, all_.waits[members], all_.start_s[members]
+        left, alone, pause = all_.left_s[members], all_.alone_s[members], all_.pause_s[members]
+        unknown = np.isnan(left)
+        middle = 1.0 if unknown.all() else float(np.median(left[~unknown]))
+        left = np.where(unknown, middle, left) + np.where(waits, start, 0.0)
+        done = all_.samples[members] / all_.best[members] + np.where(waits, 0.0, start)
+        self.stays = Stays(all_.asked_s[members], left, done, alone, waits, pause)
+        self.shortest_s = all_.shortest_s[members]
+        self.asked_s, self.work_s = everybody(self.stays, past)
+        self.prices = prices(left.tolist(), elasticity(members, all_), all_.weight[members].tolist())
 
     def urgent(self, now: float) -> list[int]:
         """Those that must not be overtaken any more."""
@@ -64,27 +89,29 @@ class Field:
 
     def __init__(self, stands: Sequence[Stand]) -> None:
         jobs, worth = [s.job for s in stands], np.ones(len(stands))
-        self.queues = [Queue(members, stands) for members in _by_scarcity(stands)]
-        for queue in self.queues:
-            worth[queue.members] = queue.prices
-        self.runs = [n for n, job in enumerate(jobs) if job.size is not None]
         spaces = list(limited(jobs))
         purses = [spaces.index(job.request.namespace) if job.quota else -1 for job in jobs]
         self.stairs = Stairs([s.steps for s in stands], purses)
-        held = np.array([s.cost for s in stands])[:, None] * (1 + 1e-9)
-        self.holds = self.stairs.there & (self.stairs.costs <= held)
+        all_ = Columns(stands, self.stairs)
+        self.queues = [
+            Queue(np.array(members), all_, ended([stands[n] for n in members])) for members in _by_scarcity(stands)
+        ]
+        for queue in self.queues:
+            worth[queue.members] = queue.prices
+        self.runs = np.flatnonzero(~all_.waits).tolist()
+        self.holds = self.stairs.there & (self.stairs.costs <= all_.cost[:, None] * (1 + 1e-9))
         # Of `_held`, what does not change with time.
         rows, top = np.arange(len(jobs)), np.maximum(self.holds.sum(axis=1) - 1, 0)
         run = self.stairs.costs[rows, top][:, None] - self.stairs.costs
         self.below, self.top_speed = self.holds & (run > 0), self.stairs.speeds[rows, top]
         self.run = np.where(self.below, run, 1.0)
         self.spare = np.array([s.spare for s in stands])
-        self.worth = worth / np.array([s.best for s in stands])
-        self.speed = np.array([s.speed for s in stands])
-        self.pause_s = np.array([s.pause_s if s.job.size is not None else 0.0 for s in stands])
-        self.values = self._slopes(stands) * self.worth[:, None]
-        self.since_s = np.array([job.since_s for job in jobs])
-        self.settles_s = np.array([_after_pause_s(s.job, PAUSED_TO_GROW * _gain(s)) for s in stands])
+        self.worth = worth / all_.best
+        self.speed = all_.speed
+        self.pause_s = np.where(all_.waits, 0.0, all_.pause_s)
+        self.values = self._slopes(all_) * self.worth[:, None]
+        self.since_s = all_.since_s
+        self.settles_s = _settled_s(all_)
 
     def offers(self, now: float) -> Array:
         """What each step is worth; who has just paused makes none beyond what it has."""
@@ -107,13 +134,14 @@ class Field:
         offers[late, 0] = top * (2 - np.arange(len(late)) / len(late))
         return offers
 
-    def _slopes(self, stands: Sequence[Stand]) -> Array:
+    def _slopes(self, all_: Columns) -> Array:
         """What each step gains for its cost. A job that runs grows by a pause, and shrinks again by another, when room
         is short: over what is left of it a step brings only
 
             left / (left / v + PAUSES x pause)      examples a second
         """
-        part = np.array([1.0 / (s.left_s * s.best) if s.left_s else 0.0 for s in stands])
+        left = np.nan_to_num(all_.left_s, nan=0.0) * all_.best
+        part = np.divide(1.0, left, out=np.zeros_like(left), where=left > 0)
         lost = np.where(self.holds, 0.0, (PAUSES * self.pause_s * part)[:, None])
         net = self.stairs.speeds / (1.0 + lost * self.stairs.speeds)
         return self.stairs.slopes(net)
@@ -156,16 +184,13 @@ def _by_scarcity(stands: Sequence[Stand]) -> list[list[int]]:
     return list(found.values())
 
 
-def _after_pause_s(job: JobSeen, share: float) -> float:
-    """When its last pause will have been no more than a share of its time since; the first one is free."""
-    if job.size is None or job.pause_s is None:
-        return -math.inf
-    return job.since_s + job.pause_s / max(share, 1e-6)
+def _settled_s(all_: Columns) -> Array:
+    """When each one's last pause will have been no more than a share of its time since; the first one is free.
 
-
-def _gain(s: Stand) -> float:
-    """Of its time, what it would save at the top of its staircase."""
-    return 1.0 - min(1.0, s.speed / s.steps[-1].speed)
+    The share goes by what it would save, of its time, at the top of its staircase.
+    """
+    gain = 1.0 - np.minimum(1.0, all_.speed / all_.top_speed)
+    return np.asarray(all_.since_s + all_.paused_s / np.maximum(PAUSED_TO_GROW * gain, 1e-6))
 
 
 def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
@@ -176,13 +201,11 @@ def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
     return [int(n) for n in np.flatnonzero(found)]
 
 
-def elasticity(stands: Sequence[Stand]) -> float:
+def elasticity(members: Ints, all_: Columns) -> float:
     """p of a speed-up k^p, from the first to the last step of each staircase; the median over jobs."""
-    found = [
-        math.log(s.steps[-1].speed / s.steps[0].speed) / math.log(s.steps[-1].cost / s.steps[0].cost)
-        for s in stands
-        if len(s.steps) > 1
-    ]
+    mine = members[all_.grows[members]]
+    faster, dearer = all_.top_speed[mine] / all_.least_speed[mine], all_.top_cost[mine] / all_.least_cost[mine]
+    found = [*map(truediv, map(math.log, faster.tolist()), map(math.log, dearer.tolist()))]
     return median(found) if found else 0.5
 
 

@@ -45,8 +45,6 @@ class Stand(Struct, frozen=True, gc=False):
     `spare`: what it leaves when it grows (cores, GiB, devices); `pause_s`: what a change costs it, as far as is known.
     `fitted`: how fast it would be; `there`: the cluster.
     `unrepaid`: the fastest of the larger steps that are left out, because a pause for them would not pay.
-    `shortest_s`: at the top of its staircase; `alone_s`: at its least, its start included if it waits; `start_s`: what
-    its start takes of the whole cluster, at its least.
     """
 
     job: JobSeen
@@ -62,19 +60,6 @@ class Stand(Struct, frozen=True, gc=False):
     there: Resources
     unrepaid: Config | None = None
 
-    @property
-    def shortest_s(self) -> float:
-        return (self.left_s or 0.0) * self.best / self.steps[-1].speed
-
-    @property
-    def alone_s(self) -> float:
-        start_s = self.pause_s if self.job.size is None else 0.0
-        return start_s + (self.left_s or 0.0) * self.best / self.steps[0].speed
-
-    @property
-    def start_s(self) -> float:
-        return self.pause_s * self.steps[0].cost
-
 
 def vector(of: Resources) -> Array:
     return np.array(amounts(of))
@@ -85,7 +70,7 @@ held: Kept[JobSeen, Resources] = Kept(lambda job: together([task.resources for t
 
 
 all_held: KeptTogether[tuple[()], JobSeen, Resources] = KeptTogether(
-    lambda jobs: together([held(job) for job in jobs if job.tasks])
+    lambda jobs: together(held.each([job for job in jobs if job.tasks]))
 )
 
 
@@ -137,7 +122,7 @@ def _spare(worker: Resources, there: Resources) -> tuple[float, ...]:
     return tuple(amount * workers for amount in amounts(worker))
 
 
-_best: Kept[Staircase, float] = Kept(lambda steps: max((step.speed / step.cost for step in steps), default=0.0))
+_best: Kept[Staircase, float] = Kept(lambda steps: max([step.speed / step.cost for step in steps], default=0.0))
 
 
 def _pays_from(pause_s: float, now: Config, left: float | None) -> float:
@@ -209,4 +194,9 @@ def epochs_known(jobs: Sequence[JobSeen]) -> dict[str, float]:
 def ended(stands: Sequence[Stand]) -> list[tuple[float, float]]:
     """Of jobs that are over: when they were asked for, and their work in seconds of the whole cluster."""
     kins = {s.job.request.program.digest: (s.job.kin, s) for s in stands if s.job.kin}
-    return [(at, samples / s.best + s.start_s) for kin, s in kins.values() if kin for at, samples in kin.ended]
+    return [
+        (at, samples / s.best + s.pause_s * s.steps[0].cost)
+        for kin, s in kins.values()
+        if kin
+        for at, samples in kin.ended
+    ]

@@ -54,14 +54,14 @@ class Shown(msgspec.Struct, frozen=True, cache_hash=True):
 def modelled(jobs: Sequence[JobSeen]) -> list[tuple[JobSeen, Fit]]:
     """Each job, and its program's model."""
     fits = models(jobs)
-    return [(job, fits[program(job)]) for job in jobs]
+    return [(job, fits[name]) for job, name in zip(jobs, program.each(jobs), strict=True)]
 
 
-def models(jobs: Iterable[JobSeen]) -> dict[Program, Fit]:
+def models(jobs: Sequence[JobSeen]) -> dict[Program, Fit]:
     """Each program's, fitted to what all its jobs have shown."""
     together: dict[Program, list[JobSeen]] = {}
-    for job in jobs:
-        together.setdefault(program(job), []).append(job)
+    for name, job in zip(program.each(jobs), jobs, strict=True):
+        together.setdefault(name, []).append(job)
     return dict(zip(together, _fitted([_shown(name, alike) for name, alike in together.items()]), strict=True))
 
 

@@ -20,7 +20,7 @@ from services.allocator.payback import Payback, payback
 from services.allocator.placing.gathering import gathered, spread
 from services.allocator.placing.lacking import lacking
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import ROLES, Room, Size, place_most
+from services.allocator.placing.placement import ROLES, Room, Size, has_room, place_most
 from services.allocator.placing.resizing import alike, in_place, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
@@ -80,9 +80,11 @@ def _left_alone(job: Job, room: Room, rules: Rules) -> str:
     if job.runs is not None:
         return "the policy leaves it as it is"
     least, sizes = Size(job.request.ps.min, job.request.workers.min), wanted_sizes(job, None, rules)
-    mark, tasks = room.mark(), place_most(room, job.key, (), least, least, sizes, job.serials)
-    room.undo(mark)
-    return "the policy lets it wait" if tasks else _waits(job, least, sizes, room, rules)
+    return (
+        "the policy lets it wait"
+        if has_room(room, job.key, (), least, sizes)
+        else _waits(job, least, sizes, room, rules)
+    )
 
 
 def _waits(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:

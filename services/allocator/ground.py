@@ -5,8 +5,8 @@ from __future__ import annotations
 from services.allocator.bisection import least
 from services.allocator.job import Job
 from services.allocator.placing.gathering import gathered
-from services.allocator.placing.lacking import Placing, lacking
-from services.allocator.placing.placement import Room, Size, ladder, place
+from services.allocator.placing.lacking import lacking
+from services.allocator.placing.placement import Placing, Room, Size, has_room, ladder, place
 from services.allocator.placing.resizing import replaced, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
@@ -27,9 +27,7 @@ class Ground:
         return self.how(self.room, self.job.key, self.keep, size, self.sizes, self.job.serials)
 
     def holds(self, size: Size) -> bool:
-        mark, found = self.room.mark(), self.take(size)
-        self.room.undo(mark)
-        return found is not None
+        return has_room(self.room, self.job.key, self.keep, size, self.sizes, self.how)
 
     def lacks(self, size: Size) -> str:
         """What there is too little of, to be put behind `waits for room`."""

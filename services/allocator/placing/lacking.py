@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 
 from msgspec.structs import replace
 
 from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS
-from services.allocator.placing.placement import ROLES, Room, Size, place
+from services.allocator.placing.placement import ROLES, Placing, Room, Size, has_room, place
 from shared.messages import Resources, Role, RoleResources, TaskPlan
-
-Placing = Callable[[Room, str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None]
 
 
 def lacking(
@@ -49,10 +47,7 @@ def _lacking(
     wanted = [name for name in WORDS if any(getattr(getattr(sizes, role), name) for role in ROLES)]
     for count in range(1, len(wanted) + 1):
         for names in combinations(wanted, count):
-            mark = room.mark()
-            found = how(room, job, keep, size, _without(sizes, names), 0)
-            room.undo(mark)
-            if found is not None:
+            if has_room(room, job, keep, size, _without(sizes, names), how):
                 return names
     return ()
 

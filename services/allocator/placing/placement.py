@@ -9,7 +9,8 @@ as possible onto one node, of such nodes onto the one where they leave the least
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import count
@@ -67,6 +68,10 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
 
 
+Placing = Callable[["Room", str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None]
+"""As `place`."""
+NEVER = -1, (0.0, 0.0, 0)
+"""At no moment."""
 Question = tuple[int, Resources | None, Size, Size, RoleResources]
 """At which moment, with how much left of the quota: the largest and the least size, and that of the tasks."""
 
@@ -84,6 +89,7 @@ class Room:
         self._before: list[tuple[Node, str, Resources | None]] = []
         self._ordinals, self._moments = count(1), [0]
         self._stands: tuple[tuple[str, int], list[Node]] = (("", 0), [])
+        self._most = NEVER
         self.refused: set[Question] = set()
         """What nobody without tasks could have, at which moment."""
         self.lacks: dict[Question, str] = {}
@@ -128,7 +134,9 @@ class Room:
 
     def most_free(self) -> tuple[float, float, int]:
         """Of cores, GiB and devices each: the most on one node that takes new tasks."""
-        return self._order.most()
+        if self._most[0] != self._moments[-1]:
+            self._most = self._moments[-1], self._order.most()
+        return self._most[1]
 
     def _for_most(self, wants: Resources, count: int) -> str | None:
         """The best fit of those nodes that hold most of so many tasks."""
@@ -226,9 +234,11 @@ class Room:
         avoided = [node for name in names if (node := self.nodes.get(name)) and node.takes]
         for node in avoided:
             self._swap(node, replace(node, shunned=True))
+        self._most = NEVER
         try:
             yield
         finally:
+            self._most = NEVER
             for node in avoided:
                 self._swap(self.nodes[node.name], replace(self.nodes[node.name], shunned=False))
 
@@ -333,24 +343,32 @@ def _place_most(
     room: Room, job: str, keep: Sequence[TaskPlan], most: Size, least: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
     found = place(room, job, keep, most, sizes, serial)
-    if found is not None or most == least or not _has_room(room, job, keep, least, sizes, serial):
+    if found is not None or most == least or not has_room(room, job, keep, least, sizes):
         return found
     steps = ladder(most, least)
     low, high = 0, len(steps) - 1  # steps[high:] fit
     while low < high:
         middle = (low + high) // 2
-        if _has_room(room, job, keep, steps[middle], sizes, serial):
+        if has_room(room, job, keep, steps[middle], sizes):
             high = middle
         else:
             low = middle + 1
     return place(room, job, keep, steps[low], sizes, serial)
 
 
-def _has_room(room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int) -> bool:
+def has_room(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing = place
+) -> bool:
+    """Whether so the job would find room; nothing is taken."""
     mark = room.mark()
-    found = place(room, job, keep, size, sizes, serial)
+    if how is place:  # nobody needs its tasks
+        stand = Counter(task.role for task in keep)
+        missing = [(getattr(sizes, role), max(0, size.of(role) - stand[role])) for role in FILLED]
+        found = room.fill_all(job, missing) is not None
+    else:
+        found = how(room, job, keep, size, sizes, 0) is not None
     room.undo(mark)
-    return found is not None
+    return found
 
 
 def ladder(most: Size, least: Size) -> list[Size]:

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from services.allocator.bisection import least
 from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.growth import Container, Rules, Sample, growth, pass_
-from services.allocator.placing.placement import ROLES, Node, Room, place_most
+from services.allocator.placing.placement import ROLES, Node, Room, has_room, place_most
 from services.allocator.placing.sharing import filled
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from services.allocator.readings import Reading
@@ -253,19 +253,12 @@ def _above_floors(cluster: Sequence[Node], movers: Sequence[JobSeen], floor: flo
 def _first(job: JobSeen, share: float, floor: float, room: Room) -> RoleResources:
     """What it starts with, taken from the room: of its share as much as there is room for; all, if there is none."""
 
-    def fits(cut: int) -> bool:
-        mark = room.mark()
-        found = _placed(job, _part(job, share * (1 - cut / PARTS), floor), room)
-        room.undo(mark)
-        return found
+    def cut(parts: int) -> RoleResources:
+        return _part(job, share * (1 - parts / PARTS), floor)
 
-    sizes = _part(job, share * (1 - (least(PARTS, fits) or 0) / PARTS), floor)
-    _placed(job, sizes, room)
+    sizes = cut(least(PARTS, lambda parts: has_room(room, job.key, (), job.least, cut(parts))) or 0)
+    place_most(room, job.key, (), job.start, job.least, sizes, serial=0)
     return sizes
-
-
-def _placed(job: JobSeen, sizes: RoleResources, room: Room) -> bool:
-    return place_most(room, job.key, (), job.start, job.least, sizes, serial=0) is not None
 
 
 def _part(job: JobSeen, share: float, floor: float) -> RoleResources:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import compress
-from operator import eq, is_not
-from typing import Any, Generic, TypeVar
+from itertools import compress, count
+from operator import eq, is_not, ne
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 MOST = 8_192
@@ -20,6 +20,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 K = TypeVar("K", bound=Hashable)
+Together = Callable[[Sequence[T]], Iterable[R]]
+"""A function that answers about many things at once, one answer a thing."""
 
 
 class Memory(Generic[K, R]):
@@ -56,13 +58,43 @@ def fade() -> None:
         memory.fade()
 
 
+class Last(NamedTuple, Generic[K, T, R]):
+    """What was asked last, and what was answered."""
+
+    keys: list[K]
+    things: list[T]
+    answers: list[R]
+
+
 class Answers(Memory[K, tuple[T, R]]):
     """Of things by their keys. What is remembered stays alive, so a key may be an id: it is nobody else's."""
 
-    def all_of(
-        self, keys: Sequence[K], things: Collection[T], function: Callable[[Sequence[T]], Iterable[R]]
-    ) -> list[R]:
-        """One a thing; the function is asked about all that is new, together, and once where keys are the same."""
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._last = Last[K, T, R]([], [], [])
+
+    def fade(self) -> None:
+        super().fade()
+        self._last = Last([], [], [])
+
+    def all_of(self, keys: list[K], things: Collection[T], function: Together[T, R]) -> list[R]:
+        """One a thing; the function is asked about all that is new, together, and once where keys are the same.
+
+        Nearly always these are the things of the last time, but for a few: then only those are looked for.
+        """
+        last, listed = self._last, [*things]
+        new = [*compress(count(), map(ne, keys, last.keys))] if len(keys) == len(last.keys) else None
+        if new is None or len(new) > len(keys) // FEW:
+            answers = self._looked_for(keys, listed, function)
+        else:
+            answers = [*last.answers]
+            few = self._looked_for([keys[n] for n in new], [listed[n] for n in new], function) if new else ()
+            for n, answer in zip(new, few, strict=True):
+                answers[n] = answer
+        self._last = Last(keys, listed, answers)
+        return [*answers]
+
+    def _looked_for(self, keys: Sequence[K], things: Sequence[T], function: Together[T, R]) -> list[R]:
         known = [*map(self.known.get, keys)]
         if not all(known):
             lacking = {key: thing for key, thing, found in zip(keys, things, known, strict=True) if found is None}
@@ -74,7 +106,7 @@ class Answers(Memory[K, tuple[T, R]]):
             known = [found or told[key] for key, found in zip(keys, known, strict=True)]
         return [found[1] for found in known if found]
 
-    def _told(self, lacking: Mapping[K, T], function: Callable[[Sequence[T]], Iterable[R]]) -> dict[K, tuple[T, R]]:
+    def _told(self, lacking: Mapping[K, T], function: Together[T, R]) -> dict[K, tuple[T, R]]:
         told = {key: self.fading.pop(key) for key in self.fading.keys() & lacking.keys()}
         new = {key: thing for key, thing in lacking.items() if key not in told} if told else lacking
         if new:
@@ -106,9 +138,7 @@ class Kept(Answers[int, T, R]):
 class KeptEach(Answers[Hashable, T, R]):
     """As `Kept`, for a function that answers about many things at once. Things are the same if their `key` is."""
 
-    def __init__(
-        self, function: Callable[[Sequence[T]], Iterable[R]], key: Callable[[T], Hashable], most: int = MOST
-    ) -> None:
+    def __init__(self, function: Together[T, R], key: Callable[[T], Hashable], most: int = MOST) -> None:
         super().__init__(most)
         self.function, self.key = function, key
 

@@ -2,6 +2,7 @@
 
     full           the first look at a state of which nothing is remembered, all jobs waiting, or half of them running
     incremental    the look after one node's `CapacityChanged`, all else being known
+    one report     the look after one job's `ProgressReported`, all else being known
 
 States are folded from messages (`decide_world.py`). Before each full decision every memory of the allocator is emptied,
 the state is a copy made of new objects, and every job that runs has reported another speed. Milliseconds of wall time,
@@ -18,7 +19,7 @@ import os
 import pstats
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import _lru_cache_wrapper
 from typing import Any
 
@@ -80,18 +81,17 @@ def full(cluster: Cluster, samples: int) -> Iterator[float]:
         yield timed(state, cluster.story.now + 60.0, Decisions())[0]
 
 
-def incremental(cluster: Cluster, samples: int) -> Iterator[float]:
-    """After each the world follows."""
+def incremental(cluster: Cluster, samples: int, stir: Callable[[], None]) -> Iterator[float]:
+    """What each look decides comes true, and is known, before the next fact is heard."""
     story = cluster.story
     cluster.settle()
     story.decide(after_s=1.0)
     gc.collect()
     for _ in range(samples):
-        cluster.stir()
+        stir()
         took_ms, story.decisions = timed(story.state, story.now, story.decisions)
         yield took_ms
-        story.hear(*story.decisions.actions, after_s=0.0)
-        cluster.come_true(story.decisions)
+        cluster.follow()
 
 
 def cell(nodes: int, jobs: int) -> Times:
@@ -100,7 +100,8 @@ def cell(nodes: int, jobs: int) -> Times:
     return {
         "waiting": list(full(fresh(nodes, jobs), -(-samples // 2))),
         "half running": list(full(running, samples // 2)),
-        "incremental": list(incremental(running, samples)),
+        "incremental": list(incremental(running, samples, running.stir)),
+        "one report": list(incremental(running, samples, running.report_one)),
     }
 
 
@@ -159,7 +160,7 @@ def profile(nodes: int, jobs: int) -> None:
         pstats.Stats(measured, stream=sys.stderr).sort_stats("tottime").print_stats(18)
     say("--- incremental")
     with cProfile.Profile() as measured:
-        for _ in incremental(clusters["half running"], 20):
+        for _ in incremental(clusters["half running"], 20, clusters["half running"].stir):
             pass
     pstats.Stats(measured, stream=sys.stderr).sort_stats("tottime").print_stats(25)
 

@@ -36,6 +36,8 @@ from tests.allocator.builders import Story
 CORES, GIB, DEVICES = 16.0, 64.0, 4
 ALIKE = 8
 """Jobs of one program."""
+FOLLOWED = 16
+"""Rounds of decisions, at most, until what one fact has stirred is settled."""
 RULES = Rules(policy="weir")
 
 
@@ -106,6 +108,22 @@ class Cluster:
         reports = (progress(job, self.chance) for job in self.story.state.jobs.values())
         self.story.hear(*(said for said in reports if said), after_s=0.0)
 
+    def follow(self) -> None:
+        """Let what was decided come true, what is decided next, and so on, until nothing is."""
+        self.story.hear(*self.story.decisions.actions, after_s=0.0)
+        for _ in range(FOLLOWED):
+            if not self.story.decisions.actions:
+                break
+            self.come_true(self.story.decisions)
+            self.story.decide()
+
+    def report_one(self) -> None:
+        """One job that runs says how fast it is."""
+        running = [job for job in self.story.state.jobs.values() if job.runs]
+        said = progress(self.chance.choice(running), self.chance)
+        assert said is not None
+        self.story.hear(said)
+
     def stir(self) -> None:
         """On one node a stranger comes or goes."""
         name = self.chance.choice(sorted(self.machines.strangers))
@@ -172,8 +190,9 @@ def speed(job: Job, ps: int, workers: int) -> float:
 
 def variations(cluster: Cluster, count: int) -> Iterator[State]:
     """The state with other last reports each time, of new objects: nothing of it is remembered anywhere."""
-    before = cluster.story.state
+    before, heard = cluster.story.state, len(cluster.story.log)
     for _ in range(count):
         cluster.report()
         yield msgspec.json.decode(msgspec.json.encode(cluster.story.state), type=State)
         cluster.story.state = before
+        del cluster.story.log[heard:]

@@ -51,7 +51,7 @@ def hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
 
     `cost`, `speed`: [jobs, points]; `base`: cost and speed [jobs, 2]; what is no faster than that is left out.
     """
-    order = np.lexsort((-speed, cost), axis=1)
+    order = np.argsort(cost - 1j * speed, axis=1, kind="stable")  # by cost, of one cost the fastest first
     fastest = np.maximum.accumulate(np.take_along_axis(speed, order, axis=1), axis=1)
     fastest = np.concatenate([base[:, 1:], np.maximum(fastest, base[:, 1:])], axis=1)
     jobs, at = np.nonzero(np.diff(fastest, axis=1) > 0.0)

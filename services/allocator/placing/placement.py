@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import count
 
 import msgspec
@@ -25,6 +25,8 @@ from shared.messages import Resources, Role, RoleResources, TaskPlan
 from shared.words import counted
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
+LADDERS = 4096
+"""So many are remembered."""
 FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
 """Who chooses first: a lone chief must not draw the workers to where there is room for one of them."""
 
@@ -371,7 +373,8 @@ def has_room(
     return found
 
 
-def ladder(most: Size, least: Size) -> list[Size]:
+@lru_cache(LADDERS)
+def ladder(most: Size, least: Size) -> tuple[Size, ...]:
     """Sizes from `most` down to `least`, one task fewer each, giving up whichever has more of its range left."""
     steps, ps, workers = [most], most.ps, most.workers
     while ps > least.ps or workers > least.workers:
@@ -380,7 +383,7 @@ def ladder(most: Size, least: Size) -> list[Size]:
         else:
             ps -= 1
         steps.append(Size(ps, workers))
-    return steps
+    return tuple(steps)
 
 
 def _share(now: int, most: int, least: int) -> float:

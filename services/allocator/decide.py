@@ -64,7 +64,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
             _say(verdicts, key, relief.relieved(job, room, now, rules))
     # 4. Each policy says what its jobs should have, and many have it.
     wants = _wanted(jobs, by_program(state.closed), room, now, rules)
-    calm = [(key, job) for key, job in _open(jobs, verdicts) if key in wants and _is_calm(job, rules)]
+    calm = [(k, j) for k, j in _calm(jobs).items() if k in wants and j.request.namespace not in rules.quotas]
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
     # 5. Jobs that wait start, then those that run change, as far as there is room, gain and time.
@@ -86,6 +86,8 @@ _stirred: Kept[Jobs, Jobs] = Kept(
     lambda jobs: {key: job for key, job in _in_order(jobs).items() if _has_stirred(job)}, STATES
 )
 """Those of which there is more to say than what their policy wants."""
+_calm: Kept[Jobs, Jobs] = Kept(lambda jobs: {key: job for key, job in jobs.items() if not _has_stirred(job)}, STATES)
+"""The others."""
 
 
 def _has_stirred(job: Job) -> bool:
@@ -100,11 +102,6 @@ def _has_stirred(job: Job) -> bool:
         or failed
         or job.coming is not None
     )
-
-
-def _is_calm(job: Job, rules: Rules) -> bool:
-    """Nothing was abandoned, and no quota has a say."""
-    return not job.abandonments and job.request.namespace not in rules.quotas
 
 
 def _say(verdicts: dict[str, Verdict], key: str, verdict: Verdict | None) -> None:

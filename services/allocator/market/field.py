@@ -112,6 +112,7 @@ class Field:
         self.values = self._slopes(all_) * self.worth[:, None]
         self.since_s = all_.since_s
         self.settles_s = _settled_s(all_)
+        self._left: dict[tuple[bool, ...], Array] = {}
 
     def offers(self, now: float) -> Array:
         """What each step is worth; who has just paused makes none beyond what it has."""
@@ -165,10 +166,17 @@ class Field:
 
     def leaves(self, now: float) -> Array:
         """What each step has to leave, [jobs, steps, (cores, GiB, devices)]: growth, something, while jobs come."""
+        coming = tuple(queue.to_come_s(now) > 0 for queue in self.queues)
+        if coming not in self._left:
+            self._left[coming] = self._left_while(coming)
+        return self._left[coming]
+
+    def _left_while(self, coming: Sequence[bool]) -> Array:
+        """`coming`: to which queues jobs come."""
         grows = ~self.holds & (np.arange(self.holds.shape[1]) > 0)
         comes = np.zeros(len(self.holds), dtype=bool)
-        for queue in self.queues:
-            comes[queue.members] = queue.to_come_s(now) > 0
+        for queue, more in zip(self.queues, coming, strict=True):
+            comes[queue.members] = more
         return np.where((grows & comes[:, None])[:, :, None], self.spare[:, None, :], 0.0)
 
     def first(self, now: float) -> list[int]:

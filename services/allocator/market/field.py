@@ -31,9 +31,9 @@ at least so much of its own."""
 class Columns:
     """The jobs' stands, a number a job; their staircases' first and last steps among them.
 
-    `left_s`: nan where nobody knows; `paused_s`: its own last pauses, as measured (-inf: none, or it waits);
-    `shortest_s`: its remaining seconds at the top of its staircase; `alone_s`: at its least, its start included if it
-    waits; `start_s`: what its start takes of the whole cluster, at its least.
+    `left_s`: nan where it is `unknown`; `work`: examples that remain, 0 there; `paused_s`: its own last pauses, as
+    measured (-inf: none, or it waits); `shortest_s`: its remaining seconds at the top of its staircase; `alone_s`: at
+    its least, its start included if it waits; `start_s`: what its start takes of the whole cluster, at its least.
     """
 
     def __init__(self, stands: Sequence[Stand], stairs: Stairs) -> None:
@@ -48,9 +48,10 @@ class Columns:
         self.cost, self.pause_s = np.array([s.cost for s in stands]), np.array([s.pause_s for s in stands])
         self.paused_s = np.where(self.waits, -np.inf, [-np.inf if j.pause_s is None else j.pause_s for j in jobs])
         self.left_s = np.array([math.nan if s.left_s is None else s.left_s for s in stands])
-        work = np.nan_to_num(self.left_s, nan=0.0) * self.best
-        self.shortest_s = work / self.top_speed
-        self.alone_s = np.where(self.waits, self.pause_s, 0.0) + work / self.least_speed
+        self.unknown = np.isnan(self.left_s)
+        self.work = np.where(self.unknown, 0.0, self.left_s) * self.best
+        self.shortest_s = self.work / self.top_speed
+        self.alone_s = np.where(self.waits, self.pause_s, 0.0) + self.work / self.least_speed
         self.start_s = self.pause_s * self.least_cost
 
 
@@ -62,7 +63,7 @@ class Queue:
     def __init__(self, members: Ints, all_: Columns, past: Sequence[tuple[float, float]]) -> None:
         self.members, waits, start = members, all_.waits[members], all_.start_s[members]
         left, alone, pause = all_.left_s[members], all_.alone_s[members], all_.pause_s[members]
-        unknown = np.isnan(left)
+        unknown = all_.unknown[members]
         middle = 1.0 if unknown.all() else float(np.median(left[~unknown]))
         left = np.where(unknown, middle, left) + np.where(waits, start, 0.0)
         done = all_.samples[members] / all_.best[members] + np.where(waits, 0.0, start)
@@ -141,8 +142,7 @@ class Field:
 
             left / (left / v + PAUSES x pause)      examples a second
         """
-        left = np.nan_to_num(all_.left_s, nan=0.0) * all_.best
-        part = np.divide(1.0, left, out=np.zeros_like(left), where=left > 0)
+        part = np.divide(1.0, all_.work, out=np.zeros_like(all_.work), where=all_.work > 0)
         lost = np.where(self.holds, 0.0, (PAUSES * self.pause_s * part)[:, None])
         net = self.stairs.speeds / (1.0 + lost * self.stairs.speeds)
         return self.stairs.slopes(net)

@@ -23,6 +23,7 @@ from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.readings import Observed
 from services.allocator.rules import Rules
+from shared.words import beside, lasting, saving
 
 
 class Payback(msgspec.Struct, frozen=True):
@@ -34,7 +35,8 @@ class Payback(msgspec.Struct, frozen=True):
     left_s: float = math.inf
 
     def told(self) -> str:
-        return f"saves {self.saved_s:.1f} s for a pause of {self.cost_s:.1f} s"
+        saves, beside_ = saving(self.saved_s, fine=True), beside(self.saved_s)
+        return f"{saves}{beside_} a pause of {lasting(self.cost_s, fine=True)}"
 
 
 def payback(

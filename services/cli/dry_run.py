@@ -88,7 +88,7 @@ async def _state(bus: Bus) -> State:
 def told(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
     """`unnamed`: what to say of the policy of a job that names none."""
     if not found.tasks:
-        return [f"job {job} would wait: {found.why}", *_room(found), *_by(found, unnamed), *map(_effect, found.effects)]
+        return [f"job {job} {_would(found.why)}", *_room(found), *_by(found, unnamed), *map(_effect, found.effects)]
     counts = Counter(task.role for task in found.tasks)
     nodes: dict[str, list[str]] = {}
     for task in found.tasks:
@@ -102,6 +102,11 @@ def told(job: str, found: Outlook, unnamed: str = UNNAMED) -> list[str]:
         *(f"  rather than {size(o.ps, o.workers)}: {o.why}" for o in found.alternatives),
         *map(_effect, found.effects),
     ]
+
+
+def _would(why: str) -> str:
+    """What the allocator says of one that waits, of one that would."""
+    return f"would wait{why.removeprefix('waits')}" if why.startswith("waits") else f"would wait: {why}"
 
 
 def _room(found: Outlook) -> list[str]:

@@ -97,7 +97,7 @@ def test_a_job_that_waits_for_room_that_lies_scattered_grows_after_a_while_as_fa
 def test_a_job_is_not_grown_for_less_than_its_pause():
     story = running(Story()).hear(progress(1, done=900, total=1000, speed=10))
     assert story.hear(node("n2", cpu=2)).decide() == ()
-    assert "do not pay: saves 5.0 s for a pause of 5.0 s" in story.why()
+    assert "do not pay: saves 5.00 s for a pause of 5.00 s" in story.why()
     story.hear(progress(1, done=901, total=2000, speed=10, step=2))
     assert size(story.decided()) == (2, 2)
 

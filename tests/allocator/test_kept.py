@@ -68,3 +68,13 @@ def test_where_not_all_can_be_remembered_every_answer_is_still_given():
     assert negative([1, 2]) == [-1, -2] and negative([2, 3, 4]) == [-2, -3, -4]
     assert negative([1, 2, 3, 4, 5]) == [-1, -2, -3, -4, -5]
     assert asked == [[1, 2], [3, 4], [5]]
+
+
+def test_of_many_of_which_few_are_others_than_the_last_time_only_those_are_looked_for():
+    negative, asked = negatives(most=64)
+    first = negative([*range(1, 33)])
+    first[0] = 99  # the answer is whoever's asked
+    assert negative([*range(1, 16), 40, *range(17, 33)]) == [*range(-1, -16, -1), -40, *range(-17, -33, -1)]
+    fade()
+    assert negative([*range(1, 33)]) == [*range(-1, -33, -1)]
+    assert asked == [[*range(1, 33)], [40]]

@@ -67,7 +67,8 @@ def test_what_is_held_back_says_until_when():
 def test_growth_that_does_not_pay_may_pay_with_more_room():
     story = running(Story()).hear(progress(1, done=900, total=1000, speed=10), node("n2", cpu=2))
     found = why(story)
-    assert found.why == "2 ps and 2 workers do not pay: saves 5.0 s for a pause of 5.0 s" and kinds(found) == [["adds"]]
+    assert found.why == "2 ps and 2 workers do not pay: saves 5.00 s for a pause of 5.00 s"
+    assert kinds(found) == [["adds"]]
     assert (
         size(story.hear(node("n3", cpu=2)).decided())
         == (2, 4)

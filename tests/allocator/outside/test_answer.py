@@ -103,7 +103,7 @@ def test_growth_must_pay_by_what_was_observed() -> None:
     speeds = [{"ps": 1, "workers": 1, "batch": 64, "samples_per_second": 10.0}]
     nearly = {"samples": 990, "total_samples": 1000}
     (still,) = ask(at, 60, nodes, job(current=current(first), observed=speeds, progress=nearly, pause_s=30.0))
-    assert shape(still) == (1, 1) and "do not pay: saves 0.5 s for a pause of 30.0 s" in still.reason
+    assert shape(still) == (1, 1) and "do not pay: saves 0.50 s for a pause of 30.0 s" in still.reason
 
 
 def test_a_change_that_somebody_else_made_is_where_we_go_on_from() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
@@ -37,8 +38,10 @@ def size(ps: int, workers: int) -> str:
 def lasting(seconds: float, fine: bool = False) -> str:
     """So long, in the two largest units that count: `42 s`, `3 min 20 s`, `2 h 5 min`, `3 d`.
 
-    `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`.
+    `fine`: below a minute with hundredths or tenths, `0.62 s`, `42.1 s`. What is no number of seconds is told as it is.
     """
+    if not math.isfinite(seconds):
+        return f"{seconds:g} s"
     if fine and abs(seconds) < 60:
         return f"{seconds:.2f} s" if abs(seconds) < 10 else f"{seconds:.1f} s"
     if seconds < 0:
@@ -59,6 +62,11 @@ def saving(seconds: float, fine: bool = False) -> str:
 def beside(seconds: float) -> str:
     """How its pause is joined to what a change saves, or costs: that is paid for it, or comes to it."""
     return " for" if seconds >= 0 else ", beside"
+
+
+def repaid(saved_s: float, pause_s: float, fine: bool = False) -> str:
+    """What a change is worth beside its pause: `saves 3 min 20 s for a pause of 1.10 s`."""
+    return f"{saving(saved_s, fine)}{beside(saved_s)} a pause of {lasting(pause_s, fine=True)}"
 
 
 # ---------------------------------------------------------------- foreign text

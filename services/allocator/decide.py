@@ -45,7 +45,8 @@ class Decisions(msgspec.Struct, frozen=True):
 def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | None = None) -> Decisions:
     wishes = wishes or {}
     verdicts: dict[str, Verdict] = {}
-    jobs, stirred = _in_order(state.jobs), _stirred(state.jobs)
+    jobs = _in_order(state.jobs)
+    stirred, others = _parted(jobs)
     # 1. What is over, is over.
     for key, job in stirred.items():
         _say(verdicts, key, ending(job, now, rules))
@@ -64,7 +65,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
             _say(verdicts, key, relief.relieved(job, room, now, rules))
     # 4. Each policy says what its jobs should have, and many have it.
     wants = _wanted(jobs, by_program(state.closed), room, now, rules)
-    calm = [(k, j) for k, j in _calm(jobs).items() if k in wants and j.request.namespace not in rules.quotas]
+    calm = [(k, j) for k, j in others.items() if k in wants and j.request.namespace not in rules.quotas]
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
     # 5. Jobs that wait start, then those that run change, as far as there is room, gain and time.
@@ -82,12 +83,15 @@ def _by_rank(jobs: Jobs) -> Jobs:
 
 
 _in_order: Kept[Jobs, Jobs] = Kept(_by_rank, STATES)
-_stirred: Kept[Jobs, Jobs] = Kept(
-    lambda jobs: {key: job for key, job in _in_order(jobs).items() if _has_stirred(job)}, STATES
-)
-"""Those of which there is more to say than what their policy wants."""
-_calm: Kept[Jobs, Jobs] = Kept(lambda jobs: {key: job for key, job in jobs.items() if not _has_stirred(job)}, STATES)
-"""The others."""
+
+
+def _parts(jobs: Jobs) -> tuple[Jobs, Jobs]:
+    """Those of which there is more to say than what their policy wants, and the others."""
+    stirred = {key: job for key, job in jobs.items() if _has_stirred(job)}
+    return stirred, {key: job for key, job in jobs.items() if key not in stirred}
+
+
+_parted: Kept[Jobs, tuple[Jobs, Jobs]] = Kept(_parts, STATES)
 
 
 def _has_stirred(job: Job) -> bool:

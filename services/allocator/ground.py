@@ -34,8 +34,12 @@ class Ground:
         return lacking(self.room, self.job.key, self.keep, size, self.sizes, self.how)
 
     def largest(self, most: Size, now: Size) -> Size:
-        """The largest size from `most` down to `now` for which there is room; nearly always there is none."""
-        steps = ladder(most, now)
-        if len(steps) > 1 and not self.holds(steps[-2]):
+        """The largest size from `most` down to `now` for which there is room; nearly always there is none for even one
+        task more, which a larger size would want in the same room, too.
+        """
+        *larger, nearest = ladder(most, now)[:-1] or (now,)
+        if nearest == now or not self.holds(nearest):
             return now
-        return steps[least(len(steps) - 1, lambda given_up: self.holds(steps[given_up])) or 0]
+        steps = (*larger, nearest)
+        given_up = least(len(steps) - 1, lambda n: self.holds(steps[n]))
+        return now if given_up is None else steps[given_up]

@@ -67,7 +67,9 @@ class Last(NamedTuple, Generic[K, T, R]):
 
 
 class Answers(Memory[K, tuple[T, R]]):
-    """Of things by their keys. What is remembered stays alive, so a key may be an id: it is nobody else's."""
+    """Of things by their keys; and all that was asked about last. What is remembered stays alive, so a key may be an
+    id: it is nobody else's.
+    """
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -75,6 +77,8 @@ class Answers(Memory[K, tuple[T, R]]):
 
     def fade(self) -> None:
         super().fade()
+        keys, things, answers = self._last  # was asked for, too
+        self.fading.update(zip(keys, zip(things, answers, strict=True), strict=True))
         self._last = Last([], [], [])
 
     def all_of(self, keys: list[K], things: Collection[T], function: Together[T, R]) -> list[R]:
@@ -88,7 +92,7 @@ class Answers(Memory[K, tuple[T, R]]):
             answers = self._looked_for(keys, listed, function)
         else:
             answers = [*last.answers]
-            few = self._looked_for([keys[n] for n in new], [listed[n] for n in new], function) if new else ()
+            few = self._looked_for([keys[n] for n in new], [listed[n] for n in new], function)
             for n, answer in zip(new, few, strict=True):
                 answers[n] = answer
         self._last = Last(keys, listed, answers)

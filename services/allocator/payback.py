@@ -19,11 +19,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from services.allocator.models.evidence import SPEEDS
 from services.allocator.placing.placement import Size
 from services.allocator.policies.contract import JobSeen
 from services.allocator.readings import Observed
 from services.allocator.rules import Rules
-from shared.words import beside, lasting, saving
+from shared.words import repaid
 
 
 class Payback(msgspec.Struct, frozen=True):
@@ -35,8 +36,7 @@ class Payback(msgspec.Struct, frozen=True):
     left_s: float = math.inf
 
     def told(self) -> str:
-        saves, beside_ = saving(self.saved_s, fine=True), beside(self.saved_s)
-        return f"{saves}{beside_} a pause of {lasting(self.cost_s, fine=True)}"
+        return repaid(self.saved_s, self.cost_s, fine=True)
 
 
 def payback(
@@ -47,11 +47,17 @@ def payback(
     now = _taught(job, job.size, job.batch) if job.size else None
     now = speed_now if now and faster and speed_now else now
     then = now * faster if now and faster else _taught(job, new, batch)
-    if job.progress is None or not now or not then:
+    now, then = _believed(now), _believed(then)
+    if job.progress is None or now is None or then is None:
         return Payback(0.0, cost, pays=True)
     remaining = max(0, job.progress.total_samples - job.progress.samples)
     saved = remaining / now - remaining / then
     return Payback(saved, cost, pays=saved > rules.payback_factor * cost, left_s=remaining / now)
+
+
+def _believed(speed: float | None) -> float | None:
+    """None where it cannot be true: by such a one all and nothing would be saved."""
+    return speed if speed is not None and SPEEDS[0] <= speed <= SPEEDS[1] else None
 
 
 def cost_s(job: JobSeen, rules: Rules) -> float:

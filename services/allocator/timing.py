@@ -10,6 +10,8 @@ row, up to `backoff_max`.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from services.allocator.job import Job
@@ -53,6 +55,6 @@ def held_s(wish: Wish, rules: Rules) -> float:
 def retry_s(job: Job, rules: Rules) -> float:
     """Not before this time, after what was abandoned."""
     if not job.abandonments:
-        return 0.0
+        return -math.inf
     wait = rules.backoff_s * 2.0 ** min(job.abandonments - 1, 30)
     return job.abandoned_s + min(wait, rules.backoff_max_s)

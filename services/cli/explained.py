@@ -15,7 +15,7 @@ from services.allocator.view import ENDED, TRAINS
 from services.cli.otherwise import otherwise
 from services.cli.sentences import sentence
 from shared.subjects import tag_of
-from shared.words import beside, counted, headline, lasting, plain, saving, size
+from shared.words import counted, headline, lasting, plain, repaid, size
 
 WIDTH = 11
 """Of what stands in front."""
@@ -84,9 +84,7 @@ class _Words:
         return f" {lasting(silent_s)} ago"
 
     def because(self, ground: Ground) -> Iterator[str]:
-        pause = lasting(ground.cost_s, fine=True)
-        worth = f"; {saving(ground.gain_s)}{beside(ground.gain_s)} a pause of {pause}{UNSEEN}"
-        gain = worth if ground.gain_s else ""
+        gain = f"; {repaid(ground.gain_s, ground.cost_s)}{UNSEEN}" if ground.gain_s else ""
         yield f"{ground.reason}{gain} (decided at {self.when(ground.decided_s)}, generation {ground.generation})"
         if ground.event:
             yield f"after {self.event(ground.event)}"

@@ -102,6 +102,12 @@ def test_a_job_is_not_grown_for_less_than_its_pause():
     assert size(story.decided()) == (2, 2)
 
 
+def test_a_speed_that_cannot_be_true_stops_nobody_and_promises_nothing():
+    story = running(Story()).hear(progress(1, done=0, total=1000, speed=1e-310), node("n2", cpu=2))
+    grown = story.decided()
+    assert size(grown) == (2, 2) and grown.gain_s == 0.0
+
+
 def test_a_job_that_was_changed_says_how_fast_it_is_before_it_is_changed_again():
     story = running(Story()).hear(progress(1, done=100, total=100_000, speed=10))
     grown = story.hear(node("n2", cpu=2)).decided()

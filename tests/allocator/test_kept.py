@@ -78,3 +78,14 @@ def test_of_many_of_which_few_are_others_than_the_last_time_only_those_are_looke
     fade()
     assert negative([*range(1, 33)]) == [*range(-1, -33, -1)]
     assert asked == [[*range(1, 33)], [40]]
+
+
+def test_what_was_asked_about_all_the_time_outlives_what_was_asked_about_once():
+    """One of many things is another each time, until more are new than can be remembered."""
+    negative, asked = negatives(most=64)
+    always = [*range(1, 48)]
+    for other in range(2000, 2100):
+        negative([*always, other])
+    fade()
+    asked.clear()
+    assert negative(always) == [-n for n in always] and not asked

@@ -86,11 +86,13 @@ def incremental(cluster: Cluster, samples: int, stir: Callable[[], None]) -> Ite
     story = cluster.story
     cluster.settle()
     story.decide(after_s=1.0)
+    cluster.follow()
     gc.collect()
     for _ in range(samples):
         stir()
         took_ms, story.decisions = timed(story.state, story.now, story.decisions)
         yield took_ms
+        story.hear(*story.decisions.actions, after_s=0.0)
         cluster.follow()
 
 

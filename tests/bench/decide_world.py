@@ -110,19 +110,17 @@ class Cluster:
 
     def follow(self) -> None:
         """Let what was decided come true, what is decided next, and so on, until nothing is."""
-        self.story.hear(*self.story.decisions.actions, after_s=0.0)
         for _ in range(FOLLOWED):
             if not self.story.decisions.actions:
-                break
+                return
             self.come_true(self.story.decisions)
             self.story.decide()
+        raise AssertionError(f"still not settled after {FOLLOWED} rounds")
 
     def report_one(self) -> None:
         """One job that runs says how fast it is."""
-        running = [job for job in self.story.state.jobs.values() if job.runs]
-        said = progress(self.chance.choice(running), self.chance)
-        assert said is not None
-        self.story.hear(said)
+        reports = [said for job in self.story.state.jobs.values() if (said := progress(job, self.chance))]
+        self.story.hear(self.chance.choice(reports))
 
     def stir(self) -> None:
         """On one node a stranger comes or goes."""

@@ -43,7 +43,7 @@ def test_a_job_that_finds_no_room_would_wait() -> None:
     log.say(holding("n1", pods=3, others=5))
 
     found = answer(log.board.state, EXAMPLE, NOW_S, AT_ONCE)
-    assert found.says[0].startswith("job default/proposal would wait")
+    assert found.says[0].startswith("job default/proposal would wait for room")
     assert found.says[1:3] == [
         "it wants: chief 0.25 cpu, 1 GiB; ps 0.25 cpu, 1 GiB; worker 0.5 cpu, 1 GiB; each task wholly on one node",
         "free now: 0 cpu, 62 GiB in all; the most on one node 0 cpu, 62 GiB (n1)",

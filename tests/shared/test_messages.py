@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from shared import subjects
-from shared.messages import CapacityChanged, CheckpointSaved, GenerationPrepared, JobRejected, JobRequested, Message
+from shared.messages import (
+    CapacityChanged,
+    CheckpointSaved,
+    GenerationPrepared,
+    JobRejected,
+    JobRequested,
+    Message,
+    Resources,
+    TaskPlan,
+)
 from shared.subjects import Unusable
 from tests.shared.words import JOB, abandoned, one_of_each, request, spoken_again, with_fields
 
@@ -42,6 +51,11 @@ def test_what_is_said_again_and_means_something_else_has_another_id() -> None:
 
     assert len({replace(prepared, error=error).id() for error in (None, "killed")}) == 2
     assert len({message.id() for message in last_words}) == 3
+
+
+def test_a_pod_has_its_tasks_name_behind_its_jobs() -> None:
+    task = TaskPlan(role="ps", index=0, serial=7, node="n1", resources=Resources())
+    assert task.pod("mnist") == f"mnist-{task.name()}" == "mnist-ps-7"
 
 
 def test_no_two_kinds_share_an_id() -> None:

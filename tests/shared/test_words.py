@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 
 import pytest
 
-from shared.words import beside, counted, headline, last_line, lasting, listed, plain, saving, shortened, size, some
+from shared.words import (
+    beside,
+    counted,
+    headline,
+    last_line,
+    lasting,
+    listed,
+    plain,
+    repaid,
+    saving,
+    shortened,
+    size,
+    some,
+)
 from tests.architecture.source import modules
 
 
@@ -67,6 +81,10 @@ def test_times_of_measurements_have_hundredths_and_may_be_negative() -> None:
     ]
 
 
+def test_what_is_no_number_of_seconds_is_told_as_it_is() -> None:
+    assert [lasting(math.inf), lasting(math.nan, fine=True), lasting(-math.inf)] == ["inf s", "nan s", "-inf s"]
+
+
 def test_of_a_long_text_the_beginning_and_the_end_are_kept() -> None:
     assert shortened("x" * 40, 40) == "x" * 40
     assert shortened(f"what{'.' * 90}where", 39) == "what.....\n[...]\n..................where"
@@ -76,6 +94,7 @@ def test_of_a_long_text_the_beginning_and_the_end_are_kept() -> None:
 def test_what_a_change_takes_for_others_is_told_as_a_cost_and_its_pause_beside_it():
     told = [f"{saving(seconds)}{beside(seconds)} a pause" for seconds in (302.0, -5810.6)]
     assert told == ["saves 5 min 2 s for a pause", "costs 1 h 36 min, beside a pause"]
+    assert repaid(302.0, 1.1) == "saves 5 min 2 s for a pause of 1.10 s"
 
 
 def test_foreign_text_becomes_one_printable_line() -> None:

@@ -38,8 +38,8 @@ class Columns:
 
     def __init__(self, stands: Sequence[Stand], stairs: Stairs) -> None:
         jobs, rows, last = [s.job for s in stands], np.arange(len(stands)), stairs.there.sum(axis=1) - 1
-        self.least_cost, self.least_speed = stairs.costs[:, 0], stairs.speeds[:, 0]
-        self.top_cost, self.top_speed, self.grows = stairs.costs[rows, last], stairs.speeds[rows, last], last > 0
+        self.first_cost, self.first_speed = stairs.costs[:, 0], stairs.speeds[:, 0]
+        self.last_cost, self.last_speed, self.grows = stairs.costs[rows, last], stairs.speeds[rows, last], last > 0
         self.waits = np.array([job.size is None for job in jobs])
         self.asked_s, self.since_s = np.array([j.submitted_s for j in jobs]), np.array([j.since_s for j in jobs])
         self.samples = np.array([job.progress.samples if job.progress else 0 for job in jobs])
@@ -50,9 +50,9 @@ class Columns:
         self.left_s = np.array([math.nan if s.left_s is None else s.left_s for s in stands])
         self.unknown = np.isnan(self.left_s)
         self.work = np.where(self.unknown, 0.0, self.left_s) * self.best
-        self.shortest_s = self.work / self.top_speed
-        self.alone_s = np.where(self.waits, self.pause_s, 0.0) + self.work / self.least_speed
-        self.start_s = self.pause_s * self.least_cost
+        self.shortest_s = self.work / self.last_speed
+        self.alone_s = np.where(self.waits, self.pause_s, 0.0) + self.work / self.first_speed
+        self.start_s = self.pause_s * self.first_cost
 
 
 class Queue:
@@ -197,7 +197,7 @@ def _settled_s(all_: Columns) -> Array:
 
     The share goes by what it would save, of its time, at the top of its staircase.
     """
-    gain = 1.0 - np.minimum(1.0, all_.speed / all_.top_speed)
+    gain = 1.0 - np.minimum(1.0, all_.speed / all_.last_speed)
     return np.asarray(all_.since_s + all_.paused_s / np.maximum(PAUSED_TO_GROW * gain, 1e-6))
 
 
@@ -212,7 +212,7 @@ def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
 def elasticity(members: Ints, all_: Columns) -> float:
     """p of a speed-up k^p, from the first to the last step of each staircase; the median over jobs."""
     mine = members[all_.grows[members]]
-    faster, dearer = all_.top_speed[mine] / all_.least_speed[mine], all_.top_cost[mine] / all_.least_cost[mine]
+    faster, dearer = all_.last_speed[mine] / all_.first_speed[mine], all_.last_cost[mine] / all_.first_cost[mine]
     found = [*map(truediv, map(math.log, faster.tolist()), map(math.log, dearer.tolist()))]
     return median(found) if found else 0.5
 

@@ -49,7 +49,7 @@ class Config(msgspec.Struct, frozen=True, gc=False):
 def hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
     """Of each job, which points lie on the upper concave hull from its base on, by rising cost.
 
-    `cost`, `speed`: [jobs, points]; `base`: cost and speed [jobs, 2]; what is no faster than that is left out.
+    `cost`, `speed`: [jobs, points], all finite; `base`: cost and speed [jobs, 2]; what is no faster is left out.
     """
     order = np.argsort(cost - 1j * speed, axis=1, kind="stable")  # by cost, of one cost the fastest first
     fastest = np.maximum.accumulate(np.take_along_axis(speed, order, axis=1), axis=1)

@@ -25,7 +25,7 @@ from shared.messages import Resources, Role, RoleResources, TaskPlan
 from shared.words import counted
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
-LADDERS = 4096
+LADDERS = 256
 """So many are remembered."""
 FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
 """Who chooses first: a lone chief must not draw the workers to where there is room for one of them."""
@@ -236,11 +236,11 @@ class Room:
         avoided = [node for name in names if (node := self.nodes.get(name)) and node.takes]
         for node in avoided:
             self._swap(node, replace(node, shunned=True))
-        self._most = NEVER
+        self._moments[-1] = next(self._ordinals)
         try:
             yield
         finally:
-            self._most = NEVER
+            self._moments[-1] = next(self._ordinals)
             for node in avoided:
                 self._swap(self.nodes[node.name], replace(self.nodes[node.name], shunned=False))
 
@@ -361,9 +361,11 @@ def _place_most(
 def has_room(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing = place
 ) -> bool:
-    """Whether so the job would find room; nothing is taken."""
+    """Whether so the job would find room; nothing is taken. `place` need not make the tasks for that: as many are new
+    as there are fewer than wanted.
+    """
     mark = room.mark()
-    if how is place:  # nobody needs its tasks
+    if how is place:
         stand = Counter(task.role for task in keep)
         missing = [(getattr(sizes, role), max(0, size.of(role) - stand[role])) for role in FILLED]
         found = room.fill_all(job, missing) is not None

@@ -256,7 +256,10 @@ def _first(job: JobSeen, share: float, floor: float, room: Room) -> RoleResource
     def cut(parts: int) -> RoleResources:
         return _part(job, share * (1 - parts / PARTS), floor)
 
-    sizes = cut(least(PARTS, lambda parts: has_room(room, job.key, (), job.least, cut(parts))) or 0)
+    def fits(parts: int) -> bool:
+        return any(has_room(room, job.key, (), size, cut(parts)) for size in (job.start, job.least))
+
+    sizes = cut(least(PARTS, fits) or 0)
     place_most(room, job.key, (), job.start, job.least, sizes, serial=0)
     return sizes
 

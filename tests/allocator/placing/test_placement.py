@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placing.placement import Node, Room, Size, ladder, place, place_most
+from services.allocator.placing.placement import Node, Room, Size, has_room, ladder, place, place_most
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN
 
@@ -40,6 +40,18 @@ def test_no_node_gets_more_than_it_has_and_survivors_stay(cpus, first, second):
         mine = [t.index for t in tasks if t.role == role]
         assert mine == list(range(len(mine)))
     assert len({t.serial for t in tasks}) == len(tasks)
+
+
+@settings(max_examples=100, deadline=None)
+@given(CPUS, SIZES, SIZES, st.data())
+def test_there_is_room_where_tasks_can_be_placed_and_to_ask_takes_nothing(cpus, first, second, data):
+    free = room(*cpus)
+    stood = place(free, "a", (), first, EVEN, 0) or ()
+    keep = [task for task in stood if data.draw(st.booleans())]
+    before = dict(free.nodes)
+    found = has_room(free, "a", keep, second, EVEN)
+    assert free.nodes == before
+    assert found == (place(free, "a", keep, second, EVEN, len(stood)) is not None)
 
 
 @settings(max_examples=60, deadline=None)

@@ -100,15 +100,15 @@ class Answers(Memory[K, tuple[T, R]]):
 
     def _looked_for(self, keys: Sequence[K], things: Sequence[T], function: Together[T, R]) -> list[R]:
         known = [*map(self.known.get, keys)]
-        if not all(known):
-            lacking = {key: thing for key, thing, found in zip(keys, things, known, strict=True) if found is None}
-            told = self._told(lacking, function)
-            if len(self.known) + len(told) > self.most:
-                self.fade()
-                self.known.update((key, found) for key, found in zip(keys, known, strict=True) if found)
-            self.known |= told
-            known = [found or told[key] for key, found in zip(keys, known, strict=True)]
-        return [found[1] for found in known if found]
+        if all(known):
+            return [found[1] for found in known if found]
+        lacking = {key: thing for key, thing, found in zip(keys, things, known, strict=True) if found is None}
+        told = self._told(lacking, function)
+        if len(self.known) + len(told) > self.most:
+            self.fade()
+            self.known.update((key, found) for key, found in zip(keys, known, strict=True) if found)
+        self.known |= told
+        return [(found or told[key])[1] for key, found in zip(keys, known, strict=True)]
 
     def _told(self, lacking: Mapping[K, T], function: Together[T, R]) -> dict[K, tuple[T, R]]:
         told = {key: self.fading.pop(key) for key in self.fading.keys() & lacking.keys()}

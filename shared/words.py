@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
 """Seconds of a unit, its name; the next smaller one."""
 MINUS = "\N{MINUS SIGN}"  # as wide as a plus
+COUNTS_KEPT = 1024
+"""The same few are said in thousands of reasons."""
 
 
+@lru_cache(COUNTS_KEPT)
 def counted(number: int, noun: str) -> str:
     """`1 worker`, `1,200 workers`, `3 batches`; `noun` is the word for one. A ps is two parameter servers, too."""
     return f"{number:,} {plural(noun) if number != 1 else noun}"

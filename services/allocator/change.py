@@ -31,9 +31,6 @@ from services.allocator.verdict import Verdict, decision
 from shared.messages import AllocationDecided, Alternative, RoleResources, TaskPlan
 from shared.words import counted
 
-NOTHING = Size(0, 0)
-"""Wanted for a job that should wait."""
-
 
 def in_flight(job: Job) -> Verdict | None:
     """None where no decision is in flight."""
@@ -44,7 +41,7 @@ def in_flight(job: Job) -> Verdict | None:
 def _settled(job: Job, want: Want) -> Verdict | None:
     """Where nothing is to be done, whatever room and time there is."""
     runs = job.runs
-    if want.size == NOTHING:
+    if want.waits:
         return Verdict(why=want.reason)
     if runs is None or want.sizes is not None or want.apart is not None:
         return None
@@ -63,7 +60,7 @@ def changed(
         return Verdict(why=f"tries again after a pause: {job.abandoned_why}", wake_s=retry_s(job, rules))
     if want is None:
         return Verdict(why=_left_alone(job, room, rules))
-    if want.size == NOTHING:
+    if want.waits:
         return Verdict(why=short_of_floor(job, room, rules) or want.reason)
     if runs is None:
         return _started(job, want, room, now, rules, cause)

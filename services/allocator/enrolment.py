@@ -17,15 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from services.allocator.placing.placement import Node, Size
+from services.allocator.placing.placement import Node
 from services.allocator.policies import POLICIES, JobSeen, Policy, Want
 from shared.config import BadSettings
 from shared.messages import Span
 
 Fault = Callable[[str, Exception], None]
 """Told a policy's name, and what it did wrong."""
-NOTHING = Size(0, 0)
-"""May be wanted of any job: let it wait."""
 
 
 def enrol(names: Iterable[str], fault: Fault) -> None:
@@ -80,10 +78,10 @@ def _checked(want: Any, jobs: Mapping[str, JobSeen]) -> Want:
     job = jobs.get(want.job)
     if job is None:
         raise ValueError(f"it wants something for {want.job}, of which it was not asked")
-    if want.size not in (NOTHING, job.size):
+    if not want.waits and want.size != job.size:
         _within(job.request.ps, want.ps, f"ps for {want.job}")
         _within(job.request.workers, want.workers, f"workers for {want.job}")
-    if want.size != NOTHING and want.batch != job.batch:
+    if not want.waits and want.batch != job.batch:
         _within(job.request.batch, want.batch, f"as the batch of {want.job}")
     return want
 

@@ -97,6 +97,11 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def size(self) -> Size:
         return Size(self.ps, self.workers)
 
+    @property
+    def waits(self) -> bool:
+        """Whether the job is to have nothing for now."""
+        return not self.ps and not self.workers
+
     def cut(self, size: Size, batch: int, why: str) -> Want:
         """No more of it than this, and what was wanted: figures are those of what is granted, if anybody knows them."""
         said = self.lesser(size, batch) if self.lesser else replace(self, faster=None, apart=None)

@@ -162,6 +162,11 @@ def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
 
 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
+    return over(state, message)
+
+
+def over(state: State, message: JobFinished) -> State:
+    """Its job is among the closed ones from now on, whose kin learn from it."""
     job = state.jobs.get(message.key())
     if job is None or job.uid != message.uid:
         return state

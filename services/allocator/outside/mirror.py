@@ -1,7 +1,8 @@
 """Documents as the allocator's state, from one to the next; what stayed the same stays the very same object.
 
-A job that is said no more is over. A node's `free` is what is said, or what our running tasks leave of it; that running
-tasks are counted there already is told by listing their pods, as the monitor does.
+A job that is said no more is over, and succeeded as far as anybody knows. A node's `free` is what is said, or what our
+running tasks leave of it; that running tasks are counted there already is told by listing their pods, as the monitor
+does.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from services.allocator.outside.request import request
 from services.allocator.outside.standing import standing
 from services.allocator.requests.admission import completed
 from services.allocator.rules import Rules
-from services.allocator.state import State
-from shared.messages import AllocationDecided, CapacityChanged, JobRequested, OwnPod, Resources
+from services.allocator.state import State, over
+from shared.messages import AllocationDecided, CapacityChanged, JobFinished, JobRequested, OwnPod, Resources
 
 PLENTY = 4096.0  # cores or GiB of a node that does not say
 MOST = 1e6  # cores, GiB or devices of any node
@@ -41,6 +42,7 @@ class Mirror:
         self.looks += 1
         requests = {said.job: self._request(said) for said in document.jobs}
         newest = {requests[said.job].key(): said for said in document.jobs}
+        self._close(newest, document.now)
         self._number(document, requests)
         jobs = {key: self._job(self.state.jobs[key], requests[s.job], s, document.now) for key, s in newest.items()}
         touched = self._moved(jobs)
@@ -49,6 +51,20 @@ class Mirror:
         self.state = replace(self.state, jobs=jobs, nodes=nodes, cause=f"document {self.looks}")
 
     # ------------------------------------------------------------ jobs
+
+    def _close(self, newest: Mapping[str, JobSaid], now: float) -> None:
+        """Those that are said no more: what they have shown is known of their programs, as in the live service."""
+        for key, job in self.state.jobs.items():
+            if key not in newest:
+                ended = JobFinished(
+                    job=job.request.job,
+                    namespace=job.request.namespace,
+                    uid=job.uid,
+                    outcome="succeeded",
+                    samples=job.progress.samples if job.progress else 0,
+                    finished_s=now,
+                )
+                self.state = over(self.state, ended)
 
     def _request(self, said: JobSaid) -> JobRequested:
         """The one of before, if the same is said."""

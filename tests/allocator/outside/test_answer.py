@@ -82,6 +82,19 @@ def test_a_job_that_is_said_no_more_leaves_its_room() -> None:
     assert shape(freed) == (1, 1)
 
 
+def test_what_a_job_that_is_over_has_shown_its_program_keeps() -> None:
+    """The first one's speeds say that four workers are four times as fast: so the second one starts with them."""
+    asked = REQUEST | {"program": {"name": "net.py", "digest": f"sha256-{7:064x}"}, "epochs": 10}
+    at, nodes = desk("weir"), [node(cpu=16)]
+    seen = [{"ps": 1, "workers": n, "batch": 64, "samples_per_second": 50.0 * n} for n in (1, 2, 4)]
+    ask(at, 0, nodes, job("one", asked))
+    ask(at, 600, nodes, job("one", asked, observed=seen, progress={"samples": 10**6, "total_samples": 10**6}))
+    assert ask(at, 1200, nodes) == []
+    (second,) = ask(at, 1800, nodes, job("two", asked, submitted_s=1800))
+    (stranger,) = ask(desk("weir"), 1800, nodes, job("two", asked, submitted_s=1800))
+    assert shape(second)[1] == 4 > shape(stranger)[1]
+
+
 def test_the_more_urgent_and_then_the_earlier_job_goes_first() -> None:
     urgent = job("urgent", REQUEST | {"priority": 9})
     late, early = job("late", submitted_s=20), job("early", submitted_s=10)

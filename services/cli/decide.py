@@ -31,6 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said = f"for jobs that name none (default: {Rules().policy}); there are {names}, or module:function"
     parser.add_argument("--policy", type=policy, default=Rules().policy, metavar="NAME", help=said)
     apart(parser, "lines", "what is in the lines", file_formats.DECIDE, "what is in a line, with an example")
+    apart(parser, "fields", "what else a line may say", file_formats.FIELDS, "all that a line may say")
 
 
 def run(args: argparse.Namespace) -> int:

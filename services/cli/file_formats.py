@@ -46,3 +46,22 @@ the usual ones, a chief left out costs nothing.
 A line that cannot be used: {{"line": 3, "errors": ["..."]}}; the next are
 answered all the same, and the exit code is 0.
 """
+FIELDS = """\
+Whatever is unknown may be left out, or be null.
+nodes      free: of cpu, memory_gib and gpu what nobody holds; absent: what
+           our tasks leave. kind: a label.
+request    as weir submit takes it, but ps, workers and batch may be plain
+           numbers. program: {"name": "a.py", "digest": "sha256-..."}; jobs
+           of one digest share what they have shown, those that are over,
+           too. Weir chooses a batch up to device_batch_max a device.
+current    generation: the newest that there was.
+observed   batch; nodes: how many, or which; samples_per_second, or step_s of
+           a batch. Each size once at which it ran. sync_s: not looked at yet.
+progress   samples, of total_samples: examples, as many as of the first batch
+           (batch.start) teach so much. loss: pairs of samples and loss.
+           gradient_noise: its scale, in examples. profile: the model's
+           parameters, bytes, variables, flops_per_sample.
+pause_s    what a change costs the job, as it was measured.
+quotas     {"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}} by namespace.
+A job that is said no more is over. What a decision gives up is free once
+current says so: ask again, with the same now, until nothing changes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from services.__main__ import weir
-from services.allocator.outside.document import Wrong, document
+from services.allocator.outside.document import Said, Wrong, document
 from services.allocator.outside.request import reasons_against
 from services.allocator.simulator.files import JOBS, SPEEDS
 from services.cli import file_formats
@@ -64,6 +65,12 @@ def test_the_example_of_a_line_is_answered_with_the_fields_that_help_has(
     answer = json.loads(told.getvalue())
     names = [*answer, *answer["decisions"][0]]
     assert [name for name in names if f'"{name}": ' not in page] == [] and "errors" not in answer
+
+
+def test_help_has_every_field_that_a_line_may_have(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = shown(capsys, "decide", "--help-lines") + shown(capsys, "decide", "--help-fields")
+    parts = Said.__subclasses__()
+    assert [field for part in parts for field in part.__struct_fields__ if not re.search(rf"\b{field}\b", pages)] == []
 
 
 def test_what_must_be_there_is_what_help_says() -> None:

@@ -9,10 +9,11 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from services.allocator.market.auction import Ints, Stairs
+from services.allocator.market.auction import NONE, Ints, Stairs
 from services.allocator.market.patience import Stays, everybody, to_come_s, urgent
-from services.allocator.market.pauses import PAUSES
+from services.allocator.market.pauses import PAUSES, settled_s
 from services.allocator.market.pricing import prices
 from services.allocator.market.stand import Stand, ended
 from services.allocator.models.speed import Array
@@ -21,8 +22,8 @@ from services.allocator.placing.quota import Quota
 if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
 
-PAUSED_TO_GROW = 2.0
-"""A job has just paused while that was more than so many times what it would gain since by its largest size."""
+BUSY = 0.5
+"""Of the cluster's time, what work may take as it has come so far, that what is free counts as free for long."""
 NEARLY, TRIFLE = 0.9, 0.1
 """Everybody waits in the end for who takes at least so much of the time that all work together takes, while others have
 at least so much of its own."""
@@ -80,6 +81,10 @@ class Queue:
         """Work that will yet be asked for."""
         return to_come_s(self.asked_s, self.work_s, now)
 
+    def load(self, now: float) -> float:
+        """Of the whole cluster's time since the first was asked for, what all work takes that was asked for."""
+        return float(self.work_s.sum()) / max(now - float(self.asked_s[0]), 1e-9)
+
     def last(self, now: float) -> list[int]:
         """Those for which all would wait in the end."""
         return [int(self.members[n]) for n in critical(self.stays.left_s, self.shortest_s, self.to_come_s(now))]
@@ -92,7 +97,7 @@ class Field:
         jobs, worth = [s.job for s in stands], np.ones(len(stands))
         spaces = list(limited(jobs))
         purses = [spaces.index(job.request.namespace) if job.quota else -1 for job in jobs]
-        self.stairs = Stairs([s.steps for s in stands], purses)
+        self.stairs, self.purses = Stairs([s.steps for s in stands], purses), purses
         all_ = Columns(stands, self.stairs)
         self.queues = [
             Queue(np.array(members), all_, ended([stands[n] for n in members])) for members in _by_scarcity(stands)
@@ -112,7 +117,8 @@ class Field:
         self.pause_s = np.where(all_.waits, 0.0, all_.pause_s)
         self.values = self._slopes(all_) * self.worth[:, None]
         self.since_s = all_.since_s
-        self.settles_s = _settled_s(all_)
+        gain = 1.0 - np.minimum(1.0, all_.speed / all_.last_speed)  # by its largest size
+        self.settles_s = settled_s(all_.since_s, all_.paused_s, gain)
         self._left: dict[tuple[bool, ...], Array] = {}
 
     def offers(self, now: float) -> Array:
@@ -166,18 +172,38 @@ class Field:
 
     def leaves(self, now: float) -> Array:
         """What each step has to leave, [jobs, steps, (cores, GiB, devices)]: growth, something, while jobs come."""
-        coming = tuple(queue.to_come_s(now) > 0 for queue in self.queues)
+        coming = self._coming(now)
         if coming not in self._left:
             self._left[coming] = self._left_while(coming)
         return self._left[coming]
 
     def _left_while(self, coming: Sequence[bool]) -> Array:
-        """`coming`: to which queues jobs come."""
         grows = ~self.holds & (np.arange(self.holds.shape[1]) > 0)
-        comes = np.zeros(len(self.holds), dtype=bool)
-        for queue, more in zip(self.queues, coming, strict=True):
-            comes[queue.members] = more
-        return np.where((grows & comes[:, None])[:, :, None], self.spare[:, None, :], 0.0)
+        return np.where((grows & self._members(coming)[:, None])[:, :, None], self.spare[:, None, :], 0.0)
+
+    def rest(self, rooms: Array, given: Ints, now: float) -> Array:
+        """What is left to each job alone [jobs, (cores, GiB, devices)], of all room and of its quota, and is free for
+        long: nothing while jobs come to a busy queue, and less what who grows leaves while they come to another.
+        `rooms`, `given`: as in `granted`.
+        """
+        has = self.stairs.upto[np.arange(len(given)), given]
+        left = rooms - np.where(given[:, None] == NONE, 0.0, has).sum(axis=0)
+        own = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)[self.purses]  # -1, no purse, is the last
+        coming = self._coming(now)
+        busy = [more and queue.load(now) > BUSY for queue, more in zip(self.queues, coming, strict=True)]
+        kept = np.where(self._members(coming)[:, None], self.spare, 0.0)
+        return np.where(self._members(busy)[:, None], 0.0, np.minimum(left[:3], own) - kept)
+
+    def _coming(self, now: float) -> tuple[bool, ...]:
+        """To which queues jobs come."""
+        return tuple(queue.to_come_s(now) > 0 for queue in self.queues)
+
+    def _members(self, are: Sequence[bool]) -> NDArray[np.bool_]:
+        """Whether a job's queue is such a one [jobs]."""
+        found = np.zeros(len(self.holds), dtype=bool)
+        for queue, its in zip(self.queues, are, strict=True):
+            found[queue.members] = its
+        return found
 
     def first(self, now: float) -> list[int]:
         """Whose gang floors come before any other step, in their order."""
@@ -190,15 +216,6 @@ def _by_scarcity(stands: Sequence[Stand]) -> list[list[int]]:
     for n, s in enumerate(stands):
         found.setdefault(s.scarce, []).append(n)
     return list(found.values())
-
-
-def _settled_s(all_: Columns) -> Array:
-    """When each one's last pause will have been no more than a share of its time since; the first one is free.
-
-    The share goes by what it would save, of its time, at the top of its staircase.
-    """
-    gain = 1.0 - np.minimum(1.0, all_.speed / all_.last_speed)
-    return np.asarray(all_.since_s + all_.paused_s / np.maximum(PAUSED_TO_GROW * gain, 1e-6))
 
 
 def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:

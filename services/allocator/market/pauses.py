@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from services.allocator.models.speed import Array
 from services.allocator.rules import PAUSE_S
 
 if TYPE_CHECKING:  # the policies import this module
@@ -19,6 +22,17 @@ if TYPE_CHECKING:  # the policies import this module
 
 PAUSES = 2.0
 """Where a job's steps go to another, so many jobs pause; and so often does who grows, and shrinks again."""
+
+
+PAUSED_TO_GROW = 2.0
+"""A job has just paused while that was more than so many times what it would gain since by growing."""
+
+
+def settled_s(since_s: Array | float, paused_s: Array | float, gain: Array | float) -> Array:
+    """When a job's last pause, of `paused_s`, will have been no more than a share of its time since; the first one is
+    free. The share goes by `gain`: what growing would save, of its time.
+    """
+    return np.asarray(since_s + paused_s / np.maximum(PAUSED_TO_GROW * gain, 1e-6))
 
 
 def pauses(jobs: Sequence[JobSeen]) -> list[float]:

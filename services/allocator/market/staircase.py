@@ -40,6 +40,8 @@ ALIKE = 1e-6
 """Costs that differ by less, relatively, are the same."""
 BATCHES = 9
 """Batches tried of a range, evenly spaced by factor, both ends among them."""
+FEW = 4
+"""Larger counts that are thought of where one is tried: the next, the largest, and some between."""
 REACH = 2.0
 """No step to more than so many times what was ever observed: models err far away."""
 SIDE_BY_SIDE = 1 << 12
@@ -134,6 +136,25 @@ def _axes(asked: Asked, fitted: Fit) -> tuple[tuple[int, ...], ...]:
     ps, workers = counts(asked.ps, ps_seen), counts(asked.workers, workers_seen)
     by_node = asked.ps.max == 0 and asked.together > 1
     return ps, even(workers, asked.together) if by_node else workers, batches(asked.batch)
+
+
+def larger(job: JobSeen, fitted: Fit, node: Resources) -> Array:
+    """Some of the sizes [sizes, (ps, workers, batch)] that have more of one role than the job, and no less of the
+    other.
+    """
+    asked, has = _asked(job, node), job.size or job.least
+    ps, workers, batch = _axes(asked, fitted)
+    axes = (_few([n for n in ps if n >= has.ps]), _few([n for n in workers if n >= has.workers]), batch)
+    grid = Grid(*(np.array([axis], dtype=np.float64) for axis in axes))
+    sizes = np.unique(whole_passes(grid.sizes(), [(asked, fitted)])[0], axis=0)
+    return np.asarray(sizes[(sizes[:, :2] > (has.ps, has.workers)).any(axis=1)])
+
+
+def _few(numbers: Sequence[int]) -> Sequence[int]:
+    """Evenly spaced, both ends among them."""
+    if len(numbers) <= FEW:
+        return numbers
+    return [numbers[round(n * (len(numbers) - 1) / (FEW - 1))] for n in range(FEW)]
 
 
 _most_seen: Kept[Fit, list[int]] = Kept(

@@ -43,7 +43,7 @@ class Stand(Struct, frozen=True, gc=False):
     `best`: examples a second for the whole cluster's cost, at the best use; `left_s`: remaining seconds at that (None:
     nobody knows); `scarce`: the resource (of cores, GiB, devices) of which its least takes the largest share;
     `spare`: what it leaves when it grows (cores, GiB, devices); `pause_s`: what a change costs it, as far as is known.
-    `fitted`: how fast it would be; `there`: the cluster.
+    `fitted`: how fast it would be; `there`: the cluster; `node`: its largest one, empty.
     `unrepaid`: the fastest of the larger steps that are left out, because a pause for them would not pay.
     """
 
@@ -58,7 +58,13 @@ class Stand(Struct, frozen=True, gc=False):
     pause_s: float
     fitted: Fit
     there: Resources
+    node: Resources
     unrepaid: Config | None = None
+
+    @property
+    def together(self) -> int:
+        """Workers that one node holds."""
+        return held_by(self.node, self.job.sizes.worker)
 
 
 def vector(of: Resources) -> Array:
@@ -91,10 +97,18 @@ def _new_stands(
     jobs: Sequence[tuple[JobSeen, Fit, float | None, float]], there: Resources, node: Resources
 ) -> Iterator[Stand]:
     steps = staircases([(job, fitted) for job, fitted, *_ in jobs], there, node)
-    return (stand(*case, there, stairs) for case, stairs in zip(jobs, steps, strict=True))
+    return (stand(*case, there, node, stairs) for case, stairs in zip(jobs, steps, strict=True))
 
 
-def stand(job: JobSeen, fitted: Fit, epoch: float | None, pause_s: float, there: Resources, steps: Staircase) -> Stand:
+def stand(
+    job: JobSeen,
+    fitted: Fit,
+    epoch: float | None,
+    pause_s: float,
+    there: Resources,
+    node: Resources,
+    steps: Staircase,
+) -> Stand:
     """`epoch`: how many examples its program's epochs have, where somebody told."""
     now = _now(job, fitted, there)
     steps = beside(steps, now) if now else steps
@@ -103,13 +117,13 @@ def stand(job: JobSeen, fitted: Fit, epoch: float | None, pause_s: float, there:
     left_s = left / best if left and best else None
     scarce, spare = steps[0].scarce if steps else 0, _spare(job.sizes.worker, there)
     if now is None:
-        return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare, pause_s, fitted, there)
-    least, most = _pays_from(pause_s, now, left), now.cost * (1 + 1e-9)
+        return Stand(job, steps, best, 0.0, 0.0, left_s, scarce, spare, pause_s, fitted, there, node)
+    least, most = pays_from(pause_s, now.speed, left), now.cost * (1 + 1e-9)
     holds, pays = bisect_right(steps, most, key=_cost), bisect_left(steps, least, key=_speeds)
     left_out = steps[max(1, holds) : pays]
     steps = (*steps[: max(1, holds)], *steps[pays:]) if left_out else steps
     unrepaid = left_out[-1] if left_out else None
-    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare, pause_s, fitted, there, unrepaid)
+    return Stand(job, steps, best, now.speed, now.cost, left_s, scarce, spare, pause_s, fitted, there, node, unrepaid)
 
 
 _cost, _speeds = attrgetter("cost"), attrgetter("speed")
@@ -125,12 +139,12 @@ def _spare(worker: Resources, there: Resources) -> tuple[float, ...]:
 _best: Kept[Staircase, float] = Kept(lambda steps: max([step.speed / step.cost for step in steps], default=0.0))
 
 
-def _pays_from(pause_s: float, now: Config, left: float | None) -> float:
+def pays_from(pause_s: float, now: float, left: float | None) -> float:
     """The speed from which on a job gains enough by a pause to be given more. Else room would wait for it in vain."""
-    enough = (1.0 + KEEP) * now.speed
-    if left is None or not now.speed:
+    enough = (1.0 + KEEP) * now
+    if left is None or not now:
         return enough
-    trained_s = left / now.speed - pause_s
+    trained_s = left / now - pause_s
     return max(enough, left / trained_s) if trained_s > 0 else math.inf
 
 
@@ -141,11 +155,12 @@ def _now(job: JobSeen, fitted: Fit, there: Resources) -> Config | None:
     return _config(job.size, job.batch, held(job), there, _speed(job, job.size, fitted))
 
 
-def config_of(s: Stand, size: Size, batch: int) -> Config:
-    """A size that need not be on its staircase."""
+def config_of(s: Stand, size: Size, batch: int, speed: float | None = None) -> Config:
+    """A size that need not be on its staircase. `speed`: absent, by its model."""
     sizes = s.job.sizes
     takes = plus_times(plus_times(sizes.chief, sizes.ps, size.ps), sizes.worker, size.workers)
-    return _config(size, batch, takes, s.there, s.job.worth(batch) * s.fitted.speed(size.ps, size.workers, batch))
+    speed = s.job.worth(batch) * s.fitted.speed(size.ps, size.workers, batch) if speed is None else speed
+    return _config(size, batch, takes, s.there, speed)
 
 
 def fills(s: Stand) -> bool:

@@ -50,14 +50,19 @@ def log_speeds(fits: Sequence[Fit], grid: Grid, sizes: Array, together: Sequence
     is taken on it); `together`: how many of a job's workers one node holds; more of them leave
     it, where there are no ps.
     """
+    there = points(fits, sizes, together)
+    columns = there.columns(np.array([fitted.form for fitted in fits]))
+    formula = (columns @ np.array([fitted.coefficients for fitted in fits])[..., None])[..., 0]
+    return np.asarray(np.log(sizes[..., 2] / formula) - _left_over(fits, grid, there.rows[:, 0, 3:5]))
+
+
+def points(fits: Sequence[Fit], sizes: Array, together: Sequence[int]) -> Points:
+    """Sizes [jobs, sizes, 3] with each model's usual cores and traffic; `together` as above."""
     usual = np.array([fitted.usual[1:] for fitted in fits])
     rows = np.empty((*sizes.shape[:2], 6))
     rows[..., :3], rows[..., 3:5] = sizes, usual[:, None, :2]
     rows[..., 5] = np.where(sizes[..., 0] > 0, usual[:, 2:], sizes[..., 1] > np.array(together)[:, None])
-    points = Points(rows, np.array([fitted.observed.device for fitted in fits]))
-    columns = points.columns(np.array([fitted.form for fitted in fits]))
-    formula = (columns @ np.array([fitted.coefficients for fitted in fits])[..., None])[..., 0]
-    return np.asarray(np.log(rows[..., 2] / formula) - _left_over(fits, grid, usual[:, :2]))
+    return Points(rows, np.array([fitted.observed.device for fitted in fits]))
 
 
 def _left_over(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:

@@ -9,6 +9,7 @@
        not grow, until what it may gain is more than another pause.
     4. Where that passes over those that may not be overtaken any more (`market/patience.py`): once more, with these
        first in all that jobs would not keep anyway.
+    5. What is left goes to who may gain by a larger size, though that is not likely (`market/trying.py`).
 
 From the seeds: free room is used (Config Manager), but for a little that waits for who comes next; by a fitted model
 that a growth path refines (Dike), what remains to be learned counts (FlowCon's and Optimus' loss-awareness enter by the
@@ -22,7 +23,7 @@ taken, so that what it may not use goes to others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 
@@ -35,6 +36,8 @@ from services.allocator.market.hindrance import Cause, Hindrance, hindrances
 from services.allocator.market.hull import Config
 from services.allocator.market.instead import instead
 from services.allocator.market.stand import KEEP, Stand, all_held, config_of, fills, held, stands_in, vector
+from services.allocator.market.trying import longest, tries
+from services.allocator.models.programs import Program, program
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import UNITS, WORDS, together
 from services.allocator.placing.placement import Node, Size
@@ -55,7 +58,21 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
     offers = field.offers(now)
     given = _given(field, offers, rooms, now)
     hindered = hindrances(field.stairs, offers, rooms, given, field.runs)
-    return [*none, *map(_wanted, free, _known.each(free), given.tolist(), hindered)]
+    wants = [*map(_wanted, free, _known.each(free), given.tolist(), hindered)]
+    if not any(map(_waits_for_room, wants, hindered)):
+        busy = {program(s.job) for s in stands if s.job.busy}
+        content = [n for n in longest((), free) if hindered[n] is None and _stays(free[n], wants[n], busy)]
+        for n, config in tries(free, content, field.rest(rooms, given, now), now).items():
+            wants[n] = _tried(free[n], config)
+    return [*none, *wants]
+
+
+def _stays(s: Stand, want: Want, busy: Collection[Program]) -> bool:
+    return (want.size, want.batch) == (s.job.size, s.job.batch) and program(s.job) not in busy
+
+
+def _waits_for_room(want: Want, hindered: Hindrance | None) -> bool:
+    return want.waits and hindered is not None and hindered.cause != "quota"
 
 
 def _given(field: Field, offers: Array, rooms: Array, now: float) -> Ints:
@@ -139,6 +156,15 @@ def _want(s: Stand, at: int, hindered: Hindrance | None) -> Want:
     if same:
         return _said(s, config.size, config.batch, _kept(s, at, hindered), others, _foreseen(s, config))
     return _to_have(s, config, others, partial(_lesser, s))
+
+
+def _tried(s: Stand, config: Config) -> Want:
+    gain = config.speed / s.speed - 1
+    reason = (
+        f"tries {config.size.told()} in room that nobody else has a use for: {gain:.0%} faster is to be expected, "
+        "as a size that proves slower is given up again"
+    )
+    return _said(s, config.size, config.batch, reason, (), _foreseen(s, config), partial(_lesser, s))
 
 
 def _lesser(s: Stand, size: Size, batch: int) -> Want:

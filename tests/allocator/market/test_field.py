@@ -26,7 +26,9 @@ STEPS = tuple(Config(1, n, 32, n, 0.0, 0.0, n / 8, 10.0 * n) for n in (1, 2, 4))
 def stand(name: str, left_s: float | None, size: Size | None = None, **fields: Any) -> Stand:
     job = JobSeen(key=f"default.{name}", request=request(name), sizes=EVEN, submitted_s=5.0, size=size, **fields)
     speed, cost = (10.0 * size.workers, size.workers / 8) if size else (0.0, 0.0)
-    return Stand(job, STEPS, 80.0, speed, cost, left_s, 0, (0.0, 0.0, 0.0), 2.0, fit([]), Resources(cpu=8))
+    return Stand(
+        job, STEPS, 80.0, speed, cost, left_s, 0, (0.0, 0.0, 0.0), 2.0, fit([]), Resources(cpu=8), Resources(cpu=8)
+    )
 
 
 STANDS = (

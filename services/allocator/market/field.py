@@ -23,7 +23,8 @@ if TYPE_CHECKING:  # the policies import this module
     from services.allocator.policies.contract import JobSeen
 
 BUSY = 0.5
-"""Of the cluster's time, what work may take as it has come so far, that what is free counts as free for long."""
+"""A queue is busy whose work, as it has come so far, takes more than this share of the cluster's time: what is free is
+then not free for long."""
 NEARLY, TRIFLE = 0.9, 0.1
 """Everybody waits in the end for who takes at least so much of the time that all work together takes, while others have
 at least so much of its own."""
@@ -184,8 +185,9 @@ class Field:
     def rest(self, rooms: Array, given: Ints, now: float) -> Array:
         """What is left to each job alone [jobs, (cores, GiB, devices)], of all room and of its quota, and is free for
         long: nothing while jobs come to a busy queue, and less what who grows leaves while they come to another.
-        `rooms`, `given`: as in `granted`.
+        `rooms`, `given`: as in `granted`; who runs and was given nothing has its least.
         """
+        given = np.where(self.holds.any(axis=1), np.maximum(given, 0), given)
         has = self.stairs.upto[np.arange(len(given)), given]
         left = rooms - np.where(given[:, None] == NONE, 0.0, has).sum(axis=0)
         own = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)[self.purses]  # -1, no purse, is the last

@@ -197,6 +197,7 @@ def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> Iterator[Stai
 
 def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
     """With batches of devices side by side that are whole passes: one that is not full takes as long as one that is.
+    Where no such batch is within a job's bounds, as it is.
 
     `sizes`: ps, workers, batch [jobs, sizes, 3].
     """
@@ -204,12 +205,14 @@ def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
     if not alone.any():
         return sizes
     device = np.array([fitted.observed.device for _, fitted in cases])[:, None]
-    most = np.broadcast_to(np.array([asked.batch.max for asked, _ in cases])[:, None], sizes.shape[:2])
+    spans = np.array([(asked.batch.min, asked.batch.max) for asked, _ in cases], dtype=np.float64)[:, None]
     at_once, batch = sizes[..., 1] * device, sizes[..., 2]
     several = alone & (batch > at_once)
-    nearest = at_once[several] * np.round(batch[several] / at_once[several])
-    below = at_once[several] * np.floor(most[several] / at_once[several])
-    sizes[several, 2] = np.where(nearest <= most[several], nearest, below)
+    once, said = at_once[several], batch[several]
+    least, most = np.broadcast_to(spans, (*sizes.shape[:2], 2))[several].T
+    fewest, largest = np.ceil(least / once), np.floor(most / once)
+    passes = np.clip(np.round(said / once), fewest, largest)
+    sizes[several, 2] = np.where(fewest <= largest, passes * once, said)
     return sizes
 
 

@@ -7,10 +7,10 @@ again (expected improvement: `models/search.py`):
 
     a size is tried  <=>  it gains `GAIN` or more, and saves more than `PAUSES` pauses of what is left to do
 
-Nobody tries while somebody waits for room, or where what is free will be wanted soon (`Field.rest`). Of a program one
-job tries at a time, the one with most left to do, and a size once: what it shows holds for all. Who has just paused
-waits as for any growth (`pauses.py`). Ours. Others believe an optimistic model until they know better (Pollux, OSDI
-2021), for contended room as well; that was worse where room is short.
+Nobody tries while a job of the same policy waits, but for its quota, or where what is free will be wanted soon
+(`Field.rest`). Of a program one job tries at a time, the one with most left to do, and a size once: what it shows holds
+for all. Who has just paused waits as for any growth (`pauses.py`). Ours. Others believe an optimistic model until they
+know better (Pollux, OSDI 2021), for contended room as well; that was worse where room is short.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from services.allocator.kept import Kept, KeptTogether
 from services.allocator.market.hull import Config
@@ -29,10 +30,11 @@ from services.allocator.models.grid import points
 from services.allocator.models.programs import Program, program
 from services.allocator.models.search import expected_gain
 from services.allocator.models.speed import Array, Points
+from services.allocator.placing.amounts import ROUNDING
 from services.allocator.placing.placement import Size
 
 GAIN = 0.2
-ROUNDING = 1e-9
+"""Of its speed, in the mean of what a size may prove to be. With less, tries were as often in the way as of use."""
 
 
 def tries(stands: Sequence[Stand], places: Iterable[int], left: Array, now: float) -> dict[int, Config]:
@@ -57,6 +59,7 @@ def _all_longest(stands: Sequence[Stand]) -> list[int]:
     names = program.each([s.job for s in stands])
     running = [n for n, s in enumerate(stands) if s.job.size]
     for n in sorted(running, key=lambda n: stands[n].left_s or 0.0):
+        found.pop(names[n], None)  # so that its program comes last
         found[names[n]] = n
     unheard = {names[n] for n in running if not _heard(stands[n])}
     return [n for name, n in reversed(found.items()) if name not in unheard]
@@ -66,12 +69,7 @@ longest: KeptTogether[tuple[()], Stand, list[int]] = KeptTogether(_all_longest)
 
 
 def _heard(s: Stand) -> bool:
-    had = (*_had(s), s.job.batch)
-    return any((o.ps, o.workers, o.batch) == had for o in s.job.observed)
-
-
-def _had(s: Stand) -> tuple[int, int]:
-    return (s.job.size.ps, s.job.size.workers) if s.job.size else (0, 0)
+    return any((Size(o.ps, o.workers), o.batch) == (s.job.size, s.job.batch) for o in s.job.observed)
 
 
 def _more(s: Stand, config: Config) -> Array:
@@ -92,7 +90,13 @@ def _all_promising(s: Stand) -> tuple[Config, ...]:
     least = max((1.0 + GAIN) * s.speed, pays_from(PAUSES * s.pause_s, s.speed, s.left_s * s.best))
     order = [n for n in np.argsort(-speeds, kind="stable").tolist() if speeds[n] >= least]
     told = zip(sizes[order].astype(int).tolist(), speeds[order].tolist(), strict=True)
-    return tuple(config_of(s, Size(ps, workers), batch, speed) for (ps, workers, batch), speed in told)
+    return tuple(_config(s, Size(ps, workers), batch, speed) for (ps, workers, batch), speed in told)
+
+
+def _config(s: Stand, size: Size, batch: int, speed: float) -> Config:
+    """Devices that one node could hold stand on one, or it is not tried: apart they are taken to gain nothing."""
+    config, gathers = config_of(s, size, batch, speed), not size.ps and 1 < size.workers <= s.together
+    return replace(config, apart=s.speed) if gathers else config
 
 
 _promising: Kept[Stand, tuple[Config, ...]] = Kept(_all_promising)

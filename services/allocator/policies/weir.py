@@ -59,7 +59,7 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
     given = _given(field, offers, rooms, now)
     hindered = hindrances(field.stairs, offers, rooms, given, field.runs)
     wants = [*map(_wanted, free, _known.each(free), given.tolist(), hindered)]
-    if not any(map(_waits_for_room, wants, hindered)):
+    if not any(map(_waits_for_room, free, hindered)):
         busy = {program(s.job) for s in stands if s.job.busy}
         content = [n for n in longest((), free) if hindered[n] is None and _stays(free[n], wants[n], busy)]
         for n, config in tries(free, content, field.rest(rooms, given, now), now).items():
@@ -71,8 +71,9 @@ def _stays(s: Stand, want: Want, busy: Collection[Program]) -> bool:
     return (want.size, want.batch) == (s.job.size, s.job.batch) and program(s.job) not in busy
 
 
-def _waits_for_room(want: Want, hindered: Hindrance | None) -> bool:
-    return want.waits and hindered is not None and hindered.cause != "quota"
+def _waits_for_room(s: Stand, hindered: Hindrance | None) -> bool:
+    """It may be granted a step, and yet not stand anywhere: what is free in sum may lie scattered."""
+    return s.job.size is None and not (hindered and hindered.cause == "quota")
 
 
 def _given(field: Field, offers: Array, rooms: Array, now: float) -> Ints:
@@ -161,10 +162,15 @@ def _want(s: Stand, at: int, hindered: Hindrance | None) -> Want:
 def _tried(s: Stand, config: Config) -> Want:
     gain = config.speed / s.speed - 1
     reason = (
-        f"tries {config.size.told()} in room that nobody else has a use for: {gain:.0%} faster is to be expected, "
-        "as a size that proves slower is given up again"
+        f"tries {config.size.told()} in room that is free: faster or not, but in the mean {gain:.0%} faster, if what "
+        "proves slower is given up again"
     )
-    return _said(s, config.size, config.batch, reason, (), _foreseen(s, config), partial(_lesser, s))
+    return _said(s, config.size, config.batch, reason, (), _foreseen(s, config), partial(_in_vain, s))
+
+
+def _in_vain(s: Stand, size: Size, batch: int) -> Want:
+    """It tries all of a size or nothing."""
+    return _said(s, size, batch, "tries no part of a size", (), (1.0, None))
 
 
 def _lesser(s: Stand, size: Size, batch: int) -> Want:

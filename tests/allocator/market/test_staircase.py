@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.market.hull import ALIKE
-from services.allocator.market.staircase import batches, counts, staircases
+from services.allocator.market.staircase import batches, counts, larger, staircases
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.models.speed import Fit
 from services.allocator.placing.placement import Size
@@ -101,3 +101,16 @@ def test_few_numbers_are_tried_and_none_beyond_the_bounds_or_twice_what_ran():
         181,
         256,
     )
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "batch"), [(250, 250, {250}), (250, 330, {300}), (100, 330, {100, 200, 300})]
+)
+def test_batches_of_devices_are_whole_passes_where_one_is_within_the_bounds(least, most, batch):
+    """A device holds 100."""
+    one = job(span(0, 0, 0), span(1, 1, 1), span(least, least, most), cpu=2.0)
+    one = replace(one, request=replace(one.request, device_batch_max=100))
+    fitted = fit([Observed(0, 1, least, 10.0)], Prior(batch=least, device=100.0))
+    sizes = larger(replace(one, size=Size(0, 0)), fitted, NODE)
+    assert {int(n) for n in sizes[:, 2]} == batch
+    assert {c.batch for c in _alone(one, fitted)} <= batch

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from services.allocator.payback import payback
 from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.quota import Quota
 from services.allocator.policies.contract import JobSeen
 from services.allocator.policies.weir import weir
 from services.allocator.readings import Observed
 from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
-from tests.allocator.builders import request, span
+from tests.allocator.builders import AT_ONCE, request, span
 
 NOW = 1e4
 DEVICE = Resources(gpu=1)
@@ -64,7 +65,7 @@ def wanted(there: list[Node], *jobs: JobSeen) -> dict[str, int]:
 def test_an_idle_cluster_is_not_left_idle_for_what_a_model_does_not_know():
     [want] = weir(nodes(12), [running()], NOW)
     assert want.workers == 32 and want.faster and want.faster > 1.2
-    assert want.reason.startswith("tries 0 ps and 32 workers in room that nobody else has a use for: ")
+    assert want.reason.startswith("tries 0 ps and 32 workers in room that is free: ")
 
 
 @pytest.mark.parametrize(
@@ -101,13 +102,54 @@ def test_of_a_program_the_one_tries_that_has_most_left_to_do():
     assert wanted(nodes(24, held=8), *jobs) == {"short": 16, "long": 32}
 
 
-def test_while_another_job_of_its_program_is_about_to_tell_something_nobody_tries():
-    other = running("other", IN_PASSES[-1], busy=True, size=Size(0, 20))
-    assert wanted(nodes(24, held=8), running(), other) == {"one": 16}
+@pytest.mark.parametrize("busy", [True, False])
+def test_while_another_job_of_its_program_is_about_to_tell_something_nobody_tries(busy):
+    other = running("other", left=1e8, busy=busy, size=Size(0, 12), since_s=NOW - 1.0)
+    assert wanted(nodes(24, held=8), running(), other)["one"] == 16
 
 
-def test_who_waits_comes_before_who_tries():
-    """The one that waits wants all there is."""
-    waits = running("waits", left=1e6, size=None, tasks=(), batch=0, progress=None, pause_s=None)
-    got = wanted(nodes(4), running(), waits)
-    assert got["one"] == 16 and got["waits"] > 0
+def of(digit: str, job: JobSeen) -> JobSeen:
+    """Of another program."""
+    program = Program(name=f"{digit}.py", digest="sha256-" + digit * 64)
+    return replace(job, request=replace(job.request, program=program))
+
+
+def test_of_two_programs_the_one_tries_that_has_a_job_with_most_left_to_do_where_there_is_room_for_one():
+    jobs = running("small", left=3e8), of("1", running("middle", left=5e8)), running("large", left=9e8)
+    assert wanted(nodes(4, held=12), *jobs) == {"small": 16, "middle": 16, "large": 32}
+    assert wanted(nodes(8, held=12), *jobs) == {"small": 16, "middle": 32, "large": 32}
+
+
+def waiting(name: str, most: int, **fields: object) -> JobSeen:
+    job = of("2", running(name, size=None, tasks=(), batch=0, progress=None, pause_s=None, observed=()))
+    return replace(job, request=replace(job.request, workers=span(1, 1, most)), **fields)
+
+
+@pytest.mark.parametrize(("fields", "most"), [({}, 16), ({"quota": Quota(gpu=0)}, 32)], ids=["room", "its quota"])
+def test_nobody_tries_while_a_job_waits_though_there_is_room_in_sum_but_for_one_that_waits_for_its_quota(fields, most):
+    waits = waiting("waits", 1, submitted_s=0.0, **fields)
+    if fields:
+        waits = replace(waits, key="other.waits", request=replace(waits.request, namespace="other"))
+    assert wanted(nodes(24), running(), waits)["one"] == most
+
+
+def test_what_a_job_holds_that_is_given_nothing_is_not_free():
+    """Its namespace's quota was taken away; what runs is left its least."""
+    had = of("3", running("had", quota=Quota(gpu=0)))
+    had = replace(had, key="other.had", request=replace(had.request, namespace="other", workers=span(16, 16, 16)))
+    assert wanted(nodes(0, held=8), running(), had)["one"] == 16
+
+
+def test_a_size_is_tried_whole_or_not_at_all():
+    [want] = weir(nodes(12), [running()], NOW)
+    part = want.cut(Size(0, 28), 12800, "as far as there is room")
+    assert not payback(running(), part.size, part.batch, AT_ONCE, part.faster, part.speed_now).pays
+
+
+def test_devices_that_one_node_could_hold_are_tried_on_one():
+    big = Resources(cpu=64.0, memory_gib=64.0, gpu=32)
+    there = [Node("n0", replace(big, gpu=16), big), *(Node(f"n{n}", big, big) for n in (1, 2))]
+    one = running()
+    one = replace(one, tasks=tuple(replace(task, node="n0") for task in one.tasks))
+    [want] = weir(there, [replace(one, observed=tuple(replace(o, nodes=1) for o in IN_PASSES))], NOW)
+    assert (want.workers, want.apart) == (32, 1.0)

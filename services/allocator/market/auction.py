@@ -43,6 +43,10 @@ class Stairs:
         self.upto = _from_purses(rows[:, 1:, 2:], purses)
         self.columns = np.ascontiguousarray(self.takes.reshape(-1, self.takes.shape[2]).T)
 
+    def held(self, given: Ints) -> Array:
+        """What each job takes with the last step that it was given, as in `upto`: nothing with `NONE`."""
+        return np.where(given[:, None] == NONE, 0.0, self.upto[np.arange(len(given)), given])
+
     def slopes(self, speeds: Array) -> Array:
         """What each step gains for its cost, over the step before it: [jobs, steps], as `speeds`."""
         gained, paid = (np.diff(each, axis=1, prepend=0.0) for each in (speeds, self.costs))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.market.auction import NONE, Ints, Stairs
+from services.allocator.market.auction import Ints, Stairs
 from services.allocator.market.patience import Stays, everybody, to_come_s, urgent
 from services.allocator.market.pauses import PAUSES, settled_s
 from services.allocator.market.pricing import prices
@@ -188,8 +188,7 @@ class Field:
         `rooms`, `given`: as in `granted`; who runs and was given nothing has its least.
         """
         given = np.where(self.holds.any(axis=1), np.maximum(given, 0), given)
-        has = self.stairs.upto[np.arange(len(given)), given]
-        left = rooms - np.where(given[:, None] == NONE, 0.0, has).sum(axis=0)
+        left = rooms - self.stairs.held(given).sum(axis=0)
         own = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)[self.purses]  # -1, no purse, is the last
         coming = self._coming(now)
         busy = [more and queue.load(now) > BUSY for queue, more in zip(self.queues, coming, strict=True)]

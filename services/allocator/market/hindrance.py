@@ -39,7 +39,7 @@ def hindrances(stairs: Stairs, offers: Array, room: Array, given: Ints, runs: Se
     """Of each job; None where no step follows. As `granted`; `given`: its answer, `runs`: those that run."""
     jobs, at = np.arange(len(given)), np.minimum(given + 1, stairs.there.shape[1] - 1)
     follows = (at > given) & stairs.there[jobs, at]
-    has = np.where(given[:, None] == NONE, 0.0, stairs.upto[jobs, given])
+    has = stairs.held(given)
     short = np.maximum(stairs.takes[jobs, at] - (room - has.sum(axis=0)) - ROUNDING, 0.0)
     lacks = short > _of_others(stairs, has, given, runs)
     cases = [np.isneginf(offers[jobs, at]), ~short.any(axis=1), lacks[:, :3].any(axis=1), lacks.any(axis=1)]

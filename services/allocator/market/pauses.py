@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # the policies import this module
 
 PAUSES = 2.0
 """Where a job's steps go to another, so many jobs pause; and so often does who grows, and shrinks again."""
-
-
 PAUSED_TO_GROW = 2.0
 """A job has just paused while that was more than so many times what it would gain since by growing."""
 

@@ -79,8 +79,7 @@ def _more(s: Stand, config: Config) -> Array:
 
 def _all_promising(s: Stand) -> tuple[Config, ...]:
     """By falling gain; none where nothing is known of its work."""
-    sizes = _untried(s)
-    if not len(sizes) or not s.left_s or not s.speed:
+    if not s.left_s or not s.speed or not len(sizes := _untried(s)):
         return ()
     at = points([s.fitted], sizes[None], [s.together])
     mean, spread = s.fitted.predict(Points(at.rows[0], s.fitted.observed.device))

@@ -23,7 +23,7 @@ taken, so that what it may not use goes to others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
 
@@ -37,7 +37,7 @@ from services.allocator.market.hull import Config
 from services.allocator.market.instead import instead
 from services.allocator.market.stand import KEEP, Stand, all_held, config_of, fills, held, stands_in, vector
 from services.allocator.market.trying import longest, tries
-from services.allocator.models.programs import Program, program
+from services.allocator.models.programs import program
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import UNITS, WORDS, together
 from services.allocator.placing.placement import Node, Size
@@ -59,16 +59,23 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
     given = _given(field, offers, rooms, now)
     hindered = hindrances(field.stairs, offers, rooms, given, field.runs)
     wants = [*map(_wanted, free, _known.each(free), given.tolist(), hindered)]
-    if not any(map(_waits_for_room, free, hindered)):
-        busy = {program(s.job) for s in stands if s.job.busy}
-        content = [n for n in longest((), free) if hindered[n] is None and _stays(free[n], wants[n], busy)]
+    if content := _content(stands, free, wants, hindered):
         for n, config in tries(free, content, field.rest(rooms, given, now), now).items():
             wants[n] = _tried(free[n], config)
     return [*none, *wants]
 
 
-def _stays(s: Stand, want: Want, busy: Collection[Program]) -> bool:
-    return (want.size, want.batch) == (s.job.size, s.job.batch) and program(s.job) not in busy
+def _content(
+    stands: Sequence[Stand], free: Sequence[Stand], wants: Sequence[Want], hindered: Sequence[Hindrance | None]
+) -> list[int]:
+    """Places of those that may try: they have what they want and want no more, nobody waits for room, and of their
+    program nothing is in flight.
+    """
+    if any(map(_waits_for_room, free, hindered)):
+        return []
+    changing = {program(s.job) for s in stands if s.job.busy}
+    alone = [n for n in longest((), free) if hindered[n] is None and program(free[n].job) not in changing]
+    return [n for n in alone if (wants[n].size, wants[n].batch) == (free[n].job.size, free[n].job.batch)]
 
 
 def _waits_for_room(s: Stand, hindered: Hindrance | None) -> bool:

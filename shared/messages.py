@@ -41,7 +41,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 # ---------------------------------------------------------------- what a person asks for
 
 
-class Resources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Resources(Part, frozen=True, kw_only=True):
     """What one task or node has or wants: cores, GiB, devices."""
 
     cpu: Cores = 0.0
@@ -49,7 +49,7 @@ class Resources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gpu: NotNegative = 0
 
 
-class RoleResources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RoleResources(Part, frozen=True, kw_only=True):
     """Requests of one task of each role; they are its limits too, unless the job's CPU limits are soft. What a role
     leaves out, or 0, is Weir's default."""
 
@@ -58,7 +58,7 @@ class RoleResources(Part, frozen=True, kw_only=True, forbid_unknown_fields=True)
     worker: Resources = Resources(cpu=0.5, memory_gib=1.0)
 
 
-class Span(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Span(Part, frozen=True, kw_only=True):
     """A number that may grow and shrink: where it starts, and its bounds (both included)."""
 
     start: Positive
@@ -66,26 +66,30 @@ class Span(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max: Positive
 
 
-class Program(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Program(Part, frozen=True, kw_only=True):
     """A training program: the file's name, and the digest under which the object store keeps it."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     digest: Digest
 
 
-class CheckpointRule(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CheckpointRule(Part, frozen=True, kw_only=True):
     """Where checkpoints go, how often, and how many stay.
 
-    `path`: a folder that all tasks see, or an object store's URL; absent: the cluster's. `every_s`: besides those of
-    each hand-over; absent: chosen from what a save costs and how often the job fails (`services/trainer/interval.py`).
+    `path`: a folder in the namespace's part of the cluster's checkpoint folder, or an object store's URL; absent: the
+    namespace's part itself. Each job gets a folder of its own below it (`JobAccepted.checkpoint_folder`).
+    `continue_from`: the folder of a finished job of the same namespace; training begins with its last checkpoint.
+    `every_s`: besides those of each hand-over; absent: chosen from what a save costs and how often the job fails
+    (`services/trainer/interval.py`).
     """
 
     path: str | None = None
+    continue_from: str | None = None
     every_s: Annotated[float, Meta(ge=1)] | None = None
     keep: Positive = 2
 
 
-class Volume(Part, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Volume(Part, frozen=True, kw_only=True):
     """A folder that every task of the job sees: a claim or, where the cluster allows it, a path of the node."""
 
     name: Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
@@ -116,7 +120,7 @@ class Spoken(Message, frozen=True, kw_only=True):
         return f"{self.namespace}.{self.job}"
 
 
-class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested", forbid_unknown_fields=True):
+class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested"):
     """Somebody asks for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
 
     `batch` is the number of examples of one update, by one worker. `resources` absent: sized by Weir.
@@ -177,10 +181,15 @@ class JobMessage(Spoken, frozen=True, kw_only=True):
 
 
 class JobAccepted(JobMessage, frozen=True, kw_only=True, tag="job.accepted"):
-    """The request is valid and queued. `request` is it, completed (resources sized, policy named)."""
+    """The request is valid and queued. `request` is it, completed (resources sized, policy named).
+
+    `checkpoint_folder`: where this job alone keeps its checkpoints, below the cluster's folder or the URL of
+    `request.checkpoint.path`. Empty for a job that version 0.1.0 accepted.
+    """
 
     request: JobRequested
     accepted_s: float
+    checkpoint_folder: str = ""
 
 
 class JobRejected(Message, frozen=True, kw_only=True, tag="job.rejected"):
@@ -280,7 +289,7 @@ class Alternative(Part, frozen=True, kw_only=True):
 
 class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.decided"):
     """The whole wanted state of one job. `generation` rises only when tasks, nodes or batch change. `off_s`: for so
-    long its whole cluster was off before."""
+    long its whole cluster was off before. `checkpoint_folder`: as the job was accepted with."""
 
     revision: NotNegative
     request: JobRequested
@@ -292,6 +301,7 @@ class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.d
     cost_s: float = 0.0
     cause: str = "-"
     off_s: Seconds = 0.0
+    checkpoint_folder: str = ""
     decided_s: float = 0.0
 
     def ordinal(self) -> str:

@@ -88,6 +88,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     uid: int
     request: JobRequested
     asked_s: float
+    checkpoint_folder: str = ""
     decided: dict[int, AllocationDecided] = {}
     running: int | None = None
     coming: int | None = None

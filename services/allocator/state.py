@@ -118,6 +118,7 @@ def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float
         uid=message.uid,
         request=message.request,
         asked_s=asked.asked_s if asked else stored_s,
+        checkpoint_folder=message.checkpoint_folder,
         cancelled=asked.cancelled if asked else False,
         serials=before.job.serials if before else 0,
     )

@@ -50,6 +50,7 @@ def decision(
         cost_s=_told(cost_s),
         cause=cause,
         off_s=off_s(job, now),
+        checkpoint_folder=job.checkpoint_folder,
         decided_s=now,
     )
 

@@ -8,7 +8,6 @@ it never restarts: a lost task is decided anew. What it may do is in `confinemen
 from __future__ import annotations
 
 import base64
-import posixpath
 from typing import Any
 
 import msgspec
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 
 from services.launcher import confinement, labels
 from services.launcher.actions import CreatePod, CreateSecret
+from services.launcher.checkpoints import checkpoint_dir, checkpoint_mounts, checkpoint_volumes, continue_from
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
 from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, TaskPlan, Volume
@@ -24,7 +24,6 @@ from shared.quantities import GPU
 Body = dict[str, Any]
 CONTAINER, PORT = "tensorflow", "tfjob-port"  # as a TFJob's: old selectors, dashboards and log queries go on working
 COMMAND = ["python", "-m", "services.trainer"]
-CHECKPOINTS = "weir-checkpoints"
 CREDENTIALS, UID_KEPT = "nats.creds", 13  # two groups of a uid's digits
 
 
@@ -119,18 +118,9 @@ def amounts(resources: Resources, cpu_limits: CpuLimits) -> Body:
     return {"requests": wanted, "limits": limits}
 
 
-def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
-    """What the request names (a relative path begins at the cluster's folder), else a folder for this job alone.
-
-    Either may be the URL of an object store's folder.
-    """
-    own, path = f"{decision.namespace}/{decision.job}-{decision.uid}", decision.request.checkpoint.path or ""
-    return path if "://" in path else posixpath.join(settings.checkpoint_dir, path or own)
-
-
 def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Settings) -> Body:
     request = decision.request
-    volumes = [*_volumes(request), *_checkpoint_volume(settings), confinement.volume(settings)]
+    volumes = [*_volumes(request), *checkpoint_volumes(decision, settings), confinement.volume(settings)]
     return {
         "hostname": name,
         "subdomain": decision.job,
@@ -149,8 +139,7 @@ def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Sett
 def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> Body:
     request = decision.request
     mounts = [{"name": v.name, "mountPath": v.mount_path} for v in request.volumes]
-    if settings.checkpoint_claim:
-        mounts.append({"name": CHECKPOINTS, "mountPath": settings.checkpoint_dir})
+    mounts += checkpoint_mounts(decision, settings)
     port = int(settings.task_ports.split(",")[0])
     return {
         "name": CONTAINER,
@@ -187,6 +176,8 @@ def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> lis
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **confinement.home(settings),
     }
+    if earlier := continue_from(decision, settings):
+        values["WEIR_TRAINER_CONTINUE_FROM"] = earlier
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
@@ -215,8 +206,3 @@ def _source(volume: Volume) -> Body:
     if volume.claim is not None:
         return {"persistentVolumeClaim": {"claimName": volume.claim}}
     return {"hostPath": {"path": volume.host_path}} if volume.host_path is not None else {"emptyDir": {}}
-
-
-def _checkpoint_volume(settings: Settings) -> list[Body]:
-    claim = settings.checkpoint_claim
-    return [{"name": CHECKPOINTS, "persistentVolumeClaim": {"claimName": claim}}] if claim else []

@@ -26,7 +26,7 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     trainer_nats_ca: str = ""  # text of the certificates that its must be signed by; empty: of the launcher's file
     task_ports: str = "2222,2223"  # "0,0": free ones, for many pods on one machine
     checkpoint_dir: str = "/var/lib/weir/checkpoints"
-    checkpoint_claim: str = ""  # a claim that every pod mounts at checkpoint_dir
+    checkpoint_claim: str = ""  # a claim, of which a pod mounts its job's folder below checkpoint_dir
     fs_group: int = 65532  # so that a pod which is not root may write to a claim
     run_as_user: Annotated[int, Meta(ge=1)] | None = None  # absent: as the image says, which must not be root
     tmp_gib: Annotated[float, Meta(gt=0)] = 8.0  # of /tmp, where alone it may write; who writes more is evicted

@@ -25,6 +25,7 @@ def assignment(
         batch=spec.batch,
         program=program,
         checkpoint_dir=settings.checkpoint_dir,
+        continue_from=settings.continue_from,
         resources=Resources(cpu=settings.cpu, memory_gib=settings.memory_gib),
         warms_up=spec.previous is not None and not fresh,
         off_s=spec.off_s,

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from services.trainer import build, cause, disk, evaluate, files, marks, rate, shards, step
 from services.trainer.checkpoint import Checkpoint
+from services.trainer.continuing import restore_earlier
 from services.trainer.lanes import Lanes, fetched
 from services.trainer.orders import (
     Assignment,
@@ -157,6 +158,9 @@ class Chief:
         """Restore the first that is whole, and return when the last update was applied before (0: never)."""
         found = restored(self.checkpoint, order, self.say, self._lost_ps)
         if found is None:
+            if self.assignment.continue_from:
+                self.ledger = restore_earlier(self.checkpoint, self.assignment.continue_from, self.ledger)
+                self.built.meter.first_s.assign(0.0)
             return 0.0
         self.ledger = found
         self.built.meter.first_s.assign(0.0)

@@ -50,6 +50,17 @@ def wrong(path: str, digest: str) -> str:
     return "it is torn: its files are not those that were written" if digest not in ("", found.digest) else ""
 
 
+def checkpoints_in(folder: str) -> list[str]:
+    """Return the paths of all checkpoints in a job's folder that have an index, the newest first."""
+    found = []
+    for generation in _listed(folder):
+        if retention.generation(generation) is not None:
+            names = _listed(f"{folder}/{generation}")
+            found += [f"{folder}/{generation}/{name.removesuffix(INDEX)}" for name in names if name.endswith(INDEX)]
+    ages = {path: age for path in found if (age := retention.age(path)) is not None}
+    return sorted(ages, key=lambda path: ages[path], reverse=True)
+
+
 def make_folder(path: str) -> None:
     gfile.makedirs(path)
 

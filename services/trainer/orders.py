@@ -26,6 +26,8 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     `first`: nothing of the job has run yet, and the program's `evaluation()` has not been tried. `beside`: another
     generation trains meanwhile, and goes on where this one cannot be prepared.
 
+    `continue_from`: the folder of a finished job, from whose last checkpoint this job begins (empty: from nothing).
+
     `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first update, and later;
     `stuck_patience`: times that, how long no update may be applied.
     """
@@ -40,6 +42,7 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     checkpoint_dir: str
     resources: Resources
     warms_up: bool
+    continue_from: str = ""
     off_s: float = 0.0
     first: bool = False
     beside: bool = False

@@ -37,5 +37,11 @@ def over(number: int, kept: Sequence[str]) -> bool:
     return bool(ages) and number < max(ages)[0]
 
 
+def age(path: str) -> Age | None:
+    """Return the age of a checkpoint; None for a path that is not one."""
+    found = PATH.search(path)
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def _ages(kept: Sequence[str]) -> set[Age]:
-    return {(int(found[1]), int(found[2])) for path in kept if (found := PATH.search(path))}
+    return {found for path in kept if (found := age(path)) is not None}

@@ -27,6 +27,7 @@ class Settings(Common, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     ports: str = "2222,2223"  # the pair a generation chooses from; "0,0": free ones
     checkpoint_dir: str = "/checkpoints"
+    continue_from: str = ""  # the folder of a finished job, from whose last checkpoint this one begins
     cpu: float = 1.0
     memory_gib: float = 0.0
     prepare_nice: int = 5  # weight of a child that prepares

@@ -86,6 +86,20 @@ def settled(ledger: Ledger) -> Ledger:
     return ledger
 
 
+def extend(ledger: Ledger, epochs: int) -> Ledger:
+    """Return the ledger of a finished or cancelled job with more epochs to train.
+
+    Raises ValueError if it has more epochs than that already.
+    """
+    if epochs < ledger.epochs:
+        raise ValueError(f"it has {ledger.epochs} epochs, more than {epochs}")
+    ledger = settled(ledger)
+    if epochs == ledger.epochs:
+        return ledger
+    added = Shard(ledger.total, ledger.examples * epochs)
+    return msgspec.structs.replace(ledger, epochs=epochs, todo=(*ledger.todo, added))
+
+
 def examples_of(ledger: Ledger, shard: Shard) -> tuple[int, int]:
     """The example numbers (start, stop) of a shard within its epoch."""
     start = shard.start % ledger.examples

@@ -18,7 +18,18 @@ EDGES = {
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "watchdog"),
-        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell"),
+        *(
+            "program_file",
+            "hands",
+            "voice",
+            "meter",
+            "sealed",
+            "files",
+            "saving",
+            "restoring",
+            "continuing",
+            "farewell",
+        ),
         *("summaries", "examine", "inspecting", "sought"),
     },
 }

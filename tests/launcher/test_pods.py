@@ -17,11 +17,15 @@ from tests.launcher.builders import decided, request, sent
 
 
 def made(
-    word: str = "w3", wanted: JobRequested | None = None, resources: Resources | None = None, **fields: Any
+    word: str = "w3",
+    wanted: JobRequested | None = None,
+    resources: Resources | None = None,
+    folder: str = "",
+    **fields: Any,
 ) -> Any:
     amounts = resources or Resources(cpu=0.5, memory_gib=1.5)
     decision = decided(4, word, resources=amounts)
-    decision = replace(decision, request=wanted or request())
+    decision = replace(decision, request=wanted or request(), checkpoint_folder=folder)
     task = decision.tasks[0]
     name = f"net-{task.role}-{task.serial}"
     return pods.pod(CreatePod(decision=decision, task=task, name=name, owner_uid="owner"), Settings(**fields))
@@ -115,15 +119,38 @@ def test_the_image_is_the_requests_or_the_settings() -> None:
     assert container(made(wanted=request(image="theirs:2")))["image"] == "theirs:2"
 
 
-def test_checkpoints_go_where_the_request_says_or_to_the_jobs_own_folder() -> None:
-    def where(path: str | None) -> str:
+def test_checkpoints_go_to_the_folder_that_the_job_was_accepted_with() -> None:
+    def where(path: str | None, folder: str = "", root: str = "/ckpt") -> str:
         wanted = request(checkpoint=CheckpointRule(path=path))
-        return env(made(wanted=wanted, checkpoint_dir="/ckpt"))["WEIR_TRAINER_CHECKPOINT_DIR"]
+        return env(made(wanted=wanted, folder=folder, checkpoint_dir=root))["WEIR_TRAINER_CHECKPOINT_DIR"]
 
-    assert [where(p) for p in (None, "mine", "/data/x")] == ["/ckpt/default/net-7", "/ckpt/mine", "/data/x"]
-    assert where("gs://bucket/net") == "gs://bucket/net"
-    elsewhere = env(made(checkpoint_dir="gs://bucket/weir"))["WEIR_TRAINER_CHECKPOINT_DIR"]
-    assert elsewhere == "gs://bucket/weir/default/net-7"
+    assert where(None, "default/net-7-x") == "/ckpt/default/net-7-x"
+    assert where("gs://bucket/net", "default/net-7-x") == "gs://bucket/net/default/net-7-x"
+    assert where(None, "default/net-7-x", "gs://bucket/weir") == "gs://bucket/weir/default/net-7-x"
+    assert [where(path) for path in (None, "mine")] == ["/ckpt/default/net-7", "/ckpt/mine"], "accepted by 0.1.0"
+
+
+def test_a_pod_mounts_the_folder_of_its_job_and_nothing_else_of_the_claim() -> None:
+    pod = made(folder="default/net-7-x", checkpoint_claim="shared", checkpoint_dir="/ckpt")
+    mounts = [m for m in container(pod)["volumeMounts"] if m["name"] == "weir-checkpoints"]
+    assert mounts == [
+        {"name": "weir-checkpoints", "mountPath": "/ckpt/default/net-7-x", "subPath": "default/net-7-x"},
+    ]
+
+
+def test_the_folder_that_a_job_continues_from_is_mounted_read_only() -> None:
+    wanted = request(checkpoint=CheckpointRule(continue_from="default/old-3-y"))
+    pod = made(wanted=wanted, folder="default/net-7-x", checkpoint_claim="shared", checkpoint_dir="/ckpt")
+    mounts = {m["mountPath"]: m for m in container(pod)["volumeMounts"] if m["name"] == "weir-checkpoints"}
+    assert mounts["/ckpt/default/old-3-y"]["readOnly"] and "readOnly" not in mounts["/ckpt/default/net-7-x"]
+    assert env(pod)["WEIR_TRAINER_CONTINUE_FROM"] == "/ckpt/default/old-3-y"
+
+
+def test_checkpoints_at_a_url_need_no_claim() -> None:
+    wanted = request(checkpoint=CheckpointRule(path="gs://bucket/net"))
+    pod = made(wanted=wanted, folder="default/net-7-x", checkpoint_claim="shared")
+    assert "weir-checkpoints" not in {v["name"] for v in pod["spec"]["volumes"]}
+    assert "weir-checkpoints" not in {m["name"] for m in container(pod)["volumeMounts"]}
 
 
 def test_volumes_are_mounted() -> None:
@@ -132,7 +159,7 @@ def test_volumes_are_mounted() -> None:
     sources = {v["name"]: v for v in pod["spec"]["volumes"]}
     assert sources["a"]["persistentVolumeClaim"] == {"claimName": "c"}
     assert sources["b"]["hostPath"] == {"path": "/h"}
-    assert [m["mountPath"] for m in container(pod)["volumeMounts"]] == ["/a", "/b", "/ckpt", "/tmp"]
+    assert [m["mountPath"] for m in container(pod)["volumeMounts"]] == ["/a", "/b", "/ckpt/default/net-7", "/tmp"]
 
 
 def test_a_pod_is_read_back_as_it_was_made() -> None:

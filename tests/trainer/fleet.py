@@ -70,7 +70,7 @@ class Fleet:
         nats_url: str,
         folder: Path,
         program: str,
-        settings: Mapping[str, float] = MappingProxyType({}),
+        settings: Mapping[str, float | str] = MappingProxyType({}),
         **fields: Any,
     ) -> None:
         self.bus, self.nats_url, self.folder, self.settings = bus, nats_url, folder, settings

@@ -16,6 +16,7 @@ from services.allocator.placing.quota import gang, too_small
 from services.allocator.requests.validate import Wrong, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import Asked, State
+from shared.checkpoint_folders import location, new_folder
 from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested, Resources, RoleResources
 
 
@@ -34,6 +35,7 @@ def answer(state: State, uid: int, program_bytes: int | None, now: float, rules:
     reasons = [*reasons_against(request, rules), *_too_large(whole, rules)]
     if request.key() in state.jobs:
         reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
+    reasons += _folder_in_use(state, request)
     if program_bytes is None:
         reasons.append(f"program.digest: the store has no program {request.program.digest} that can be read")
     elif program_bytes > LARGEST_PROGRAM:
@@ -46,7 +48,16 @@ def answer(state: State, uid: int, program_bytes: int | None, now: float, rules:
         uid=uid,
         request=whole,
         accepted_s=now,
+        checkpoint_folder=new_folder(whole, uid, now),
     )
+
+
+def _folder_in_use(state: State, request: JobRequested) -> Iterator[str]:
+    """Refuse to continue from the checkpoints of a job that may still write them."""
+    wanted = request.checkpoint.continue_from
+    for job in state.jobs.values():
+        if wanted is not None and wanted.strip("/") == location(job.request, job.uid, job.checkpoint_folder).strip("/"):
+            yield f"checkpoint.continue_from: {wanted!r} belongs to job {job.request.job!r}, which is not finished"
 
 
 def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:

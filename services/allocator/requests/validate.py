@@ -19,9 +19,11 @@ import msgspec
 from services.allocator.placing.quota import Quotas
 from services.allocator.policies import POLICIES
 from services.allocator.requests import allowed
-from services.allocator.requests.wording import reworded, struct_in
+from services.allocator.requests.wording import reworded
 from services.allocator.rules import Rules
+from shared import checkpoint_folders
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
+from shared.unknown_fields import struct_type
 from shared.words import counted
 
 LOCAL = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
@@ -114,7 +116,7 @@ def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str)
 def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
     if get_origin(kind) is dict and isinstance(value, dict):
         return [reason for name in value for reason in _entry_reasons(kind, name, value[name], path)]
-    struct = struct_in(kind)
+    struct = struct_type(kind)
     if struct and isinstance(value, dict):
         return field_reasons(struct, value, f"{path}.")
     if struct and isinstance(value, list) and getattr(kind, "__origin__", None) is tuple:
@@ -167,7 +169,7 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> list[str]:
         *(r for name in ("ps", "workers", "batch") for r in _span(name, parts.get(name))),
         *_device_batch(parts.get("device_batch_max"), parts.get("batch")),
         *_policy(parts.get("policy")),
-        *_checkpoint(parts.get("checkpoint")),
+        *_checkpoint(parts.get("checkpoint"), parts.get("namespace", "default")),
         *_volumes(parts.get("volumes", ())),
         *allowed.reasons(parts, rules),
     ]
@@ -196,14 +198,27 @@ def _policy(name: str | None) -> list[str]:
     return [f"policy: {name!r} is none; there are {', '.join(sorted(POLICIES))}{own}"]
 
 
-def _checkpoint(rule: CheckpointRule | None) -> list[str]:
-    path = rule.path if rule else None
-    if path is None or (path and not path.startswith("/") and ".." not in path.split("/") and _elsewhere(path)):
+def _checkpoint(rule: CheckpointRule | None, namespace: str) -> list[str]:
+    if rule is None:
         return []
-    return [
-        f"checkpoint.path: {path!r} is neither a relative path below the cluster's checkpoint folder "
-        "nor the URL of an object store's, such as gs://bucket/folder"
-    ]
+    reasons = []
+    if rule.path is not None and not _is_folder(rule.path):
+        reasons.append(
+            f"checkpoint.path: {rule.path!r} is neither a relative path below the namespace's checkpoint folder "
+            "nor the URL of an object store's, such as gs://bucket/folder"
+        )
+    earlier = rule.continue_from
+    if earlier is not None and not (_is_folder(earlier) and checkpoint_folders.is_in_namespace(earlier, namespace)):
+        reasons.append(
+            f"checkpoint.continue_from: {earlier!r} is not the folder of a job in namespace {namespace!r}, such as "
+            f"{namespace}/{checkpoint_folders.EXAMPLE}"
+        )
+    return reasons
+
+
+def _is_folder(path: str) -> bool:
+    """Return whether a text is a relative path that stays below where it begins, or the URL of an object store."""
+    return path != "" and not path.startswith("/") and ".." not in path.split("/") and _elsewhere(path)
 
 
 def _elsewhere(path: str) -> bool:

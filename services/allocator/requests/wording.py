@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from shared.messages import DNS_LABEL, Digest, Span
+from shared.unknown_fields import struct_type
 
 NAME = "a name: small letters, digits and -, beginning with a letter, not ending with -"
 PATTERNS = {DNS_LABEL: NAME, r"^/": "an absolute path"}
@@ -48,7 +49,7 @@ class _Written(reprlib.Repr):
 
 
 def _expected(kind: Any, error: str) -> str:
-    if struct := struct_in(kind):
+    if struct := struct_type(kind):
         fields = ", ".join(field.encode_name for field in msgspec.structs.fields(struct))
         plain = " (a job's file may have one number)" if struct is Span else ""
         return error.replace("`object", f"`{{{fields}}}").replace("}`", "}`" + plain)
@@ -60,9 +61,3 @@ def _rule(meta: Any) -> str:
     said = PATTERNS.get(getattr(meta, "pattern", None) or "")
     length = getattr(meta, "max_length", None)
     return f"Expected {said}" + (f", at most {length} characters" if length else "") if said else ""
-
-
-def struct_in(kind: Any) -> type[msgspec.Struct] | None:
-    """The struct that a field is, may be (`| None`), or is a tuple of."""
-    candidates = (kind, *get_args(kind))
-    return next((c for c in candidates if isinstance(c, type) and issubclass(c, msgspec.Struct)), None)

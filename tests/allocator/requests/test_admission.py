@@ -7,7 +7,16 @@ import msgspec
 from services.allocator.placing.quota import Quota
 from services.allocator.requests.admission import answer, completed
 from services.allocator.state import State, apply
-from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested, Resources, RoleResources
+from services.allocator.verdict import decision
+from shared.messages import (
+    LARGEST_PROGRAM,
+    CheckpointRule,
+    JobAccepted,
+    JobRejected,
+    JobRequested,
+    Resources,
+    RoleResources,
+)
 from tests.allocator.builders import AT_ONCE, request, span
 
 DEFAULT = RoleResources()
@@ -66,3 +75,32 @@ def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidd
     assert reasons(LARGEST_PROGRAM) == (forbidden,)
     assert reasons(LARGEST_PROGRAM + 1) == (forbidden, "program: it has 16,777,217 bytes, more than 16,777,216")
     assert reasons(None)[1].startswith("program.digest: the store has no program")
+
+
+def test_an_accepted_job_has_a_checkpoint_folder_of_its_own_in_every_decision() -> None:
+    asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
+    accepted = answer(asked_for, 12, 0, 86_400.0, AT_ONCE)
+    assert isinstance(accepted, JobAccepted) and accepted.checkpoint_folder == "default/mnist-12-19700102t000000"
+
+    job = apply(asked_for, accepted, "weir-orders", 13, 86_400.0).jobs[accepted.key()]
+
+    assert decision(job, [], 1, 86_401.0, reason="", cause="-").checkpoint_folder == accepted.checkpoint_folder
+
+
+def test_a_job_may_continue_from_a_finished_job_and_not_from_one_that_runs() -> None:
+    asked_for = apply(State(), request(), "weir-orders", 12, 0.0)
+    running = answer(asked_for, 12, 0, 86_400.0, AT_ONCE)
+    assert isinstance(running, JobAccepted)
+    state = apply(asked_for, running, "weir-orders", 13, 86_400.0)
+
+    def answered(folder: str) -> JobAccepted | JobRejected:
+        wanted = msgspec.structs.replace(request(), job="next", checkpoint=CheckpointRule(continue_from=folder))
+        return answer(apply(state, wanted, "weir-orders", 14, 86_500.0), 14, 0, 86_500.0, AT_ONCE)
+
+    refused = answered(running.checkpoint_folder)
+    assert isinstance(refused, JobRejected) and "which is not finished" in refused.reasons[0]
+    assert isinstance(answered("default/net-3-19700101t000000"), JobAccepted)
+    foreign = answered("team-a/net-3-19700101t000000")
+    assert (
+        isinstance(foreign, JobRejected) and "is not the folder of a job in namespace 'default'" in foreign.reasons[0]
+    )

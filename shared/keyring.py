@@ -48,7 +48,7 @@ def issue(
         text = authority.submitter(root, namespace, _chance(), now_s)
         found[credentials_file(folder, f"{SUBMITTER}.{namespace}")] = text
     for path, text in found.items():
-        _write(path, text)
+        write_private(path, text)
     return list(found)
 
 
@@ -68,14 +68,14 @@ def _keys(path: Path) -> Keys:
         return msgspec.json.decode(path.read_bytes(), type=Keys)
     except FileNotFoundError:
         made = authority.keys(os.urandom)
-        _write(path, msgspec.json.encode(made).decode())
+        write_private(path, msgspec.json.encode(made).decode())
         return made
     except msgspec.DecodeError as error:
         raise BadKeys(f"{path}: {error}") from error
 
 
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all, and never for others' eyes."""
+def write_private(path: Path, text: str) -> None:
+    """Write a file, whole or not at all, that only its owner may read."""
     handle, beside = tempfile.mkstemp(dir=path.parent)  # its mode is 0600
     with os.fdopen(handle, "w") as file:
         file.write(text)

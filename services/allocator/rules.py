@@ -51,6 +51,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     host_paths: tuple[str, ...] = ()
     """Which folders of a node a request may mount, and all below them; empty: none. Pods with one do not pass
     `restricted`."""
+    grace_max_s: float = 600.0
+    """The longest `grace_s` of a request: for so long a task that ignores SIGTERM keeps its place on a node."""
     quotas: Quotas = {}
     """What each namespace's jobs may hold in all, e.g. `{"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}}`; what is
     absent has no limit."""

@@ -44,11 +44,15 @@ IN_ENVIRONMENT = {"nats_credentials": "WEIR_NATS_CREDENTIALS", "nats_ca": "WEIR_
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
-    """`kube_url` empty: by kubeconfig. `pod_logs`: where `weir up` keeps what pods print. `limits`: the settings by
-    which it limits jobs. `source` says who told us."""
+    """Where a bus and its cluster are, and as whom to ask.
+
+    `kubeconfig`: of `weir up`, with the token for `kube_url`; empty: the usual one. `pod_logs`: where `weir up` keeps
+    what pods print. `limits`: the settings by which it limits jobs. `source` says who told us.
+    """
 
     nats_url: str = USUAL
     kube_url: str = ""
+    kubeconfig: str = ""
     pod_logs: str = ""
     limits: dict[str, str] = {}
     nats_credentials: str = ""
@@ -79,7 +83,7 @@ def _at(url: str, source: str, folder: Path) -> Connection:
     with contextlib.suppress(Trouble):
         known = _written(folder)
         if known and known.nats_url == url:
-            return msgspec.structs.replace(known, kube_url="", pod_logs="", source=source)
+            return msgspec.structs.replace(known, kube_url="", kubeconfig="", pod_logs="", source=source)
     return Connection(nats_url=url, source=source)
 
 

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     here = connection.here(args)
     gone = kept("" if args.kube else here.pod_logs, args.namespace, args.job)
     with _explained():
-        api = client.CoreV1Api(client.ApiClient(_configuration(args.kube or here.kube_url)))
+        api = client.CoreV1Api(client.ApiClient(_configuration(args.kube, here)))
         pods = _pods(api, args.namespace, args.job)
         if not pods and not gone:
             return connection.on_bus(args, _absent)
@@ -115,12 +115,13 @@ async def _absent(bus: Bus, args: argparse.Namespace) -> int:
         raise Trouble(absent(f"{args.namespace}.{args.job}", await anext(changes)))
 
 
-def _configuration(url: str) -> Any:
+def _configuration(url: str | None, here: connection.Connection) -> Any:
+    """Return the client's configuration: for `url`, else of the `weir up` here, else from the usual kubeconfig."""
     chosen = client.Configuration()
-    if url:
-        chosen.host = url
+    if url or (here.kube_url and not here.kubeconfig):
+        chosen.host = url or here.kube_url
     else:
-        config.load_kube_config(client_configuration=chosen)
+        config.load_kube_config(config_file=here.kubeconfig or None, client_configuration=chosen)
     chosen.retries = NO_RETRIES
     return chosen
 

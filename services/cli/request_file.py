@@ -18,6 +18,7 @@ from services.allocator.requests.wording import found
 from services.allocator.rules import Rules
 from services.cli.trouble import WRONG_USE, Trouble
 from services.cli.words import DEFAULT_NAMESPACE, is_name
+from shared import yaml_text
 from shared.messages import JobRequested
 from shared.subjects import pattern
 
@@ -25,14 +26,16 @@ Fields = dict[str, Any]
 SPANS = ("batch", "ps", "workers")
 BEGIN = "deploy/jobs/digits.yaml explains every field"
 ONE = "deploy/jobs/digits.yaml is one to begin with"
+LONGEST_TEXT = 256 << 10  # characters: more than any request has
 NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be called so
 
 
 def parse(text: str, name: str) -> Fields:
     """The fields as they are written; raises `Trouble` for what is no YAML mapping, or has a field twice."""
     try:
-        fields, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError) as error:
+        fields = yaml_text.load(text, LONGEST_TEXT)
+        root = yaml_text.compose(text, LONGEST_TEXT)
+    except yaml.YAMLError as error:
         raise Trouble(f"{name} is not YAML: {_where(error)}; {BEGIN}", WRONG_USE) from error
     if not isinstance(fields, dict):
         raise Trouble(

@@ -24,6 +24,7 @@ from services.cli.tfjob_remainder import Remark
 from services.cli.tfjob_remarks import remarks
 from services.cli.tfjob_shapes import Container, Replica, Requirements, TFJob, container, number
 from services.cli.trouble import WRONG_USE, Trouble
+from shared import yaml_text
 from shared.quantities import GIB, GPU
 from shared.words import counted
 
@@ -56,8 +57,8 @@ def manifest(text: str, name: str) -> tuple[Fields, list[str]]:
     Raises `Trouble` for a file that has none, or several, or cannot be read.
     """
     try:
-        documents = [each if isinstance(each, dict) else {} for each in yaml.safe_load_all(text) if each is not None]
-    except (yaml.YAMLError, RecursionError) as error:
+        documents = [each if isinstance(each, dict) else {} for each in yaml_text.load_all(text) if each is not None]
+    except yaml.YAMLError as error:
         raise Trouble(f"{name} is not YAML: {' '.join(str(error).split())}", WRONG_USE) from error
     found = [each for each in documents if each.get("kind") == "TFJob"]
     if len(found) != 1:

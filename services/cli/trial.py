@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,8 @@ class Failed(Exception):
 class Tenants:
     """Somebody else's pods, over the cluster's own API."""
 
-    def __init__(self, kube_url: str) -> None:
+    def __init__(self, kube_url: str, headers: Mapping[str, str]) -> None:
+        self._headers = headers
         self._pods = f"{kube_url}/api/v1/namespaces/{NAMESPACE}/pods"
         self._namespaces = f"{kube_url}/api/v1/namespaces"
         self._count = 0
@@ -49,14 +50,14 @@ class Tenants:
         self._count += 1
         name = f"tenant-{self._count}"
         spec = pod_spec(TenantSpec(node=node, cpu=cpu))
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(headers=self._headers) as http:
             await http.post(self._namespaces, json={"metadata": {"name": NAMESPACE}})
             async with http.post(self._pods, json={"metadata": {"name": name}, "spec": spec}) as answer:
                 answer.raise_for_status()
         return name
 
     async def leave(self, name: str) -> None:
-        async with aiohttp.ClientSession() as http, http.delete(f"{self._pods}/{name}") as answer:
+        async with aiohttp.ClientSession(headers=self._headers) as http, http.delete(f"{self._pods}/{name}") as answer:
             answer.raise_for_status()
 
 
@@ -135,7 +136,7 @@ class Trial:
 
     async def measure(self) -> None:
         """Read the CPU seconds of all pods, as the kernel counts them, twice a second."""
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(headers=self.stack.kube_headers) as http:
             while True:
                 self.cpu.append(await self._sample(http))
                 await asyncio.sleep(SAMPLE_S)
@@ -157,7 +158,7 @@ async def trial(stack: Stack) -> AsyncIterator[Trial]:
     """Watch a stack; what breaks the watching ends whatever is waited for."""
     connection = await bus.connect(stack.nats_url, "trial", stack.operator)
     broken = asyncio.ensure_future(connection.failed())
-    watched = Trial(stack, connection, Tenants(stack.kube_url), broken)
+    watched = Trial(stack, connection, Tenants(stack.kube_url, stack.kube_headers), broken)
     broken.add_done_callback(lambda _: watched.changed.set())
     for filters in EVERYTHING:
         connection.spawn(watched.listen(filters))

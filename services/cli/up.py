@@ -40,7 +40,7 @@ jobs that run save first, and the next `weir up` in this folder goes on with the
   see the jobs          weir jobs
   tail the events       weir events --follow
   watch all of it       weir top
-  look at the cluster   kubectl --server={kube} get nodes,pods -A
+  look at the cluster   kubectl --kubeconfig={kube} get nodes,pods -A
   look at the bus       nats --server={nats} --creds={creds} sub 'weir.>'
   from another folder   WEIR_NATS_CREDENTIALS={creds} weir jobs --nats {nats}
   ask without weir      nats --server={nats} --creds={creds} req weir.job.requested.default.<job> '{{...}}'
@@ -86,7 +86,7 @@ async def _up(args: argparse.Namespace) -> int:
         async with stack:
             stack.write_connection(CONNECTION)
             nodes = counted(len(spec.named()), "node")
-            places = {"kube": stack.kube_url, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
+            places = {"kube": stack.kubeconfig, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
             places["page"] = f"http://127.0.0.1:{page_port}/"
             first = f"{said_of(args.data, cluster)}{await _goes_on(stack)}"
             print(f"{first}{LOOK.format(nodes=nodes, **places)}", flush=True)

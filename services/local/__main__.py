@@ -1,4 +1,4 @@
-"""`python -m services.local --cluster FILE --data DIR [--port 0] [--port-file FILE] [--token T]`"""
+"""`python -m services.local --cluster FILE --data DIR [--port 0] [--port-file FILE] [--token-file FILE]`"""
 
 import argparse
 import asyncio
@@ -19,7 +19,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder for logs and pods")
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; 0: any that is free")
     parser.add_argument("--port-file", type=Path, help="where to write the port, once it is open")
-    parser.add_argument("--token", default="", help="if given, every request must carry it")
+    parser.add_argument("--token-file", type=Path, help="file with a token that every request must carry")
     return parser.parse_args()
 
 
@@ -28,7 +28,8 @@ async def serve(chosen: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     spec = parse(chosen.cluster.read_text())
-    settings = Settings(port=chosen.port, token=chosen.token)
+    token = chosen.token_file.read_text().strip() if chosen.token_file is not None else ""
+    settings = Settings(port=chosen.port, token=token)
     cluster_here = local_cluster(spec.nodes, chosen.data, tenants=spec.tenants, quotas=spec.quotas, settings=settings)
     async with cluster_here as cluster:
         if chosen.port_file is not None:

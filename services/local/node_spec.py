@@ -24,6 +24,7 @@ from msgspec import Meta
 from services.allocator.placing.quota import Quotas
 from services.allocator.requests.validate import field_reasons, quota_reasons
 from services.local.objects.naming import SUBDOMAIN
+from shared import yaml_text
 
 AboveZero = Annotated[float, Meta(gt=0)]
 
@@ -66,7 +67,7 @@ class BadCluster(ValueError):
 def parse(text: str) -> ClusterSpec:
     """Raises BadCluster."""
     try:
-        document = yaml.safe_load(text)
+        document = yaml_text.load(text)
     except yaml.YAMLError as error:
         raise BadCluster(f"this is no YAML: {error}") from error
     if not isinstance(document, dict):

@@ -20,6 +20,7 @@ from types import TracebackType
 
 import structlog
 
+from services.local import kube_access
 from services.local.closing import close_nodes
 from shared import bus, keyring, lifeline
 from shared.permissions import MONITOR, OPERATOR, SETUP
@@ -117,6 +118,7 @@ class Stack:
         self.nats_port, self.kube_port = nats_port or free_port(), kube_port or free_port()
         self.services = services
         self.credentials = folder.resolve() / "credentials"
+        self.kubeconfig = ""
         self.parts: dict[str, Part] = {}
 
     @property
@@ -134,6 +136,11 @@ class Stack:
     @property
     def kube_url(self) -> str:
         return f"http://127.0.0.1:{self.kube_port}"
+
+    @property
+    def kube_headers(self) -> dict[str, str]:
+        """Return the headers that the cluster's API asks of every request."""
+        return {"Authorization": f"Bearer {kube_access.token_file(self.credentials).read_text()}"}
 
     async def __aenter__(self) -> Stack:
         vacant(self.nats_port, self.kube_port)
@@ -193,6 +200,8 @@ class Stack:
     async def _start_cluster(self) -> None:
         command = [sys.executable, "-m", "services.local", "--cluster", str(self.cluster_file)]
         command += ["--data", str(self.folder / "cluster"), "--port", str(self.kube_port)]
+        command += ["--token-file", str(kube_access.token_file(self.credentials))]
+        self.kubeconfig = str(kube_access.write_kubeconfig(self.credentials, self.kube_url))
         await self._start("cluster", command, {})
         await self._answers("cluster", self.kube_port)
 
@@ -213,6 +222,8 @@ class Stack:
             "WEIR_LAUNCHER_SIGNING_KEY": str(self.credentials / keyring.JOBS),
             "WEIR_MONITOR_KUBE_URL": self.kube_url,
             "WEIR_LAUNCHER_KUBE_URL": self.kube_url,
+            "WEIR_MONITOR_KUBE_TOKEN_FILE": str(kube_access.token_file(self.credentials)),
+            "WEIR_LAUNCHER_KUBE_TOKEN_FILE": str(kube_access.token_file(self.credentials)),
             "WEIR_ALLOCATOR_HOST_PATHS": "/",
             "WEIR_LAUNCHER_TASK_PORTS": "0,0",
             "WEIR_LAUNCHER_HOME": "",
@@ -237,6 +248,7 @@ class Stack:
         """Let other commands find this stack."""
         path.parent.mkdir(parents=True, exist_ok=True)
         here = {"nats_url": self.nats_url, "kube_url": self.kube_url, "nats_credentials": self.operator}
+        here["kubeconfig"] = self.kubeconfig
         logs = str(self.folder.resolve() / "cluster" / "logs")
         path.write_text(json.dumps(here | {"pod_logs": logs, "limits": self.settings}))
 

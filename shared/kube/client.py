@@ -66,11 +66,13 @@ class Ask:
 
 
 async def connect(settings: KubeSettings, name: str, chance: Callable[[], float]) -> Api:
-    """By URL, else by kubeconfig, else by the default kubeconfig, else as the pod that we are."""
+    """Connect by URL (and token file), else by kubeconfig, else by the default one, else as the pod that we are."""
     chosen = client.Configuration()
     chosen.connection_pool_maxsize = 0  # no limit: each watch keeps one, and the gate keeps the others few
     if settings.kube_url:
         chosen.host = settings.kube_url
+        if settings.kube_token_file:
+            chosen.api_key["BearerToken"] = f"Bearer {Path(settings.kube_token_file).read_text().strip()}"
     elif settings.kubeconfig or Path(config.KUBE_CONFIG_DEFAULT_LOCATION).expanduser().exists():
         await config.load_kube_config(config_file=settings.kubeconfig or None, client_configuration=chosen)
     else:

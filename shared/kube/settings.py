@@ -16,6 +16,7 @@ class KubeSettings(Common, frozen=True, kw_only=True):
     """The cluster: a URL (the local stand-in, a proxy), else a kubeconfig file, else the default one or our own pod."""
 
     kube_url: str = ""
+    kube_token_file: str = ""  # file with the bearer token for kube_url; empty: it asks for none
     kubeconfig: str = ""
     kube_rate: Positive = 20.0  # requests a second at most; with the next one: see shared/kube/pacing.py
     kube_burst: Count = 20  # of them at once

@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from services.local.stack import Stack
 from shared.messages import Resources
 
 
@@ -22,13 +23,13 @@ def cluster(base: int, counts: Mapping[str, int]) -> str:
 
 
 async def pods(
-    kube_url: str, command: list[str], tasks: Sequence[tuple[str, int]], sizes: Mapping[str, Resources]
+    stack: Stack, command: list[str], tasks: Sequence[tuple[str, int]], sizes: Mapping[str, Resources]
 ) -> None:
     """One pod a task; each runs `command ROLE INDEX`."""
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=stack.kube_headers) as http:
         for role, index in tasks:
             body = _pod(role, index, [*command, role, str(index)], sizes[role])
-            async with http.post(f"{kube_url}/api/v1/namespaces/default/pods", json=body) as answer:
+            async with http.post(f"{stack.kube_url}/api/v1/namespaces/default/pods", json=body) as answer:
                 answer.raise_for_status()
 
 

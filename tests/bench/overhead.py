@@ -79,7 +79,7 @@ async def _plain(stack: Stack, folder: Path) -> Path:
     counts = {"chief": 1, "ps": PS, "worker": WORKERS}
     handwritten.write(folder / "cluster.json", hand.cluster(16_500, counts))
     command = ["python", "-m", "tests.bench.plain", str(folder), str(PROGRAM)]
-    await hand.pods(stack.kube_url, command, TASKS, SIZES)
+    await hand.pods(stack, command, TASKS, SIZES)
     async with asyncio.timeout(PATIENCE_S):
         while not _points(folder / "progress"):
             await asyncio.sleep(0.1)

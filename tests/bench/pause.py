@@ -103,7 +103,7 @@ async def by_hand() -> list[float]:
             shared = Path(folder) / "hand"
             shared.mkdir()
             command = ["python", "-m", "tests.bench.handwritten", str(shared), str(PROGRAM)]
-            await hand.pods(stack.kube_url, command, TASKS, SIZES)
+            await hand.pods(stack, command, TASKS, SIZES)
             pauses = []
             handwritten.write(shared / "cluster-0.json", _cluster(0, *SMALL))
             for number in range(HAND_ROUNDS):

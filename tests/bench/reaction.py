@@ -46,7 +46,7 @@ async def main() -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, crowd.CLUSTER) as cluster:
         services = ("monitor", "allocator")
         async with Stack(Path(folder), cluster, SETTINGS, services=services) as stack, trial(stack) as watched:
-            async with aiohttp.ClientSession(stack.kube_url) as http:
+            async with aiohttp.ClientSession(stack.kube_url, headers=stack.kube_headers) as http:
                 await crowd.fill(http, NODES)
                 await watched.until(lambda: len(crowd.full(watched)) == NODES, PATIENCE_S, "a full picture")
                 await _ask(watched)

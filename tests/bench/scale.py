@@ -72,7 +72,7 @@ async def main() -> dict[str, Any]:
         async with (
             Stack(Path(folder), cluster, settings, services=()) as stack,
             trial(stack) as watched,
-            aiohttp.ClientSession(stack.kube_url, timeout=WHOLE) as http,
+            aiohttp.ClientSession(stack.kube_url, headers=stack.kube_headers, timeout=WHOLE) as http,
             tollgate(stack.kube_url, port) as gate,
         ):
             await crowd.fill(http, NODES)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 from pathlib import Path
 
@@ -24,6 +25,11 @@ from tests.cli.test_too_large import job
 BAD = """
 nodes: [{cpu: 0, memory_gib: many}, {cpus: 2}]
 """
+
+
+def token_in(kubeconfig: str) -> str:
+    token: str = json.loads(Path(kubeconfig).read_text())["users"][0]["user"]["token"]
+    return token
 
 
 async def test_a_bad_cluster_file_is_refused_at_once_with_every_reason_and_nothing_is_started(
@@ -138,12 +144,16 @@ async def test_jobs_run_in_default_and_in_the_namespaces_of_the_files_quotas_and
     async with asyncio.timeout(180):
         process, _ = await begun(tmp_path, "--cluster", "cluster.yaml")
         where = json.loads((tmp_path / ".weir" / "connection.json").read_text())
+        headers = {"Authorization": f"Bearer {token_in(where['kubeconfig'])}"}
         async with aiohttp.ClientSession(where["kube_url"]) as session:
-            there = [(await session.get(f"/api/v1/namespaces/team-{team}")).status for team in "abc"]
+            anybody = (await session.post("/api/v1/namespaces/default/pods", json={})).status
+            spaces = [f"/api/v1/namespaces/team-{team}" for team in "abc"]
+            there = [(await session.get(space, headers=headers)).status for space in spaces]
         said = [await asked(file, f"namespace: team-{team}") for team in "bc"]
         await ended(process)
 
-    assert there == [200, 200, 404]
+    assert there == [200, 200, 404] and anybody == 401
+    assert stat.S_IMODE(os.stat(where["kubeconfig"]).st_mode) == 0o600
     assert where["limits"].items() >= limits(spec_in(tmp_path / "cluster.yaml")).items()
     assert b"job team-b/mine is accepted" in said[0]
     assert b"namespace: jobs may not run in 'team-c'; they may in default, team-a, team-b" in said[1]

@@ -182,7 +182,7 @@ class Scene:
         name = f"stranger-{len(names)}-{self.now}"
         spec = pod_spec(TenantSpec(node=node, cpu=1.0))
         spec["containers"][0]["command"] = SLEEP
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(headers=self.watched.stack.kube_headers) as http:
             await http.post(self._pods, json={"metadata": {"name": NAMESPACE}})
             body = {"metadata": {"name": name}, "spec": spec}
             async with http.post(f"{self._pods}/{NAMESPACE}/pods", json=body) as answer:
@@ -201,7 +201,10 @@ class Scene:
         return [body["metadata"]["name"] for body in found if "weir.dev/uid" in body["metadata"].get("labels", {})]
 
     async def _list(self, path: str) -> list[dict[str, Any]]:
-        async with aiohttp.ClientSession() as http, http.get(f"{self._pods}/{path}") as answer:
+        async with (
+            aiohttp.ClientSession(headers=self.watched.stack.kube_headers) as http,
+            http.get(f"{self._pods}/{path}") as answer,
+        ):
             items: list[dict[str, Any]] = (await answer.json())["items"]
             return items
 

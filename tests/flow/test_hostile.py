@@ -34,7 +34,7 @@ def refusals(folder: Path) -> list[str]:
 
 async def secrets(scene: Scene) -> list[dict[str, Any]]:
     url = f"{scene.watched.stack.kube_url}/api/v1/namespaces/default/secrets"
-    async with aiohttp.ClientSession() as http, http.get(url) as answer:
+    async with aiohttp.ClientSession(headers=scene.watched.stack.kube_headers) as http, http.get(url) as answer:
         items: list[dict[str, Any]] = (await answer.json())["items"]
         return items
 

@@ -60,7 +60,7 @@ class Operator:
 
     async def _send(self, verb: str, path: str, body: Any, media: str) -> None:
         headers = {"Content-Type": f"application/{media}"}
-        async with aiohttp.ClientSession() as http:
+        async with aiohttp.ClientSession(headers=self.scene.watched.stack.kube_headers) as http:
             sent = http.request(verb, f"{self.core}/{path}", data=json.dumps(body), headers=headers)
             async with sent as answer:
                 answer.raise_for_status()

@@ -87,3 +87,13 @@ def test_what_would_be_refused_is_told_with_every_reason(text: str, reason: str)
     found = answer(running().board.state, text, NOW_S, AT_ONCE)
 
     assert found.says == [] and any(reason in line for line in found.refused)
+
+
+def test_aliases_that_multiply_are_refused_and_take_no_memory() -> None:
+    laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)
+    )
+
+    found = answer(running().board.state, f"{EXAMPLE}{laughs}", NOW_S, AT_ONCE)
+
+    assert not found.says and "with its aliases expanded it is larger" in found.refused[0]

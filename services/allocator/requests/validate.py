@@ -171,6 +171,7 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> list[str]:
         *_policy(parts.get("policy")),
         *_checkpoint(parts.get("checkpoint"), parts.get("namespace", "default")),
         *_volumes(parts.get("volumes", ())),
+        *_grace(parts.get("grace_s"), rules),
         *allowed.reasons(parts, rules),
     ]
 
@@ -189,6 +190,12 @@ def _device_batch(most: int | None, batch: Span | None) -> list[str]:
     if most is None or batch is None or most >= batch.min:
         return []
     return [f"device_batch_max: {most} is less than batch.min, {batch.min}"]
+
+
+def _grace(grace_s: float | None, rules: Rules) -> list[str]:
+    if grace_s is None or grace_s <= rules.grace_max_s:
+        return []
+    return [f"grace_s: {grace_s:g} is more than {rules.grace_max_s:g}, the limit of this cluster (grace_max_s)"]
 
 
 def _policy(name: str | None) -> list[str]:

@@ -27,6 +27,7 @@ from services.allocator.placing.quota import Quotas
 from services.allocator.requests.validate import field_reasons, quota_reasons
 from services.allocator.simulator.scenario import Cluster, Machine, Tenant
 from services.allocator.simulator.tables import Bad, Reason
+from shared import yaml_text
 
 KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
 
@@ -46,7 +47,7 @@ def cluster(text: str) -> Cluster:
 
 def _read(text: str) -> tuple[dict[str, Any], yaml.Node]:
     try:
-        document, tree = yaml.safe_load(text), yaml.compose(text, Loader=yaml.SafeLoader)
+        document, tree = yaml_text.load(text), yaml_text.compose(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)

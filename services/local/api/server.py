@@ -1,9 +1,9 @@
 """The doors. Who may enter, who answers, and how a refusal is said.
 
 The server runs commands for whoever may create pods, so it answers on loopback only, and never a web page: a
-request with an Origin, or with a Host that is not this machine, is refused. There are no accounts: a request
-without credentials is let in, unless the cluster was started with a token; a token that is not that one is
-wrong (401).
+request with an Origin, or with a Host that is not this machine, is refused. There are no accounts. A cluster that was
+started with a token (`weir up` always gives one) refuses every request without it (401); one without a token lets in
+requests without credentials.
 """
 
 import hmac

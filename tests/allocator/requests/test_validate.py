@@ -86,3 +86,8 @@ def test_a_fuzzed_request_is_read_or_refused_with_reasons(changed):
 @given(st.binary(max_size=60))
 def test_any_bytes_are_answered(body):
     assert isinstance(check(body), Wrong)
+
+
+def test_a_grace_beyond_the_clusters_limit_is_refused_by_the_name_of_the_setting() -> None:
+    assert reasons(grace_s=601) == ("grace_s: 601 is more than 600, the limit of this cluster (grace_max_s)",)
+    assert reasons(grace_s=600) == ()

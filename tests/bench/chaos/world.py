@@ -54,7 +54,7 @@ class World:
 
     def __init__(self, stack: Stack, watch: Watch, door: Gate, folder: Path, disk_by: str) -> None:
         self.stack, self.watch, self.door, self.folder, self.disk_by = stack, watch, door, folder, disk_by
-        self.http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0))
+        self.http = aiohttp.ClientSession(headers=stack.kube_headers, timeout=aiohttp.ClientTimeout(total=5.0))
         self.strangers: list[str] = []
         self.uid, self.job = 0, ""
         self.made = 0

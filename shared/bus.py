@@ -119,7 +119,12 @@ class Bus:
         if self.client.api != API:
             return
         for config in streams.streams():
-            await self.js.stream_info(str(config.name))
+            await self.last_stored(str(config.name))
+
+    async def last_stored(self, stream: str) -> int:
+        """Return the sequence of the last message in a stream. Waits while the bus elects; raises `NotFoundError`."""
+        info = await self.asked(lambda: self.js.stream_info(stream))
+        return int(info.state.last_seq)
 
     # ------------------------------------------------------------ saying
 
@@ -180,7 +185,7 @@ class Bus:
     async def _follow(self, ear: Ear, after: int) -> None:
         follower = Follower(self.client, self.js, self.name, ear, after, lambda: self.must_lead())
         self.vitals.need(f"hearing {ear.stream}", lambda: follower.puller.hears)
-        await follower.begin()
+        await self.asked(follower.begin)  # a new leader may be earlier than the bus's own
         for _ in range(follower.pending):
             await self._take(follower)
             if not follower.pending:
@@ -273,14 +278,14 @@ class Bus:
         await self.replace(subject, body, seen)
 
     async def bucket(self, name: str) -> KeyValue:
-        return await self.js.key_value(name)
+        return await self.asked(lambda: self.js.key_value(name))
 
     def entries(self, name: str) -> KeyValue:
         """As `bucket`, for who may read and write entries only, and not ask the server for more."""
         return KeyValue(name=name, stream=stream_of(name), pre=entry(name, ""), js=self.js, direct=True)
 
     async def programs(self) -> ObjectStore:
-        return await self.js.object_store(PROGRAMS)
+        return await self.asked(lambda: self.js.object_store(PROGRAMS))
 
     # ------------------------------------------------------------ living
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nats.aio.client import Client, Credentials, RawCredentials
+from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Credentials, RawCredentials
 from nats.aio.msg import Msg
 from nats.errors import ConnectionDrainingError, FlushTimeoutError
 from nats.errors import Error as NatsError
@@ -51,6 +52,7 @@ class SturdyClient(Client):
         super().__init__()
         self._asked: dict[asyncio.Future[Msg], str] = {}  # answers that are waited for, and what was asked
         self.on_break: set[Callable[[], None]] = set()  # to be called when the connection breaks
+        self._known_addresses: dict[str, str] = {}  # by host and port of a server: its last address, if it had a name
 
     async def flush(self, timeout: int = 10) -> None:
         """As the library's, which asks the server for an answer before it has sent what waits: up to s each."""
@@ -106,11 +108,36 @@ class SturdyClient(Client):
         Before Python 3.12 `asyncio.wait_for` forgets it (CPython issue 86296), and reconnecting would never end.
         """
         try:
-            await super()._connect_to_server(s)
+            await self._connect_by_name_or_address(s)
         except OSError:
             if (task := asyncio.current_task()) and task.cancelling():
                 raise asyncio.CancelledError from None
             raise
+
+    async def _connect_by_name_or_address(self, server: Any) -> None:
+        """Connect to a server; if its name cannot be resolved now, to the address that it had last.
+
+        The certificate is checked against the name in both cases, because the server's entry stays as it is.
+        """
+        uri = server.uri
+        try:
+            await super()._connect_to_server(server)
+        except (socket.gaierror, TimeoutError):
+            address = self._known_addresses.get(uri.netloc)
+            if address is None or self._transport is None:
+                raise
+            host = f"[{address}]" if ":" in address else address
+            there = uri._replace(netloc=f"{host}:{uri.port}")
+            await self._transport.connect(there, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
+        else:
+            self._remember_address(uri)
+
+    def _remember_address(self, uri: Any) -> None:
+        """Keep the address of the server that is connected. A transport over WebSocket does not tell it."""
+        writer = getattr(self._transport, "_io_writer", None)
+        peer = writer.get_extra_info("peername") if writer is not None else None
+        if peer:
+            self._known_addresses[uri.netloc] = peer[0]
 
     async def _attempt_reconnect(self) -> None:
         for answer in self._asked:

@@ -25,13 +25,14 @@ LARGEST = 1_000_000  # bytes; the server's default for one message
 
 async def recall(connection: Bus) -> State:
     try:
-        entry = await (await connection.bucket(STATE)).get(KEY)
+        bucket = await connection.bucket(STATE)
+        entry = await connection.asked(lambda: bucket.get(KEY))
         state = msgspec.json.decode(zlib.decompress(entry.value or b""), type=State)
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("StartsFromTheLog", reason=repr(error))
         return State()
     for stream, sequence in state.sequences.items():
-        last = (await connection.js.stream_info(stream)).state.last_seq
+        last = await connection.last_stored(stream)
         if sequence > last:
             log.warning("SnapshotIsAhead", stream=stream, sequence=sequence, last=last)
             return State()

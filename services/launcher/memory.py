@@ -11,6 +11,7 @@ import zlib
 import msgspec
 import structlog
 from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
 
 from services.launcher.view import Told
 from shared.bus import Bus, Stale
@@ -31,9 +32,9 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 async def load(connection: Bus) -> Snapshot:
     bucket = await connection.bucket(STATE)
     try:
-        entry = await bucket.get(KEY)
+        entry = await connection.asked(lambda: bucket.get(KEY))
         found = msgspec.json.decode(zlib.decompress(entry.value or b""), type=Snapshot)
-    except (NatsError, zlib.error, msgspec.DecodeError) as error:
+    except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("NoSnapshot", error=repr(error))
         return Snapshot()
     return found if await _fits(connection, found) else Snapshot()
@@ -41,7 +42,7 @@ async def load(connection: Bus) -> Snapshot:
 
 async def _fits(connection: Bus, found: Snapshot) -> bool:
     for stream, sequence in found.after.items():
-        if (await connection.js.stream_info(stream)).state.last_seq < sequence:
+        if await connection.last_stored(stream) < sequence:
             return False
     return True
 

@@ -14,7 +14,8 @@ async def recall(bus: Bus, at_once: int) -> list[Heard]:
 
     A node whose last fact cannot be read is told anew.
     """
-    info = await bus.js.stream_info(subjects.FACTS, subjects_filter=subjects.pattern(CapacityChanged))
+    capacity = subjects.pattern(CapacityChanged)
+    info = await bus.asked(lambda: bus.js.stream_info(subjects.FACTS, subjects_filter=capacity))
     keys = [subject.removeprefix(subjects.pattern(CapacityChanged, "")) for subject in info.state.subjects or {}]
     told: list[Heard] = []
     for begin in range(0, len(keys), at_once):

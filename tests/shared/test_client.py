@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -54,6 +56,42 @@ async def test_a_message_whose_subject_or_status_is_no_text_is_handed_on(
 
     first, second = await heard.next_msg(60), await heard.next_msg(60)
     assert (first.subject, first.data, second.data) == (subject, b"one", b"two")
+    await client.close()
+
+
+# ------------------------------------------------------------ names that cannot be resolved
+
+
+async def test_a_connection_comes_back_while_names_cannot_be_resolved(
+    nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, resolve, away = "bus.weir.test", socket.getaddrinfo, asyncio.Event()
+
+    def look_up(host: str | bytes | None, *more: Any, **options: Any) -> Any:
+        if host == name and away.is_set():
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return resolve("127.0.0.1" if host == name else host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    returned = asyncio.Event()
+
+    async def on_return() -> None:
+        returned.set()
+
+    client = await dial(
+        nats_server.url.replace("127.0.0.1", name),
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=0.05,
+        reconnected_cb=on_return,
+    )
+    away.set()
+
+    await nats_server.kill()
+    await nats_server.start()
+
+    async with asyncio.timeout(WITHIN_S):
+        await returned.wait()
+    await client.flush()
     await client.close()
 
 

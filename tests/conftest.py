@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from shared.ports import free_port
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how fast examples are made is the machine's affair, not the test's
 
-WITHIN_S = 60.0
+WITHIN_S, LOOK_S = 60.0, 0.005
 """Of whatever a test waits for: a machine that is busy, and now and then stands still for seconds, is not at fault."""
 wire.ANSWER_S = WITHIN_S / 3  # so that what was lost with a connection is asked again in time
 LONGEST = ("tests/flow/", "tests/deploy/test_image", "tests/trainer/test_training", "tests/trainer/", "tests/local/")
@@ -62,6 +63,7 @@ class NatsServer:
         """It keeps its connections and answers nothing."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        _until_stopped(self._process.pid)
         try:
             yield
         finally:
@@ -78,6 +80,17 @@ class NatsServer:
                     continue
                 writer.close()
                 return
+
+
+def _until_stopped(pid: int) -> None:
+    """Wait until every thread has stopped: on a busy machine one may run on for a moment after the signal."""
+    threads = Path(f"/proc/{pid}/task")
+    for _ in range(int(WITHIN_S / LOOK_S)):
+        states = [(each / "stat").read_text().rpartition(")")[2].split()[0] for each in threads.iterdir()]
+        if all(state == "T" for state in states):
+            return
+        time.sleep(LOOK_S)
+    raise TimeoutError(f"process {pid} does not stop")
 
 
 def _program() -> str:

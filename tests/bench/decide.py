@@ -42,7 +42,8 @@ Times = dict[str, list[float]]
 
 def forget() -> None:
     """Empty every memory of the allocator's modules: what fades twice without a question is gone."""
-    fade(), fade()
+    fade()
+    fade()
     modules = [module for name, module in sys.modules.items() if name.startswith("services.allocator")]
     for kept in {id(v): v for module in modules for v in vars(module).values()}.values():
         if isinstance(kept, KeptNear):

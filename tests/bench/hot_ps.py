@@ -115,12 +115,13 @@ def group_of(pid: int) -> Path | None:
 def _outcome(watched: Trial, since_s: float) -> Outcome:
     over: JobFinished = watched.of(JobFinished)[-1]
     decided: list[AllocationDecided] = [d for d in watched.of(AllocationDecided) if d.decided_s > since_s]
-    resumed = [h for h in watched.heard if isinstance(h.message, TrainingResumed) and h.stored_s > since_s]
+    later = [h for h in watched.heard if h.stored_s > since_s]
+    resumed = [(h.stored_s, h.message) for h in later if isinstance(h.message, TrainingResumed)]
     return Outcome(
         total_s=over.finished_s - since_s,
         moved_s=decided[0].decided_s - since_s if decided else None,
-        back_s=resumed[0].stored_s - since_s if resumed else None,
-        pause_s=resumed[0].message.pause_s if resumed else None,  # type: ignore[union-attr]
+        back_s=resumed[0][0] - since_s if resumed else None,
+        pause_s=resumed[0][1].pause_s if resumed else None,
         reason=decided[0].reason if decided else "",
         exact=over.counted == watched.of(ProgressReported)[-1].total_samples,
     )

@@ -144,7 +144,7 @@ def _stretches(watched: Trial) -> list[Stretch]:
 
 
 def _stretch(at_s: float, spec: ClusterSpecPublished, resumed: TrainingResumed, reason: str) -> Stretch:
-    ps, workers = (len(spec.addresses(role)) for role in ("ps", "worker"))  # type: ignore[arg-type]
+    ps, workers = len(spec.addresses("ps")), len(spec.addresses("worker"))
     return Stretch(
         at_s=round(at_s, 1),
         ps=ps,

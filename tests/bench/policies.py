@@ -129,12 +129,12 @@ def together(found: Iterable[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[
     for cell, said in found:
         rows.setdefault((cell.trace.name, cell.policy), []).append(said)
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for (trace, policy), said in sorted(rows.items()):
-        whole = all(one["completed"] == one["submitted"] for one in said)
-        means = {name: fmean(one[key] for one in said) if whole else float("inf") for key, name in KEYS.items()}
+    for (trace, policy), runs in sorted(rows.items()):
+        whole = all(one["completed"] == one["submitted"] for one in runs)
+        means = {name: fmean(one[key] for one in runs) if whole else float("inf") for key, name in KEYS.items()}
         more = {
-            "utilisation": fmean(one["utilisation"] or 0.0 for one in said),
-            "resizes": fmean(one["resizes"] for one in said),
+            "utilisation": fmean(one["utilisation"] or 0.0 for one in runs),
+            "resizes": fmean(one["resizes"] for one in runs),
         }
         table.setdefault(trace, {})[policy] = {**means, **more}
     return table

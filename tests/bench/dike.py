@@ -28,7 +28,7 @@ from services.allocator.placing.placement import Size
 from tests.bench.report import finish, percentile, say
 
 BUDGETS = range(6, 25)
-SEEDS = 20
+SEEDS = int(os.environ.get("BENCH_SEEDS", "20"))
 NOISE = 0.03
 PROBES = (8, 4)
 

@@ -60,7 +60,8 @@ def test_everything_that_a_run_started_ends_when_the_run_is_killed(tmp_path: Pat
         started |= {process.pid: ["pytest"] for process in psutil.Process(running.pid).children()}
         running.kill()
 
-    assert all(any(part in word for word in sum(started.values(), [])) for part in ONE_OF_EACH)
+    words_of_all = " ".join(word for command in started.values() for word in command)
+    assert [part for part in ONE_OF_EACH if part not in words_of_all] == []
     assert until(lambda: not left(started), ENDS_S), left(started)
 
 

@@ -38,7 +38,8 @@ CLUSTER = """nodes:
 """
 BATCH = int(os.environ.get("BENCH_BATCH", "2048"))
 QUARTER = 0.25
-WARM_S, PATIENCE_S = 10.0, 1800.0
+WARM_S, PATIENCE_S = float(os.environ.get("BENCH_WARM_S", "10")), 1800.0
+STARVED_S = os.environ.get("BENCH_STARVED_S", "30")
 NEVER = 1e9
 REQUEST: dict[str, Any] = {
     "job": "tables",
@@ -50,8 +51,8 @@ REQUEST: dict[str, Any] = {
 }
 ARMS = {
     "nothing": ({"WEIR_ALLOCATOR_STARVED_S": str(NEVER)}, "make-before-break"),
-    "restart": ({}, "restart"),
-    "weir": ({}, "make-before-break"),
+    "restart": ({"WEIR_ALLOCATOR_STARVED_S": STARVED_S}, "restart"),
+    "weir": ({"WEIR_ALLOCATOR_STARVED_S": STARVED_S}, "make-before-break"),
 }
 
 

@@ -47,7 +47,7 @@ SMOKE = {
         ("jct_cut", "completion_rate_gain", "cpu_use_gain", "memory_use_gain", "warm_against_cold", "cases"),
     ),
     "bench-elastic": Smoke(
-        {"BENCH_REPETITIONS": "1", "BENCH_EPOCHS": "15"},
+        {"BENCH_REPETITIONS": "1", "BENCH_EPOCHS": "8"},
         ("static_s", "elastic_s", "cut", "exactly_once", "utilisation_elastic", "accuracy_elastic"),
     ),
     "bench-elastic-batch": Smoke(
@@ -59,7 +59,7 @@ SMOKE = {
         ("late_job_cut", "makespan_change", "policy_late_job_cut", "policy_makespan_change", "grid"),
     ),
     "bench-flowcon-live": Smoke(
-        {"BENCH_WORK": "0.02", "BENCH_SCALE": "0.1"},
+        {"BENCH_WORK": "0.005", "BENCH_SCALE": "0.02"},
         ("late_job_cut", "makespan_change", "longest_gap_s", "gap_at_resize_s", "resize_median_s", "exactly_once"),
     ),
     "bench-hot-ps": Smoke(
@@ -85,7 +85,7 @@ SMOKE = {
         ("top_frames_per_s", "nodes_behind_p99_ms", "drained_s", "facts_per_s", "page_cpu", "page_mb"),
     ),
     "bench-pause": Smoke(
-        {"BENCH_EACH_WAY": "1", "BENCH_HAND_ROUNDS": "1", "BENCH_WARM_S": "2", "BENCH_AFTER_S": "6"},
+        {"BENCH_EACH_WAY": "1", "BENCH_HAND_ROUNDS": "1", "BENCH_WARM_S": "1", "BENCH_AFTER_S": "4"},
         ("make_before_break_median_s", "restart_median_s", "ratio", "lost_work_s", "handwritten_median_s"),
     ),
     "bench-policies": Smoke(
@@ -106,7 +106,15 @@ SMOKE = {
     ),
     "chaos": Smoke(
         {"CHAOS_FAULTS": "1", "CHAOS_KINDS": "worker killed", "CHAOS_NAIVE": "1"},
-        ("seed", "faults", "minutes"),
+        (
+            "faults",
+            "not_recovered",
+            "examples_lost",
+            "applied_twice_within",
+            "pods_leaked",
+            "jobs_finished",
+            "recovery_s",
+        ),
     ),
     "fuzz": Smoke({"FUZZ_DECISIONS": "2000"}),
     "soak": Smoke({"SOAK_HANDOVERS": "2"}, ("hand_overs", "flat", "pods_leaked", "median_s", "p95_s", "growth")),

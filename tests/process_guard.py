@@ -5,8 +5,8 @@ far end of a pipe (the one that `services/local` uses for its pods) waits until 
 when the run ends for whatever reason; it then kills every process that carries the mark. A run inside a run (a worker
 of pytest-xdist, a test that starts pytest) extends the mark, so the outer run ends the inner one, too.
 
-Two kinds of processes are not found by the mark and end otherwise: those that replace their environment by an empty
-one, and Chromium, which ends when its own pipe to the run closes.
+Who gives a process an environment of its own adds `run_mark()`. Two kinds of processes have no mark and end otherwise:
+pods of `services/local`, whose own shell ends them, and Chromium, which ends when its pipe to the run closes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ def start_guard() -> subprocess.Popen[bytes]:
         cwd="/",
         start_new_session=True,
     )
+
+
+def run_mark() -> dict[str, str]:
+    """The mark of this run, for an environment that does not begin with this process's own."""
+    return {MARK: os.environ[MARK]}
 
 
 def end_guard(guard: subprocess.Popen[bytes]) -> None:

@@ -47,7 +47,7 @@ SMOKE = {
         ("jct_cut", "completion_rate_gain", "cpu_use_gain", "memory_use_gain", "warm_against_cold", "cases"),
     ),
     "bench-elastic": Smoke(
-        {"BENCH_REPETITIONS": "1", "BENCH_EPOCHS": "8"},
+        {"BENCH_REPETITIONS": "1", "BENCH_EPOCHS": "3"},
         ("static_s", "elastic_s", "cut", "exactly_once", "utilisation_elastic", "accuracy_elastic"),
     ),
     "bench-elastic-batch": Smoke(
@@ -67,7 +67,7 @@ SMOKE = {
         ("weir_s", "pause_s", "noticed_s", "exactly_once"),
     ),
     "bench-live": Smoke(
-        {"BENCH_POLICIES": "weir", "BENCH_EPOCHS": "10", "BENCH_LEAVE_S": "1"},
+        {"BENCH_POLICIES": "weir", "BENCH_EPOCHS": "4", "BENCH_LEAVE_S": "1"},
         ("batch_changed_by", "rates_follow_the_rule", "exactly_once", "accuracy_within", "longest_pause_s", "runs"),
     ),
     "bench-overhead": Smoke(
@@ -105,7 +105,7 @@ SMOKE = {
         ("stand_in_list_s", "monitor_full_picture_s", "monitor_memory_mb", "launcher_job_up_s", "launcher_requests"),
     ),
     "chaos": Smoke(
-        {"CHAOS_FAULTS": "1", "CHAOS_KINDS": "worker killed", "CHAOS_NAIVE": "1"},
+        {"CHAOS_FAULTS": "1", "CHAOS_KINDS": "worker killed", "CHAOS_NAIVE": "0"},
         (
             "faults",
             "not_recovered",

@@ -104,12 +104,21 @@ class Bus:
 
     # ------------------------------------------------------------ set-up
 
-    async def create(self, replicas: int = 1, orders_max_bytes: int = 0) -> None:
+    async def create(
+        self,
+        replicas: int = 1,
+        orders_max_bytes: int = 0,
+        namespaces: Iterable[str] = (),
+        programs_max_bytes: int = 0,
+    ) -> None:
         """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`).
 
         `replicas`: how many servers of a cluster keep each; 1, 3 or 5. `orders_max_bytes`: see `streams.create`.
+        `namespaces`: those to provision besides `default`; `programs_max_bytes`: see `streams.create_namespace`.
         """
         await streams.create(self.js, replicas, orders_max_bytes)
+        for namespace in streams.with_default(namespaces):
+            await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes)
 
     async def verify(self) -> None:
         """Raise `NotFoundError` unless the streams are there; a service never makes them itself.

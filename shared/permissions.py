@@ -18,6 +18,8 @@ As narrow as it goes, and where that is wider than the table:
 - Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
 - A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
   services' consumers are denied; those of all others are random.
+- The streams of a namespace bear its name, and a permission holds a token as a whole or not at all: so who sets up may
+  create and update any stream.
 - To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
   dead letters. (He does so in his own name, and what is late changes nothing.)
 - A submitter may keep programs, and a program's name is its digest: he may replace another's by what has not that
@@ -134,6 +136,11 @@ def stream_of(bucket: str) -> str:
     return f"KV_{bucket}"
 
 
+def program_stream(namespace: str) -> str:
+    """Return the name of the stream behind the program bucket of a namespace."""
+    return f"OBJ_{subjects.program_bucket(namespace)}"
+
+
 PROGRAM_STREAM = f"OBJ_{PROGRAMS}"
 BUCKET_STREAMS = (*map(stream_of, (STATE, JOBS, LEDGER)), PROGRAM_STREAM)
 META, CHUNKS = f"$O.{PROGRAMS}.M", f"$O.{PROGRAMS}.C"
@@ -240,11 +247,7 @@ _BESIDE: dict[str, list[str]] = {
         _last(stream_of(STATE), entry(STATE, LAUNCHER)),
         _last(PROGRAM_STREAM, f"{META}.*"),
     ],
-    SETUP: [
-        f"{API}.STREAM.{verb}.{stream}"
-        for verb in ("CREATE", "UPDATE", "INFO")
-        for stream in (ORDERS, FACTS, DEAD, *BUCKET_STREAMS)
-    ],
+    SETUP: [f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")],
     PAGE: [
         *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS) for asked in ("CREATE", "MSG.NEXT")),

@@ -34,7 +34,7 @@ from shared.outbox import Outbox
 from shared.outbox import Stale as Stale
 from shared.patience import RETRY_S, Plaint
 from shared.permissions import API, entry, stream_of
-from shared.subjects import PROGRAMS, STATE
+from shared.subjects import DEFAULT_NAMESPACE, STATE, program_bucket
 from shared.traffic import Traffic
 from shared.vitals import Vitals
 
@@ -104,12 +104,21 @@ class Bus:
 
     # ------------------------------------------------------------ set-up
 
-    async def create(self, replicas: int = 1, orders_max_bytes: int = 0) -> None:
+    async def create(
+        self,
+        replicas: int = 1,
+        orders_max_bytes: int = 0,
+        namespaces: Iterable[str] = (),
+        programs_max_bytes: int = 0,
+    ) -> None:
         """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`).
 
         `replicas`: how many servers of a cluster keep each; 1, 3 or 5. `orders_max_bytes`: see `streams.create`.
+        `namespaces`: those to provision besides `default`; `programs_max_bytes`: see `streams.create_namespace`.
         """
         await streams.create(self.js, replicas, orders_max_bytes)
+        for namespace in streams.with_default(namespaces):
+            await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes)
 
     async def verify(self) -> None:
         """Raise `NotFoundError` unless the streams are there; a service never makes them itself.
@@ -284,8 +293,9 @@ class Bus:
         """As `bucket`, for who may read and write entries only, and not ask the server for more."""
         return KeyValue(name=name, stream=stream_of(name), pre=entry(name, ""), js=self.js, direct=True)
 
-    async def programs(self) -> ObjectStore:
-        return await self.asked(lambda: self.js.object_store(PROGRAMS))
+    async def programs(self, namespace: str = DEFAULT_NAMESPACE) -> ObjectStore:
+        """Return the program bucket of a namespace, for clients that may ask the server about it."""
+        return await self.asked(lambda: self.js.object_store(program_bucket(namespace)))
 
     # ------------------------------------------------------------ living
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig
 from nats.js.errors import APIError
 
 from shared import subjects
 from shared.messages import DeadLetter
-from shared.permissions import stream_of
-from shared.subjects import JOBS, LEDGER, PROGRAMS, STATE
+from shared.permissions import chunks, descriptions, program_stream, stream_of
+from shared.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, STATE, program_bucket
 
 DAY_S = 86_400.0
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
+PROGRAMS_BYTES = 256 * MIB
+"""Default size of the program bucket of one namespace, in bytes."""
 DEAD_S = 30 * DAY_S
 BUCKETS = (STATE, JOBS, LEDGER)
 NAME_IN_USE = 10058
@@ -47,7 +50,35 @@ async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0)
         await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
     for bucket in BUCKETS:
         await _create_bucket(js, bucket, replicas)
-    await js.create_object_store(PROGRAMS, config=ObjectStoreConfig(max_bytes=GIB, replicas=replicas))
+
+
+def with_default(namespaces: Iterable[str]) -> list[str]:
+    """Return the namespaces to provision: `default` first, then the given ones, each once."""
+    return list(dict.fromkeys((DEFAULT_NAMESPACE, *namespaces)))
+
+
+async def create_namespace(
+    js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0
+) -> None:
+    """Create or update what the jobs of one namespace need on the bus: the bucket of its programs.
+
+    `programs_max_bytes` 0: the default, or the current size of the bucket if that is larger. Safe to repeat.
+    """
+    config = replace(program_bucket_config(namespace), num_replicas=replicas)
+    await _create_stream(js, config, programs_max_bytes)
+
+
+def program_bucket_config(namespace: str) -> StreamConfig:
+    """Return the stream of a namespace's program bucket, as every client of an object store would create it."""
+    bucket = program_bucket(namespace)
+    return StreamConfig(
+        name=program_stream(namespace),
+        subjects=[f"{chunks(bucket)}.>", f"{descriptions(bucket)}.>"],
+        max_bytes=PROGRAMS_BYTES,
+        discard=DiscardPolicy.NEW,
+        allow_rollup_hdrs=True,
+        allow_direct=True,
+    )
 
 
 async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: int) -> None:

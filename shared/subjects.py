@@ -16,12 +16,19 @@ PREFIX = "weir"
 ORDERS, FACTS, DEAD = "weir-orders", "weir-facts", "weir-dead"
 PROGRAMS, STATE, JOBS, LEDGER = "weir-programs", "weir-state", "weir-jobs", "weir-ledger"
 
+DEFAULT_NAMESPACE = "default"
+
 BY_TAG: dict[str, type[Message]] = {str(m.__struct_config__.tag): m for m in MESSAGES}
 _decoders = {m: msgspec.json.Decoder(m) for m in MESSAGES}
 
 
 class Unusable(ValueError):
     """A body that is not what its subject says; the text says why."""
+
+
+def program_bucket(namespace: str) -> str:
+    """Return the name of the object store bucket that holds the programs of one namespace."""
+    return f"{PROGRAMS}-{namespace}"
 
 
 def tag_of(kind: type[Message]) -> str:

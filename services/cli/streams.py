@@ -1,17 +1,29 @@
-"""`weir streams create|verify`: the streams and buckets that the services need; the one place that makes them."""
+"""`weir streams create|verify`: the streams and buckets that the services need; the one place that makes them.
+
+It also provisions the namespaces that jobs may run in: `default`, those of WEIR_JOB_NAMESPACES, those of --namespace.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping
 
 from services.cli import connection
-from services.cli.trouble import DONE
+from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.cli.words import namespace_name
+from shared import config
 from shared.bus import Bus
 from shared.permissions import SETUP
-from shared.streams import BUCKETS, GIB, streams
-from shared.subjects import PROGRAMS
+from shared.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, streams, with_default
+from shared.subjects import program_bucket
 
-EXAMPLES = ("weir streams create", "weir streams create --replicas 3 --orders-gib 4", "weir streams verify")
+EXAMPLES = (
+    "weir streams create --namespace team-a --namespace team-b",
+    "weir streams create --replicas 3 --orders-gib 4",
+    "weir streams verify",
+)
+NAMESPACES = "WEIR_JOB_NAMESPACES"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +34,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=int, choices=(1, 3, 5), default=1, help=kept)
     room = "how much weir-orders may hold (default: 1, or what it has been given before); full, it refuses every order"
     parser.add_argument("--orders-gib", type=int, default=0, metavar="N", help=room)
+    said = f"a namespace to provision besides `default` and those of {NAMESPACES}; may be repeated"
+    parser.add_argument("--namespace", type=namespace_name, action="append", default=[], metavar="NS", help=said)
+    said = f"room for the programs of each namespace (default: {PROGRAMS_BYTES // MIB}, or as before)"
+    parser.add_argument("--programs-mib", type=int, default=0, metavar="N", help=said)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -29,19 +45,33 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def create(bus: Bus, args: argparse.Namespace) -> int:
-    await bus.create(args.replicas, args.orders_gib * GIB)
-    return _show("made")
+    namespaces = namespaces_to_provision(args.namespace, os.environ)
+    await bus.create(args.replicas, args.orders_gib * GIB, namespaces, args.programs_mib * MIB)
+    return _show("made", namespaces)
+
+
+def namespaces_to_provision(given: list[str], environ: Mapping[str, str]) -> list[str]:
+    """Return `default`, the namespaces that the setting lists, and those given on the command line."""
+    settings = {NAMESPACES: environ[NAMESPACES]} if NAMESPACES in environ else {}
+    try:
+        listed = config.load(config.Common, "setup", settings).job_namespaces
+    except config.BadSettings as bad:
+        raise Trouble(str(bad), WRONG_USE) from bad
+    return with_default([*listed, *given])
 
 
 async def verify(bus: Bus, args: argparse.Namespace) -> int:
     await bus.verify()
+    namespaces = namespaces_to_provision(args.namespace, os.environ)
     for bucket in BUCKETS:
         await bus.bucket(bucket)
-    await bus.programs()
-    return _show("there")
+    for namespace in namespaces:
+        await bus.programs(namespace)
+    return _show("there", namespaces)
 
 
-def _show(how: str) -> int:
-    for what, names in (("streams", [str(s.name) for s in streams()]), ("buckets", [*BUCKETS, PROGRAMS])):
+def _show(how: str, namespaces: list[str]) -> int:
+    buckets = [*BUCKETS, *map(program_bucket, namespaces)]
+    for what, names in (("streams", [str(s.name) for s in streams()]), ("buckets", buckets)):
         print(f"{what} {', '.join(names)} are {how}")
     return DONE

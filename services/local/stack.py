@@ -42,6 +42,7 @@ COMMON = (
     "WEIR_BEGUN_AGAIN",
 )
 BEGUN_AGAIN = "WEIR_BEGUN_AGAIN"
+JOB_NAMESPACES = "WEIR_JOB_NAMESPACES"
 START_S, STOP_S, AGAIN_S = 20.0, 12.0, 0.2
 
 
@@ -134,6 +135,12 @@ class Stack:
         return str(keyring.credentials_file(self.credentials, user))
 
     @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces of jobs to provision on the bus."""
+        names = self.settings.get(JOB_NAMESPACES, "").split(",")
+        return tuple(stripped for name in names if (stripped := name.strip()))
+
+    @property
     def kube_url(self) -> str:
         return f"http://127.0.0.1:{self.kube_port}"
 
@@ -188,7 +195,7 @@ class Stack:
         await self._start("nats", [str(server), *where, "-c", str(self.credentials / keyring.CONFIG)], {})
         await self._answers("nats", self.nats_port)
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
-        await connection.create()
+        await connection.create(namespaces=self.namespaces)
         await connection.close()
 
     async def _close_nodes(self) -> None:

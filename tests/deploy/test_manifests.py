@@ -13,6 +13,7 @@ import yaml
 
 from services.__main__ import parser
 from services.allocator.service import Settings as AllocatorSettings
+from services.cli.streams import NAMESPACES
 from services.launcher.labels import job_labels
 from services.launcher.settings import Settings as LauncherSettings
 from services.monitor.service import Settings as MonitorSettings
@@ -121,6 +122,7 @@ def test_the_setup_job_runs_a_command_that_there_is(name: str) -> None:
     asked = parser(command).parse_args(words)
     assert (module, command, asked.what) == ("services", "streams", "create")
     assert asked.replicas == named(name, "StatefulSet", "weir-nats")["spec"]["replicas"]
+    assert environ(name, "weir-setup")[NAMESPACES] == environ(name, "weir-allocator")[NAMESPACES]
 
 
 def test_no_rule_has_a_wildcard(name: str) -> None:

@@ -18,16 +18,21 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    CheckpointSaved,
     JobAccepted,
     JobFinished,
     JobMessage,
     JobRejected,
     JobRequested,
     Message,
+    TaskExited,
     TaskLeaving,
+    TrainingResumed,
 )
 
 CLOSED_KEPT = 200
+EARLY_KEPT = 256
+"""Most facts that wait for the order with which their job begins."""
 LASTING = ("own", "allocatable")
 """What mostly stays as it is, while a node changes."""
 
@@ -47,8 +52,19 @@ class Closed(msgspec.Struct, frozen=True):
     finished: JobFinished
 
 
+Waits = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
+
+
+class EarlyFact(msgspec.Struct, frozen=True):
+    """A fact of a job that is not accepted yet: facts and orders come in separate streams."""
+
+    fact: Waits
+    stored_s: float
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
     asked: dict[int, Asked] = {}
+    early: tuple[EarlyFact, ...] = ()
     jobs: dict[str, Job] = {}
     closed: dict[str, Closed] = {}
     nodes: dict[str, CapacityChanged] = {}
@@ -85,11 +101,34 @@ def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
     key = message.key()
     job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
-        return {}
+        return _kept_early(state, message, stored_s)
     job = OF_JOB[type(message)](job, message, stored_s)
     if isinstance(message, TaskLeaving):
         job = node_seen(job, message.node, state.nodes.get(message.node))
     return {"jobs": state.jobs | {key: job}}
+
+
+def _kept_early(state: State, message: JobMessage, stored_s: float) -> dict[str, Any]:
+    """Keep a fact of a job that is yet to be accepted; drop one of a job that is over."""
+    key = message.key()
+    job, before = state.jobs.get(key), state.closed.get(key)
+    known_uid = max(job.uid if job else -1, before.job.uid if before else -1)
+    if message.uid <= known_uid or not isinstance(
+        message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
+    ):
+        return {}
+    return {"early": (*state.early, EarlyFact(message, stored_s))[-EARLY_KEPT:]}
+
+
+def _apply_early(state: State, key: str, uid: int) -> State:
+    """Apply the facts that waited for this job, and forget those of earlier jobs of its name."""
+    waiting = [e for e in state.early if e.fact.key() == key and e.fact.uid <= uid]
+    if not waiting:
+        return state
+    state = replace(state, early=tuple(e for e in state.early if e not in waiting))
+    for each in waiting:
+        state = replace(state, **_of_job(state, each.fact, each.stored_s))
+    return state
 
 
 # ---------------------------------------------------------------- requests and nodes
@@ -121,7 +160,7 @@ def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float
         cancelled=asked.cancelled if asked else False,
         serials=before.job.serials if before else 0,
     )
-    return replace(state, jobs=state.jobs | {key: job})
+    return _apply_early(replace(state, jobs=state.jobs | {key: job}), key, job.uid)
 
 
 def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float) -> State:

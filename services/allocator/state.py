@@ -65,6 +65,8 @@ class EarlyFact(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True, kw_only=True):
     asked: dict[int, Asked] = {}
     early: tuple[EarlyFact, ...] = ()
+    refused: dict[int, JobRejected] = {}
+    """By uid: answers to requests that cannot be read, until they are on the bus."""
     jobs: dict[str, Job] = {}
     closed: dict[str, Closed] = {}
     nodes: dict[str, CapacityChanged] = {}
@@ -168,7 +170,14 @@ def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float
 
 
 def _answered(state: State, uid: int) -> State:
-    return replace(state, asked={u: a for u, a in state.asked.items() if u != uid})
+    asked = {u: a for u, a in state.asked.items() if u != uid}
+    refused = {u: r for u, r in state.refused.items() if u != uid}
+    return replace(state, asked=asked, refused=refused)
+
+
+def refuse(state: State, rejected: JobRejected) -> State:
+    """Remember the answer to a request that cannot be read, so that neither a race nor a restart loses it."""
+    return replace(state, refused=state.refused | {rejected.uid: rejected})
 
 
 def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: float) -> State:

@@ -12,7 +12,9 @@ import msgspec
 import pytest
 from nats.js.errors import NotFoundError
 
+from services.allocator import memory
 from services.allocator.service import Settings, start
+from services.allocator.state import State
 from services.allocator.view import JobView
 from shared import bus as wire
 from shared import subjects
@@ -148,6 +150,44 @@ async def test_a_wrong_request_is_answered_with_every_reason(nats_url: str, pers
         rejected = await last(person, JobRejected, f"-.invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}")
         assert "not JSON" in rejected.reasons[0]
         assert (await person.js.stream_info(subjects.DEAD)).state.messages == 2
+
+
+def overtaken(connection: Bus, name: str, times: int = 1) -> None:
+    """Let a message be stored between the allocator's look at a name and its answer: one that nobody can read."""
+    look, left = connection.last_over, times
+
+    async def look_and_lose(filtered: str) -> int:
+        nonlocal left
+        last = await look(filtered)
+        if left and filtered == subjects.about(name, "job"):
+            left -= 1
+            await connection.js.publish(subjects.pattern(CancelRequested, name), b"{not json")
+        return last
+
+    connection.last_over = look_and_lose  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("body", [b"{not json", msgspec.json.encode(request("wrong"))], ids=["unreadable", "readable"])
+async def test_a_request_is_rejected_though_another_message_on_its_name_came_first(
+    nats_url: str, person: Bus, body: bytes
+):
+    name = "default.wrong" if body.endswith(b"}") else f"-.invalid-{hashlib.sha256(body).hexdigest()[:12]}"
+    async with allocator(nats_url) as connection:
+        overtaken(connection, name, times=2)
+        sequence = (await person.js.publish("weir.job.requested.default.wrong", body)).seq
+        async with asyncio.timeout(10):
+            assert (await last(person, JobRejected, name)).uid == sequence
+
+
+async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered_after_it(nats_url: str, person: Bus):
+    """The snapshot is ahead of the request that cannot be read, so it is not read again."""
+    sequence = (await person.js.publish("weir.job.requested.default.wrong", b"{not json")).seq
+    behind = await person.publish(CancelRequested(job="other"))
+    name = f"invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}"
+    rejected = JobRejected(job=name, namespace="-", uid=sequence, reasons=("not JSON",))
+    await memory.remember(person, State(sequences={subjects.ORDERS: behind}, refused={sequence: rejected}))
+    async with allocator(nats_url):
+        assert (await last(person, JobRejected, f"-.{name}")).uid == sequence
 
 
 @pytest.mark.parametrize("readable", [True, False], ids=["whole", "with-a-privilege"])

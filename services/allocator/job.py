@@ -40,6 +40,7 @@ from shared.messages import (
     AllocationDecided,
     CapacityChanged,
     CheckpointSaved,
+    ClusterSpecPublished,
     GenerationAbandoned,
     JobRequested,
     Message,
@@ -47,6 +48,8 @@ from shared.messages import (
     TaskExited,
     TaskLeaving,
     TaskPlan,
+    TaskReady,
+    TaskStarted,
     TrainingResumed,
 )
 
@@ -97,6 +100,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Abandoned generations above the running one: one that had been handed over to may resume all the same."""
     running: int | None = None
     coming: int | None = None
+    sent_s: float = 0.0
+    """When the newest decision was stored."""
+    repeats: int = 0
+    """How often the decision in flight was repeated, because nobody acted on it (`unanswered.py`)."""
+    acted_on: int = 0
+    """The newest generation in flight on which the launcher was seen to act."""
     revision: int = 0
     generation: int = 0
     serials: int = 0
@@ -154,6 +163,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def pod(self, task: TaskPlan) -> str:
         return task.pod(self.request.job)
 
+    def new_pods(self, decision: AllocationDecided) -> set[str]:
+        """The pods of a decision that the running generation does not have."""
+        running = {self.pod(task) for task in self.runs.tasks} if self.runs else set()
+        return {self.pod(task) for task in decision.tasks} - running
+
     def exit_of(self, task: TaskPlan) -> Exit | None:
         return self.exits.get(self.pod(task))
 
@@ -169,13 +183,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     if message.revision <= job.revision:
         return job
-    early, known = job.early, _known(job, message)
+    early, known = job.early, _known(job, message, stored_s)
     return _resumed(known, early.resumed, early.stored_s) if early else known
 
 
-def _known(job: Job, message: AllocationDecided) -> Job:
+def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    before = job.flies
+    repeated = before is not None and (before.generation, before.tasks) == (message.generation, message.tasks)
     return replace(
         job,
+        sent_s=stored_s,
+        repeats=job.repeats + 1 if repeated else 0,
         decided=job.decided | {message.generation: message},
         coming=job.coming if message.generation == job.running else message.generation,
         crowded=False,
@@ -280,6 +298,17 @@ def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
     return replace(job, leaving=job.leaving | told) if told else job
 
 
+def _acted_on(job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float) -> Job:
+    pending = job.flies
+    if pending is None or job.acted_on == pending.generation:
+        return job
+    if isinstance(message, ClusterSpecPublished):
+        acted = message.generation == pending.generation
+    else:
+        acted = message.pod in job.new_pods(pending)
+    return replace(job, acted_on=pending.generation) if acted else job
+
+
 def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
     if message.pod in job.exits:
         return job
@@ -326,4 +355,7 @@ OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {
     TaskExited: _exited,
     ProgressReported: _progress,
     CheckpointSaved: _saved,
+    ClusterSpecPublished: _acted_on,
+    TaskReady: _acted_on,
+    TaskStarted: _acted_on,
 }

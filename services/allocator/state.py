@@ -104,10 +104,10 @@ def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
     job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
         return _kept_early(state, message, stored_s)
-    job = OF_JOB[type(message)](job, message, stored_s)
+    now = OF_JOB[type(message)](job, message, stored_s)
     if isinstance(message, TaskLeaving):
-        job = node_seen(job, message.node, state.nodes.get(message.node))
-    return {"jobs": state.jobs | {key: job}}
+        now = node_seen(now, message.node, state.nodes.get(message.node))
+    return {} if now is job else {"jobs": state.jobs | {key: now}}
 
 
 def _kept_early(state: State, message: JobMessage, stored_s: float) -> dict[str, Any]:

@@ -61,11 +61,8 @@ def _decided(job: Job, message: AllocationDecided, at_s: float) -> Job:
 
 
 def _rested(job: Job) -> Job:
-    """After a pause nothing runs, and the next generation has none before it."""
-    if not paused(job):
-        return job
-    left = {n: g for n, g in job.generations.items() if ahead(job, n) and g.decision.tasks}
-    return replace(job, running=None, drained=None, generations=left)
+    """After a pause nothing runs, and the next generation has none before it; none of them can run any more."""
+    return replace(job, running=None, drained=None, generations={}) if paused(job) else job
 
 
 def _published(job: Job, message: ClusterSpecPublished, at_s: float) -> Job:

@@ -249,6 +249,22 @@ async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: B
         assert (await view(person, lambda v: v.phase == "Cancelled")).why == "cancelled on request"
 
 
+async def test_a_decision_that_the_launcher_never_saw_is_repeated(nats_url: str, person: Bus):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url, msgspec.structs.replace(QUICK, repeat_s=1.0, repeat_max=2)):
+        await person.request(await with_program(person))
+        first = await last(person, AllocationDecided)
+        sequence = await person.last_sequence(AllocationDecided, "default.mnist")
+        await person.js.purge_stream(subjects.ORDERS, subject=subjects.pattern(AllocationDecided, "default.mnist"))
+
+        again = await last(person, AllocationDecided, past=sequence)
+
+        assert (again.generation, again.revision, again.tasks) == (1, first.revision + 1, first.tasks)
+        assert again.reason.startswith("repeated (1 of 2), not acted on by the launcher within 1 s: ")
+        shown = await view(person, lambda v: v.revision == again.revision)
+        assert (shown.phase, shown.reason) == ("Starting", again.reason)
+
+
 async def test_a_decision_on_an_old_state_is_refused_and_made_anew(nats_url: str, person: Bus):
     await person.publish(node(cpu=3))
     async with allocator(nats_url):

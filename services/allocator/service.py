@@ -25,7 +25,7 @@ from services.allocator.replay import Merge
 from services.allocator.requests import admission
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
-from services.allocator.state import HEARD, State, apply, refuse
+from services.allocator.state import EVIDENCE, HEARD, State, apply, refuse
 from services.allocator.view import JobView, closed_view, job_view
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
@@ -72,7 +72,8 @@ class Allocator:
         before = self.state
         for fact in self.replayed.add(heard) if self.replayed else [heard]:
             self._remember(fact)
-        if not self.replayed:
+        unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
+        if not self.replayed and not unchanged:
             self.meters.heard(heard.message, before, heard.stored_s)
             self.stirred_s = heard.stored_s if self.stirred_s is None else self.stirred_s
             await self._look_again()

@@ -19,6 +19,7 @@ from shared.messages import (
     CancelRequested,
     CapacityChanged,
     CheckpointSaved,
+    ClusterSpecPublished,
     JobAccepted,
     JobFinished,
     JobMessage,
@@ -27,6 +28,8 @@ from shared.messages import (
     Message,
     TaskExited,
     TaskLeaving,
+    TaskReady,
+    TaskStarted,
     TrainingResumed,
 )
 
@@ -62,6 +65,10 @@ class EarlyFact(msgspec.Struct, frozen=True):
     stored_s: float
 
 
+EVIDENCE = (CheckpointSaved, ClusterSpecPublished, TaskReady, TaskStarted)
+"""Facts that show how far a decision has come, and are no cause for another one."""
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
     asked: dict[int, Asked] = {}
     early: tuple[EarlyFact, ...] = ()
@@ -76,14 +83,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     spoken: dict[str, int] = {}
     """Sequence of the last `AllocationDecided` on each job's subject."""
     cause: str = "-"
-    """The id of the newest message that was applied."""
+    """The id of the newest message that was applied and may be the cause of a decision."""
 
 
 def apply(state: State, message: Message, stream: str, sequence: int, stored_s: float) -> State:
     """The state after one more message; the same state if it is an old one."""
     if sequence <= state.sequences.get(stream, 0):
         return state
-    heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": message.id()}
+    cause = state.cause if isinstance(message, EVIDENCE) else message.id()
+    heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": cause}
     if isinstance(message, AllocationDecided):
         heard["spoken"] = state.spoken | {message.key(): sequence}
     if type(message) in OF_STATE:

@@ -431,6 +431,10 @@ NOT_ENOUGH_MEMORY = "NotEnoughMemory"
 """In the error of a task that has no room to prepare beside the running generation: the job restarts instead."""
 
 
+ABANDONED_KEPT = 20
+"""How many abandoned generations above the running one each service remembers: one of them may resume all the same."""
+
+
 class GenerationAbandoned(JobMessage, frozen=True, kw_only=True, tag="cluster.abandoned"):
     """This generation will not be. `stood`: all its tasks stood ready, so it failed alone.
 

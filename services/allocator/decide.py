@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator import change, leaving, outgrowing, relief, repair
+from services.allocator import change, leaving, outgrowing, relief, repair, unanswered
 from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
 from services.allocator.job import Job
@@ -75,6 +75,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     # 6. Say it.
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))
+        verdicts[key] = unanswered.attend(job, verdicts[key], state.nodes, now, rules)
     return _together(verdicts)
 
 

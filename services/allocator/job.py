@@ -2,7 +2,9 @@
 
 A job's decisions are kept by generation, from the one that runs to the newest. `running` is the generation that
 trains; `coming` is in flight: decided, neither resumed nor abandoned. A generation that was overtaken stays among
-them, because it may still come to run.
+them, because it may still come to run; so may one that was abandoned, which is kept apart (`given_up`). The launcher
+folds the same facts (`services/launcher/folding.py`) and comes to the same result, in whatever order each of them
+reads the two streams.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ from services.allocator.readings import (
 )
 from shared import taints
 from shared.messages import (
+    ABANDONED_KEPT,
     CORDONED,
     NOT_ENOUGH_MEMORY,
     OF_NODE,
     TAINTED,
     AllocationDecided,
     CapacityChanged,
+    CheckpointSaved,
+    ClusterSpecPublished,
     GenerationAbandoned,
     JobRequested,
     Message,
@@ -43,6 +48,8 @@ from shared.messages import (
     TaskExited,
     TaskLeaving,
     TaskPlan,
+    TaskReady,
+    TaskStarted,
     TrainingResumed,
 )
 
@@ -90,8 +97,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asked_s: float
     checkpoint_folder: str = ""
     decided: dict[int, AllocationDecided] = {}
+    given_up: dict[int, AllocationDecided] = {}
+    """Abandoned generations above the running one: one that had been handed over to may resume all the same."""
     running: int | None = None
     coming: int | None = None
+    sent_s: float = 0.0
+    """When the newest decision was stored."""
+    repeats: int = 0
+    """How often the decision in flight was repeated, because nobody acted on it (`unanswered.py`)."""
+    acted_on: int = 0
+    """The newest generation in flight on which the launcher was seen to act."""
     revision: int = 0
     generation: int = 0
     serials: int = 0
@@ -149,6 +164,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def pod(self, task: TaskPlan) -> str:
         return task.pod(self.request.job)
 
+    def new_pods(self, decision: AllocationDecided) -> set[str]:
+        """The pods of a decision that the running generation does not have."""
+        running = {self.pod(task) for task in self.runs.tasks} if self.runs else set()
+        return {self.pod(task) for task in decision.tasks} - running
+
     def exit_of(self, task: TaskPlan) -> Exit | None:
         return self.exits.get(self.pod(task))
 
@@ -164,13 +184,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     if message.revision <= job.revision:
         return job
-    early, known = job.early, _known(job, message)
+    early, known = job.early, _known(job, message, stored_s)
     return _resumed(known, early.resumed, early.stored_s) if early else known
 
 
-def _known(job: Job, message: AllocationDecided) -> Job:
+def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    before = job.flies
+    repeated = before is not None and (before.generation, before.tasks) == (message.generation, message.tasks)
     return replace(
         job,
+        sent_s=stored_s,
+        repeats=job.repeats + 1 if repeated else 0,
         decided=job.decided | {message.generation: message},
         coming=job.coming if message.generation == job.running else message.generation,
         crowded=False,
@@ -183,17 +207,20 @@ def _known(job: Job, message: AllocationDecided) -> Job:
 def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     now = message.generation
     if now > job.generation:
-        return replace(job, early=Early(message, stored_s))
-    if now not in job.decided or now <= (job.running or 0):
+        newer = job.early is None or now > job.early.resumed.generation
+        return replace(job, early=Early(message, stored_s)) if newer else job
+    known = job.given_up | job.decided
+    if now not in known or now <= (job.running or 0):
         return job
     pauses = (*job.pauses, message.handover_s) if message.handover_s is not None else job.pauses
-    left = {g: d for g, d in job.decided.items() if g >= now}
+    left = {now: known[now]} | {g: d for g, d in job.decided.items() if g > now}
     pods = {job.pod(task) for decision in left.values() for task in decision.tasks}
     return replace(
         job,
         running=now,
         coming=None if job.coming == now else job.coming,
         decided=left,
+        given_up={g: d for g, d in job.given_up.items() if g > now},
         leaving={pod: notice for pod, notice in job.leaving.items() if pod in pods},
         resumed_s=stored_s,
         starving={},
@@ -207,11 +234,25 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     )
 
 
+def _saved(job: Job, message: CheckpointSaved, stored_s: float) -> Job:
+    """A generation that saves trains, even where its `TrainingResumed` is no longer in the log."""
+    trains = TrainingResumed(
+        job=message.job,
+        namespace=message.namespace,
+        uid=message.uid,
+        generation=message.generation,
+        step=message.step,
+        samples=message.samples,
+    )
+    return _resumed(job, trains, stored_s)
+
+
 def _fled(job: Job, message: TrainingResumed, stored_s: float) -> dict[str, float]:
     """The nodes on which a task starved that is no longer of the job."""
     if job.runs is None or not job.starving:
         return {}
-    stay = {task.serial for task in job.decided[message.generation].tasks}
+    known = job.given_up | job.decided
+    stay = {task.serial for task in known[message.generation].tasks}
     gone = [task for task in job.runs.tasks if task.serial not in stay]
     return {task.node: stored_s for task in gone if task.name() in job.starving}
 
@@ -220,7 +261,9 @@ def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
     gone = message.generation
     if gone not in job.decided or gone == job.running:
         return job
-    left = replace(_restarting(job, message), decided={g: d for g, d in job.decided.items() if g != gone})
+    given_up = dict(sorted([*job.given_up.items(), (gone, job.decided[gone])])[-ABANDONED_KEPT:])
+    decided = {g: d for g, d in job.decided.items() if g != gone}
+    left = replace(_restarting(job, message), decided=decided, given_up=given_up)
     if job.coming != gone:
         return left
     return replace(
@@ -254,6 +297,17 @@ def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
     stale = {pod: n for pod, n in job.leaving.items() if n.node == name and n.closed != closed}
     told = {pod: replace(notice, closed=closed) for pod, notice in stale.items()}
     return replace(job, leaving=job.leaving | told) if told else job
+
+
+def _acted_on(job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float) -> Job:
+    pending = job.flies
+    if pending is None or job.acted_on == pending.generation:
+        return job
+    if isinstance(message, ClusterSpecPublished):
+        acted = message.generation == pending.generation
+    else:
+        acted = message.pod in job.new_pods(pending)
+    return replace(job, acted_on=pending.generation) if acted else job
 
 
 def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
@@ -301,4 +355,8 @@ OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {
     TaskLeaving: _leaving,
     TaskExited: _exited,
     ProgressReported: _progress,
+    CheckpointSaved: _saved,
+    ClusterSpecPublished: _acted_on,
+    TaskReady: _acted_on,
+    TaskStarted: _acted_on,
 }

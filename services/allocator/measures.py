@@ -9,6 +9,7 @@ from typing import get_args
 from services.allocator.policies import POLICIES
 from services.allocator.state import State
 from services.allocator.training import Work
+from services.allocator.unanswered import count_unanswered
 from services.allocator.view import ENDED, Phase, phase_of
 from shared.messages import AllocationDecided, JobFinished, Message, Outcome, Phases, TrainingResumed
 from shared.metrics import Family, Measure, Meter
@@ -41,6 +42,11 @@ JOBS = Family(
     kind="gauge",
     help="Jobs that are not over, by state; requested: not yet answered.",
     labels=("state",),
+)
+UNANSWERED = Family(
+    name="weir_allocator_decisions_unanswered",
+    kind="gauge",
+    help="Jobs whose decision in flight was repeated, because the launcher did not act on it, and still does not.",
 )
 PAUSE = Family(
     name="weir_training_pause_seconds",
@@ -88,7 +94,8 @@ class Meters:
 
     def measures(self, state: State, now: float) -> Iterable[Measure]:
         meters = (self.deciding, self.reaction, self.decisions, self.finished, self.pause, self.phase)
-        return (*(meter.measure() for meter in meters), standing(state), *self.work.measures(state, now))
+        unanswered = Measure(UNANSWERED, {(): count_unanswered(state.jobs)})
+        return (*(meter.measure() for meter in meters), standing(state), unanswered, *self.work.measures(state, now))
 
 
 def outcome(decision: AllocationDecided, before: AllocationDecided | None) -> str:

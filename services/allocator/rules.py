@@ -24,6 +24,10 @@ class Rules(config.Common, frozen=True, kw_only=True):
     backoff_s: float = 5.0
     """Wait after an abandoned generation; doubles with each in a row."""
     backoff_max_s: float = 300.0
+    repeat_s: float = 45.0
+    """Seconds after which a decision on which nobody acts is repeated; twice as long with each repetition."""
+    repeat_max: int = 6
+    """Most repetitions of one decision; 0: none, and nobody looks whether it is acted on."""
     max_start_failures: int = 5
     """A job of which nothing ever ran fails with so many generations abandoned in a row; one that ran once, and stands
     still, with so many of which all tasks stood ready."""

@@ -26,7 +26,7 @@ from services.allocator.requests import admission
 from services.allocator.requests.admission import ProgramFault
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
-from services.allocator.state import HEARD, State, apply
+from services.allocator.state import EVIDENCE, HEARD, State, apply, refuse
 from services.allocator.view import JobView, closed_view, job_view
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
@@ -59,7 +59,6 @@ class Allocator:
         self.bus, self.rules, self.state = bus, rules, state
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
-        self.poisoned: dict[int, JobRejected] = {}
         self.replayed: Merge[Heard] | None = Merge(subjects.ORDERS)
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
@@ -74,7 +73,8 @@ class Allocator:
         before = self.state
         for fact in self.replayed.add(heard) if self.replayed else [heard]:
             self._remember(fact)
-        if not self.replayed:
+        unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
+        if not self.replayed and not unchanged:
             self.meters.heard(heard.message, before, heard.stored_s)
             self.stirred_s = heard.stored_s if self.stirred_s is None else self.stirred_s
             await self._look_again()
@@ -86,7 +86,7 @@ class Allocator:
         wrong = check(body, self.rules)
         if not isinstance(wrong, Wrong):
             wrong = Wrong(wrong.job, wrong.namespace, (error,))
-        self.poisoned[sequence] = admission.refused(wrong, sequence)
+        self.state = refuse(self.state, admission.refused(wrong, sequence))
         if not self.replayed:
             await self._look_again()
         return True
@@ -100,8 +100,6 @@ class Allocator:
 
     def _remember(self, heard: Heard) -> None:
         self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
-        if isinstance(heard.message, JobRejected):
-            self.poisoned.pop(heard.message.uid, None)
 
     async def _look_again(self) -> None:
         self.awake.set()
@@ -135,19 +133,26 @@ class Allocator:
             await asyncio.wait_for(self.awake.wait(), wait)
 
     async def _answer_requests(self) -> None:
-        while self.poisoned:
-            _, rejected = self.poisoned.popitem()
+        for rejected in list(self.state.refused.values()):
             await self._answer(rejected)
         for uid, asked in admission.unanswered(self.state).items():
             program = await self._stored_program(asked.request)
             await self._answer(admission.answer(self.state, uid, program, time.time(), self.rules))
 
     async def _answer(self, answer: JobAccepted | JobRejected) -> None:
-        """We looked while we led, so a later leader's answer is behind what we saw, and ours is refused."""
+        """Publish an answer on top of all that is said of the name; where another message came first, try it again.
+
+        We looked while we led, so a later leader's answer is behind what we saw, and ours is refused.
+        """
         over = subjects.about(answer.key(), "job")
         last = await self.bus.last_over(over)
-        with contextlib.suppress(Stale):  # if nobody has answered it, it is looked at again
-            await self._heard(await self.bus.publish(answer, expect_last=last, over=over))
+        try:
+            sequence = await self.bus.publish(answer, expect_last=last, over=over)
+        except Stale:
+            log.info("AnswersAgain", job=answer.key(), uid=answer.uid)
+            self.awake.set()  # the state keeps the request until its answer is heard
+            return
+        await self._heard(sequence)
 
     async def _stored_program(self, request: JobRequested) -> int | ProgramFault:
         """Return the size of the stored program in bytes, or why it cannot be used.

@@ -18,16 +18,24 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    CheckpointSaved,
+    ClusterSpecPublished,
     JobAccepted,
     JobFinished,
     JobMessage,
     JobRejected,
     JobRequested,
     Message,
+    TaskExited,
     TaskLeaving,
+    TaskReady,
+    TaskStarted,
+    TrainingResumed,
 )
 
 CLOSED_KEPT = 200
+EARLY_KEPT = 256
+"""Most facts that wait for the order with which their job begins."""
 LASTING = ("own", "allocatable")
 """What mostly stays as it is, while a node changes."""
 
@@ -47,8 +55,25 @@ class Closed(msgspec.Struct, frozen=True):
     finished: JobFinished
 
 
+Waits = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
+
+
+class EarlyFact(msgspec.Struct, frozen=True):
+    """A fact of a job that is not accepted yet: facts and orders come in separate streams."""
+
+    fact: Waits
+    stored_s: float
+
+
+EVIDENCE = (CheckpointSaved, ClusterSpecPublished, TaskReady, TaskStarted)
+"""Facts that show how far a decision has come, and are no cause for another one."""
+
+
 class State(msgspec.Struct, frozen=True, kw_only=True):
     asked: dict[int, Asked] = {}
+    early: tuple[EarlyFact, ...] = ()
+    refused: dict[int, JobRejected] = {}
+    """By uid: answers to requests that cannot be read, until they are on the bus."""
     jobs: dict[str, Job] = {}
     closed: dict[str, Closed] = {}
     nodes: dict[str, CapacityChanged] = {}
@@ -58,14 +83,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     spoken: dict[str, int] = {}
     """Sequence of the last `AllocationDecided` on each job's subject."""
     cause: str = "-"
-    """The id of the newest message that was applied."""
+    """The id of the newest message that was applied and may be the cause of a decision."""
 
 
 def apply(state: State, message: Message, stream: str, sequence: int, stored_s: float) -> State:
     """The state after one more message; the same state if it is an old one."""
     if sequence <= state.sequences.get(stream, 0):
         return state
-    heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": message.id()}
+    cause = state.cause if isinstance(message, EVIDENCE) else message.id()
+    heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": cause}
     if isinstance(message, AllocationDecided):
         heard["spoken"] = state.spoken | {message.key(): sequence}
     if type(message) in OF_STATE:
@@ -85,11 +111,34 @@ def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
     key = message.key()
     job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
-        return {}
-    job = OF_JOB[type(message)](job, message, stored_s)
+        return _kept_early(state, message, stored_s)
+    now = OF_JOB[type(message)](job, message, stored_s)
     if isinstance(message, TaskLeaving):
-        job = node_seen(job, message.node, state.nodes.get(message.node))
-    return {"jobs": state.jobs | {key: job}}
+        now = node_seen(now, message.node, state.nodes.get(message.node))
+    return {} if now is job else {"jobs": state.jobs | {key: now}}
+
+
+def _kept_early(state: State, message: JobMessage, stored_s: float) -> dict[str, Any]:
+    """Keep a fact of a job that is yet to be accepted; drop one of a job that is over."""
+    key = message.key()
+    job, before = state.jobs.get(key), state.closed.get(key)
+    known_uid = max(job.uid if job else -1, before.job.uid if before else -1)
+    if message.uid <= known_uid or not isinstance(
+        message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
+    ):
+        return {}
+    return {"early": (*state.early, EarlyFact(message, stored_s))[-EARLY_KEPT:]}
+
+
+def _apply_early(state: State, key: str, uid: int) -> State:
+    """Apply the facts that waited for this job, and forget those of earlier jobs of its name."""
+    waiting = [e for e in state.early if e.fact.key() == key and e.fact.uid <= uid]
+    if not waiting:
+        return state
+    state = replace(state, early=tuple(e for e in state.early if e not in waiting))
+    for each in waiting:
+        state = replace(state, **_of_job(state, each.fact, each.stored_s))
+    return state
 
 
 # ---------------------------------------------------------------- requests and nodes
@@ -122,7 +171,7 @@ def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float
         cancelled=asked.cancelled if asked else False,
         serials=before.job.serials if before else 0,
     )
-    return replace(state, jobs=state.jobs | {key: job})
+    return _apply_early(replace(state, jobs=state.jobs | {key: job}), key, job.uid)
 
 
 def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float) -> State:
@@ -130,7 +179,14 @@ def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float
 
 
 def _answered(state: State, uid: int) -> State:
-    return replace(state, asked={u: a for u, a in state.asked.items() if u != uid})
+    asked = {u: a for u, a in state.asked.items() if u != uid}
+    refused = {u: r for u, r in state.refused.items() if u != uid}
+    return replace(state, asked=asked, refused=refused)
+
+
+def refuse(state: State, rejected: JobRejected) -> State:
+    """Remember the answer to a request that cannot be read, so that neither a race nor a restart loses it."""
+    return replace(state, refused=state.refused | {rejected.uid: rejected})
 
 
 def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: float) -> State:

@@ -2,6 +2,8 @@
 
 Law: folding the same message twice is folding it once, and a message about a generation that is over changes nothing.
 So a repeated, late or already remembered message is harmless, and a restarted launcher reads its way to the same state.
+Facts and orders come in two streams: in whatever order these are read, the result is the same, and the allocator
+(`services/allocator/job.py`) comes to the same one. A fact that is read before its decision waits (`is_early`).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 
 from services.launcher.jobs import Generation, Job, Leaving, Notice, ahead, paused, sooner
 from shared.messages import (
+    ABANDONED_KEPT,
     AllocationDecided,
     CheckpointFailed,
     CheckpointSaved,
@@ -29,11 +32,19 @@ from shared.messages import (
     TrainingResumed,
 )
 
-ABANDONED_KEPT = 3  # a generation may yet turn out to run after it was given up: keep what it wanted for a while
+GENERATION_FACTS = (TrainingResumed, CheckpointSaved, CheckpointFailed, GenerationPrepared)
+"""Facts about a generation, which change nothing before its decision is known."""
 
 
 def fold(job: Job, message: JobMessage, at_s: float) -> Job:
     return _FOLDS[type(message)](job, message, at_s)
+
+
+def is_early(job: Job | None, message: JobMessage) -> bool:
+    """Return whether a fact has to wait for a decision that is not read yet."""
+    if job is None or job.newest is None:
+        return isinstance(message, (*GENERATION_FACTS, TaskReady, TaskStarted, TaskLeaving, TaskExited, TaskUpdated))
+    return isinstance(message, GENERATION_FACTS) and message.generation > job.newest
 
 
 def _decided(job: Job, message: AllocationDecided, at_s: float) -> Job:
@@ -50,11 +61,8 @@ def _decided(job: Job, message: AllocationDecided, at_s: float) -> Job:
 
 
 def _rested(job: Job) -> Job:
-    """After a pause nothing runs, and the next generation has none before it."""
-    if not paused(job):
-        return job
-    left = {n: g for n, g in job.generations.items() if ahead(job, n) and g.decision.tasks}
-    return replace(job, running=None, drained=None, generations=left)
+    """After a pause nothing runs, and the next generation has none before it; none of them can run any more."""
+    return replace(job, running=None, drained=None, generations={}) if paused(job) else job
 
 
 def _published(job: Job, message: ClusterSpecPublished, at_s: float) -> Job:
@@ -84,8 +92,11 @@ def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
     known = job.generations.get(message.generation)
     if known is None or known.abandoned or not ahead(job, message.generation):
         return job
-    left = _with(job, message.generation, replace(known, abandoned=True))
-    return _tidy(replace(left, drained=None, settled_s=at_s))  # what had drained for it goes on
+    left = replace(_with(job, message.generation, replace(known, abandoned=True)), settled_s=at_s)
+    follows = known.spec is not None and known.spec.previous == job.drained
+    if follows or message.generation == job.drained_for:
+        left = replace(left, drained=None)  # what had drained for it goes on
+    return _tidy(left)
 
 
 def _resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:
@@ -100,7 +111,10 @@ def _running(job: Job, number: int, at_s: float) -> Job:
 
 def _saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
     job = _running(job, message.generation, at_s)  # it trains, though nobody has heard it say so: old facts may go
-    return replace(job, drained=message.generation) if _stopped(job, message) else job
+    if _stopped(job, message):
+        return replace(job, drained=message.generation, drained_for=message.successor, drained_step=message.step)
+    goes_on = not message.final and message.generation == job.drained and message.step > job.drained_step
+    return replace(job, drained=None) if goes_on else job
 
 
 def _unsaved(job: Job, message: CheckpointFailed, at_s: float) -> Job:

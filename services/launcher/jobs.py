@@ -68,6 +68,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     generations: dict[int, Generation] = {}
     running: int | None = None  # resumed last
     drained: int | None = None  # saved its final checkpoint: it applies nothing more
+    drained_for: int | None = None  # the successor for which it did
+    drained_step: int = 0  # at which update; a later checkpoint of the same generation shows that it went on
     settled_s: float = 0.0  # when a generation last resumed or was abandoned
     ready: dict[str, TaskReady] = {}
     started: dict[str, TaskStarted] = {}

@@ -26,6 +26,9 @@ def troubles(view: View, job: Job, number: int, rules: Settings) -> list[Trouble
         found.append((NOW, f"jobs do not run in namespace {job.namespace}, but in {', '.join(rules.job_namespaces)}"))
     if (job.uid, number) in view.refused:
         found.append((NOW, view.refused[job.uid, number]))
+    before = generation.spec.previous if generation.spec else None
+    if before is not None and before != job.running:
+        found.append((NOW, f"generation {job.running} resumed meanwhile, and this one was prepared to follow {before}"))
     if generation.unsaved:
         found.append((NOW, f"nothing to begin from: {generation.unsaved}"))
     of_task = {name: _of_task(view, job, generation, name, rules) for name in sorted(generation.tasks)}

@@ -13,11 +13,46 @@ from msgspec.structs import replace
 
 from services.launcher import actions
 from services.launcher.facts import NodeFact, OwnFact, PodFact, PolicyFact, ServiceFact
-from services.launcher.folding import fold
+from services.launcher.folding import fold, is_early
 from services.launcher.jobs import Job
-from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, JobMessage, TaskReady
+from shared.messages import (
+    AllocationDecided,
+    CheckpointFailed,
+    CheckpointSaved,
+    GenerationAbandoned,
+    GenerationPrepared,
+    JobFinished,
+    JobMessage,
+    TaskExited,
+    TaskLeaving,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+    TrainingResumed,
+)
 
 FINISHED_KEPT = 10_000  # uids of finished jobs, the newest: a late decision must not bring one back
+
+
+EARLY_KEPT = 256  # most facts that wait for their decision, of all jobs
+Fact = (
+    TrainingResumed
+    | CheckpointSaved
+    | CheckpointFailed
+    | GenerationPrepared
+    | TaskReady
+    | TaskStarted
+    | TaskLeaving
+    | TaskExited
+    | TaskUpdated
+)
+
+
+class EarlyFact(msgspec.Struct, frozen=True):
+    """A fact that was read before the decision that it follows on."""
+
+    fact: Fact
+    at_s: float
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +60,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
     jobs: dict[int, Job] = {}
     finished: dict[int, float] = {}
+    early: tuple[EarlyFact, ...] = ()
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,13 +123,26 @@ def _told(said: Told, message: JobMessage, at_s: float) -> Told:
     if isinstance(message, JobFinished):
         newest = sorted([*said.finished, uid])[-FINISHED_KEPT:]
         left = {u: job for u, job in said.jobs.items() if u != uid}
-        return Told(jobs=left, finished={u: said.finished.get(u, at_s) for u in newest})
+        early = tuple(each for each in said.early if each.fact.uid != uid)
+        return Told(jobs=left, finished={u: said.finished.get(u, at_s) for u in newest}, early=early)
     job = said.jobs.get(uid)
+    if isinstance(message, Fact) and is_early(job, message):
+        return replace(said, early=(*said.early, EarlyFact(message, at_s))[-EARLY_KEPT:])
     if job is None and isinstance(message, AllocationDecided):
         job = Job(namespace=message.namespace, job=message.job, uid=uid)
     if job is None:
         return said
-    return replace(said, jobs={**said.jobs, uid: fold(job, message, at_s)})
+    said = replace(said, jobs={**said.jobs, uid: fold(job, message, at_s)})
+    return _with_early(said, uid) if isinstance(message, AllocationDecided) and said.early else said
+
+
+def _with_early(said: Told, uid: int) -> Told:
+    """Fold the facts of a job that waited for the decision which is known now."""
+    waiting = [each for each in said.early if each.fact.uid == uid]
+    said = replace(said, early=tuple(each for each in said.early if each.fact.uid != uid))
+    for each in waiting:
+        said = _told(said, each.fact, each.at_s)
+    return said
 
 
 # ---------------------------------------------------------------- Kubernetes

@@ -3,6 +3,10 @@
 Each write is a compare-and-set on what this holder wrote or claimed last, so a stale generation's commit is refused.
 What cannot be read was not written by any generation: it is set aside, and nobody is stale because of it. Then what
 this holder knows counts; who knows nothing begins anew.
+
+An entry carries its job's uid. A job may take the place of another job's entry, or of none, only while the newest
+decision about the name is its own: so a pod that outlived its job cannot overwrite the entry of the next job of that
+name. Uids are not compared: they start again from small numbers when the bus was lost and the ledger was not.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from nats.js.kv import KeyValue
 from services.trainer import interval
 from services.trainer.interval import Past
 from shared.bus import Bus, Stale
-from shared.messages import NotNegative
+from shared.messages import AllocationDecided, NotNegative
 from shared.subjects import LEDGER
 
 logger = structlog.get_logger()
@@ -49,16 +53,25 @@ def claimed(entry: Entry, generation: int) -> Entry:
 
 LOOKS, LOOK_S = 3, 0.1
 ODD = Entry(uid=-1, generation=-1)
+NewestUid = Callable[[], Awaitable[int | None]]
+"""The uid of the job that the newest decision about the name is for; None: there is no decision."""
 SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
 """Key, revision, body, error: keep it where a person may find it."""
+
+
+async def _no_decision() -> int | None:
+    return None
 
 
 class Fence:
     """One job's entry, as one generation holds it."""
 
+    newest_uid: NewestUid = staticmethod(_no_decision)
+
     def __init__(self, bucket: KeyValue, key: str, uid: int, set_aside: SetAside) -> None:
         self._bucket, self._key, self._uid, self._set_aside = bucket, key, uid, set_aside
         self._revision = 0
+        self._held = -1  # the generation that claimed last
         self.entry = Entry(uid=uid, generation=-1)
 
     async def claim(self, generation: int, *, back: bool = False) -> Entry:
@@ -70,8 +83,11 @@ class Fence:
             await self.look()
             if self.entry.generation > generation and not back:
                 raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
+            if self.entry.generation < 0:
+                await self._check_name()
             try:
                 await self._write(claimed(self.entry, generation))
+                self._held = generation
                 break
             except Stale:
                 if not left:
@@ -90,6 +106,8 @@ class Fence:
         final: bool = False,
     ) -> Entry:
         """Name a checkpoint; raises `Stale` where another has written since our claim. `past` None: as before."""
+        if self.entry.generation != self._held:  # somebody looked since, and saw that another has claimed
+            raise Stale(f"{self._key}: generation {self._held} holds the fence no more")
         paths = (path, *(p for p in self.entry.paths if p != path))[:keep]
         known = {**self.entry.digests, path: digest}
         await self._write(
@@ -112,6 +130,12 @@ class Fence:
             self.entry = found if found.uid == self._uid else Entry(uid=self._uid, generation=-1)
         return self.entry
 
+    async def _check_name(self) -> None:
+        """Raise `Stale` where the name belongs to another job now."""
+        newest = await self.newest_uid()
+        if newest is not None and newest != self._uid:
+            raise Stale(f"{self._key}: job {newest} has this name now, not job {self._uid}")
+
     async def _found(self) -> Entry | None:
         """The entry that is there; None where there is none, `ODD` where it cannot be read."""
         try:
@@ -125,6 +149,7 @@ class Fence:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.error("OddLedgerEntry", bucket=LEDGER, key=self._key, revision=self._revision, error=str(error))
             await self._set_aside(self._key, self._revision, found.value or b"", str(error))
+            await self._check_name()
             return ODD
 
     async def _write(self, entry: Entry) -> None:
@@ -145,4 +170,10 @@ async def of(bus: Bus, key: str, uid: int) -> Fence:
     async def set_aside(key: str, revision: int, body: bytes, error: str) -> None:
         await bus.bury_entry(LEDGER, key, revision, body, error)
 
-    return Fence(bus.entries(LEDGER), key, uid, set_aside)
+    async def newest_uid() -> int | None:
+        decided = await bus.last(AllocationDecided, key)
+        return decided.message.uid if decided and isinstance(decided.message, AllocationDecided) else None
+
+    fence = Fence(bus.entries(LEDGER), key, uid, set_aside)
+    fence.newest_uid = newest_uid
+    return fence

@@ -118,11 +118,15 @@ class Hands:
     # ------------------------------------------------------------ tell, end
 
     async def begin(self, generation: int, path: str | None, chief: bool) -> None:
-        """A chief takes the fence first; it restores what is named, else (or if it is torn) what the ledger names."""
+        """A chief takes the fence first; it restores what the ledger names, the newest that is whole.
+
+        A checkpoint is in the ledger before it is announced, so where the ledger names any, the announced one (`path`)
+        is among them, or older than them.
+        """
         if not chief:
             return self.tell(generation, Begin())
         entry = await self.gate.claim(generation)
-        paths = tuple(dict.fromkeys([*([path] if path else []), *entry.paths]))
+        paths = entry.paths or ((path,) if path else ())
         self.tell(generation, Begin(paths=paths, digests=entry.digests, past=entry.past))
 
     def tell(self, generation: int, order: Order) -> None:

@@ -114,6 +114,8 @@ class Trainer:
         if fact.final:
             self.drains[fact.generation] = fact
             await self.perform(supervise.on_final(self.pod, fact))
+        else:
+            self.pod = supervise.on_saved_again(self.pod, fact)
 
     async def on_resumed(self, fact: TrainingResumed) -> None:
         await self.perform(supervise.on_resumed(self.pod, fact))

@@ -83,6 +83,13 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
         spec = self.specs.get(generation)
         return spec is not None and spec.of(self.name) is not None
 
+    def final_for(self, generation: int, previous: int | None) -> CheckpointSaved | None:
+        """The checkpoint with which `previous` made way for this generation: saved for it, or for good. One that was
+        saved for another is stale: that one was abandoned, and `previous` went on.
+        """
+        final = self.finals.get(-1 if previous is None else previous)
+        return final if final is not None and final.successor in (None, generation) else None
+
     def spares(self, generation: int) -> bool:
         """Whether the job can do without a generation that does not train yet, because the one before goes on."""
         spec = self.specs.get(generation)
@@ -114,7 +121,9 @@ def _makes_way(pod: Pod, generation: int, spec: ClusterSpecPublished) -> bool:
 
 
 def _waits_for_final(pod: Pod, spec: ClusterSpecPublished) -> bool:
-    return spec.request.handover == "restart" and spec.previous is not None and spec.previous not in pod.finals
+    if spec.request.handover != "restart" or spec.previous is None:
+        return False
+    return pod.final_for(spec.generation, spec.previous) is None
 
 
 def _start(pod: Pod, spec: ClusterSpecPublished) -> tuple[Pod, Actions]:
@@ -152,7 +161,8 @@ def on_hand_over(pod: Pod, order: HandOverOrdered) -> tuple[Pod, Actions]:
     if order.generation != pod.newest:
         return pod, ()
     pod = msgspec.structs.replace(pod, ordered={**pod.ordered, order.generation: order.previous})
-    pod, drained = (pod, ()) if order.previous in pod.finals else _drain(pod, order.previous)
+    saved = pod.final_for(order.generation, order.previous) is not None
+    pod, drained = (pod, ()) if saved else _drain(pod, order.previous)
     pod, begun = _begin_if_due(pod, order.generation)
     return pod, drained + begun
 
@@ -162,17 +172,25 @@ def on_final(pod: Pod, saved: CheckpointSaved) -> tuple[Pod, Actions]:
 
     Unless the one it saved for was given up meanwhile: it goes on, and what it has saved is no last word.
     """
-    if saved.successor is not None and saved.successor <= pod.given_up:
+    if saved.successor is not None and saved.successor <= pod.given_up and saved.successor not in pod.ordered:
         return pod, ()
     pod = msgspec.structs.replace(pod, finals={**pod.finals, saved.generation: saved})
     spec = pod.specs.get(pod.newest)
-    if spec is None or spec.previous != saved.generation:
+    if spec is None or spec.previous != saved.generation or pod.final_for(pod.newest, spec.previous) is None:
         return pod, ()
     if spec.request.handover == "restart" and pod.newest not in pod.children:
         pod, ended = _end(pod, [g for g in pod.children if g < pod.newest])
         pod, started = _start(pod, spec)
         return pod, ended + started
     return _begin_if_due(pod, pod.newest)
+
+
+def on_saved_again(pod: Pod, saved: CheckpointSaved) -> Pod:
+    """A generation saved and trains on. Drop its final checkpoint if that is an older one: it went on after it."""
+    final = pod.finals.get(saved.generation)
+    if final is None or saved.step <= final.step:
+        return pod
+    return msgspec.structs.replace(pod, finals={g: f for g, f in pod.finals.items() if g != saved.generation})
 
 
 def on_unsaved(pod: Pod, generation: int, final: bool) -> Pod:
@@ -190,7 +208,7 @@ def _begin_if_due(pod: Pod, generation: int) -> tuple[Pod, Actions]:
         return _begin(pod, generation, None)
     if previous is None:
         return _begin(pod, generation, None)
-    final = pod.finals.get(previous)
+    final = pod.final_for(generation, previous)
     return (pod, ()) if final is None else _begin(pod, generation, final.path or None)
 
 
@@ -213,10 +231,14 @@ def on_abandoned(pod: Pod, fact: GenerationAbandoned) -> tuple[Pod, Actions]:
     """
     if fact.generation <= pod.trains:
         return pod, ()
-    pod = msgspec.structs.replace(pod, given_up=max(pod.given_up, fact.generation))
+    pod = msgspec.structs.replace(
+        pod,
+        given_up=max(pod.given_up, fact.generation),
+        ordered={g: previous for g, previous in pod.ordered.items() if g != fact.generation},
+    )
     spec = pod.specs.get(fact.generation)
     pod, ended = _end(pod, [g for g in pod.children if g == fact.generation])
-    if spec is None or spec.previous is None:
+    if spec is None or spec.previous is None or spec.previous < pod.trains:
         return pod, ended
     pod, resumed = _revive(pod, spec.previous)
     return pod, ended + resumed

@@ -12,7 +12,9 @@ import msgspec
 import pytest
 from nats.js.errors import NotFoundError
 
+from services.allocator import memory
 from services.allocator.service import Settings, start
+from services.allocator.state import State
 from services.allocator.view import JobView
 from shared import bus as wire
 from shared import subjects
@@ -151,6 +153,44 @@ async def test_a_wrong_request_is_answered_with_every_reason(nats_url: str, pers
         assert (await person.js.stream_info(subjects.DEAD)).state.messages == 2
 
 
+def overtaken(connection: Bus, name: str, times: int = 1) -> None:
+    """Let a message be stored between the allocator's look at a name and its answer: one that nobody can read."""
+    look, left = connection.last_over, times
+
+    async def look_and_lose(filtered: str) -> int:
+        nonlocal left
+        last = await look(filtered)
+        if left and filtered == subjects.about(name, "job"):
+            left -= 1
+            await connection.js.publish(subjects.pattern(CancelRequested, name), b"{not json")
+        return last
+
+    connection.last_over = look_and_lose  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("body", [b"{not json", msgspec.json.encode(request("wrong"))], ids=["unreadable", "readable"])
+async def test_a_request_is_rejected_though_another_message_on_its_name_came_first(
+    nats_url: str, person: Bus, body: bytes
+):
+    name = "default.wrong" if body.endswith(b"}") else f"-.invalid-{hashlib.sha256(body).hexdigest()[:12]}"
+    async with allocator(nats_url) as connection:
+        overtaken(connection, name, times=2)
+        sequence = (await person.js.publish("weir.job.requested.default.wrong", body)).seq
+        async with asyncio.timeout(10):
+            assert (await last(person, JobRejected, name)).uid == sequence
+
+
+async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered_after_it(nats_url: str, person: Bus):
+    """The snapshot is ahead of the request that cannot be read, so it is not read again."""
+    sequence = (await person.js.publish("weir.job.requested.default.wrong", b"{not json")).seq
+    behind = await person.publish(CancelRequested(job="other"))
+    name = f"invalid-{hashlib.sha256(b'{not json').hexdigest()[:12]}"
+    rejected = JobRejected(job=name, namespace="-", uid=sequence, reasons=("not JSON",))
+    await memory.remember(person, State(sequences={subjects.ORDERS: behind}, refused={sequence: rejected}))
+    async with allocator(nats_url):
+        assert (await last(person, JobRejected, f"-.{name}")).uid == sequence
+
+
 @pytest.mark.parametrize("readable", [True, False], ids=["whole", "with-a-privilege"])
 async def test_what_the_cluster_does_not_give_is_answered_beside_all_else(nats_url: str, person: Bus, readable: bool):
     strict = msgspec.structs.replace(QUICK, job_namespaces=("team-a",), images=("trainer",))
@@ -207,6 +247,22 @@ async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: B
         finished = await last(person, JobFinished)
         assert (finished.uid, finished.outcome) == (uid, "cancelled")
         assert (await view(person, lambda v: v.phase == "Cancelled")).why == "cancelled on request"
+
+
+async def test_a_decision_that_the_launcher_never_saw_is_repeated(nats_url: str, person: Bus):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url, msgspec.structs.replace(QUICK, repeat_s=1.0, repeat_max=2)):
+        await person.request(await with_program(person))
+        first = await last(person, AllocationDecided)
+        sequence = await person.last_sequence(AllocationDecided, "default.mnist")
+        await person.js.purge_stream(subjects.ORDERS, subject=subjects.pattern(AllocationDecided, "default.mnist"))
+
+        again = await last(person, AllocationDecided, past=sequence)
+
+        assert (again.generation, again.revision, again.tasks) == (1, first.revision + 1, first.tasks)
+        assert again.reason.startswith("repeated (1 of 2), not acted on by the launcher within 1 s: ")
+        shown = await view(person, lambda v: v.revision == again.revision)
+        assert (shown.phase, shown.reason) == ("Starting", again.reason)
 
 
 async def test_a_decision_on_an_old_state_is_refused_and_made_anew(nats_url: str, person: Bus):

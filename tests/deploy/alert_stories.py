@@ -51,6 +51,7 @@ WELL: dict[str, str] = {
     told("weir_allocator_decisions_total", "allocator", policy="weir", outcome="grow"): rising(0.5),
     told("weir_allocator_jobs", "allocator", state="running"): still(3),
     told("weir_allocator_longest_wait_seconds", "allocator"): still(0),
+    told("weir_allocator_decisions_unanswered", "allocator"): still(0),
     told("weir_allocator_jobs_finished_total", "allocator", outcome="failed"): still(1),
     told("weir_capacity_cpu_cores", "monitor", share="allocatable"): still(16),
     told("weir_capacity_cpu_cores", "monitor", share="free"): still(8),
@@ -83,6 +84,7 @@ BAD: dict[str, dict[str, str]] = {
     "WeirNodesUnready": {told("weir_capacity_nodes", "monitor", state="unready"): then(0, 1, at=85)},
     "WeirTrainingStandsStill": {told("weir_training_examples_total", "allocator"): still(60_000)},
     "WeirPausesLong": spread("weir_training_pause_seconds", "allocator", "80.0"),
+    "WeirDecisionsUnanswered": {told("weir_allocator_decisions_unanswered", "allocator"): then(0, 2)},
     "WeirGenerationsAbandoned": {told("weir_launcher_generations_abandoned_total", "launcher"): then(0, 5, at=60)},
     "WeirPodsStuck": {told("weir_launcher_pods", "launcher", state="stuck"): then(0, 2)},
     "WeirTasksOutOfMemory": {

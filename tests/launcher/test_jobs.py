@@ -6,7 +6,14 @@ from services.launcher.folding import fold
 from services.launcher.generations import in_flight, previous, wanted
 from services.launcher.jobs import Job, paused
 from services.launcher.view import View, told
-from shared.messages import CheckpointSaved, GenerationAbandoned, JobFinished, TaskReady, TrainingResumed
+from shared.messages import (
+    ABANDONED_KEPT,
+    CheckpointSaved,
+    GenerationAbandoned,
+    JobFinished,
+    TaskReady,
+    TrainingResumed,
+)
 from tests.launcher.builders import JOB, UID, decided, names
 from tests.launcher.world import World
 
@@ -66,8 +73,9 @@ def test_a_final_checkpoint_leaves_nothing_to_take_over_from() -> None:
 
 
 def test_only_the_latest_abandoned_generations_are_remembered() -> None:
-    lived = job(*(message for g in range(1, 9) for message in (decided(g, f"c{g}"), abandoned(g))))
-    assert list(lived.generations) == [6, 7, 8]
+    newest = ABANDONED_KEPT + 5
+    lived = job(*(message for g in range(1, newest + 1) for message in (decided(g, f"c{g}"), abandoned(g))))
+    assert list(lived.generations) == list(range(6, newest + 1))
     assert in_flight(lived) is None and wanted(lived) == {}
 
 

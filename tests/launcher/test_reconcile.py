@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from services.launcher.actions import CreatePod, CreatePolicy, CreateService, DeletePod, Say
 from services.launcher.facts import PodFact, ServiceFact
+from services.launcher.generations import previous
 from services.launcher.reconcile import reconcile
 from services.launcher.view import View, awake, pod_forgotten, pod_seen, refused, service_seen
 from shared.messages import (
@@ -339,6 +340,41 @@ def test_a_generation_that_resumed_although_it_was_given_up_is_the_running_one(w
     world.settle()
     world.train(decided(3, "c0 p1 w3"))
     assert world.ordered()[-1] == (3, 2)
+
+
+def test_a_generation_prepared_to_follow_another_than_the_one_that_resumed_is_abandoned(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.wait()
+    world.stand(decided(3, "c0 p1 w3"))
+    assert world.spec(3).previous == 1
+    world.resume(2)
+    world.settle()
+    assert world.abandoned()[3] == "generation 2 resumed meanwhile, and this one was prepared to follow 1"
+    world.train(decided(4, "c0 p1 w4"))
+    assert world.ordered()[-1] == (4, 2)
+
+
+def test_a_decision_that_is_overtaken_takes_no_final_checkpoint_from_another_generation(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.hand_over(decided(2, "c0 p1 w2"))
+    world.drain(1, successor=2)
+    world.decide(decided(3, "c0 p1 w3"))
+    world.decide(decided(4, "c0 p1 w4"))
+    assert world.abandoned() == {3: "superseded by generation 4"}, "nothing runs that could go on in place of 2"
+    world.resume(2)
+    world.settle()
+    world.train(decided(4, "c0 p1 w4"))
+    assert world.ordered()[-1] == (4, 2)
+
+
+def test_a_generation_that_saves_again_after_its_final_checkpoint_went_on(world: World) -> None:
+    world.train(decided(1, "c0 p1"))
+    world.drain(1)
+    world.save(1, step=9)
+    assert previous(world.view.told.jobs[UID]) is None, "the same update"
+    world.save(1, step=10)
+    assert previous(world.view.told.jobs[UID]) == 1
 
 
 def test_a_lost_worker_is_reported_and_not_made_again(world: World) -> None:

@@ -216,6 +216,10 @@ class World:
         fields = {"step": 9, "samples": 9, "path": "x", "seconds": 0.1, "final": True, "successor": successor}
         self.hear(CheckpointSaved(job=JOB, uid=UID, generation=generation, **fields))
 
+    def save(self, generation: int, step: int) -> None:
+        fields = {"step": step, "samples": step, "path": "x", "seconds": 0.1}
+        self.hear(CheckpointSaved(job=JOB, uid=UID, generation=generation, **fields))
+
     def cannot_save(self, generation: int, successor: int | None) -> None:
         about: dict[str, Any] = {"step": 9, "path": "/c", "cause": "it is full", "remedy": "make room"}
         self.hear(CheckpointFailed(job=JOB, uid=UID, generation=generation, successor=successor, **about))

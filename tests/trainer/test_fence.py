@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from services.trainer import fence
-from services.trainer.fence import Fence
+from services.trainer.fence import Entry, Fence
 from services.trainer.interval import Past
 from shared import dead, subjects
 from shared.bus import Bus, Stale
-from shared.messages import DeadLetter
+from shared.messages import AllocationDecided, DeadLetter
 from shared.subjects import LEDGER
+from tests.trainer.builders import request
 
 KEY = "default.digits"
 
@@ -89,6 +90,16 @@ async def test_a_generation_that_was_taken_over_cannot_commit_any_more(bus: Bus)
     assert (await new.look()).paths == ()
 
 
+async def test_a_generation_that_was_taken_over_cannot_commit_although_it_has_looked_since(bus: Bus) -> None:
+    old = await holder(bus, 1)
+    new = await holder(bus, 2)
+    await old.look()
+
+    with pytest.raises(Stale):
+        await old.commit("/c/gen-1", 10, 320, keep=2)
+    assert (await new.look()).paths == ()
+
+
 async def test_a_generation_that_was_taken_over_cannot_claim_again(bus: Bus) -> None:
     await holder(bus, 2)
 
@@ -127,6 +138,77 @@ async def test_a_ledger_that_was_cleared_away_can_be_claimed(bus: Bus) -> None:
     await (await bus.bucket(LEDGER)).delete(KEY)
 
     assert (await holder(bus, 2, uid=8)).entry.paths == ()
+
+
+# ------------------------------------------------------------ two jobs of one name
+
+
+async def decide(bus: Bus, uid: int) -> None:
+    """Let the newest decision about the name be this job's."""
+    about = {"job": "digits", "uid": uid, "generation": 1, "revision": 1, "request": request()}
+    await bus.publish(AllocationDecided(**about, tasks=(), batch=1, reason="-"))
+
+
+async def entry(bus: Bus) -> Entry:
+    return msgspec.json.decode((await (await bus.bucket(LEDGER)).get(KEY)).value or b"", type=Entry)
+
+
+async def test_a_pod_that_outlived_its_job_cannot_overwrite_the_entry_of_the_next_job(bus: Bus) -> None:
+    await decide(bus, 7)
+    old = await holder(bus, 9, uid=7)
+    await decide(bus, 8)
+    new = await holder(bus, 1, uid=8)
+    await new.commit("/c/new", 10, 320, keep=2)
+
+    with pytest.raises(Stale, match="job 8 has this name now, not job 7"):
+        await old.claim(10)
+    with pytest.raises(Stale):
+        await old.commit("/c/old", 90, 2880, keep=2)
+    assert ((await entry(bus)).uid, (await entry(bus)).paths) == (8, ("/c/new",))
+
+
+@pytest.mark.parametrize("cleared", [False, True], ids=["not-written-yet", "cleared-away"])
+async def test_a_pod_that_outlived_its_job_cannot_write_the_first_entry_either(bus: Bus, cleared: bool) -> None:
+    await decide(bus, 8)
+    if cleared:
+        await holder(bus, 1, uid=8)
+        await (await bus.bucket(LEDGER)).delete(KEY)
+
+    with pytest.raises(Stale, match="job 8 has this name now, not job 7"):
+        await holder(bus, 9, uid=7)
+
+
+async def test_a_pod_that_outlived_its_job_is_stale_though_a_stranger_has_written_since(bus: Bus) -> None:
+    await decide(bus, 7)
+    old = await holder(bus, 9, uid=7)
+    await decide(bus, 8)
+    await holder(bus, 1, uid=8)
+    await put(bus, b"a stranger was here")
+
+    with pytest.raises(Stale, match="job 8 has this name now, not job 7"):
+        await old.commit("/c/old", 90, 2880, keep=2)
+
+
+async def test_what_an_earlier_job_wrote_last_makes_room_for_the_next_job(bus: Bus) -> None:
+    """It was still at work when the next job was decided."""
+    await decide(bus, 7)
+    old = await holder(bus, 9, uid=7)
+    await decide(bus, 8)
+    await old.commit("/c/old", 90, 2880, keep=2)
+
+    assert (await holder(bus, 1, uid=8)).entry.paths == ()
+    assert (await entry(bus)).uid == 8
+
+
+async def test_after_a_lost_bus_a_job_with_a_smaller_uid_takes_the_entry_and_the_old_one_is_refused(bus: Bus) -> None:
+    old = await holder(bus, 9, uid=900)
+    await decide(bus, 3)
+    new = await holder(bus, 1, uid=3)
+    await new.commit("/c/new", 10, 320, keep=2)
+
+    with pytest.raises(Stale, match="job 3 has this name now, not job 900"):
+        await old.claim(10)
+    assert ((await entry(bus)).uid, (await entry(bus)).paths) == (3, ("/c/new",))
 
 
 async def test_of_two_that_claim_at_once_one_is_stale(bus: Bus) -> None:

@@ -143,6 +143,21 @@ async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if
     assert chief.orders == [Begin(paths=("/c/20", "/c/10"), digests=digests, past=Past(ran_s=60.0, cost_s=0.5))]
 
 
+async def test_a_chief_begins_from_the_ledgers_newest_checkpoint_though_an_older_one_was_announced_last(
+    mine: Hands,
+) -> None:
+    await mine.gate.claim(1)
+    await mine.gate.commit("/c/10", 10, 320, keep=3, final=True)
+    await mine.gate.claim(1, back=True)
+    await mine.gate.commit("/c/20", 20, 640, keep=3)
+    chief = given(mine, 2)
+
+    await mine.perform(BeginChild(2, "/c/10", chief=True))
+
+    (begin,) = chief.orders
+    assert isinstance(begin, Begin) and begin.paths == ("/c/20", "/c/10")
+
+
 async def test_a_chief_that_a_later_generation_has_replaced_is_not_begun(mine: Hands) -> None:
     await mine.gate.claim(3)
     chief = given(mine, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -385,6 +386,58 @@ def test_a_checkpoint_for_a_successor_that_was_given_up_is_no_last_word() -> Non
     assert teller.hear(final(1, successor=2)) == []
     assert teller.hear(order(3, previous=1)) == [DrainChild(1, successor=3)]
     assert teller.hear(final(1, path="/c/later", successor=3)) == [BeginChild(3, "/c/later", chief=True)]
+
+
+STALE = [
+    [final(1, "/c/stale", successor=2), abandoned(2), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"])],
+    [abandoned(2), final(1, "/c/stale", successor=2), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"])],
+    [abandoned(2), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]), final(1, "/c/stale", successor=2)],
+    [spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]), final(1, "/c/stale", successor=2)],
+]
+
+
+@pytest.mark.parametrize("facts", STALE)
+def test_a_new_chief_pod_does_not_begin_from_a_final_checkpoint_after_which_the_generation_went_on(
+    facts: list[Any],
+) -> None:
+    """It hears the newest message on each subject, of two streams in any order."""
+    teller = Teller("chief-1")
+    teller.hear_all(*facts)
+    teller.prepared(3)
+
+    assert teller.hear(order(3, previous=1)) == []
+    assert teller.hear(final(1, path="/c/later", successor=3)) == [BeginChild(3, "/c/later", chief=True)]
+
+
+def test_with_restart_a_new_chief_pod_does_not_start_for_a_final_checkpoint_of_another() -> None:
+    teller, wanted = Teller("chief-1"), spec(3, 1, "restart", ["chief-1", "ps-0", "worker-0"])
+
+    assert teller.hear_all(final(1, "/c/stale", successor=2), wanted) == []
+    assert teller.hear(final(1, successor=3)) == [StartChild(wanted, fresh=True)]
+
+
+def test_a_generation_that_saves_again_after_it_had_stopped_for_good_has_gone_on() -> None:
+    teller = Teller("chief-1")
+    teller.hear_all(final(1, "/c/stale"), spec(3, 1, pods=["chief-1", "ps-0", "worker-0"]))
+    teller.prepared(3)
+    later = msgspec.structs.replace(final(1), final=False, step=11)
+    teller.pod = supervise.on_saved_again(teller.pod, later)
+
+    assert teller.hear(order(3, previous=1)) == []
+
+
+def test_the_final_checkpoint_for_an_ordered_generation_counts_though_a_newer_one_was_abandoned() -> None:
+    teller = beside("chief-0")
+    teller.hear_all(order(2, previous=1), abandoned(3))
+
+    assert teller.hear(final(1, successor=2)) == [BeginChild(2, final(1).path, chief=True)]
+
+
+def test_a_generation_is_not_revived_where_a_newer_one_trains() -> None:
+    teller = beside("ps-0")
+    teller.hear_all(order(2, previous=1), final(1, successor=2), resumed(2), spec(3, previous=1))
+
+    assert teller.hear(abandoned(3)) == [EndChild(3)]
 
 
 @pytest.mark.parametrize("name", ["chief-0", "ps-0"])

@@ -54,7 +54,7 @@ class Desk:
     """
 
     def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
-        self.rules = replace(rules, window_s=0.0, max_delay_s=0.0)
+        self.rules = replace(rules, window_s=0.0, max_delay_s=0.0, repeat_max=0)
         self.mirror, self.decisions, self.clock = Mirror(self.rules), Decisions(), clock
         self.lines, self.sequence, self.now = 0, 0, 0.0
         self.checked: dict[str, dict[str, Any]] = {}

@@ -62,7 +62,7 @@ def patience_s(scenario: Scenario) -> float:
 class Loop:
     def __init__(self, scenario: Scenario, rules: Rules, seed: int, clock: Callable[[], float]) -> None:
         self.world, self.clock = World(scenario, seed), clock
-        self.rules = replace(rules, quotas=rules.quotas | scenario.cluster.quotas)
+        self.rules = replace(rules, quotas=rules.quotas | scenario.cluster.quotas, repeat_max=0)
         self.state, self.decisions = State(), Decisions()
         self.now, self.sequence = 0.0, 0
         self.decision_ms: list[float] = []

@@ -1,0 +1,163 @@
+"""Allocator and launcher read the same two streams, each in its own order, and agree on every job in the end.
+
+They agree on the generation that runs, the one in flight, those that were abandoned, and whether the job is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from services.allocator.state import State, apply
+from services.launcher import view as views
+from services.launcher.generations import in_flight
+from services.launcher.jobs import ahead, locked
+from services.launcher.service import HEARD, SAID
+from services.launcher.view import Told, View
+from shared.messages import CheckpointSaved
+from shared.subjects import FACTS, ORDERS
+from tests.flow.histories import History, merges, steps
+from tests.launcher.builders import JOB
+
+Order = list[tuple[str, int]]
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What a service takes one job to be. `flight`: the newest generation that may yet come."""
+
+    running: int | None = None
+    flight: int | None = None
+    abandoned: frozenset[int] = frozenset()
+
+
+def at_s(stream: str, index: int) -> float:
+    return float(index)
+
+
+def allocator(history: History, order: Order) -> dict[int, Belief]:
+    """By uid, of jobs that are not over."""
+    state = State()
+    for stream, index in order:
+        state = apply(state, history.streams[stream][index], stream, index + 1, at_s(stream, index))
+    return {job.uid: Belief(job.running, job.coming, frozenset(job.given_up)) for job in state.jobs.values()}
+
+
+def launcher(history: History, order: Order) -> dict[int, Belief]:
+    view = View()
+    for stream, index in order:
+        message = history.streams[stream][index]
+        if isinstance(message, (*HEARD, *SAID)):
+            view = views.told(view, message, at_s(stream, index))
+    return {uid: belief(job) for uid, job in view.told.jobs.items()}
+
+
+def belief(job) -> Belief:
+    """A generation that is `locked` has its turn before the one in flight, which stays what it is."""
+    newest = job.generations[job.newest]
+    flight = job.newest if newest.decision.tasks and not newest.abandoned and ahead(job, job.newest) else None
+    assert locked(job) is not None or in_flight(job) == flight
+    gone = frozenset(n for n, g in job.generations.items() if g.abandoned and ahead(job, n))
+    return Belief(job.running, flight, gone)
+
+
+def story(*kinds: str) -> History:
+    """`kind` or `kind:choice`."""
+    history = History()
+    for kind in kinds:
+        name, _, choice = kind.partition(":")
+        history.act(name, int(choice or 0))
+    return history
+
+
+def orders_first(history: History) -> Order:
+    return [(stream, n) for stream in (ORDERS, FACTS) for n in range(len(history.streams[stream]))]
+
+
+def facts_first(history: History) -> Order:
+    return [(stream, n) for stream in (FACTS, ORDERS) for n in range(len(history.streams[stream]))]
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), steps)
+def test_both_services_agree_in_whatever_order_each_reads_the_two_streams(data: st.DataObject, drawn) -> None:
+    history = History()
+    for kind, choice in drawn:
+        history.act(kind, choice)
+    first, second = data.draw(merges(history)), data.draw(merges(history))
+    told = allocator(history, first)
+    assert told == launcher(history, second)
+    assert told == allocator(history, second) and told == launcher(history, first)
+
+
+# ------------------------------------------------------------ counterexamples that were found, each once a difference
+
+
+def agreed(history: History, *orders: Order) -> Belief:
+    """What both services take the newest job to be, in each of these orders."""
+    told = [read(history, order) for read in (allocator, launcher) for order in orders]
+    assert all(each == told[0] for each in told), told
+    return told[0][history.uid]
+
+
+def both(history: History) -> Belief:
+    return agreed(history, orders_first(history), facts_first(history))
+
+
+def test_a_generation_that_resumes_although_it_was_abandoned_runs_for_both() -> None:
+    history = story("order", "resume", "decide", "order", "abandon:1", "resume")
+
+    assert both(history) == Belief(running=2)
+
+
+def test_a_decision_after_the_abandonment_stays_in_flight_when_the_abandoned_one_resumes() -> None:
+    history = story("order", "resume", "decide", "order", "abandon:1", "decide", "resume")
+
+    assert both(history) == Belief(running=2, flight=3)
+
+
+def test_facts_that_are_read_before_the_job_is_accepted_count() -> None:
+    history = story("order", "resume", "save")
+
+    assert both(history) == Belief(running=1)
+
+
+def test_facts_of_a_second_job_of_the_name_wait_until_the_first_is_over() -> None:
+    history = story("order", "resume", "finish", "decide", "order", "resume")
+
+    assert both(history) == Belief(running=1)
+
+
+def test_a_late_repetition_of_an_older_resumption_hides_no_newer_one() -> None:
+    history = story("order", "resume", "decide", "order", "resume")
+    history.store(history.streams[FACTS][1])
+    assert history.streams[FACTS][-1].generation == 1
+
+    assert both(history) == Belief(running=2)
+
+
+def test_a_checkpoint_shows_that_its_generation_runs_where_the_resumption_was_discarded() -> None:
+    """The facts' stream discards its oldest messages when it is full."""
+    history = story("order", "resume", "save")
+    history.streams[FACTS] = [m for m in history.streams[FACTS] if isinstance(m, CheckpointSaved)]
+
+    assert both(history) == Belief(running=1)
+
+
+def test_what_was_read_early_survives_a_restart_of_the_service() -> None:
+    history = story("order", "resume")
+    facts = [(FACTS, n) for n in range(len(history.streams[FACTS]))]
+    state, view = State(), View()
+    for stream, n in facts:
+        state = apply(state, history.streams[stream][n], stream, n + 1, 1.0)
+        view = views.told(view, history.streams[stream][n], 1.0)
+    state = msgspec.json.decode(msgspec.json.encode(state), type=State)
+    view = View(told=msgspec.json.decode(msgspec.json.encode(view.told), type=Told))
+    for n, message in enumerate(history.streams[ORDERS]):
+        state = apply(state, message, ORDERS, n + 1, 1.0)
+        view = views.told(view, message, 1.0) if isinstance(message, (*HEARD, *SAID)) else view
+
+    assert state.jobs[f"default.{JOB}"].running == view.told.jobs[history.uid].running == 1

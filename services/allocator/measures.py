@@ -42,6 +42,14 @@ JOBS = Family(
     help="Jobs that are not over, by state; requested: not yet answered.",
     labels=("state",),
 )
+PASS = "pass"
+"""In place of a policy, where a step of the decision raised."""
+FAILURES = Family(
+    name="weir_allocator_failures_total",
+    kind="counter",
+    help="Jobs set aside in a pass, because their policy (or a step of the `pass`) raised.",
+    labels=("policy",),
+)
 PAUSE = Family(
     name="weir_training_pause_seconds",
     kind="histogram",
@@ -61,6 +69,7 @@ STATES = [phase for phase in get_args(Phase) if phase not in ENDED.values()]
 class Meters:
     def __init__(self) -> None:
         self.deciding, self.reaction, self.decisions = Meter(DECIDING), Meter(REACTION), Meter(DECISIONS)
+        self.failures = Meter(FAILURES, [(name,) for name in (PASS, *POLICIES)])
         self.finished = Meter(FINISHED, [(outcome,) for outcome in get_args(Outcome)])
         self.pause, self.phase, self.work = Meter(PAUSE), Meter(PHASE), Work()
 
@@ -87,8 +96,9 @@ class Meters:
             self.decisions.count(name if name in POLICIES else default, outcome(action, job.wanted if job else None))
 
     def measures(self, state: State, now: float) -> Iterable[Measure]:
-        meters = (self.deciding, self.reaction, self.decisions, self.finished, self.pause, self.phase)
-        return (*(meter.measure() for meter in meters), standing(state), *self.work.measures(state, now))
+        meters = (self.deciding, self.reaction, self.decisions, self.failures, self.finished, self.pause)
+        counted = (meter.measure() for meter in (*meters, self.phase))
+        return (*counted, standing(state), *self.work.measures(state, now))
 
 
 def outcome(decision: AllocationDecided, before: AllocationDecided | None) -> str:

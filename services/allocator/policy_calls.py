@@ -101,7 +101,7 @@ def _bound_errors(want: Want, job: JobSeen) -> Iterable[ValueError | None]:
 def _number_errors(want: Want) -> Iterable[ValueError | None]:
     for field in ("faster", "speed_now", "apart"):
         value = getattr(want, field)
-        if value is not None and not (math.isfinite(value) and value >= 0):
+        if value is not None and not value >= 0:  # infinitely many times as fast is a way to say: try it
             yield ValueError(f"its `{field}` for {want.job} is {value!r}")
     for role in ROLES if want.sizes is not None else ():
         size = getattr(want.sizes, role)

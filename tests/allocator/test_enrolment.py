@@ -72,7 +72,7 @@ def test_a_function_in_the_folder_where_one_stands_is_a_policy_like_any_other(wr
 def test_a_policy_that_is_there_is_left_as_it_is(write: Write) -> None:
     before = POLICIES["static"]
 
-    enrol(["static", write("again", want())], never)
+    enrol(["static", write("again", want())])
     mine = POLICIES["again:mine"]
     enrol(["static", "again:mine"])
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from nats.js.errors import NotFoundError
 
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.policies.contract import at_start
 from services.allocator.service import Settings, start
-from services.allocator.view import JobView
 from services.cli.cancel import cancel
+from services.cli.jobs import snapshots
 from shared import bus as wire
 from shared import programs, subjects
 from shared.bus import Bus
@@ -165,8 +165,8 @@ async def test_a_policy_that_fails_with_one_job_decides_the_others_before_and_af
             await last(operator, JobAccepted, OFFENDER)
             await ask(server, "team-b", "first")
             assert (await decided(operator, "team-b.first")).tasks
-            shown = await soon(lambda: waiting(operator, OFFENDER))
-            assert shown.why == "set aside: policy 'fragile' failed with it: OverflowError: by design"
+            shown = await reason_shown(operator, OFFENDER)
+            assert shown == "set aside: policy 'fragile' failed with it: OverflowError: by design"
             counted = [line for line in exposed(service.vitals.measures()).splitlines() if "failures_total{" in line]
             assert [line for line in counted if 'policy="fragile"' in line and not line.endswith(" 0")]
         async with allocating(server, settings):
@@ -177,11 +177,12 @@ async def test_a_policy_that_fails_with_one_job_decides_the_others_before_and_af
     assert (logged.out + logged.err).count("JobSetAside") == 2, "once a start"
 
 
-async def waiting(operator: Bus, key: str) -> Any:
-    """The view of a job that was set aside."""
-    try:
-        entry = await operator.entries(subjects.JOBS).get(key)
-    except NotFoundError:
-        return None
-    view = msgspec.json.decode(entry.value or b"", type=JobView)
-    return view if view.why.startswith("set aside") else None
+async def reason_shown(operator: Bus, key: str) -> str:
+    """Why a job was set aside, as `weir jobs` shows it."""
+    namespace, _, job = key.partition(".")
+    async with asyncio.timeout(60), aclosing(snapshots(operator, namespace)) as changes:
+        async for views in changes:
+            found = [view.why for view in views.values() if view.job == job and view.why.startswith("set aside")]
+            if found:
+                return found[0]
+    raise AssertionError(f"nothing is shown of {key}")

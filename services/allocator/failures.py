@@ -46,7 +46,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 def failure(job: str, error: Exception, policy: str = "") -> Failure:
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     short = text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}..."
-    return Failure(job=job, error=short, traceback="".join(traceback.format_exception(error)), policy=policy)
+    lines = traceback.format_exception(error, chain=error.__cause__ is not None)  # not what was caught before
+    return Failure(job=job, error=short, traceback="".join(lines), policy=policy)
 
 
 class Isolated(msgspec.Struct, Generic[R], frozen=True):
@@ -65,7 +66,7 @@ def isolate(
     """
     search = _Search(compute, items, error)
     if search.fails([]):
-        return Isolated(None, dict.fromkeys(items, search.error))
+        return Isolated(None, dict.fromkeys(items, error))
     suspected = [item for item in items if item in suspects]
     search.add([item for item in items if item not in suspects])
     search.add(suspected)

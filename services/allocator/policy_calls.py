@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import starmap
+from operator import attrgetter
 from typing import Any
 
 from services.allocator.failures import Failure, failure, isolate
-from services.allocator.kept import KeptEach, by_ids
+from services.allocator.kept import MOST, Answers
 from services.allocator.placing.placement import ROLES, Node
 from services.allocator.policies import POLICIES, JobSeen, Want
 from shared.messages import Alternative, Span
+
+_job_of, _key_of = attrgetter("job"), attrgetter("key")
 
 
 def desired_sizes(
@@ -43,11 +46,16 @@ def desired_sizes(
 def call_policy(name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> dict[str, Want]:
     """Raises what the policy raises, and `TypeError` or `ValueError` for what it may not want."""
     wants = list(POLICIES[name](cluster, jobs, now))
-    by_key = {job.key: job for job in jobs}
-    pairs = [(want, by_key.get(getattr(want, "job", ""))) for want in wants]
-    if wrong := next(filter(None, _errors(pairs)), None):
+    if not {*map(type, wants)} <= {Want}:
+        raise TypeError(f"it answers with {next(want for want in wants if type(want) is not Want)!r}, which is no Want")
+    names = [*map(_job_of, wants)]
+    by_key = dict(zip(map(_key_of, jobs), jobs, strict=True))
+    asked = [*map(by_key.get, names)]
+    keys = [*zip(map(id, wants), map(id, asked), strict=True)]
+    errors = _known_errors.all_of(keys, [*zip(wants, asked, strict=True)], lambda pairs: starmap(_error, pairs))
+    if wrong := next(filter(None, errors), None):
         raise wrong
-    found = {want.job: want for want in wants}
+    found = dict(zip(names, wants, strict=True))
     if len(found) < len(wants):
         raise ValueError("it wants several sizes for one job")
     return found
@@ -70,10 +78,8 @@ def _without_faulty(
     return found.result or {}, [failure(key, why, name) for key, why in found.faulty.items()]
 
 
-def _error(want: Any, job: JobSeen | None) -> Exception | None:
+def _error(want: Want, job: JobSeen | None) -> Exception | None:
     """Why a want cannot hold; None where it can."""
-    if not isinstance(want, Want):
-        return TypeError(f"it answers with {want!r}, which is no Want")
     if not isinstance(want.reason, str) or not _is_unicode(want.reason):
         return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
     if not all(isinstance(other, Alternative) and _is_unicode(other.why) for other in want.alternatives):
@@ -116,5 +122,5 @@ def _outside(span: Span, number: Any, what: str) -> ValueError | None:
     return ValueError(f"it wants {number!r} {what}; asked for is {span.min} to {span.max}")
 
 
-_errors: KeptEach[tuple[Any, JobSeen | None], Exception | None] = KeptEach(lambda pairs: starmap(_error, pairs), by_ids)
+_known_errors: Answers[tuple[int, int], tuple[Want, JobSeen | None], Exception | None] = Answers(MOST)
 """A want that a policy says again of the same job is not looked at again."""

@@ -24,6 +24,7 @@ from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
 from shared import patience, streams, subjects, tasks, watching
+from shared.bounds import clamped
 from shared.burying import Burial
 from shared.client import SturdyClient, dial
 from shared.hearing import Ear, Follower, Handler, Unusable, read
@@ -138,14 +139,15 @@ class Bus:
     # ------------------------------------------------------------ saying
 
     async def publish(self, message: Message, *, expect_last: int | None = None, over: str = "") -> int:
-        """Say something; returns its stream sequence once the server has it.
+        """Say something; returns its stream sequence once the server has it. The numbers of a fact are kept in bounds.
 
         Keeps trying while the bus is away, or has no room. `expect_last` is the sequence of the last message on the
         same subject that the sender has seen (0: none), or on those that `over` (of the same stream) lets through;
         raises `Stale` when another is there, `Refused` where our credentials do not let us say it, and what
         `must_lead` does, where we lead no longer.
         """
-        return await self.outbox.publish(message, expect_last, over)
+        is_fact = subjects.stream_holding(subjects.subject_of(message)) == subjects.FACTS
+        return await self.outbox.publish(clamped(message) if is_fact else message, expect_last, over)
 
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""

@@ -5,6 +5,10 @@ Law: a message is a frozen struct, written once, read by a typed decoder. Its ta
 late or repeated messages are harmless, a lost one is healed by the next. New fields get defaults; tags are for ever.
 
 Units: `*_s` seconds (points in time: seconds since 1970, UTC), `cpu` cores, `memory_gib` GiB, `samples` examples.
+
+Every number has bounds, which are part of its type and are checked on arrival: a message beyond them
+becomes a dead letter. Within them no decision overflows. The sender of a fact keeps to them (`shared/bounds.py`).
+`metrics` alone, which are only shown, may be any number of JSON.
 """
 
 from __future__ import annotations
@@ -24,13 +28,25 @@ JobName = Annotated[str, Meta(pattern=DNS_LABEL, max_length=40)]
 Namespace = Annotated[str, Meta(pattern=DNS_LABEL, max_length=63)]
 Digest = Annotated[str, Meta(pattern=r"^sha256-[0-9a-f]{64}\Z")]
 LARGEST_PROGRAM = 16 << 20  # bytes
-LARGEST = (1 << 63) - 1  # so that every number is one to all who compute with it
+LARGEST = (1 << 53) - 1  # every whole number up to it is exact as a float, too
+LONGEST_S = 366 * 86_400.0  # a year; what takes longer is told as this
+FASTEST = 1e12  # examples a second
+MOST_AMOUNT = 1e6  # cores, GiB or devices of one task or node
+MOST_OF_SPAN = 1_000_000  # tasks of a role, or examples of one worker's batch
+MOST_MEASURED = 1e39  # beyond the largest number in single precision
 Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST)]
 Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
 NotNegative = Annotated[int, Meta(ge=0, le=LARGEST)]
+Epochs = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Bound = Annotated[int, Meta(ge=1, le=MOST_OF_SPAN)]
+Devices = Annotated[int, Meta(ge=0, le=1_000_000)]
+Priority = Annotated[int, Meta(ge=-2_147_483_648, le=2_147_483_647)]  # as of a Kubernetes PriorityClass
 Port = Annotated[int, Meta(ge=0, le=65_535)]
-Seconds = Annotated[float, Meta(ge=0)]
-Cores = Annotated[float, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]
+Moment = Annotated[float, Meta(ge=-1e11, le=1e11)]
+Speed = Annotated[float, Meta(ge=0, le=FASTEST)]
+Cores = Annotated[float, Meta(ge=0, le=MOST_AMOUNT)]
+Measured = Annotated[float, Meta(ge=-MOST_MEASURED, le=MOST_MEASURED)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 
@@ -46,7 +62,7 @@ class Resources(Part, frozen=True, kw_only=True):
 
     cpu: Cores = 0.0
     memory_gib: Cores = 0.0
-    gpu: NotNegative = 0
+    gpu: Devices = 0
 
 
 class RoleResources(Part, frozen=True, kw_only=True):
@@ -61,9 +77,9 @@ class RoleResources(Part, frozen=True, kw_only=True):
 class Span(Part, frozen=True, kw_only=True):
     """A number that may grow and shrink: where it starts, and its bounds (both included)."""
 
-    start: Positive
-    min: Positive
-    max: Positive
+    start: Bound
+    min: Bound
+    max: Bound
 
 
 class Program(Part, frozen=True, kw_only=True):
@@ -85,8 +101,8 @@ class CheckpointRule(Part, frozen=True, kw_only=True):
 
     path: str | None = None
     continue_from: str | None = None
-    every_s: Annotated[float, Meta(ge=1)] | None = None
-    keep: Positive = 2
+    every_s: Annotated[float, Meta(ge=1, le=LONGEST_S)] | None = None
+    keep: Annotated[int, Meta(ge=1, le=1_000_000)] = 2
 
 
 class Volume(Part, frozen=True, kw_only=True):
@@ -132,13 +148,13 @@ class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested"):
     """
 
     program: Program
-    epochs: Positive
+    epochs: Epochs
     batch: Span
     ps: Span
     workers: Span
     resources: RoleResources | None = None
-    device_batch_max: Positive | None = None
-    priority: Whole = 0
+    device_batch_max: Bound | None = None
+    priority: Priority = 0
     policy: str | None = None
     image: str | None = None
     checkpoint: CheckpointRule = CheckpointRule()
@@ -188,7 +204,7 @@ class JobAccepted(JobMessage, frozen=True, kw_only=True, tag="job.accepted"):
     """
 
     request: JobRequested
-    accepted_s: float
+    accepted_s: Moment
     checkpoint_folder: str = ""
 
 
@@ -244,7 +260,7 @@ class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"
     taints: tuple[Taint, ...] = ()
     own: tuple[OwnPod, ...] = ()
     labels: dict[str, str] = {}
-    observed_s: float = 0.0
+    observed_s: Moment = 0.0
 
     def key(self) -> str:
         return self.node.replace(".", "_")
@@ -297,12 +313,12 @@ class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.d
     batch: NotNegative
     reason: str
     alternatives: tuple[Alternative, ...] = ()
-    gain_s: float = 0.0
-    cost_s: float = 0.0
+    gain_s: Measured = 0.0
+    cost_s: Measured = 0.0
     cause: str = "-"
     off_s: Seconds = 0.0
     checkpoint_folder: str = ""
-    decided_s: float = 0.0
+    decided_s: Moment = 0.0
 
     def ordinal(self) -> str:
         return str(self.revision)
@@ -356,7 +372,7 @@ class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
 
     node: str
     why: str
-    leaves_s: float = 0.0
+    leaves_s: Moment = 0.0
     message: str = ""
 
     def ordinal(self) -> str:
@@ -397,7 +413,7 @@ class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.p
     batch: Positive
     previous: NotNegative | None = None
     off_s: Seconds = 0.0
-    published_s: float = 0.0
+    published_s: Moment = 0.0
 
     def ordinal(self) -> str:
         return str(self.revision)
@@ -498,7 +514,7 @@ class CheckpointFailed(JobMessage, frozen=True, kw_only=True, tag="training.unsa
     cause: str
     remedy: str
     successor: NotNegative | None = None
-    failed_s: float = 0.0
+    failed_s: Moment = 0.0
 
     def ordinal(self) -> str:
         return f"{self.step}.{self.successor or 0}.{self.failed_s:.0f}"
@@ -546,7 +562,7 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
     pause_s: Seconds | None = None
     off_s: Seconds = 0.0
     phases: Phases = Phases()
-    learning_rate: float | None = None
+    learning_rate: Measured | None = None
 
     @property
     def handover_s(self) -> float | None:
@@ -571,7 +587,7 @@ class TaskUsage(Part, frozen=True, kw_only=True):
     memory_gib: Cores
     waited: Cores | None = None
     busy: Share | None = None
-    spare_gib: float | None = None
+    spare_gib: Annotated[float, Meta(ge=-MOST_AMOUNT, le=MOST_AMOUNT)] | None = None
 
 
 class ModelProfile(Part, frozen=True, kw_only=True):
@@ -592,12 +608,12 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     epoch: NotNegative
     samples: NotNegative
     total_samples: NotNegative
-    samples_per_second: Seconds
-    loss: float | None = None
-    gradient_noise: float | None = None
+    samples_per_second: Speed
+    loss: Measured | None = None
+    gradient_noise: Measured | None = None
     usage: tuple[TaskUsage, ...] = ()
     profile: ModelProfile | None = None
-    reported_s: float = 0.0
+    reported_s: Moment = 0.0
 
     def ordinal(self) -> str:
         return str(self.step)
@@ -612,7 +628,7 @@ class JobFinished(JobMessage, frozen=True, kw_only=True, tag="job.finished"):
     samples: NotNegative = 0
     counted: NotNegative = 0
     metrics: dict[str, float] = {}
-    finished_s: float = 0.0
+    finished_s: Moment = 0.0
 
     def id(self) -> str:
         return f"{self.uid}.job.finished"
@@ -630,7 +646,7 @@ class ServiceTroubled(Message, frozen=True, kw_only=True, tag="service.troubled"
     what: Trouble
     cause: str
     remedy: str
-    begun_s: float
+    begun_s: Moment
     seconds: Seconds | None = None
 
     def key(self) -> str:

@@ -33,15 +33,18 @@ def passes(error: NatsError) -> bool:
 
 
 class Plaint:
-    """Says why we wait; at once, and then once in `TOLD_S`."""
+    """Says why we wait; at once, and then once in `every_s`."""
 
-    def __init__(self) -> None:
-        self._told_s = -TOLD_S
+    def __init__(self, every_s: float = TOLD_S) -> None:
+        self._every_s, self._told_s = every_s, -every_s
 
     def tell(self, event: str, error: Exception, **more: object) -> None:
-        if time.monotonic() >= self._told_s + TOLD_S:
+        self.say(event, error=str(error) if isinstance(error, APIError) else repr(error), **more)
+
+    def say(self, event: str, **fields: object) -> None:
+        if time.monotonic() >= self._told_s + self._every_s:
             self._told_s = time.monotonic()
-            log.warning(event, error=str(error) if isinstance(error, APIError) else repr(error), **more)
+            log.warning(event, **fields)
 
 
 async def asked(client: SturdyClient, question: Callable[[], Awaitable[T]], plaint: Plaint) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from nats.errors import Error as NatsError
 
+from services.allocator import failures
 from shared import bus as wire
 from shared import pull
 from shared.bus import Bus
@@ -24,6 +26,9 @@ from tests import process_guard
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how fast examples are made is the machine's affair, not the test's
+
+failures.RAISE_ALL = True  # a policy that fails fails the test
+os.environ["WEIR_ALLOCATOR_STRICT"] = "true"  # in the services that tests start, too
 
 WITHIN_S, LOOK_S = 60.0, 0.005
 """Of whatever a test waits for: a machine that is busy, and now and then stands still for seconds, is not at fault."""
@@ -125,6 +130,12 @@ async def connected(url: str, name: str) -> Bus:
                 return made
             except (OSError, NatsError):
                 await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def failures_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test that provokes failures of policies: they are set aside, as in the service."""
+    monkeypatch.setattr(failures, "RAISE_ALL", False)
 
 
 @pytest.fixture

@@ -7,20 +7,22 @@ generation is in flight, except to replace a task that was lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator import change, leaving, outgrowing, relief, repair, unanswered
+from services.allocator import change, failures, leaving, outgrowing, relief, repair, unanswered
 from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
+from services.allocator.failures import Failure, failure, isolate
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin, by_program
 from services.allocator.placing.placement import Node, Room, shunning
-from services.allocator.policies import POLICIES, JobSeen, Want
+from services.allocator.policies import POLICIES, JobSeen
+from services.allocator.policy_calls import desired_sizes
 from services.allocator.rules import Rules
 from services.allocator.seen import all_seen
 from services.allocator.state import State
@@ -40,12 +42,59 @@ class Decisions(msgspec.Struct, frozen=True):
     wake_s: float | None = None
     why: dict[str, str] = {}
     wishes: dict[str, Wish] = {}
+    failures: tuple[Failure, ...] = ()
+    """The jobs that were set aside, because a policy or a step raised (`failures.py`)."""
 
 
-def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | None = None) -> Decisions:
-    wishes = wishes or {}
+def decide(
+    state: State,
+    now: float,
+    rules: Rules,
+    wishes: Mapping[str, Wish] | None = None,
+    suspects: Collection[str] = (),
+) -> Decisions:
+    """Return the decisions of one pass, whatever a policy or a step raises. `suspects`: jobs set aside in the last."""
+    try:
+        return _decided(state, now, rules, wishes or {}, suspects, frozenset())
+    except Exception as error:
+        if failures.RAISE_ALL or rules.strict:
+            raise
+        return _without_faulty(state, now, rules, wishes or {}, suspects, error)
+
+
+def _without_faulty(
+    state: State, now: float, rules: Rules, wishes: Mapping[str, Wish], suspects: Collection[str], error: Exception
+) -> Decisions:
+    """Decide on all jobs but those with which a step raises; of these, end those that are cancelled."""
+    every = state.jobs.keys()
+
+    def compute(keys: Sequence[str]) -> Decisions:
+        return _decided(state, now, rules, wishes, suspects, every - frozenset(keys))
+
+    found = isolate(compute, [*every], error, suspects)
+    aside = [failure(key, why) for key, why in found.faulty.items()]
+    cancelled = [job for key in found.faulty if (job := state.jobs[key]).cancelled]
+    ends = [verdict.action for job in cancelled if (verdict := ending(job, now, rules)) and verdict.action]
+    decisions = found.result or Decisions()
+    return replace(
+        decisions,
+        actions=(*decisions.actions, *ends),
+        why=decisions.why | {each.job: each.reason for each in aside},
+        failures=(*decisions.failures, *aside),
+    )
+
+
+def _decided(
+    state: State,
+    now: float,
+    rules: Rules,
+    wishes: Mapping[str, Wish],
+    suspects: Collection[str],
+    aside: Collection[str],
+) -> Decisions:
+    """One pass; `aside`: jobs that are left out, but for what they hold."""
     verdicts: dict[str, Verdict] = {}
-    jobs = _in_order(state.jobs)
+    jobs = _without(_in_order(state.jobs), aside)
     stirred, others = _parted(jobs)
     # 1. What is over, is over.
     for key, job in stirred.items():
@@ -64,7 +113,11 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
         if key not in verdicts:
             _say(verdicts, key, relief.relieved(job, room, now, rules))
     # 4. Each policy says what its jobs should have, and many have it.
-    wants = _wanted(jobs, by_program(state.closed), room, now, rules)
+    cluster: list[Node] = list(room.nodes.values())
+    by_policy = _by_policy(rules)(by_program(state.closed))(jobs)
+    raise_all = failures.RAISE_ALL or rules.strict
+    wants, failed = desired_sizes(by_policy, cluster, now, suspects, raise_all)
+    verdicts = {each.job: Verdict(why=each.reason) for each in failed} | verdicts
     calm = [(k, j) for k, j in others.items() if k in wants and j.request.namespace not in rules.quotas]
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
@@ -76,7 +129,12 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))
         verdicts[key] = unanswered.attend(job, verdicts[key], state.nodes, now, rules)
-    return _together(verdicts)
+    return _together(verdicts, failed)
+
+
+def _without(jobs: Jobs, aside: Collection[str]) -> Jobs:
+    """The very same jobs, where none is set aside."""
+    return {key: job for key, job in jobs.items() if key not in aside} if aside else jobs
 
 
 def _by_rank(jobs: Jobs) -> Jobs:
@@ -123,13 +181,6 @@ def _open(jobs: Jobs, verdicts: Mapping[str, Verdict]) -> list[tuple[str, Job]]:
     return [(key, job) for key, job in jobs.items() if key not in verdicts]
 
 
-def _wanted(jobs: Jobs, kin: Mapping[str, Kin], room: Room, now: float, rules: Rules) -> dict[str, Want]:
-    """Every job's want, by its own policy or the cluster's."""
-    cluster: list[Node] = list(room.nodes.values())
-    by_policy = _by_policy(rules)(kin)(jobs)
-    return {w.job: w for name, mine in by_policy.items() for w in POLICIES[name](cluster, mine, now)}
-
-
 def _divided(jobs: Jobs, kin: Mapping[str, Kin], rules: Rules) -> dict[str, list[JobSeen]]:
     found: dict[str, list[JobSeen]] = {}
     for job in all_seen(jobs.values(), rules, kin):
@@ -143,10 +194,11 @@ _by_policy: Kept[Rules, Kept[Mapping[str, Kin], Kept[Jobs, dict[str, list[JobSee
 )
 
 
-def _together(verdicts: Mapping[str, Verdict]) -> Decisions:
+def _together(verdicts: Mapping[str, Verdict], failed: Sequence[Failure]) -> Decisions:
     return Decisions(
         actions=tuple(v.action for v in verdicts.values() if v.action),
         wake_s=min((v.wake_s for v in verdicts.values() if v.wake_s is not None), default=None),
         why={key: v.why for key, v in verdicts.items()},
         wishes={key: v.wish for key, v in verdicts.items() if v.wish},
+        failures=tuple(failed),
     )

@@ -27,6 +27,7 @@ from services.allocator.readings import (
     counted,
     curve_of,
     is_crowded,
+    measurable,
     reading,
     speeds,
 )
@@ -45,6 +46,7 @@ from shared.messages import (
     JobRequested,
     Message,
     ProgressReported,
+    Seconds,
     TaskExited,
     TaskLeaving,
     TaskPlan,
@@ -111,7 +113,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     generation: int = 0
     serials: int = 0
     resumed_s: float = 0.0
-    pauses: tuple[float, ...] = ()
+    pauses: tuple[Seconds, ...] = ()
     """Of its last hand-overs: what the next change will cost."""
     abandonments: int = 0
     """In a row, since training last resumed."""
@@ -329,6 +331,7 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     runs = job.runs
     if runs is None or message.generation != job.running or (job.progress and not _newer(message, job.progress)):
         return job
+    message = measurable(message)
     told, disturbed = reading(runs, message, stored_s), job.coming is not None
     return replace(
         job,

@@ -48,6 +48,14 @@ UNANSWERED = Family(
     kind="gauge",
     help="Jobs whose decision in flight was repeated, because the launcher did not act on it, and still does not.",
 )
+PASS = "pass"
+"""In place of a policy, where a step of the decision raised."""
+FAILURES = Family(
+    name="weir_allocator_failures_total",
+    kind="counter",
+    help="Jobs set aside in a pass, because their policy (or a step of the `pass`) raised.",
+    labels=("policy",),
+)
 PAUSE = Family(
     name="weir_training_pause_seconds",
     kind="histogram",
@@ -67,6 +75,7 @@ STATES = [phase for phase in get_args(Phase) if phase not in ENDED.values()]
 class Meters:
     def __init__(self) -> None:
         self.deciding, self.reaction, self.decisions = Meter(DECIDING), Meter(REACTION), Meter(DECISIONS)
+        self.failures = Meter(FAILURES, [(name,) for name in (PASS, *POLICIES)])
         self.finished = Meter(FINISHED, [(outcome,) for outcome in get_args(Outcome)])
         self.pause, self.phase, self.work = Meter(PAUSE), Meter(PHASE), Work()
 
@@ -93,9 +102,10 @@ class Meters:
             self.decisions.count(name if name in POLICIES else default, outcome(action, job.wanted if job else None))
 
     def measures(self, state: State, now: float) -> Iterable[Measure]:
-        meters = (self.deciding, self.reaction, self.decisions, self.finished, self.pause, self.phase)
+        meters = (self.deciding, self.reaction, self.decisions, self.failures, self.finished, self.pause)
+        counted = (meter.measure() for meter in (*meters, self.phase))
         unanswered = Measure(UNANSWERED, {(): count_unanswered(state.jobs)})
-        return (*(meter.measure() for meter in meters), standing(state), unanswered, *self.work.measures(state, now))
+        return (*counted, standing(state), unanswered, *self.work.measures(state, now))
 
 
 def outcome(decision: AllocationDecided, before: AllocationDecided | None) -> str:

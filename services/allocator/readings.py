@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from services.allocator.kept import Kept
-from shared.messages import AllocationDecided, ProgressReported, TaskUsage
+from shared.messages import AllocationDecided, Measured, Moment, ProgressReported, Speed, TaskUsage
 
 RECENT_KEPT = 64
 CURVE_KEPT = 64
@@ -18,6 +19,10 @@ MOST_USED = 1e6
 """Cores or GiB of one task; more was not measured rightly."""
 CROWDED = 0.7
 """Of its memory; who uses more may need more soon."""
+SLOWEST = 1e-6
+"""Examples a second; less, an example in eleven days, is as good as nothing."""
+LEAST_USED = 1e-6
+"""Cores or GiB; less is as good as nothing."""
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
@@ -27,7 +32,7 @@ class Observed(msgspec.Struct, frozen=True, gc=False):
     ps: int
     workers: int
     batch: int
-    samples_per_second: float
+    samples_per_second: Speed
     ps_cpu: float | None = None
     """Cores that each ps had when the speed was last seen; None: not known."""
     worker_cpu: float | None = None
@@ -38,10 +43,10 @@ class Observed(msgspec.Struct, frozen=True, gc=False):
 class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One report of a running job: when, how far, how well, how fast, at which size, on how many cores."""
 
-    at_s: float
+    at_s: Moment
     samples: int
-    loss: float | None
-    samples_per_second: float
+    loss: Measured | None
+    samples_per_second: Speed
     ps: int
     workers: int
     batch: int
@@ -62,7 +67,26 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
     """A point of the loss curve."""
 
     samples: int
-    loss: float
+    loss: Measured
+
+
+def measurable(message: ProgressReported) -> ProgressReported:
+    """The report without figures so small that nothing can be divided by them."""
+    usage = message.usage
+    if any(0 < amount < LEAST_USED for use in usage for amount in (use.cpu, use.memory_gib)):
+        usage = tuple(
+            replace(use, cpu=_at_least(use.cpu, LEAST_USED), memory_gib=_at_least(use.memory_gib, LEAST_USED))
+            for use in usage
+        )
+    speed = _at_least(message.samples_per_second, SLOWEST)
+    if usage is message.usage and speed == message.samples_per_second:
+        return message
+    return replace(message, samples_per_second=speed, usage=usage)
+
+
+def _at_least(amount: float, least: float) -> float:
+    """The amount, or 0."""
+    return amount if amount >= least else 0.0
 
 
 def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:

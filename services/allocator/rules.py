@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from services.allocator.placing.quota import Quotas
 from shared import config
+from shared.messages import Namespace, Positive, Priority
 
 PAUSE_S = 5.0
 """What a resize is taken to cost until a job's own was measured."""
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a request of one namespace may ask for at most; absent: the same as everywhere."""
+
+    priority: Priority | None = None
+    ps: Positive | None = None
+    workers: Positive | None = None
+    batch: Positive | None = None
+
+
+Limits = dict[Namespace, Limit]
 
 
 class Rules(config.Common, frozen=True, kw_only=True):
@@ -57,6 +72,15 @@ class Rules(config.Common, frozen=True, kw_only=True):
     `restricted`."""
     grace_max_s: float = 600.0
     """The longest `grace_s` of a request: for so long a task that ignores SIGTERM keeps its place on a node."""
+    max_priority: Priority = 1_000_000_000
+    """The highest priority that a request may have, e.g. the value of a Kubernetes PriorityClass; the default is the
+    highest that such a class may have. Lower ones may be negative."""
+    limits: Limits = {}
+    """The highest priority and the largest numbers of ps and workers of one job, and of examples in a batch, by
+    namespace, e.g. `{"team-a": {"priority": 10, "ps": 4, "workers": 32, "batch": 4096}}`. What is absent has the
+    limits of all."""
+    strict: bool = False
+    """Whether a failure of a policy ends the service, instead of setting aside the jobs that cause it. For tests."""
     quotas: Quotas = {}
     """What each namespace's jobs may hold in all, e.g. `{"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}}`; what is
     absent has no limit."""

@@ -20,7 +20,8 @@ from nats.js.kv import KeyValue
 from services.allocator import kept, memory
 from services.allocator.decide import Decisions, decide
 from services.allocator.enrolment import enrol
-from services.allocator.measures import Meters
+from services.allocator.failures import Failure
+from services.allocator.measures import PASS, Meters
 from services.allocator.replay import Merge
 from services.allocator.requests import admission
 from services.allocator.requests.admission import ProgramFault
@@ -39,6 +40,9 @@ from shared.patience import Plaint
 
 log = structlog.get_logger()
 
+FAILURE_TOLD_S = 600.0
+"""Between two log lines about one job that is set aside for the same error."""
+PLAINTS_KEPT = 1_000
 FADE_S = 60.0
 """What no pass asked about for so long, or twice as long at most, is forgotten."""
 
@@ -64,6 +68,7 @@ class Allocator:
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
         self.shown: dict[str, JobView] = {}
         self.meters = Meters()
+        self.plaints: dict[tuple[str, str], Plaint] = {}
         self.stirred_s: float | None = None  # when the first fact since the last pass was stored; the server's clock
 
     # ------------------------------------------------------------ hearing
@@ -123,9 +128,23 @@ class Allocator:
 
     def _decided(self) -> Decisions:
         begun_s = time.monotonic()
-        decisions = decide(self.state, time.time(), self.rules, self.decisions.wishes)
+        last = self.decisions
+        suspects = [failure.job for failure in last.failures]
+        decisions = decide(self.state, time.time(), self.rules, last.wishes, suspects)
         self.meters.deciding.observe(time.monotonic() - begun_s)
+        for failure in decisions.failures:
+            self._report_failure(failure)
         return decisions
+
+    def _report_failure(self, failure: Failure) -> None:
+        """Count it; log a job's failure with its traceback once, and again if it is another or lasts for long."""
+        self.meters.failures.count(failure.policy or PASS)
+        plaint = self.plaints.setdefault((failure.job, failure.error), Plaint(FAILURE_TOLD_S))
+        plaint.say(
+            "JobSetAside", job=failure.job, policy=failure.policy, error=failure.error, traceback=failure.traceback
+        )
+        while len(self.plaints) > PLAINTS_KEPT:
+            del self.plaints[next(iter(self.plaints))]
 
     async def _sleep(self, until_s: float | None) -> None:
         wait = None if until_s is None else max(0.0, until_s - time.time())
@@ -246,11 +265,8 @@ class Allocator:
 
 def know_policies(settings: Settings) -> None:
     """Raises `Leave` where one cannot be used. One that fails later costs its own jobs a change, and nothing else."""
-    plaint = Plaint()
     try:
-        enrol(
-            (settings.policy, *settings.policies), lambda name, error: plaint.tell("PolicyFailed", error, policy=name)
-        )
+        enrol((settings.policy, *settings.policies))
     except BadSettings as bad:
         log.error("BadSettings", why=str(bad))
         raise Leave(BAD_SETTINGS) from bad

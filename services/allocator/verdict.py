@@ -10,7 +10,7 @@ import msgspec
 from services.allocator.job import Job
 from services.allocator.off import off_s
 from services.allocator.timing import Wish
-from shared.messages import AllocationDecided, Alternative, JobFinished, TaskPlan
+from shared.messages import LONGEST_S, MOST_MEASURED, AllocationDecided, Alternative, JobFinished, TaskPlan
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -49,7 +49,7 @@ def decision(
         gain_s=_told(gain_s),
         cost_s=_told(cost_s),
         cause=cause,
-        off_s=off_s(job, now),
+        off_s=min(off_s(job, now), LONGEST_S),
         checkpoint_folder=job.checkpoint_folder,
         decided_s=now,
     )
@@ -57,7 +57,7 @@ def decision(
 
 def _told(seconds: float) -> float:
     """JSON knows neither NaN nor infinity: of odd speeds nothing is said."""
-    return seconds if math.isfinite(seconds) else 0.0
+    return max(-MOST_MEASURED, min(seconds, MOST_MEASURED)) if math.isfinite(seconds) else 0.0
 
 
 def changes(job: Job, tasks: Sequence[TaskPlan], batch: int) -> bool:

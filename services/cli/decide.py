@@ -21,7 +21,7 @@ from services.allocator.rules import Rules
 from services.cli import file_formats
 from services.cli.parsing import apart
 from services.cli.policy_names import policy
-from services.cli.trouble import DONE, Trouble
+from services.cli.trouble import DONE
 
 EXAMPLES = ("weir decide < worlds > decisions", "weir decide --policy dlrover < worlds")
 
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
 def _answered(desk: Desk, line: bytes) -> Answer | Refusal:
     """A fault of a policy or of ours does not end the process either: whoever drives it is told, and goes on."""
     try:
-        return desk.answer(line)
-    except Trouble as of_policy:
-        print(f"weir decide: {of_policy}", file=sys.stderr)
-        return Refusal(line=desk.lines, errors=(str(of_policy).partition("\n")[0],))
+        answer = desk.answer(line)
+        for failure in desk.decisions.failures if isinstance(answer, Answer) else ():
+            print(f"{failure.traceback}weir decide: {failure.job}: {failure.reason}", file=sys.stderr)
+        return answer
     except Exception as fault:
         traceback.print_exc()
         return Refusal(line=desk.lines, errors=(f"the decision failed: {fault!r}",))

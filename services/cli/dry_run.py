@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import aclosing
 
 from services.allocator import memory
+from services.allocator.enrolment import enrol
 from services.allocator.placing.amounts import together
 from services.allocator.placing.misfit import told as amount
 from services.allocator.placing.placement import ROLES, Size
@@ -21,7 +22,7 @@ from services.allocator.proposal import Effect, Outlook, outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
-from services.cli import connection, policy_names
+from services.cli import connection
 from services.cli.filters import filters
 from services.cli.reader import Wanted
 from services.cli.reading import read
@@ -65,7 +66,7 @@ def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
     known |= {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
     try:
         rules = config.load(Rules, "allocator", known)
-        policy_names.known((rules.policy, *rules.policies))
+        enrol((rules.policy, *rules.policies))
         return rules
     except config.BadSettings as bad:
         raise Trouble(str(bad), WRONG_USE) from bad

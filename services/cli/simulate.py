@@ -31,7 +31,8 @@ from services.cli.parsing import apart
 from services.cli.policy_names import policies
 from services.cli.screen.figures_table import differing, table
 from services.cli.terminal import Terminal
-from services.cli.trouble import DONE, WRONG_USE, Trouble
+from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
+from shared.words import counted
 
 EXAMPLES = (
     "weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",
@@ -104,7 +105,16 @@ def run(args: argparse.Namespace) -> int:
         _write(args.json, msgspec.json.format(msgspec.json.encode(document(runs, args.timeline))))
     if args.picture:
         _drawn(runs, args.picture)
-    return DONE
+    return _report_failures(runs)
+
+
+def _report_failures(runs: Sequence[Run]) -> int:
+    """Show what the policies failed with, the first traceback of each; the exit code."""
+    for done in (done for done in runs if done.failures):
+        first = done.failures[0]
+        jobs = counted(len({failure.job for failure in done.failures}), "job")
+        print(f"{first.traceback}policy {done.policy} failed with {jobs}; {first.job}: {first.reason}", file=sys.stderr)
+    return FAILED if any(done.failures for done in runs) else DONE
 
 
 def simulations(world: Scenario, names: Sequence[str], seed: int) -> Iterator[Run]:

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from services.allocator.enrolment import enrol
+from services.allocator.failures import Failure
 from services.allocator.placing.placement import Size
 from services.allocator.policies import POLICIES, JobSeen, Want
+from services.allocator.policy_calls import desired_sizes
 from services.allocator.service import Settings, know_policies
 from shared.app import BAD_SETTINGS, Leave
 from shared.config import BadSettings
 from tests.allocator.builders import EVEN, request, span
 
-Faults = list[tuple[str, str]]
 Write = Callable[..., str]
 
 
@@ -40,10 +41,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     POLICIES.update(before)
 
 
-def never(name: str, error: Exception) -> None:
-    raise error
-
-
 def job(**fields: Any) -> JobSeen:
     asked = request("mnist", ps=span(1, most=2), workers=span(1, most=4))
     return JobSeen(key="default.mnist", request=asked, sizes=EVEN, submitted_s=0.0, **fields)
@@ -60,24 +57,24 @@ def _literal(value: Any) -> str:
     return str(value) if isinstance(value, str) and value.isdigit() else repr(value)
 
 
-def asked(name: str, seen: JobSeen) -> tuple[list[Want], Faults]:
-    faults: Faults = []
-    enrol([name], lambda which, error: faults.append((which, str(error))))
-    return POLICIES[name]([], [seen], 0.0), faults
+def asked(name: str, seen: JobSeen) -> tuple[list[Want], list[Failure]]:
+    enrol([name])
+    wants, failures = desired_sizes({name: [seen]}, [], 0.0, (), False)
+    return [*wants.values()], failures
 
 
 def test_a_function_in_the_folder_where_one_stands_is_a_policy_like_any_other(write: Write) -> None:
-    wants, faults = asked(write("first", want()), job())
+    wants, failures = asked(write("first", want()), job())
 
-    assert [(w.job, w.ps, w.workers) for w in wants] == [("default.mnist", 1, 2)] and faults == []
+    assert [(w.job, w.ps, w.workers) for w in wants] == [("default.mnist", 1, 2)] and failures == []
 
 
 def test_a_policy_that_is_there_is_left_as_it_is(write: Write) -> None:
     before = POLICIES["static"]
 
-    enrol(["static", write("again", want())], never)
+    enrol(["static", write("again", want())])
     mine = POLICIES["again:mine"]
-    enrol(["static", "again:mine"], never)
+    enrol(["static", "again:mine"])
 
     assert POLICIES["static"] is before and POLICIES["again:mine"] is mine
 
@@ -87,7 +84,7 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
     names = ["best", "nowhere:mine", "broken:mine", "json:dumpss", "json:__name__"]
 
     with pytest.raises(BadSettings) as wrong:
-        enrol(names, never)
+        enrol(names)
 
     told = str(wrong.value).splitlines()
     assert len(told) == len(names)
@@ -111,19 +108,27 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
         (want("ps=0"), "it wants 0 ps for default.mnist; asked for is 1 to 2"),
         (want("batch=64"), "it wants 64 as the batch of default.mnist; asked for is 1 to 32"),
         (want("workers=all"), "it wants 'all' workers for default.mnist; asked for is 1 to 4"),
+        (want("workers=-1"), "it wants '-1' workers for default.mnist; asked for is 1 to 4"),
+        (f"return {want()[7:]} * 2", "it wants several sizes for one job"),
+        (want().replace("reason=", "faster=float('nan'), reason="), "its `faster` for default.mnist is nan"),
+        (
+            want().replace("reason=", "alternatives=('more',), reason="),
+            "its alternatives for default.mnist are ('more',)",
+        ),
     ],
 )
 def test_what_it_does_wrong_is_told_and_nothing_that_it_wants_holds(write: Write, body: str, why: str) -> None:
-    wants, faults = asked(write("faulty", body), job())
+    wants, failures = asked(write("faulty", body), job())
 
-    assert wants == [] and faults == [("faulty:mine", why)]
+    assert wants == [] and [(each.policy, each.job) for each in failures] == [("faulty:mine", "default.mnist")]
+    assert failures[0].error.partition(": ")[2] == why
 
 
 def test_to_wait_and_to_stay_as_it_is_may_always_be_wanted(write: Write) -> None:
     waits, _ = asked(write("waits", want().replace("ps=1, workers=2", "ps=0, workers=0")), job())
-    stays, faults = asked(write("stays", want("workers=9")), job(size=Size(1, 9), batch=32))
+    stays, failures = asked(write("stays", want("workers=9")), job(size=Size(1, 9), batch=32))
 
-    assert waits[0].size == Size(0, 0) and stays[0].size == Size(1, 9) and faults == []
+    assert waits[0].size == Size(0, 0) and stays[0].size == Size(1, 9) and failures == []
 
 
 def test_a_service_whose_policy_is_none_does_not_start(write: Write) -> None:

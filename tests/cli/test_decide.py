@@ -86,9 +86,10 @@ def test_a_policy_of_ones_own_that_fails_is_told_with_one_traceback(tmp_path: Pa
     given = document(0, NODES)
     ended = subprocess.run(words, cwd=tmp_path, env=around, input=given, capture_output=True, text=True, timeout=120)
 
-    assert ended.returncode == 0 and ended.stderr.startswith("weir decide: policy slips:mine failed: 'n9'\n")
+    reason = "set aside: policy 'slips:mine' failed with it: KeyError: 'n9'"
+    assert ended.returncode == 0 and ended.stderr.endswith(f": {reason}\n")
     assert ended.stderr.count("Traceback") == 1 and "line 2, in mine" in ended.stderr
-    assert json.loads(ended.stdout) == {"line": 1, "errors": ["policy slips:mine failed: 'n9'"]}
+    assert [one["reason"] for one in json.loads(ended.stdout)["decisions"]] == [reason]
 
 
 def test_of_a_job_that_says_no_current_what_was_answered_stands() -> None:

@@ -41,12 +41,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def never(name: str, error: Exception) -> None:
-    raise error
-
-
 def sizes(cores: float, *jobs: JobSeen) -> dict[str, int]:
-    enrol([NAME], never)
+    enrol([NAME])
     free = Resources(cpu=cores, memory_gib=64)
     return {want.job: want.workers for want in POLICIES[NAME]([Node("n1", free, free)], jobs, 0.0)}
 

@@ -23,6 +23,7 @@ from services.allocator.models.evidence import believable
 from services.allocator.models.foresight import AHEAD_S, foreseen
 from services.allocator.models.history import Past, Plan, Timed, most_similar
 from services.allocator.models.iteration import Case, Model, fitted_each, grid, shares_of, throughput, usable
+from services.allocator.models.priority import priority_weight
 from services.allocator.placing.amounts import ROUNDING
 from services.allocator.readings import measured
 from shared.messages import JobRequested, Resources, Role
@@ -72,7 +73,7 @@ def _charged(job: JobSeen, plans: Array, psi: Array) -> tuple[Array, float]:
     remaining = float(max(1, job.progress.total_samples - job.progress.samples)) if job.progress else 1.0
     pause_s = PAUSE_DEFAULT_S if job.pause_s is None else job.pause_s
     moves = (plans[:, :2] != plans[0, :2]).any(axis=1)
-    weight = 2.0**job.request.priority * (1 + CLOSE_S * float(psi[0]) / remaining)
+    weight = priority_weight(job.request.priority) * (1 + CLOSE_S * float(psi[0]) / remaining)
     return remaining / (pause_s * moves + remaining / psi), weight
 
 

@@ -16,6 +16,7 @@ from services.allocator.market.patience import Stays, everybody, to_come_s, urge
 from services.allocator.market.pauses import PAUSES, settled_s
 from services.allocator.market.pricing import prices
 from services.allocator.market.stand import Stand, ended
+from services.allocator.models.priority import priority_weight
 from services.allocator.models.speed import Array
 from services.allocator.placing.quota import Quota
 
@@ -45,7 +46,7 @@ class Columns:
         self.waits = np.array([job.size is None for job in jobs])
         self.asked_s, self.since_s = np.array([j.submitted_s for j in jobs]), np.array([j.since_s for j in jobs])
         self.samples = np.array([job.progress.samples if job.progress else 0 for job in jobs])
-        self.weight = np.array([2.0**job.request.priority for job in jobs])
+        self.weight = np.array([priority_weight(job.request.priority) for job in jobs])
         self.best, self.speed = np.array([s.best for s in stands]), np.array([s.speed for s in stands])
         self.cost, self.pause_s = np.array([s.cost for s in stands]), np.array([s.pause_s for s in stands])
         self.paused_s = np.where(self.waits, -np.inf, [-np.inf if j.pause_s is None else j.pause_s for j in jobs])

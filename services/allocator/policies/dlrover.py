@@ -5,15 +5,10 @@
 3. All jobs' candidates compete for what is free, the largest weight x gain / cost first (`market/bidding.py`).
 4. Memory follows its largest use and what it will be soon, so that no ps runs out of it (`models/foresight.py`).
 
-From the paper's public material: the three stages. Our reconstruction: the weight doubles with each priority and grows
-towards completion; every job bids anew from its cheapest candidate, so what gains more elsewhere goes there; the rest
-stands in `market/candidates.py`. Tasks of a role are of one size. Migration, shards and slow workers are the
-launcher's and the trainer's.
-
-Sizes of tasks are chosen for jobs that left them open (`left_open`): "sized by Weir", as a request's words are. Where
-a person gave them they stay, and numbers alone are chosen: so does the authors' own repository, which abandons its
-result where a user has set a resource. The paper sizes everything: `AS_PUBLISHED`, for its comparison with requests
-made by hand. History is what the fold keeps of jobs that succeeded (`models/past.py`).
+From the paper's public material: the three stages. Our reconstruction: the weight rises with the priority
+(`models/priority.py`) and towards completion; every job bids anew from its cheapest candidate, so what gains more
+elsewhere goes there; the rest stands in `market/candidates.py`. Tasks of a role are of one size. Migration, shards and
+slow workers are the launcher's and the trainer's.
 """
 
 from __future__ import annotations

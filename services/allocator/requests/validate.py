@@ -11,28 +11,33 @@ import difflib
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 import msgspec
 
+from services.allocator.placing.placement import ROLES
 from services.allocator.placing.quota import Quotas
 from services.allocator.policies import POLICIES
 from services.allocator.requests import allowed
 from services.allocator.requests.wording import reworded
-from services.allocator.rules import Rules
+from services.allocator.rules import Limit, Rules
 from shared import checkpoint_folders
-from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, Span, Volume
+from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, RoleResources, Span, Volume
 from shared.unknown_fields import struct_type
 from shared.words import counted
 
 LOCAL = ("file", "ram")  # schemes of TensorFlow's that lead into the node, or nowhere
 
+MAX_PRIORITY, LIMITS = "WEIR_ALLOCATOR_MAX_PRIORITY", "WEIR_ALLOCATOR_LIMITS"
+"""The settings that a refusal names."""
 LONGEST_JOB, LONGEST_NAMESPACE = 40, 63
 LARGEST = 131_072
 """Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one message itself."""
 MOST_TASKS = 1_000
 """Of one role."""
+LEAST_AMOUNT = 0.001
+"""Cores or GiB of a task that has any: a thousandth is the smallest that Kubernetes counts."""
 ANY = Rules()
 """Of a cluster that allows every namespace and image, and no folder of a node."""
 MOST_REASONS, LONGEST_REASON = 20, 300
@@ -168,6 +173,8 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> list[str]:
     return [
         *(r for name in ("ps", "workers", "batch") for r in _span(name, parts.get(name))),
         *_device_batch(parts.get("device_batch_max"), parts.get("batch")),
+        *_amounts(parts.get("resources")),
+        *_owner_limits(parts, rules),
         *_policy(parts.get("policy")),
         *_checkpoint(parts.get("checkpoint"), parts.get("namespace", "default")),
         *_volumes(parts.get("volumes", ())),
@@ -196,6 +203,29 @@ def _grace(grace_s: float | None, rules: Rules) -> list[str]:
     if grace_s is None or grace_s <= rules.grace_max_s:
         return []
     return [f"grace_s: {grace_s:g} is more than {rules.grace_max_s:g}, the limit of this cluster (grace_max_s)"]
+
+
+def _amounts(resources: RoleResources | None) -> Iterator[str]:
+    """A resource of a task is absent (0), or a number that Kubernetes and the policies can count with."""
+    for role in ROLES if resources else ():
+        for name in ("cpu", "memory_gib"):
+            amount = getattr(getattr(resources, role), name)
+            if 0 < amount < LEAST_AMOUNT:
+                yield f"resources.{role}.{name}: {amount:g} is less than {LEAST_AMOUNT}, the least that a task may have"
+
+
+def _owner_limits(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
+    """What the cluster's owner allows at most, everywhere or in one namespace."""
+    namespace = parts.get("namespace", "default")
+    limit = rules.limits.get(namespace, Limit())
+    most, setting = (rules.max_priority, MAX_PRIORITY) if limit.priority is None else (limit.priority, LIMITS)
+    priority = parts.get("priority", 0)
+    if priority > most:
+        yield f"priority: {priority} is more than {most}, the highest in namespace {namespace!r} ({setting})"
+    for name in ("ps", "workers", "batch"):
+        span, largest = parts.get(name), getattr(limit, name)
+        if span is not None and largest is not None and span.max > largest:
+            yield f"{name}.max: {span.max} is more than {largest}, the largest in namespace {namespace!r} ({LIMITS})"
 
 
 def _policy(name: str | None) -> list[str]:

@@ -16,6 +16,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
+from services.allocator.failures import Failure
 from services.allocator.simulator.machines import Amount
 from services.allocator.simulator.record import Record
 
@@ -28,6 +29,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[tuple[float, Amount, Amount], ...]
     decision_ms: tuple[float, ...]
     ended_s: float
+    failures: tuple[Failure, ...] = ()
+    """The jobs that the policy failed with, each error once (`failures.py`)."""
 
 
 Figures = dict[str, float | int | None]

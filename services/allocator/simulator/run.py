@@ -14,6 +14,7 @@ from math import inf
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
+from services.allocator.failures import Failure
 from services.allocator.requests import admission
 from services.allocator.rules import Rules
 from services.allocator.simulator.outcome import Run
@@ -46,6 +47,7 @@ def simulate(
         held=tuple(world.held),
         decision_ms=tuple(loop.decision_ms),
         ended_s=loop.now,
+        failures=tuple(loop.failures.values()),
     )
 
 
@@ -66,6 +68,7 @@ class Loop:
         self.state, self.decisions = State(), Decisions()
         self.now, self.sequence = 0.0, 0
         self.decision_ms: list[float] = []
+        self.failures: dict[tuple[str, str], Failure] = {}
 
     def next_s(self) -> float:
         wake_s = self.decisions.wake_s
@@ -83,7 +86,9 @@ class Loop:
     def _decide(self) -> bool:
         """One pass; is there more to say?"""
         before = self.clock()
-        self.decisions = decide(self.state, self.now, self.rules, self.decisions.wishes)
+        suspects = [failure.job for failure in self.decisions.failures]
+        self.decisions = decide(self.state, self.now, self.rules, self.decisions.wishes, suspects)
+        self.failures |= {(failure.job, failure.error): failure for failure in self.decisions.failures}
         self.decision_ms.append((self.clock() - before) * 1000.0)
         for action in self.decisions.actions:
             self._hear([action])

@@ -17,8 +17,8 @@ LISTEN = """    weir events --follow                        # one line a fact; -
     nats --creds FILE sub 'weir.>'              # the same with any NATS client: subject, headers, JSON
     weir asyncapi > weir.json                   # this page for machines: AsyncAPI 3"""
 BOUNDS = {
-    "minimum": "at least {:g}",
-    "maximum": "at most {:g}",
+    "minimum": "at least {:.16g}",
+    "maximum": "at most {:.16g}",
     "minLength": "at least {} characters",
     "maxLength": "at most {} characters",
 }

@@ -2,12 +2,13 @@
 of bytes.
 
 Two bytes are one step: what happens, and to whom. Pods appear, are listed and leave late and in any order; reports may
-be nonsense; clocks jump. Messages reach the fold as they are, so that numbers which JSON does not know reach it, too.
+be nonsense; clocks jump. Numbers are of any size: a message reaches the fold as a service reads it, or not at all.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -15,8 +16,10 @@ from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
 from services.allocator.job import Job
+from services.allocator.requests.validate import reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
+from shared import subjects
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -37,6 +40,7 @@ from shared.messages import (
     TaskUsage,
     TrainingResumed,
 )
+from tests.allocator.fuzz.extremes import odd, read
 
 CORES, DEVICES, BATCHES = (8.0, 4.0, 2.0, 0.0, 3.0), (0, 0, 2, 1), ((32, 32), (16, 64), (64, 64))
 EXITS = ((137, "Evicted"), (None, "NodeLost"), (137, "OOMKilled"), (1, "Error"), (0, "Completed"), (None, "Deleted"))
@@ -63,7 +67,11 @@ class World:
             self.look(name)
         self.accept(0)
 
-    def hear(self, message: Message) -> None:
+    def hear(self, said: Message) -> None:
+        """A message that a service can read; another becomes a dead letter."""
+        message = read(said, subjects.encode(said))
+        if message is None:
+            return
         self.sequence += 1
         self.state = apply(self.state, message, "weir", self.sequence, self.now)
         self.old.append(message)
@@ -89,6 +97,11 @@ class World:
             self.sequence += 1
             asked = request(f"job-{self.sequence}", self.asked.pop(0), whom)
             asked = replace(asked, policy=self.policies[self.sequence % len(self.policies)] or None)
+            self.accept_request(odd(asked, seed(whom, self.sequence)) if 0 < whom < RARE else asked)
+
+    def accept_request(self, asked: JobRequested | None) -> None:
+        """Unless it is refused."""
+        if asked is not None and not reasons_against(asked, self.rules):
             name = {"job": asked.job, "namespace": asked.namespace}
             self.hear(JobAccepted(**name, uid=self.sequence, request=asked, accepted_s=self.now))
 
@@ -169,6 +182,13 @@ class World:
         for job in some([job for job in self.state.jobs.values() if job.runs], whom):
             speed, loss, total = (of[whom % len(of)] for of in (SPEEDS, LOSSES, TOTALS))
             self.hear(report(job, speed, loss, total, usage(job, speed, abs(loss)) if whom % 2 else ()))
+
+    def extreme(self, whom: int) -> None:
+        """Something is said again with an odd number in it, if it can be read."""
+        for message in some(self.old[-8:], whom):
+            changed = odd(message, seed(whom, self.sequence))
+            if changed is not None and not isinstance(message, JobAccepted | AllocationDecided):
+                self.hear(changed)
 
     def stranger(self, whom: int) -> None:
         for name in some(list(self.sizes), whom):
@@ -276,6 +296,8 @@ STEPS: tuple[Callable[[World, int], None], ...] = (
     World.abandon,
     World.exit,
     World.nonsense,
+    World.extreme,
+    World.extreme,
     World.node_gone,
     World.node_new,
     World.cordon,
@@ -287,6 +309,11 @@ STEPS: tuple[Callable[[World, int], None], ...] = (
 
 
 T = TypeVar("T")
+
+
+def seed(whom: int, sequence: int) -> int:
+    """Another one in every place of a story."""
+    return zlib.crc32(bytes([whom, sequence % 251, sequence // 251 % 251]))
 
 
 def some(things: list[T], whom: int) -> list[T]:

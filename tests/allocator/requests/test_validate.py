@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from services.allocator.policies import POLICIES
 from services.allocator.requests.validate import Wrong, check
+from services.allocator.rules import Limit, Rules
+from shared import config
 from shared.messages import JobRequested
-from tests.allocator.builders import request
+from tests.allocator.builders import request, span
 
 GOOD = msgspec.to_builtins(request())
 JSON = st.recursive(
@@ -52,6 +54,34 @@ def test_every_reason_comes_at_once():
         f"policy: 'guess' is none; there are {', '.join(sorted(POLICIES))}",
         "volumes[0]: needs either claim or host_path",
     )
+
+
+def test_the_owner_s_limits_are_named_in_the_refusal():
+    asked = msgspec.json.encode(request(namespace="team-a", priority=11, workers=span(1, most=9), batch=span(64)))
+    free = Rules(max_priority=11)
+    limited = Rules(max_priority=100, limits={"team-a": Limit(priority=10, ps=1, workers=8, batch=32)})
+    elsewhere = Rules(limits={"team-b": Limit(priority=0)})
+    found = [check(asked, rules) for rules in (Rules(max_priority=10), limited, free, elsewhere)]
+
+    assert [each.reasons if isinstance(each, Wrong) else () for each in found] == [
+        ("priority: 11 is more than 10, the highest in namespace 'team-a' (WEIR_ALLOCATOR_MAX_PRIORITY)",),
+        (
+            "priority: 11 is more than 10, the highest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
+            "ps.max: 2 is more than 1, the largest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
+            "workers.max: 9 is more than 8, the largest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
+            "batch.max: 64 is more than 32, the largest in namespace 'team-a' (WEIR_ALLOCATOR_LIMITS)",
+        ),
+        (),
+        (),
+    ]
+
+
+def test_the_limits_are_settings():
+    text = '{"team-a": {"priority": 10, "ps": 4}}'
+    known = {"WEIR_ALLOCATOR_MAX_PRIORITY": "1000", "WEIR_ALLOCATOR_LIMITS": text}
+    read = config.load(Rules, "allocator", known)
+
+    assert read.max_priority == 1000 and read.limits == {"team-a": Limit(priority=10, ps=4)}
 
 
 def test_rules_between_fields_hold():

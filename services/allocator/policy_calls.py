@@ -1,0 +1,126 @@
+"""The calls of policies: what each wants for its jobs, checked, whatever a policy does.
+
+A policy is not trusted to be right, be it one of Weir's or one's own: what it raises, and a want outside of its job's
+bounds, is a failure. The jobs that cause it are set aside (`failures.py`), and the policy decides on its others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import starmap
+from operator import attrgetter
+from typing import Any
+
+from services.allocator.failures import Failure, failure, isolate
+from services.allocator.kept import MOST, Answers
+from services.allocator.placing.placement import ROLES, Node
+from services.allocator.policies import POLICIES, JobSeen, Want
+from shared.messages import Alternative, Span
+
+_job_of, _key_of = attrgetter("job"), attrgetter("key")
+
+
+def desired_sizes(
+    by_policy: Mapping[str, Sequence[JobSeen]],
+    cluster: Sequence[Node],
+    now: float,
+    suspects: Collection[str],
+    raise_all: bool,
+) -> tuple[dict[str, Want], list[Failure]]:
+    """Return each policy's wants by job, and the jobs that a policy fails with."""
+    wants: dict[str, Want] = {}
+    failures: list[Failure] = []
+    for name, jobs in by_policy.items():
+        try:
+            wants |= call_policy(name, cluster, jobs, now)
+        except Exception as error:
+            if raise_all:
+                raise
+            found, faulty = _without_faulty(name, cluster, jobs, now, error, suspects)
+            wants |= found
+            failures += faulty
+    return wants, failures
+
+
+def call_policy(name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> dict[str, Want]:
+    """Raises what the policy raises, and `TypeError` or `ValueError` for what it may not want."""
+    wants = list(POLICIES[name](cluster, jobs, now))
+    if not {*map(type, wants)} <= {Want}:
+        raise TypeError(f"it answers with {next(want for want in wants if type(want) is not Want)!r}, which is no Want")
+    names = [*map(_job_of, wants)]
+    by_key = dict(zip(map(_key_of, jobs), jobs, strict=True))
+    asked = [*map(by_key.get, names)]
+    keys = [*zip(map(id, wants), map(id, asked), strict=True)]
+    errors = _known_errors.all_of(keys, [*zip(wants, asked, strict=True)], lambda pairs: starmap(_error, pairs))
+    if wrong := next(filter(None, errors), None):
+        raise wrong
+    found = dict(zip(names, wants, strict=True))
+    if len(found) < len(wants):
+        raise ValueError("it wants several sizes for one job")
+    return found
+
+
+def _without_faulty(
+    name: str,
+    cluster: Sequence[Node],
+    jobs: Sequence[JobSeen],
+    now: float,
+    error: Exception,
+    suspects: Collection[str],
+) -> tuple[dict[str, Want], list[Failure]]:
+    by_key = {job.key: job for job in jobs}
+
+    def compute(keys: Sequence[str]) -> dict[str, Want]:
+        return call_policy(name, cluster, [by_key[key] for key in keys], now)
+
+    found = isolate(compute, [*by_key], error, suspects)
+    return found.result or {}, [failure(key, why, name) for key, why in found.faulty.items()]
+
+
+def _error(want: Want, job: JobSeen | None) -> Exception | None:
+    """Why a want cannot hold; None where it can."""
+    if not isinstance(want.reason, str) or not _is_unicode(want.reason):
+        return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
+    if not all(isinstance(other, Alternative) and _is_unicode(other.why) for other in want.alternatives):
+        return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")
+    if job is None:
+        return ValueError(f"it wants something for {want.job}, of which it was not asked")
+    return next(filter(None, (*_bound_errors(want, job), *_number_errors(want))), None)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be part of a message."""
+    return not any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else True
+
+
+def _bound_errors(want: Want, job: JobSeen) -> Iterable[ValueError | None]:
+    if want.waits:
+        return
+    if want.size != job.size:
+        yield _outside(job.request.ps, want.ps, f"ps for {want.job}")
+        yield _outside(job.request.workers, want.workers, f"workers for {want.job}")
+    if want.batch != job.batch:
+        yield _outside(job.request.batch, want.batch, f"as the batch of {want.job}")
+
+
+def _number_errors(want: Want) -> Iterable[ValueError | None]:
+    for field in ("faster", "speed_now", "apart"):
+        value = getattr(want, field)
+        if value is not None and not value >= 0:  # infinitely many times as fast is a way to say: try it
+            yield ValueError(f"its `{field}` for {want.job} is {value!r}")
+    for role in ROLES if want.sizes is not None else ():
+        size = getattr(want.sizes, role)
+        amounts = (size.cpu, size.memory_gib, size.gpu)
+        if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
+            yield ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
+
+
+def _outside(span: Span, number: Any, what: str) -> ValueError | None:
+    if isinstance(number, int) and span.min <= number <= span.max:
+        return None
+    return ValueError(f"it wants {number!r} {what}; asked for is {span.min} to {span.max}")
+
+
+_known_errors: Answers[tuple[int, int], tuple[Want, JobSeen | None], Exception | None] = Answers(MOST)
+"""A want that a policy says again of the same job is not looked at again."""

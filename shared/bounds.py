@@ -1,0 +1,86 @@
+"""The bounds of a message's numbers, kept by whoever says it.
+
+What is measured may lie beyond the bounds of its field: a speed over a very short time, a pause of a job that stood
+still for years. A message with such a number would become a dead letter, and all else that it says would be lost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+P = TypeVar("P", bound=msgspec.Struct)
+Clamp = Callable[[Any], Any]
+
+
+def clamped(part: P) -> P:
+    """Return the message, or a part of one, with each number within the bounds of its field.
+
+    A number that JSON does not know becomes null where the field may be, else the lower bound.
+    """
+    changes = {}
+    for name, clamp in _clamps(type(part)):
+        value = getattr(part, name)
+        if (kept := clamp(value)) is not value:
+            changes[name] = kept
+    return msgspec.structs.replace(part, **changes) if changes else part
+
+
+@cache
+def _clamps(kind: type[msgspec.Struct]) -> tuple[tuple[str, Clamp], ...]:
+    """The fields that hold numbers, and how each is clamped."""
+    told = inspect.type_info(kind)
+    fields = told.fields if isinstance(told, inspect.StructType) else ()
+    found = ((field.name, _clamp(field.type)) for field in fields)
+    return tuple((name, clamp) for name, clamp in found if clamp is not None)
+
+
+def _clamp(kind: inspect.Type) -> Clamp | None:
+    """None for a type without numbers."""
+    if isinstance(kind, inspect.UnionType):
+        clamps = [clamp for one in kind.types if (clamp := _clamp(one))]
+        optional = any(isinstance(one, inspect.NoneType) for one in kind.types)
+        return _nullable(clamps[0], optional) if len(clamps) == 1 else None
+    if isinstance(kind, inspect.FloatType | inspect.IntType):
+        return _between(kind.ge, kind.le)
+    if isinstance(kind, inspect.StructType) and _clamps(kind.cls):
+        return clamped
+    if isinstance(kind, inspect.VarTupleType):
+        inner = _clamp(kind.item_type)
+        return _each(inner) if inner else None
+    return None
+
+
+def _between(least: float | None, most: float | None) -> Clamp:
+    def clamp(value: float) -> float:
+        if value != value:
+            return 0.0 if least is None else least
+        if least is not None and value < least:
+            return least
+        return most if most is not None and value > most else value
+
+    return clamp
+
+
+def _nullable(clamp: Clamp, optional: bool) -> Clamp:
+    def nullable(value: Any) -> Any:
+        if value is None:
+            return None
+        if optional and isinstance(value, float) and not math.isfinite(value):
+            return None
+        return clamp(value)
+
+    return nullable
+
+
+def _each(clamp: Clamp) -> Clamp:
+    def each(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        kept = tuple(map(clamp, values))
+        return values if all(new is old for new, old in zip(kept, values, strict=True)) else kept
+
+    return each

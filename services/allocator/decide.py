@@ -7,7 +7,7 @@ generation is in flight, except to replace a task that was lost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 
 import msgspec
@@ -72,7 +72,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     reserve.hold_all()
     # 5. Each policy says what its jobs should have, and many have it.
     wants = _wanted(jobs, by_program(state.closed), room, now, rules)
-    calm = _calm(others, wants, reserve, rules)
+    calm = _calm(others, wants, verdicts.keys() | reserve.reservations.keys(), rules)
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
     # 6. Jobs that wait start, then those that run change, as far as there is room, gain and time.
@@ -150,10 +150,10 @@ _by_policy: Kept[Rules, Kept[Mapping[str, Kin], Kept[Jobs, dict[str, list[JobSee
 )
 
 
-def _calm(others: Jobs, wants: Mapping[str, Want], reserve: Reserve, rules: Rules) -> list[tuple[str, Job]]:
-    """Jobs that have what their policy wants if it wants what they have: neither quota nor reservation matters."""
-    listed = [(key, job) for key, job in others.items() if key in wants]
-    return [(k, j) for k, j in listed if j.request.namespace not in rules.quotas and k not in reserve.reservations]
+def _calm(others: Jobs, wants: Mapping[str, Want], settled: Collection[str], rules: Rules) -> list[tuple[str, Job]]:
+    """Jobs that may have what their policy wants, whatever is free; not those for which other rules hold."""
+    listed = [(key, job) for key, job in others.items() if key in wants and key not in settled]
+    return [(key, job) for key, job in listed if job.request.namespace not in rules.quotas]
 
 
 def _with_reserved(verdicts: dict[str, Verdict], jobs: Jobs, reserve: Reserve) -> dict[str, Verdict]:

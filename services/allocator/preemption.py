@@ -75,7 +75,7 @@ def find_victims(
         if tasks_with(others.values()) is not None:
             chosen = others
     for victim in list(chosen.values()):
-        chosen |= _chosen([_smallest_cut(victim, claim, now, partial(_is_enough, chosen, tasks_with))])
+        chosen |= _chosen([_smallest_cut(victim, claim, partial(_is_enough, chosen, tasks_with))])
     tasks = tasks_with(chosen.values())
     return (list(chosen.values()), tasks) if tasks is not None else None
 
@@ -110,8 +110,8 @@ def _steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules) ->
     """What could be done for the claim, in the order in which it is tried."""
     able = [job for job in jobs if _may_give_way(job, claim, now, rules)]
     able.sort(key=lambda job: (job.request.priority, -job.started_s, -job.uid))
-    shrinks = [_shrunk(job, least_of(job, size_of(job.runs)), claim, now) for job in able if job.runs]
-    suspends = [_suspended(job, claim, now) for job in able if _may_be_suspended(job, claim, rules)]
+    shrinks = [_shrunk(job, least_of(job, size_of(job.runs)), claim) for job in able if job.runs]
+    suspends = [_suspended(job, claim) for job in able if _may_be_suspended(job, claim, rules)]
     return [victim for victim in shrinks if victim.freed()] + suspends
 
 
@@ -144,15 +144,15 @@ def _payback(job: Job, rules: Rules) -> Payback:
     return payback(seen(job, rules), size, batch, rules)
 
 
-def _shrunk(job: Job, size: Size, claim: Reservation, now: float) -> Victim:
+def _shrunk(job: Job, size: Size, claim: Reservation) -> Victim:
     runs = job.runs.tasks if job.runs else ()
     tasks = place(Room([]), job.key, runs, size, RoleResources(), job.serials) or runs
-    why = f"gives way to {claim.job}, which {describe_claim(claim, now)}: shrinks to {size.told()}"
+    why = f"gives way to {claim.job}, which {describe_claim(claim)}: shrinks to {size.told()}"
     return Victim(job=job, tasks=tasks, for_job=claim.job, why=why)
 
 
-def _suspended(job: Job, claim: Reservation, now: float) -> Victim:
-    why = f"gives way to {claim.job}, which {describe_claim(claim, now)}: saves, and goes on when there is room"
+def _suspended(job: Job, claim: Reservation) -> Victim:
+    why = f"gives way to {claim.job}, which {describe_claim(claim)}: saves, and goes on when there is room"
     return Victim(job=job, tasks=(), for_job=claim.job, why=why)
 
 
@@ -161,11 +161,11 @@ def _chosen(steps: Iterable[Victim]) -> dict[str, Victim]:
     return {victim.job.key: victim for victim in steps}
 
 
-def _smallest_cut(victim: Victim, claim: Reservation, now: float, enough: Callable[[Victim], bool]) -> Victim:
+def _smallest_cut(victim: Victim, claim: Reservation, enough: Callable[[Victim], bool]) -> Victim:
     """A job that shrinks keeps as much as it can."""
     if not victim.tasks or victim.job.runs is None:
         return victim
     sizes = ladder(size_of(victim.job.runs), counted_size(victim.tasks))[1:]
-    cuts = [_shrunk(victim.job, size, claim, now) for size in sizes]
+    cuts = [_shrunk(victim.job, size, claim) for size in sizes]
     first = least(len(cuts) - 1, lambda n: enough(cuts[n])) if cuts else None
     return victim if first is None else cuts[first]

@@ -4,7 +4,7 @@ Law: a job that fits the empty cluster starts, at its smallest size, within `res
 what runs then still needs to end or shrink, whatever is submitted later with its priority or a lower one.
 
     head of the queue   waiting jobs, by priority, then in the order of submission; `MOST` of them at a time
-    who has a claim     a job that has waited for `reserve_after_s`; at once, one with a higher priority than another job
+    who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is above the lowest
     what is reserved    the places of its smallest size (gang floor), tried on what would be free without the jobs that
                         started up to some moment: the earliest moment for which there is a place
     from whom           jobs of lower priority; after `reserve_after_s` from those of the same priority, too, except
@@ -162,7 +162,7 @@ class Reserve:
             return want
         if want is not None and not want.waits and not self._fits(job, wanted_sizes(job, None, self.rules)):
             return want
-        return at_start(seen(job, self.rules), f"starts first: it {describe_claim(claim, self.now)}")
+        return at_start(seen(job, self.rules), f"starts first: it {describe_claim(claim)}")
 
     def _fits(self, job: Job, sizes: RoleResources) -> bool:
         return has_room(self.room, job.key, (), smallest(job), sizes)
@@ -173,7 +173,7 @@ class Reserve:
             return ""
         own = self.reservations.get(job.key)
         if own is not None:
-            return f"reserved for it, because it {describe_claim(own, self.now)}: {describe_amounts(own)}"
+            return f"reserved for it, because it {describe_claim(own)}: {describe_amounts(own)}"
         first = next((each for each in self.reservations.values() if is_reserved_from(each, job)), None)
         return f"reserved for {first.job}: {describe_amounts(first)}" if first else ""
 
@@ -198,7 +198,7 @@ def _claim(job: Job, now: float, rules: Rules) -> Reservation:
         job=job.key,
         uid=job.uid,
         priority=job.request.priority,
-        since_s=job.waiting_since_s,
+        after_s=rules.reserve_after_s,
         overdue=_is_overdue(job, now, rules),
     )
 

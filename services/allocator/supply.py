@@ -33,12 +33,14 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is held back for one waiting job. `overdue`: from jobs of its own priority, too."""
+    """What is held back for one waiting job. `overdue`: it has waited for more than
+    `after_s`, and what is reserved is so from jobs of its own priority, too.
+    """
 
     job: str
     uid: int
     priority: int
-    since_s: float
+    after_s: float
     overdue: bool
     nodes: dict[str, Resources] = {}
     quota: Resources = Resources(cpu=0.0, memory_gib=0.0, gpu=0)
@@ -52,10 +54,10 @@ Placed = Callable[[Room], tuple[TaskPlan, ...] | None]
 """Place a waiting job at its smallest size."""
 
 
-def describe_claim(claim: Reservation, now: float) -> str:
+def describe_claim(claim: Reservation) -> str:
     """Why something is reserved for a job, to be put behind its name."""
     if claim.overdue:
-        return f"has waited for {now - claim.since_s:.0f} s"
+        return f"has waited for more than {claim.after_s:g} s"
     return f"has priority {claim.priority}"
 
 

@@ -27,7 +27,7 @@ from services.allocator.simulator.scenario import Cluster, Scenario, Work
 from services.allocator.simulator.surfaces import Surface
 from services.allocator.simulator.tables import Bad
 from services.cli import file_formats, simulated
-from services.cli.parsing import apart
+from services.cli.parsing import above_zero, apart, at_least_zero
 from services.cli.policy_names import policies
 from services.cli.screen.figures_table import differing, table
 from services.cli.terminal import Terminal
@@ -51,13 +51,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said = f"which (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}, or module:function"
     parser.add_argument("--policies", type=policies, default=(Rules().policy,), metavar="A,B", help=said)
     said = f"the pause of each change (default: {usual.restart_s:g}, or the log's)"
-    parser.add_argument("--restart-seconds", type=_at_least_zero, metavar="S", help=said)
+    parser.add_argument("--restart-seconds", type=at_least_zero, metavar="S", help=said)
     said = "speeds vary by this share, e.g. 0.03 (default: 0)"
-    parser.add_argument("--noise", type=_at_least_zero, default=usual.noise, metavar="SHARE", help=said)
+    parser.add_argument("--noise", type=at_least_zero, default=usual.noise, metavar="SHARE", help=said)
     said = f"between two reports of a job (default: {usual.report_s:g}, or the log's)"
-    parser.add_argument("--report-seconds", type=_above_zero, metavar="S", help=said)
+    parser.add_argument("--report-seconds", type=above_zero, metavar="S", help=said)
     said = f"jobs that have waited so long have capacity reserved (default: {Rules().reserve_after_s:g}; 0: never)"
-    parser.add_argument("--reserve-after", type=_at_least_zero, default=Rules().reserve_after_s, metavar="S", help=said)
+    parser.add_argument("--reserve-after", type=at_least_zero, default=Rules().reserve_after_s, metavar="S", help=said)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same world (default: 0)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
     parser.add_argument("--timeline", action="store_true", help="in the JSON: each job's allocation over time")
@@ -69,24 +69,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CSV",
         help=f"loss curves, if known: {' then '.join(file_formats.LOSSES.split()[:2])}",
     )
-
-
-def _at_least_zero(text: str) -> float:
-    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
-
-
-def _above_zero(text: str) -> float:
-    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
-
-
-def _number(text: str, holds: Callable[[float], bool], what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not holds(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
 
 
 # ---------------------------------------------------------------- running

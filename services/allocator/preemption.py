@@ -19,6 +19,7 @@ from functools import partial
 from math import inf
 
 import msgspec
+from msgspec.structs import replace
 
 from services.allocator.bisection import least
 from services.allocator.job import Job
@@ -36,12 +37,11 @@ RELEASE_S = 30.0
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):
-    """`tasks`: those that it keeps; none of them if it is suspended."""
+    """`tasks`: those that it keeps; none of them if it is suspended. `claim`: of the job for which it gives way."""
 
     job: Job
     tasks: tuple[TaskPlan, ...]
-    for_job: str
-    why: str
+    claim: Reservation | None = None
 
     def freed(self) -> list[Held]:
         """What it gives up."""
@@ -49,18 +49,35 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
         runs = self.job.runs.tasks if self.job.runs else ()
         return [Held(-inf, self.job.key, t.node, t.resources) for t in runs if t.serial not in kept]
 
+    @property
+    def reason(self) -> str:
+        other = f"gives way to {self.claim.job}, which {describe_claim(self.claim)}" if self.claim else "gives way"
+        if not self.tasks:
+            return f"{other}: saves, and goes on when there is room"
+        return f"{other}: shrinks to {counted_size(self.tasks).told()}"
+
+
+class Candidates:
+    """Who could give way in one pass: found once for all claims of one kind."""
+
+    def __init__(self, jobs: Iterable[Job], now: float, rules: Rules) -> None:
+        self.jobs, self.now, self.rules = list(jobs), now, rules
+        self.taken: set[str] = set()
+        self._steps: dict[tuple[int, bool], list[Victim]] = {}
+
+    def steps(self, claim: Reservation) -> list[Victim]:
+        """What could be done for the claim, in the order in which it is tried."""
+        kind = claim.priority, claim.overdue
+        if kind not in self._steps:
+            self._steps[kind] = _all_steps(claim, self.jobs, self.now, self.rules)
+        return [victim for victim in self._steps[kind] if victim.job.key not in self.taken]
+
 
 def find_victims(
-    claim: Reservation,
-    placed: Placed,
-    supply: Supply,
-    reserved: Sequence[Reservation],
-    jobs: Iterable[Job],
-    now: float,
-    rules: Rules,
+    claim: Reservation, placed: Placed, supply: Supply, reserved: Sequence[Reservation], candidates: Candidates
 ) -> tuple[list[Victim], tuple[TaskPlan, ...]] | None:
     """The victims, and where the job will be placed; None if it would not fit even then."""
-    steps = _steps(claim, jobs, now, rules)
+    steps = candidates.steps(claim)
 
     def tasks_with(victims: Iterable[Victim]) -> tuple[TaskPlan, ...] | None:
         freed = [held for victim in victims for held in victim.freed()]
@@ -75,9 +92,12 @@ def find_victims(
         if tasks_with(others.values()) is not None:
             chosen = others
     for victim in list(chosen.values()):
-        chosen |= _chosen([_smallest_cut(victim, claim, partial(_is_enough, chosen, tasks_with))])
+        chosen |= _chosen([_smallest_cut(victim, partial(_is_enough, chosen, tasks_with))])
     tasks = tasks_with(chosen.values())
-    return (list(chosen.values()), tasks) if tasks is not None else None
+    if tasks is None:
+        return None
+    candidates.taken |= chosen.keys()
+    return [replace(victim, claim=claim) for victim in chosen.values()], tasks
 
 
 def _is_enough(
@@ -94,8 +114,8 @@ def give_way(victim: Victim, now: float, rules: Rules, cause: str) -> Verdict:
     job, runs = victim.job, victim.job.runs
     batch = runs.batch if runs and victim.tasks else 0
     cost_s = _payback(job, rules).cost_s
-    action = decision(job, victim.tasks, batch, now, reason=victim.why, cause=cause, cost_s=cost_s)
-    return Verdict(why=victim.why, action=action)
+    action = decision(job, victim.tasks, batch, now, reason=victim.reason, cause=cause, cost_s=cost_s)
+    return Verdict(why=victim.reason, action=action)
 
 
 def release_wait(job: Job, room: Room, now: float) -> Verdict | None:
@@ -106,12 +126,12 @@ def release_wait(job: Job, room: Room, now: float) -> Verdict | None:
     return Verdict(why="suspended: its pods save and end before it starts again", wake_s=until_s)
 
 
-def _steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules) -> list[Victim]:
-    """What could be done for the claim, in the order in which it is tried."""
+def _all_steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules) -> list[Victim]:
     able = [job for job in jobs if _may_give_way(job, claim, now, rules)]
     able.sort(key=lambda job: (job.request.priority, -job.started_s, -job.uid))
-    shrinks = [_shrunk(job, least_of(job, size_of(job.runs)), claim) for job in able if job.runs]
-    suspends = [_suspended(job, claim) for job in able if _may_be_suspended(job, claim, rules)]
+    nowhere = Room([])
+    shrinks = [_shrunk(job, least_of(job, size_of(job.runs)), nowhere) for job in able if job.runs]
+    suspends = [Victim(job=job, tasks=()) for job in able if _may_be_suspended(job, claim, rules)]
     return [victim for victim in shrinks if victim.freed()] + suspends
 
 
@@ -144,16 +164,10 @@ def _payback(job: Job, rules: Rules) -> Payback:
     return payback(seen(job, rules), size, batch, rules)
 
 
-def _shrunk(job: Job, size: Size, claim: Reservation) -> Victim:
+def _shrunk(job: Job, size: Size, nowhere: Room) -> Victim:
+    """`nowhere`: a room without nodes, since nothing new is placed."""
     runs = job.runs.tasks if job.runs else ()
-    tasks = place(Room([]), job.key, runs, size, RoleResources(), job.serials) or runs
-    why = f"gives way to {claim.job}, which {describe_claim(claim)}: shrinks to {size.told()}"
-    return Victim(job=job, tasks=tasks, for_job=claim.job, why=why)
-
-
-def _suspended(job: Job, claim: Reservation) -> Victim:
-    why = f"gives way to {claim.job}, which {describe_claim(claim)}: saves, and goes on when there is room"
-    return Victim(job=job, tasks=(), for_job=claim.job, why=why)
+    return Victim(job=job, tasks=place(nowhere, job.key, runs, size, RoleResources(), job.serials) or runs)
 
 
 def _chosen(steps: Iterable[Victim]) -> dict[str, Victim]:
@@ -161,11 +175,12 @@ def _chosen(steps: Iterable[Victim]) -> dict[str, Victim]:
     return {victim.job.key: victim for victim in steps}
 
 
-def _smallest_cut(victim: Victim, claim: Reservation, enough: Callable[[Victim], bool]) -> Victim:
+def _smallest_cut(victim: Victim, enough: Callable[[Victim], bool]) -> Victim:
     """A job that shrinks keeps as much as it can."""
     if not victim.tasks or victim.job.runs is None:
         return victim
     sizes = ladder(size_of(victim.job.runs), counted_size(victim.tasks))[1:]
-    cuts = [_shrunk(victim.job, size, claim) for size in sizes]
+    nowhere = Room([])
+    cuts = [_shrunk(victim.job, size, nowhere) for size in sizes]
     first = least(len(cuts) - 1, lambda n: enough(cuts[n])) if cuts else None
     return victim if first is None else cuts[first]

@@ -19,7 +19,7 @@ the quota is short, no node is held back from other namespaces.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from math import inf
 
 from msgspec.structs import replace
@@ -32,7 +32,7 @@ from services.allocator.placing.quota import gang
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.policies.contract import at_start
-from services.allocator.preemption import Victim, find_victims
+from services.allocator.preemption import Candidates, Victim, find_victims
 from services.allocator.rules import Rules
 from services.allocator.seen import seen
 from services.allocator.state import State
@@ -75,7 +75,7 @@ class Reserve:
         self, state: State, jobs: Mapping[str, Job], decided: Collection[str], room: Room, now: float, rules: Rules
     ) -> None:
         """`jobs`: in the order of priority and submission; about those that are `decided` nothing more is said."""
-        self.room, self.now, self.rules = room, now, rules
+        self.room, self.rules = room, rules
         found, self.wake_s = claimants(jobs, now, rules)
         self.reservations: dict[str, Reservation] = {}
         self.victims: list[Victim] = []
@@ -84,26 +84,24 @@ class Reserve:
         self._purses: dict[str, Resources] = {}
         if found:
             supply = Supply(state, room)
-            others = [job for key, job in jobs.items() if key not in decided]
+            candidates = Candidates([job for key, job in jobs.items() if key not in decided], now, rules)
             for job in found:
                 if job.key not in decided:
-                    self._reserve(job, others, supply)
+                    self._reserve(job, candidates, supply, now)
 
     # ------------------------------------------------------------ what is reserved
 
-    def _reserve(self, job: Job, jobs: Sequence[Job], supply: Supply) -> None:
+    def _reserve(self, job: Job, candidates: Candidates, supply: Supply, now: float) -> None:
         earlier = tuple(self.reservations.values())
         size, sizes = smallest(job), wanted_sizes(job, None, self.rules)
-        whole, claim = gang(sizes, size), _claim(job, self.now, self.rules)
+        whole, claim = gang(sizes, size), _claim(job, now, self.rules)
 
         def placed(room: Room) -> tuple[TaskPlan, ...] | None:
             return place(room, job.key, (), size, sizes, job.serials)
 
         tasks = placed(supply.trial(-inf, earlier))
         if tasks is None:
-            given = {victim.job.key for victim in self.victims}
-            others = [other for other in jobs if other.key not in given]
-            found = find_victims(claim, placed, supply, earlier, others, self.now, self.rules)
+            found = find_victims(claim, placed, supply, earlier, candidates)
             if found is not None:
                 victims, tasks = found
                 self.victims += victims

@@ -12,6 +12,7 @@ from itertools import chain, takewhile
 from math import inf
 
 import msgspec
+from msgspec.structs import replace
 
 from services.allocator.bisection import least
 from services.allocator.job import Job
@@ -120,9 +121,9 @@ def _balance(has: Resources, given: Resources | None, gone: Resources | None) ->
 
 
 def _changed(node: Node, given: Resources | None, gone: Resources | None) -> Node:
-    """Without its pods: a job that waits has none."""
-    free = _balance(node.free, given, gone)
-    return Node(node.name, free, node.allocatable, node.open, shunned=node.shunned)
+    if given is None and gone is None:
+        return node
+    return replace(node, free=_balance(node.free, given, gone))
 
 
 # ---------------------------------------------------------------- what is held now

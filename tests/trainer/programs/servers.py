@@ -13,12 +13,12 @@ def addresses(count):
     return [f"127.0.0.1:{free_port()}" for _ in range(count)]
 
 
-def started(ps):
-    """A strategy over so many ps and a worker, and the servers, which live as long as they are held."""
-    free = addresses(ps + 2)
-    spec = tf.train.ClusterSpec({"chief": free[:1], "worker": free[1:2], "ps": free[2:]})
+def started(ps, workers=1):
+    """A strategy over so many ps and workers, and the servers, which live as long as they are held."""
+    free = addresses(1 + ps + workers)
+    spec = tf.train.ClusterSpec({"chief": free[:1], "worker": free[1 : 1 + workers], "ps": free[1 + workers :]})
     servers = [tf.distribute.Server(spec, job_name="ps", task_index=n) for n in range(ps)]
-    servers.append(tf.distribute.Server(spec, job_name="worker", task_index=0))
+    servers += [tf.distribute.Server(spec, job_name="worker", task_index=n) for n in range(workers)]
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type="chief", task_id=0, rpc_layer="grpc"
     )

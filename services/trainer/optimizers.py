@@ -23,10 +23,8 @@ import tensorflow as tf
 
 from services.trainer.program import NO_OVERWRITE, BadProgram
 
-Schedule = keras.optimizers.schedules.LearningRateSchedule
 
-
-class ScaledSchedule(Schedule):  # type: ignore[misc]
+class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
     """Another schedule's rate at each step, times `share`."""
 
     def __init__(self, schedule: Any, share: float) -> None:
@@ -65,7 +63,7 @@ def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
 
 
 def optimizer_parts(optimizer: Any) -> list[Any]:
-    """Return the optimizers that update variables: the one inside a `LossScaleOptimizer`, those of a `MultiOptimizer`."""
+    """Return the optimizers that update variables: what a `LossScaleOptimizer` or a `MultiOptimizer` wraps, or itself."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return list(getattr(inner, "optimizers", [inner]))
 
@@ -160,11 +158,16 @@ def holds_rate(optimizer: Any) -> bool:
 
 def scale_schedules(optimizer: Any, share: float) -> None:
     """Let every schedule give `share` of its rate. Call it once, before the step is traced."""
+    schedules = keras.optimizers.schedules
     for part in optimizer_parts(optimizer):
         rate = part._learning_rate
         if share == 1.0 or holds_rate(part):
             continue
-        part.learning_rate = ScaledSchedule(rate, share) if isinstance(rate, Schedule) else _scaled_call(rate, share)
+        part.learning_rate = (
+            ScaledSchedule(rate, share)
+            if isinstance(rate, schedules.LearningRateSchedule)
+            else _scaled_call(rate, share)
+        )
 
 
 def _scaled_call(rate: Callable[[], Any], share: float) -> Callable[[], Any]:

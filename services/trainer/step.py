@@ -22,7 +22,7 @@ HALVES = (tf.float16, tf.bfloat16)
 
 
 def traced(program: ModuleType, strategy: Any, built: Built, several: bool = False) -> Any:
-    """A function for `ClusterCoordinator.schedule`, of the `arguments` of an update; it returns the mean loss, a scalar.
+    """A function of the `arguments` of an update for `ClusterCoordinator.schedule`; it returns the mean loss, a scalar.
 
     `several`: updates may have more than one pass.
     """

@@ -1,7 +1,7 @@
 """`python as_in_one_process.py`: train small nets on parameter servers, and by `Model.fit` in one process.
 
-One ps and two workers live in this process. Prints, as JSON, for each case how far weights and optimizer state are from
-those of `Model.fit` after the same batches in the same order, and for some the accuracy with two asynchronous workers.
+Three ps and two workers live in this process; all but the placement uses one ps. Prints, as JSON, for each case how
+far weights and optimizer state are from those of `Model.fit` after the same batches in the same order, and for some the accuracy with two asynchronous workers.
 """
 
 import json
@@ -26,7 +26,7 @@ labels = digits.target[order].astype("int64")
 spoilt = images.copy()
 spoilt[5 * BATCH + 3, 0] = np.inf  # one number of the sixth batch
 words = (digits.data[order, :12]).astype("int64")
-strategy, servers = started(1, workers=2)
+strategy, servers = started(3, workers=2)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 fed = []
@@ -58,6 +58,38 @@ def halved():
         return keras.Sequential([layers.Input((64,)), dense, layers.Dense(10, dtype="float32")])
     finally:
         keras.mixed_precision.set_dtype_policy(policy)
+
+
+class Crossed(keras.Model):
+    """Creates its variables in another order than it lists them, and one more every time."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Crossed.made += 1
+        self.others = [tf.Variable(tf.zeros([900])) for _ in range(Crossed.made)]
+        self.last = keras.layers.Dense(10)
+        self.norm = keras.layers.BatchNormalization()
+        self.small = keras.layers.Dense(24)
+        self.large = keras.layers.Dense(200)
+        self.table = keras.layers.Embedding(17, 600)
+
+    def call(self, inputs, training=False):
+        rows = self.large(tf.reduce_mean(self.table(inputs), axis=1))
+        return self.last(self.norm(self.small(rows), training=training))
+
+
+def placed():
+    """Bytes of each ps, of the model's variables and of its slots; and of each variable."""
+    program = program_of(case_of(lambda: keras.optimizers.Adam(1e-2), Crossed, words))
+    built = build.build(program, strategy, 3)
+    held = {"model": [0, 0, 0], "optimizer": [0, 0, 0]}
+    for name, part in (("model", built.model), ("optimizer", built.optimizer)):
+        for variable in part.variables:
+            task = tf.DeviceSpec.from_string(variable.value.device).task
+            held[name][task] += 4 * int(np.prod(variable.shape))
+    return {**held, "sizes": [4 * int(np.prod(v.shape)) for v in built.model.variables], "made": Crossed.made}
 
 
 def decaying(rate):
@@ -131,7 +163,7 @@ def fitted(case):
 def apart(ours, theirs):
     """The greatest difference of two lists of variables, relative to the greatest of their numbers."""
     assert [v.shape for v in ours] == [v.shape for v in theirs]
-    pairs = [(np.asarray(o, "float64"), np.asarray(t, "float64")) for o, t in zip(ours, theirs)]
+    pairs = [(np.asarray(o, "float64"), np.asarray(t, "float64")) for o, t in zip(ours, theirs, strict=True)]
     return max(float(np.abs(o - t).max() / max(np.abs(t).max(), 1e-6)) for o, t in pairs if t.size)
 
 
@@ -214,7 +246,8 @@ if __name__ == "__main__":
     import sys
 
     chosen = sys.argv[1:]
-    said = {"exact": {}, "together": {}}
+    tf.get_logger().setLevel("ERROR")
+    said = {"exact": {}, "together": {}, "placed": placed()}
     for name, case in EXACT.items():
         if not chosen or name in chosen:
             said["exact"][name] = compared(case)

@@ -63,7 +63,7 @@ def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
 
 
 def optimizer_parts(optimizer: Any) -> list[Any]:
-    """Return the optimizers that update variables: what a `LossScaleOptimizer` or a `MultiOptimizer` wraps, or itself."""
+    """Return the optimizers that update variables: those that a `LossScaleOptimizer` or `MultiOptimizer` wraps."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return list(getattr(inner, "optimizers", [inner]))
 
@@ -158,19 +158,15 @@ def holds_rate(optimizer: Any) -> bool:
 
 def scale_schedules(optimizer: Any, share: float) -> None:
     """Let every schedule give `share` of its rate. Call it once, before the step is traced."""
-    schedules = keras.optimizers.schedules
     for part in optimizer_parts(optimizer):
-        rate = part._learning_rate
-        if share == 1.0 or holds_rate(part):
-            continue
-        part.learning_rate = (
-            ScaledSchedule(rate, share)
-            if isinstance(rate, schedules.LearningRateSchedule)
-            else _scaled_call(rate, share)
-        )
+        if share != 1.0 and not holds_rate(part):
+            part.learning_rate = _scaled(part._learning_rate, share)
 
 
-def _scaled_call(rate: Callable[[], Any], share: float) -> Callable[[], Any]:
+def _scaled(rate: Any, share: float) -> Any:
+    """A schedule of the step, or a function without arguments, that gives `share` of what `rate` gives."""
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return ScaledSchedule(rate, share)
     return lambda: rate() * share
 
 

@@ -17,7 +17,7 @@ EDGES = {
     "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
-        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "watchdog"),
+        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "optimizers", "pulse", "step", "watchdog"),
         *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "farewell"),
         *("summaries", "examine", "inspecting", "sought"),
     },

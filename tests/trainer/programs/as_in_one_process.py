@@ -1,7 +1,8 @@
 """`python as_in_one_process.py`: train small nets on parameter servers, and by `Model.fit` in one process.
 
 Three ps and two workers live in this process; all but the placement uses one ps. Prints, as JSON, for each case how
-far weights and optimizer state are from those of `Model.fit` after the same batches in the same order, and for some the accuracy with two asynchronous workers.
+far weights and optimizer state are from those of `Model.fit` after the same batches in the same order, and for some
+the accuracy with two asynchronous workers.
 """
 
 import json

@@ -1,0 +1,150 @@
+"""Optimizers that do more than update: what becomes of it in a whole job of real tasks, and what is refused.
+
+(Whether updates are those of one process: `test_as_in_one_process.py`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from services.trainer import build
+from services.trainer.children import Nursery
+from services.trainer.orders import Finished, Resumed
+from services.trainer.program import BadProgram
+from shared.messages import Span
+from tests.trainer.cradle import BATCH, Cradle
+
+EXAMPLES = 640
+PROGRAM = """
+import time
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def model():
+    layers = [keras.layers.Input((4,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")]
+    return keras.Sequential(layers)
+
+
+def loss(labels, outputs):
+    return outputs  # its gradient is one, whatever the weights are
+
+
+def examples():
+    return {EXAMPLES}
+
+
+def dataset(start, stop):
+    time.sleep({wait_s})
+    assert stop - start <= {most}, f"{{stop - start}} examples at once"
+    ones = np.ones((stop - start, 4), "float32")
+    return tf.data.Dataset.from_tensor_slices((ones, ones[:, :1]))
+
+
+def evaluation():
+    return dataset(0, {most})
+
+
+def metrics():
+    return [keras.metrics.MeanAbsoluteError(name="miss")]
+
+
+def optimizer():
+    return {optimizer}
+"""
+ONE_WORKER = Span(start=1, min=1, max=4)
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    made = Nursery("chief")
+    yield made
+    made.close()
+
+
+def text(optimizer: str, most: int = BATCH, wait_s: float = 0.0) -> str:
+    return PROGRAM.format(optimizer=optimizer, most=most, wait_s=wait_s, EXAMPLES=EXAMPLES)
+
+
+def finished(cradle: Cradle) -> Finished:
+    (found,) = (word for word in cradle.said["chief"] if isinstance(word, Finished))
+    return found
+
+
+def values(path: str) -> dict[str, Any]:
+    """The model's weight, its average, and the updates, as a checkpoint has them."""
+    reader = tf.train.load_checkpoint(path)
+    names = reader.get_variable_to_shape_map()
+    average = [name for name in names if "_model_variables_moving_average/0/" in name]
+    weight = [name for name in names if (name.startswith("model/") and "kernel" in name) or "_kernel" in name]
+    found = {"weight": weight, "average": average, "step": [name for name in names if name.startswith("meter/step/")]}
+    return {key: reader.get_tensor(each[0]) for key, each in found.items() if each}
+
+
+async def test_averages_become_the_weights_at_the_end_and_not_before(nursery: Nursery, tmp_path: Path) -> None:
+    cradle = Cradle(nursery, tmp_path, workers=2)
+    cradle.saves_early = True
+    await cradle.lives(text("keras.optimizers.SGD(0.5, use_ema=True, ema_momentum=0.9)", wait_s=0.1))
+
+    early, last = cradle.saved()[0], cradle.saved()[-1]
+    before, after = values(early.path), values(last.path)
+    assert 0 < early.step < last.step == EXAMPLES // BATCH
+    assert np.all(before["weight"] < before["average"]), "training goes on from the weights themselves"
+    assert np.array_equal(after["weight"], after["average"])
+    outputs = float(after["weight"].sum())
+    assert finished(cradle).metrics["miss"] == pytest.approx(abs(1.0 - outputs), rel=1e-4)
+
+
+async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_that_is_scaled(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """With two workers in place of one each update has half the rate: 2 sin(30 degrees) is half of the bound of one."""
+    schedule = "keras.optimizers.schedules.PiecewiseConstantDecay([10_000], [0.5, 0.5])"
+    cradle = Cradle(nursery, tmp_path, {"device_batch_max": 5, "workers": ONE_WORKER}, workers=2)
+    await cradle.lives(text(f"keras.optimizers.SGD({schedule})", most=5))
+
+    updates, said = EXAMPLES // BATCH, finished(cradle)
+    assert (said.step, said.samples, said.counted) == (updates, EXAMPLES, EXAMPLES)
+    assert values(cradle.saved()[-1].path)["weight"] == pytest.approx(-updates * 0.5 * 0.5, rel=1e-4)
+    (resumed,) = (word for word in cradle.said["chief"] if isinstance(word, Resumed))
+    assert resumed.learning_rate is None
+
+
+async def test_an_accumulated_update_counts_once_and_its_batches_all_count(nursery: Nursery, tmp_path: Path) -> None:
+    asked = {"epochs": 2, "rate_with_workers": "keep"}
+    cradle = Cradle(nursery, tmp_path, asked, workers=2)
+    await cradle.lives(text("keras.optimizers.SGD(0.5, gradient_accumulation_steps=8)"))
+
+    said, updates = finished(cradle), 2 * EXAMPLES // BATCH // 8
+    assert (said.step, said.samples, said.counted) == (updates, 2 * EXAMPLES, 2 * EXAMPLES)
+    assert values(cradle.saved()[-1].path)["weight"] == pytest.approx(-updates * 0.5, rel=1e-4)
+
+
+def test_overwriting_with_averages_is_refused_by_name() -> None:
+    program: Any = SimpleNamespace(
+        model=lambda: keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)]),
+        optimizer=lambda: keras.optimizers.SGD(use_ema=True, ema_overwrite_frequency=10),
+    )
+    with pytest.raises(BadProgram, match=r"optimizer\(\) sets ema_overwrite_frequency, which Weir does not support"):
+        build.build(program, tf.distribute.get_strategy(), 1)
+
+
+def test_parts_that_accumulate_differently_are_refused() -> None:
+    parts = {"dense.*": keras.optimizers.SGD(gradient_accumulation_steps=2)}
+    mapped = keras.optimizers.OptimizerMap(keras.optimizers.Adam(), parts)
+    layers = [keras.layers.Input((1,)), keras.layers.Dense(1), keras.layers.BatchNormalization()]
+    program: Any = SimpleNamespace(
+        model=lambda: keras.Sequential(layers), optimizer=lambda: keras.optimizers.MultiOptimizer(mapped)
+    )
+    with pytest.raises(BadProgram, match="different gradient_accumulation_steps"):
+        build.build(program, tf.distribute.get_strategy(), 1)

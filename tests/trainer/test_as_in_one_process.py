@@ -76,6 +76,13 @@ def test_the_scale_grows_and_is_halved_as_in_one_process(told: Any) -> None:
     assert told["exact"]["not-finite"]["scale"] == 2.0**14, "one batch was not finite"
 
 
+def test_the_scale_and_its_count_are_part_of_a_checkpoint(told: Any) -> None:
+    keys = {key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE") for key in told["exact"]["loss-scale"]["saved"]}
+
+    assert {"optimizer/dynamic_scale", "optimizer/step_counter"} <= keys
+    assert any(key.startswith("optimizer/inner_optimizer/") for key in keys)
+
+
 def test_no_pass_has_more_examples_than_a_device_holds(told: Any) -> None:
     assert [told["exact"][case]["largest"] for case in ("plain", "device-batch", "device-rows")] == [BATCH, 12, 12]
     assert told["together"]["accumulation"]["largest"] == 20

@@ -15,6 +15,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from services.trainer import build, feed, optimizers, passes, shards, step
+from services.trainer.checkpoint import Checkpoint
 from services.trainer.lanes import Lanes
 from services.trainer.watchdog import Watchdog
 from tests.trainer.programs.servers import started
@@ -186,6 +187,7 @@ def compared(case):
         "counted": [int(built.meter.step), int(built.meter.applied), lanes.ledger.applied],
         "largest": max(fed),
         "scale": None if scale is None else float(scale.numpy()),
+        "saved": sorted(part.key for part in Checkpoint(built)._parts) if scale is not None else [],
     }
 
 

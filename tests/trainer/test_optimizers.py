@@ -82,7 +82,7 @@ def finished(cradle: Cradle) -> Finished:
 
 
 def weights(path: str) -> tuple[Any, Any]:
-    """The model's weights of a checkpoint, and their averages (zero where it has none), as any Keras program reads it."""
+    """The weights of a checkpoint and their averages (zero where it has none), as any Keras program reads it."""
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(1, use_bias=False)])
     optimizer = keras.optimizers.SGD(use_ema=True)
     optimizer.build(model.trainable_variables)
@@ -108,7 +108,8 @@ async def test_a_batch_larger_than_a_device_holds_is_one_update_of_a_schedule_th
 ) -> None:
     """With two workers in place of one each update has half the rate: 2 sin(30 degrees) is half of the bound of one."""
     schedule = "keras.optimizers.schedules.PiecewiseConstantDecay([10_000], [0.5, 0.5])"
-    cradle = Cradle(nursery, tmp_path, {"device_batch_max": 5, "workers": ONE_WORKER}, workers=2)
+    asked = {"device_batch_max": 5, "batch": Span(start=BATCH, min=5, max=BATCH), "workers": ONE_WORKER}
+    cradle = Cradle(nursery, tmp_path, asked, workers=2)
     await cradle.lives(text(f"keras.optimizers.SGD({schedule})", most=5))
 
     updates, said = EXAMPLES // BATCH, finished(cradle)

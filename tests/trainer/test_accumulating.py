@@ -25,6 +25,6 @@ async def test_examples_of_accumulated_updates_count_once_an_epoch_across_hand_o
     assert finished.outcome == "succeeded", finished.cause
     assert finished.counted == finished.samples == EXAMPLES * EPOCHS
     assert fleet.counts()["counts"] == [EPOCHS] * EXAMPLES
-    drained = [m for m in fleet.said if isinstance(m, CheckpointSaved) and m.final][0]
+    drained = next(m for m in fleet.said if isinstance(m, CheckpointSaved) and m.final)
     assert 0 < drained.samples <= drained.step * 3 * BATCH and resumed.step >= drained.step
     assert finished.step * 3 * BATCH >= finished.samples > finished.step * BATCH

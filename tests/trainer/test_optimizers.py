@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from services.trainer import build
+from services.trainer import build, optimizers
 from services.trainer.children import Nursery
 from services.trainer.orders import Finished, Resumed
 from services.trainer.program import BadProgram
@@ -127,6 +127,26 @@ async def test_an_accumulated_update_counts_once_and_its_batches_all_count(nurse
     said, updates = finished(cradle), 2 * EXAMPLES // BATCH // 8
     assert (said.step, said.samples, said.counted) == (updates, 2 * EXAMPLES, 2 * EXAMPLES)
     assert weights(cradle.saved()[-1].path)[0] == pytest.approx(-updates * 0.5, rel=1e-4)
+
+
+def test_what_gives_a_rate_is_scaled_whatever_it_is() -> None:
+    decay = keras.optimizers.schedules.ExponentialDecay(0.4, 10, 0.5)
+    for rate, at_first, later in ((decay, 0.1, 0.05), (lambda: 0.4, 0.1, 0.1)):
+        made = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))
+        optimizers.scale_schedules(made, 0.25)
+        assert optimizers.program_rates(made) == [None] and optimizers.set_rates(made, [None], 0.25) is None
+        assert float(made.learning_rate) == pytest.approx(at_first)
+        made.inner_optimizer._iterations.assign(10)
+        assert float(made.learning_rate) == pytest.approx(later)
+
+
+def test_a_rate_that_is_a_number_is_set_anew_by_each_generation() -> None:
+    made = keras.optimizers.SGD(0.4)
+    rates = optimizers.program_rates(made)
+    optimizers.scale_schedules(made, 0.5)
+
+    assert [optimizers.set_rates(made, rates, share) for share in (0.5, 0.25)] == pytest.approx([0.2, 0.1])
+    assert float(made.learning_rate) == pytest.approx(0.1)
 
 
 def test_overwriting_with_averages_is_refused_by_name() -> None:

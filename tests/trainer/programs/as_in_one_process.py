@@ -7,6 +7,7 @@ the accuracy with two asynchronous workers.
 
 import json
 import queue
+import sys
 from types import SimpleNamespace
 
 import keras
@@ -246,15 +247,10 @@ TOGETHER = {
 }
 
 if __name__ == "__main__":
-    import sys
-
-    chosen = sys.argv[1:]
     tf.get_logger().setLevel("ERROR")
     said = {"exact": {}, "together": {}, "placed": placed()}
-    for name, case in EXACT.items():
-        if not chosen or name in chosen:
-            said["exact"][name] = compared(case)
-    for name, case in TOGETHER.items():
-        if not chosen or f"together-{name}" in chosen:
-            said["together"][name] = together(case)
+    for kind, cases, look in (("exact", EXACT, compared), ("together", TOGETHER, together)):
+        for name, case in cases.items():
+            said[kind][name] = look(case)
+            print(kind, name, said[kind][name], file=sys.stderr, flush=True)  # how far it came, if it comes no further
     print(json.dumps(said), flush=True)

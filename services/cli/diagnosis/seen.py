@@ -80,7 +80,7 @@ def _examples(here: Examined, there: Examined) -> Iterator[Finding]:
         remedy = "clean the data: one such batch spoils all weights"
         yield wrong(f"example {where} has a number that is not finite", remedy)
     if here.ordered:
-        what = "the labels are sorted, and nothing shuffles examples: the model forgets one class while it sees the next"
+        what = "the labels are sorted, and nothing shuffles examples: the model forgets a class while it sees the next"
         yield advice(what, SHUFFLED)
 
 

@@ -59,6 +59,8 @@ def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
             part._update_model_variables_moving_average = partial(_update_averages, part)
         if part.gradient_accumulation_steps:
             part._backend_apply_gradients = partial(_apply_mean, part)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):  # it counts passes; here it sees updates
+        optimizer.dynamic_growth_steps = max(optimizer.dynamic_growth_steps // accumulated_batches(optimizer), 1)
     return optimizer
 
 
@@ -112,11 +114,20 @@ def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[An
     optimizer._iterations.assign_add(passes - 1)
     if optimizer.use_ema:
         _update_averages(optimizer, optimizer._trainable_variables, times=passes - 1)
-    clipped = optimizer._clip_gradients(gradients)
+    clipped = optimizer._clip_gradients([_summed_rows(each) for each in gradients])
     optimizer._apply_weight_decay(variables)
     optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
     if optimizer.use_ema:
         _update_averages(optimizer, optimizer._trainable_variables)
+
+
+def _summed_rows(gradient: Any) -> Any:
+    """Return a table's gradient with every row once, as after Keras has accumulated it."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
 def _update_averages(optimizer: Any, variables: Sequence[Any], times: int = 1) -> None:

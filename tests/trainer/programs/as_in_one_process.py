@@ -220,7 +220,7 @@ EXACT = {
     "accumulation-ema": case_of(lambda: o.SGD(0.2, 0.9, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=4)),
     "accumulated-rows": case_of(lambda: o.Adam(1e-2, gradient_accumulation_steps=2), embedded, words),
     "accumulation-scaled": case_of(
-        lambda: o.LossScaleOptimizer(o.SGD(0.2, gradient_accumulation_steps=2, clipnorm=0.5))
+        lambda: o.LossScaleOptimizer(o.SGD(0.2, gradient_accumulation_steps=2, clipnorm=0.5), dynamic_growth_steps=20)
     ),
     "device-batch": case_of(lambda: o.Adam(1e-2), most=12),
     "device-rows": case_of(lambda: o.SGD(0.5), embedded, words, most=12),

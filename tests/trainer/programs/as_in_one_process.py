@@ -222,18 +222,13 @@ EXACT = {
     "accumulation-scaled": case_of(
         lambda: o.LossScaleOptimizer(o.SGD(0.2, gradient_accumulation_steps=2, clipnorm=0.5), dynamic_growth_steps=20)
     ),
-    "device-batch": case_of(lambda: o.Adam(1e-2), most=12),
     "device-rows": case_of(lambda: o.SGD(0.5), embedded, words, most=12),
     "regularized": case_of(lambda: o.Adam(1e-2, gradient_accumulation_steps=2), normalised),
     "clipnorm": case_of(lambda: o.SGD(0.5, clipnorm=0.05)),
-    "global-clipnorm": case_of(lambda: o.SGD(0.5, global_clipnorm=0.05)),
-    "clipvalue": case_of(lambda: o.SGD(0.5, clipvalue=0.005)),
-    "weight-decay": case_of(lambda: o.AdamW(1e-2, weight_decay=0.1)),
     "weight-decay-accumulated": case_of(
         lambda: o.AdamW(1e-2, weight_decay=0.1, global_clipnorm=0.05, gradient_accumulation_steps=4)
     ),
     "schedule": case_of(lambda: o.SGD(decaying(0.4), 0.9), share=0.25, fits=lambda: o.SGD(decaying(0.1), 0.9)),
-    "callable-rate": case_of(lambda: o.SGD(lambda: 0.4), share=0.25, fits=lambda: o.SGD(lambda: 0.1)),
     "several-optimizers": case_of(
         lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD(0.4), {"dense.*": o.Adam(4e-2)})),
         share=0.25,

@@ -10,7 +10,7 @@ the mean over the k batches, each of them the mean over its examples: what one p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -37,7 +37,3 @@ def split_passes(batches: Sequence[tuple[int, int]], device_batch_max: int | Non
 def has_several(accumulated: int, batch: int, device_batch_max: int | None) -> bool:
     """Return whether an update may take more than one pass."""
     return accumulated > 1 or (device_batch_max is not None and device_batch_max < batch)
-
-
-def total_examples(passes: Iterable[Pass]) -> int:
-    return sum(each.stop - each.start for each in passes)

@@ -9,7 +9,7 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StreamConfig
 from nats.js.errors import APIError
 
-from shared import subjects
+from shared import dead, subjects
 from shared.messages import DeadLetter
 from shared.permissions import program_stream, stream_of
 from shared.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, PROGRAMS, STATE, program_bucket
@@ -19,6 +19,11 @@ MIB, GIB = 1 << 20, 1 << 30
 PROGRAMS_BYTES = 256 * MIB
 """Default size of the program bucket of one namespace, in bytes."""
 DEAD_S = 30 * DAY_S
+DEAD_BYTES = 512 * MIB
+"""Size of the dead letters of all namespaces, in bytes; the oldest are discarded. `dead.LETTERS_A_DAY`
+keeps one namespace from filling it."""
+DEAD_PER_SUBJECT = 100
+"""Newest dead letters kept of one subject."""
 BUCKETS = (STATE, JOBS, LEDGER)
 NAME_IN_USE = 10058
 
@@ -40,7 +45,16 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             max_bytes=facts_max_bytes,
             allow_direct=True,
         ),
-        StreamConfig(name=subjects.DEAD, subjects=[f"{DeadLetter.PREFIX}.>"], max_age=DEAD_S, duplicate_window=DEAD_S),
+        StreamConfig(
+            name=subjects.DEAD,
+            subjects=[f"{DeadLetter.PREFIX}.>"],
+            discard=DiscardPolicy.OLD,
+            max_age=DEAD_S,
+            max_bytes=DEAD_BYTES,
+            max_msg_size=dead.LETTER_BYTES,
+            max_msgs_per_subject=DEAD_PER_SUBJECT,
+            duplicate_window=DEAD_S,
+        ),
     )
 
 

@@ -31,7 +31,7 @@ LARGEST = 131_072
 """Bytes of a request: each decision repeats it beside a plan of every task, and has to fit into one message itself."""
 MOST_TASKS = 1_000
 """Of one role."""
-ANY = Rules()
+ANY = Rules(images=())
 """Of a cluster that allows every namespace and image, and no folder of a node."""
 MOST_REASONS, LONGEST_REASON = 20, 300
 """How many of them are told, and how many characters of each."""

@@ -47,7 +47,7 @@ class Rules(config.Common, frozen=True, kw_only=True):
     oom_memory_factor: float = 1.5
     """Tasks of a role get so much more memory after each of them that ran out of it."""
     images: tuple[str, ...] = (SHIPPED_IMAGE,)
-    """Images that a request may name: all below a prefix that ends with `/`, or one with any tag; empty: any. By default
+    """Images that a request may name: all below a prefix that ends with `/`, or one with any tag; empty: any. Default:
     only the shipped one, because the code of an image can read its job's credentials for the bus. The image of a
     request that names none is the launcher's setting."""
     host_paths: tuple[str, ...] = ()

@@ -30,7 +30,7 @@ from shared.hearing import Ear, Follower, Handler, Unusable, read
 from shared.hearing import Heard as Heard
 from shared.messages import Message
 from shared.metrics import Measure
-from shared.outbox import Outbox
+from shared.outbox import Outbox, headers_of
 from shared.outbox import Stale as Stale
 from shared.patience import RETRY_S, Plaint
 from shared.permissions import API, entry, stream_of
@@ -144,7 +144,15 @@ class Bus:
 
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
-        return await self.outbox.once(message)
+        subject = subjects.subject_of(message)
+        return await self.submit(subject, subjects.encode(message), headers_of(message, subject, self.name))
+
+    async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
+        """Publish once, as a person; return the sequence in the subject's stream, also where an intake took it first."""
+        ack = await self.js.publish(subject, body, headers=headers)
+        if ack.stream == subjects.stream_holding(subject):
+            return int(ack.seq)
+        return await watching.admitted(self.client, self.js, subject, headers["Nats-Msg-Id"])
 
     async def tell_troubles(self) -> None:
         """For ever: what keeps us from saying and hearing, as messages. For services; others may not say it."""

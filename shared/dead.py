@@ -11,7 +11,7 @@ from shared.messages import DeadLetter
 BODY_KEPT = 4_096
 """Bytes of the message. JSON writes one byte in 6 characters at most, so a letter stays below `LETTER_BYTES`."""
 LETTER_BYTES = 64 * 1024
-"""Largest dead letter that the server stores."""
+"""No letter is larger."""
 TEXT_KEPT = 1_000
 """Characters of an error, or of a name."""
 SUBJECT_KEPT = 512

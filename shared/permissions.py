@@ -206,7 +206,7 @@ def said(user: str, key: str = ">") -> list[str]:
     return [subjects.pattern(kind, key) for kind, users in SAID_BY.items() if user in (*users, *PUT_BACK_BY)]
 
 
-WATCHED = ("weir.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
+WATCHED = ("weir.>", "weir-intake.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
 """Besides: so that the operator may use any NATS client as it is."""
 
 
@@ -247,7 +247,10 @@ _BESIDE: dict[str, list[str]] = {
         _last(stream_of(STATE), entry(STATE, LAUNCHER)),
         _last(PROGRAM_STREAM, f"{META}.*"),
     ],
-    SETUP: [f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")],
+    SETUP: [
+        *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")),
+        *(f"{API}.CONSUMER.{verb}.*.{stream}" for verb in ("CREATE", "INFO") for stream in (ORDERS, FACTS, DEAD)),
+    ],
     PAGE: [
         *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS) for asked in ("CREATE", "MSG.NEXT")),
@@ -268,8 +271,27 @@ _BESIDE: dict[str, list[str]] = {
 }
 
 
+INTAKE = "weir-intake"
+"""Inside, subjects of what outside says begin with this word: a stream of its namespace takes it (`intake.py`)."""
+LEDGER_LETTERS = f"{DeadLetter.PREFIX}.{entry(LEDGER, '')}".removesuffix(".")
+"""Letters of entries of the ledger, which jobs write themselves."""
+
+
+def in_intake(subject: str) -> str:
+    """What a message's subject outside is called in the intake."""
+    return f"{INTAKE}.{subject.removeprefix(f'{subjects.PREFIX}.')}"
+
+
+def letter_in_intake(key: str) -> str:
+    """The same for a letter about the ledger's entry of a job."""
+    return f"{INTAKE}.dead.{key}"
+
+
 def outer(subject: str) -> str:
     """What a subject inside is called outside."""
+    for inside, outside in ((letter_in_intake(""), f"{LEDGER_LETTERS}."), (f"{INTAKE}.", f"{subjects.PREFIX}.")):
+        if subject.startswith(inside):
+            return f"{outside}{subject.removeprefix(inside)}"
     return subject.replace(API, OUTER_API)
 
 
@@ -338,7 +360,7 @@ def template() -> Permissions:
 def imported() -> dict[str, bool]:
     """Requests that go from OUTSIDE to INSIDE, and whether one may have many answers."""
     kinds = [kind for kind, users in SAID_BY.items() if {JOB, SUBMITTER} & {*users}]
-    once = [subjects.pattern(kind, "*.*") for kind in kinds]
-    once += [entry(LEDGER, "*.*"), f"{DeadLetter.PREFIX}.{entry(LEDGER, '*.*')}", f"{META}.*", f"{CHUNKS}.*"]
+    once = [in_intake(subjects.pattern(kind, "*.*")) for kind in kinds]
+    once += [entry(LEDGER, "*.*"), letter_in_intake("*.*"), f"{META}.*", f"{CHUNKS}.*"]
     once += [f"{API}.DIRECT.GET.*.>", f"{API}.CONSUMER.CREATE.*.*.>"]
     return {**dict.fromkeys(once, False), f"{API}.CONSUMER.MSG.NEXT.*.*": True}

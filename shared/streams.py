@@ -9,7 +9,8 @@ from nats.js import JetStreamContext
 from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StreamConfig
 from nats.js.errors import APIError
 
-from shared import dead, subjects
+from shared import intake, subjects
+from shared.intake import DEFAULT_RATES, Rates
 from shared.messages import DeadLetter
 from shared.permissions import program_stream, stream_of
 from shared.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, PROGRAMS, STATE, program_bucket
@@ -51,7 +52,7 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             discard=DiscardPolicy.OLD,
             max_age=DEAD_S,
             max_bytes=DEAD_BYTES,
-            max_msg_size=dead.LETTER_BYTES,
+            max_msg_size=intake.LARGEST_MESSAGE,
             max_msgs_per_subject=DEAD_PER_SUBJECT,
             duplicate_window=DEAD_S,
         ),
@@ -73,14 +74,18 @@ def with_default(namespaces: Iterable[str]) -> list[str]:
 
 
 async def create_namespace(
-    js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0
+    js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0, rates: Rates = DEFAULT_RATES
 ) -> None:
-    """Create or update what the jobs of one namespace need on the bus: the bucket of its programs.
+    """Create or update what the jobs of one namespace need on the bus: the bucket of its programs, and its intake.
 
     `programs_max_bytes` 0: the default, or the current size of the bucket if that is larger. Safe to repeat.
     """
     config = replace(program_bucket_config(namespace), num_replicas=replicas)
     await _create_stream(js, config, programs_max_bytes)
+    for config in intake.stream_configs(namespace):
+        await _create_stream(js, replace(config, num_replicas=replicas), 0)
+    for route in intake.routes(namespace, rates):
+        await intake.connect_route(js, route)
 
 
 def program_bucket_config(namespace: str) -> StreamConfig:
@@ -97,13 +102,15 @@ def program_bucket_config(namespace: str) -> StreamConfig:
 
 
 async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: int) -> None:
+    """Create a stream, or update it: it keeps its size if that is larger, and what it sources from."""
     try:
         await js.add_stream(replace(config, max_bytes=max_bytes or config.max_bytes))
     except APIError as error:
         if error.err_code != NAME_IN_USE:
             raise
-        there = (await js.stream_info(str(config.name))).config.max_bytes or 0
-        await js.update_stream(replace(config, max_bytes=max_bytes or max(config.max_bytes or 0, there)))
+        there = (await js.stream_info(str(config.name))).config
+        size = max_bytes or max(config.max_bytes or 0, there.max_bytes or 0)
+        await js.update_stream(replace(config, max_bytes=size, sources=there.sources))
 
 
 async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:

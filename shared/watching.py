@@ -67,6 +67,37 @@ async def tail(
                 yield read(raw)
 
 
+ADMITTED_S = 30.0
+"""Longest wait until what an intake took has passed on to its stream."""
+
+
+class NotAdmitted(NatsError):
+    """An intake took a message and has not passed it on in time: it passes on so many bytes a second of a namespace."""
+
+
+async def admitted(client: SturdyClient, js: JetStreamContext, subject: str, message_id: str) -> int:
+    """Return the sequence, in its stream, of a message that was published from outside to an intake."""
+    stream = subjects.stream_holding(subject)
+    config = ConsumerConfig(
+        deliver_policy=DeliverPolicy.ALL,
+        ack_policy=AckPolicy.NONE,
+        filter_subject=subject,
+        inactive_threshold=IDLE_S,
+        mem_storage=True,
+    )
+    puller, _ = await Watcher(client, js, stream, config).begin(config)
+    try:
+        async with asyncio.timeout(ADMITTED_S):
+            while (raw := await puller.next()).headers is None or raw.headers.get("Nats-Msg-Id") != message_id:
+                pass
+        return int(raw.metadata.sequence.stream)
+    except TimeoutError as error:
+        why = f"{subject} waits in the intake of its namespace, which has passed nothing on for {ADMITTED_S:g} s"
+        raise NotAdmitted(f"{why}: it has too much to pass on; what was said stays stored, and is answered later") from error
+    finally:
+        await puller.close()
+
+
 class Watcher:
     """Makes consumers that nobody else can find."""
 

@@ -43,7 +43,7 @@ async def guarded(folder: Path) -> AsyncIterator[NatsServer]:
     server = NatsServer(folder / "nats", "-c", str(config))
     await server.start()
     setup = await wire.connect(server.url, "setup", credentials(permissions.SETUP))
-    await setup.create()
+    await setup.create(namespaces=("team-a", "team-b"))
     await setup.close()
     yield server
     await server.kill()

@@ -14,6 +14,7 @@ from nats.js.errors import APIError, NotFoundError
 from shared import streams, subjects
 from shared.bus import Bus
 from shared.dead import LETTER_BYTES, LetterBudget
+from shared.intake import LARGEST_MESSAGE
 from shared.messages import MESSAGES, DeadLetter, GenerationAbandoned, TrainingResumed
 from tests.conftest import connected
 from tests.shared.ears import Ears
@@ -220,7 +221,7 @@ async def test_the_server_keeps_the_newest_letters_of_a_subject_and_refuses_a_la
     for _ in range(streams.DEAD_PER_SUBJECT + 20):
         await bus.js.publish(subject, b"{}")
     with pytest.raises(APIError, match="message size"):
-        await bus.js.publish(subject, b"x" * (LETTER_BYTES + 1))
+        await bus.js.publish(subject, b"x" * (LARGEST_MESSAGE + 1))
 
     state = (await bus.js.stream_info(subjects.DEAD)).state
     assert state.messages == streams.DEAD_PER_SUBJECT

@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 from nats.errors import SlowConsumerError
 from nats.js import JetStreamContext
 from nats.js.api import DeliverPolicy
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
@@ -30,7 +30,7 @@ from shared.hearing import Ear, Follower, Handler, Unusable, read
 from shared.hearing import Heard as Heard
 from shared.messages import Message
 from shared.metrics import Measure
-from shared.outbox import Outbox, headers_of
+from shared.outbox import Outbox, headers_of, no_room
 from shared.outbox import Stale as Stale
 from shared.patience import RETRY_S, Plaint
 from shared.permissions import API, entry, stream_of
@@ -148,8 +148,13 @@ class Bus:
         return await self.submit(subject, subjects.encode(message), headers_of(message, subject, self.name))
 
     async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
-        """Publish once, as a person; return the sequence in the subject's stream, also where an intake took it first."""
-        ack = await self.js.publish(subject, body, headers=headers)
+        """Publish once, as a person; return the sequence in the subject's stream, also if an intake took it first."""
+        try:
+            ack = await self.js.publish(subject, body, headers=headers)
+        except APIError as error:
+            if self.client.api == API or not no_room(error):
+                raise
+            raise watching.intake_full(subject, str(error.description)) from error
         if ack.stream == subjects.stream_holding(subject):
             return int(ack.seq)
         return await watching.admitted(self.client, self.js, subject, headers["Nats-Msg-Id"])

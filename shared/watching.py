@@ -72,7 +72,14 @@ ADMITTED_S = 30.0
 
 
 class NotAdmitted(NatsError):
-    """An intake took a message and has not passed it on in time: it passes on so many bytes a second of a namespace."""
+    """An intake is full, or has not passed a message on in time: it passes on so many bytes a second of a namespace."""
+
+
+def intake_full(subject: str, why: str) -> NotAdmitted:
+    return NotAdmitted(
+        f"the intake of namespace {subject.split('.')[3]} is full ({why}): too much was published in this namespace; "
+        "nothing was stored, try again in a minute"
+    )
 
 
 async def admitted(client: SturdyClient, js: JetStreamContext, subject: str, message_id: str) -> int:
@@ -92,8 +99,8 @@ async def admitted(client: SturdyClient, js: JetStreamContext, subject: str, mes
                 pass
         return int(raw.metadata.sequence.stream)
     except TimeoutError as error:
-        why = f"{subject} waits in the intake of its namespace, which has passed nothing on for {ADMITTED_S:g} s"
-        raise NotAdmitted(f"{why}: it has too much to pass on; what was said stays stored, and is answered later") from error
+        why = f"the intake of namespace {subject.split('.')[3]} has not passed it on within {ADMITTED_S:g} s"
+        raise NotAdmitted(f"{why}: too much was published there; it stays stored, and is answered later") from error
     finally:
         await puller.close()
 

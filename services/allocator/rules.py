@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from services.allocator.placing.quota import Quotas
 from shared import config
 
@@ -53,6 +57,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     host_paths: tuple[str, ...] = ()
     """Which folders of a node a request may mount, and all below them; empty: none. Pods with one do not pass
     `restricted`."""
+    open_jobs: Annotated[int, Meta(ge=0)] = 300
+    """Jobs of one namespace that may be open, those that wait counted; a further request is rejected. 0: any number."""
     quotas: Quotas = {}
     """What each namespace's jobs may hold in all, e.g. `{"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}}`; what is
     absent has no limit."""

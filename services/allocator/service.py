@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 import structlog
@@ -31,6 +33,7 @@ from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, Stale
 from shared.config import BadSettings
+from shared.dead import namespace_of
 from shared.letters import Letters
 from shared.log import about
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
@@ -40,6 +43,22 @@ log = structlog.get_logger()
 
 FADE_S = 60.0
 """What no pass asked about for so long, or twice as long at most, is forgotten."""
+
+
+ANSWERED_AT_ONCE = 8
+"""Requests of one namespace that are answered before the next decision; unreadable ones are counted for themselves."""
+
+
+def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
+    """Return the lowest numbers of each namespace, at most so many, all in ascending order."""
+    found: list[int] = []
+    counts: Counter[str] = Counter()
+    for number in sorted(namespaces):
+        namespace = namespaces[number]
+        if counts[namespace] < most:
+            counts[namespace] += 1
+            found.append(number)
+    return found
 
 
 class Settings(Rules, frozen=True, kw_only=True):
@@ -59,6 +78,7 @@ class Allocator:
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
         self.poisoned: dict[int, JobRejected] = {}
+        self.poisoned_in: dict[int, str] = {}  # by sequence: the namespace of whoever could say it
         self.replayed: Merge[Heard] | None = Merge(subjects.ORDERS)
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
@@ -86,6 +106,7 @@ class Allocator:
         if not isinstance(wrong, Wrong):
             wrong = Wrong(wrong.job, wrong.namespace, (error,))
         self.poisoned[sequence] = admission.refused(wrong, sequence)
+        self.poisoned_in[sequence] = namespace_of(subject)
         if not self.replayed:
             await self._look_again()
         return True
@@ -101,6 +122,7 @@ class Allocator:
         self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
         if isinstance(heard.message, JobRejected):
             self.poisoned.pop(heard.message.uid, None)
+            self.poisoned_in.pop(heard.message.uid, None)
 
     async def _look_again(self) -> None:
         self.awake.set()
@@ -134,11 +156,25 @@ class Allocator:
             await asyncio.wait_for(self.awake.wait(), wait)
 
     async def _answer_requests(self) -> None:
-        while self.poisoned:
-            _, rejected = self.poisoned.popitem()
-            await self._answer(rejected)
-        for uid, asked in admission.unanswered(self.state).items():
-            size = await self._program_bytes(asked.request.program.digest)
+        """Answer the oldest requests of each namespace, a few at a time: the others' jobs are decided in between."""
+        unreadable = first_of_each(self.poisoned_in, ANSWERED_AT_ONCE)
+        open_requests = admission.unanswered(self.state)
+        readable = first_of_each(
+            {uid: asked.request.namespace for uid, asked in open_requests.items()}, ANSWERED_AT_ONCE
+        )
+        if len(unreadable) < len(self.poisoned) or len(readable) < len(open_requests):
+            self.awake.set()
+        answering = [self._answer_unreadable(uid) for uid in unreadable]
+        answering += [self._answer_request(uid) for uid in readable]  # each of another name
+        await asyncio.gather(*answering)
+
+    async def _answer_unreadable(self, uid: int) -> None:
+        self.poisoned_in.pop(uid)
+        await self._answer(self.poisoned.pop(uid))
+
+    async def _answer_request(self, uid: int) -> None:
+        size = await self._program_bytes(self.state.asked[uid].request.program.digest)
+        if uid in self.state.asked:
             await self._answer(admission.answer(self.state, uid, size, time.time(), self.rules))
 
     async def _answer(self, answer: JobAccepted | JobRejected) -> None:

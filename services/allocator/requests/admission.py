@@ -31,7 +31,7 @@ def answer(state: State, uid: int, program_bytes: int | None, now: float, rules:
     """`program_bytes`: of what the store has under the program's digest; None: it has nothing that can be read."""
     request = state.asked[uid].request
     whole = completed(_with_whole_roles(request), rules)
-    reasons = [*reasons_against(request, rules), *_too_large(whole, rules)]
+    reasons = [*reasons_against(request, rules), *_too_large(whole, rules), *_too_many(state, request.namespace, rules)]
     if request.key() in state.jobs:
         reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
     if program_bytes is None:
@@ -47,6 +47,12 @@ def answer(state: State, uid: int, program_bytes: int | None, now: float, rules:
         request=whole,
         accepted_s=now,
     )
+
+
+def _too_many(state: State, namespace: str, rules: Rules) -> Iterator[str]:
+    count = sum(job.request.namespace == namespace for job in state.jobs.values())
+    if rules.open_jobs and count >= rules.open_jobs:
+        yield f"namespace: {count} jobs are open in {namespace!r}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
 
 
 def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:

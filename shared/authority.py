@@ -129,15 +129,13 @@ def submitter(root: Keys, namespace: str, chance: bytes, issued_s: float) -> str
     return _credentials(root.outside, f"{SUBMITTER}.{namespace}", allowed, chance, issued_s)
 
 
-def job(
-    by: Signer, namespace: str, name: str, meta: str, chunks: str, chance: bytes, issued_s: float, lasts_s: float = 0.0
-) -> str:
+def job(by: Signer, namespace: str, name: str, meta: str, chance: bytes, issued_s: float, lasts_s: float = 0.0) -> str:
     """Credentials of one job's trainers; raises `ValueError` where a word is none that a subject may have.
 
-    `meta`, `chunks`: the last tokens of the subjects on which the job's program is kept. `lasts_s`: when it has passed,
-    the server lets nobody in with them, and puts out who is; 0: never.
+    `meta`: the last token of the subject on which the job's program is described. `lasts_s`: when it has passed, the
+    server lets nobody in with them, and puts out who is; 0: never.
     """
-    values = (namespace, name, meta, chunks)
+    values = (namespace, name, meta)
     if odd := [value for value in values if not TOKEN.match(value)]:
         raise ValueError(f"{odd[0]!r} is not a word of a subject")
     tags = [f"{tag}:{value}" for tag, value in zip(permissions.TAGS, values, strict=True)]

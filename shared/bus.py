@@ -34,7 +34,7 @@ from shared.outbox import Outbox, headers_of, no_room
 from shared.outbox import Stale as Stale
 from shared.patience import RETRY_S, Plaint
 from shared.permissions import API, entry, stream_of
-from shared.subjects import PROGRAMS, STATE
+from shared.subjects import DEFAULT_NAMESPACE, STATE, program_bucket
 from shared.traffic import Traffic
 from shared.vitals import Vitals
 
@@ -301,8 +301,9 @@ class Bus:
         """As `bucket`, for who may read and write entries only, and not ask the server for more."""
         return KeyValue(name=name, stream=stream_of(name), pre=entry(name, ""), js=self.js, direct=True)
 
-    async def programs(self) -> ObjectStore:
-        return await self.js.object_store(PROGRAMS)
+    async def programs(self, namespace: str = DEFAULT_NAMESPACE) -> ObjectStore:
+        """Return the program bucket of a namespace, for clients that may ask the server about it."""
+        return await self.js.object_store(program_bucket(namespace))
 
     # ------------------------------------------------------------ living
 

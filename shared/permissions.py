@@ -22,8 +22,13 @@ As narrow as it goes, and where that is wider than the table:
   create and update any stream.
 - To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
   dead letters. (He does so in his own name, and what is late changes nothing.)
-- A submitter may keep programs, and a program's name is its digest: he may replace another's by what has not that
-  digest, which trainers then refuse to run.
+- One namespace is one tenant. Its programs have a bucket of their own, which nobody outside the namespace may use. Its
+  submitters read, store and overwrite all programs in it. A job's trainers read the description of their own program
+  and no other, but the contents of every program of their namespace: where a program's contents are changes each time
+  it is stored, and later pods of a running job must still find them. An overwritten program is not run: trainers check
+  the digest, and the next `weir submit` of it repairs it.
+- The operator asks any stream for its state and any stream but a key-value bucket for a message by its number, and the
+  allocator any stream for its state, because a namespace's name is part of its streams' names.
 """
 
 from __future__ import annotations
@@ -141,9 +146,21 @@ def program_stream(namespace: str) -> str:
     return f"OBJ_{subjects.program_bucket(namespace)}"
 
 
-PROGRAM_STREAM = f"OBJ_{PROGRAMS}"
-BUCKET_STREAMS = (*map(stream_of, (STATE, JOBS, LEDGER)), PROGRAM_STREAM)
-META, CHUNKS = f"$O.{PROGRAMS}.M", f"$O.{PROGRAMS}.C"
+def descriptions(bucket: str) -> str:
+    """Return the prefix of the subjects on which a program bucket holds the descriptions of its programs."""
+    return f"$O.{bucket}.M"
+
+
+def chunks(bucket: str) -> str:
+    """Return the prefix of the subjects on which a program bucket holds the contents of its programs."""
+    return f"$O.{bucket}.C"
+
+
+BUCKET_STREAMS = tuple(map(stream_of, (STATE, JOBS, LEDGER)))
+EARLIER_STREAM = f"OBJ_{PROGRAMS}"
+"""Of the bucket that version 0.1.0 had for the programs of all namespaces."""
+ANY_DESCRIPTION, ANY_CHUNK = f"{descriptions('*')}.*", f"{chunks('*')}.*"
+"""In the program bucket of any namespace."""
 
 
 def lease_key(user: str) -> str:
@@ -220,14 +237,13 @@ def of_user(user: str) -> Permissions:
     return Permissions(
         publish=tuple([*said(user), *_BESIDE[user]]),
         subscribe=(f"{inbox(user)}.>", *(WATCHED if user == OPERATOR else ())),
-        denied=_followed() if user in (OPERATOR, PAGE) else (),
+        denied=_DENIED.get(user, ()),
     )
 
 
 _BESIDE: dict[str, list[str]] = {
     MONITOR: [*_info(ORDERS, FACTS, DEAD), _last(FACTS, subjects.pattern(CapacityChanged)), *_lead(MONITOR)],
     ALLOCATOR: [
-        *_info(ORDERS, FACTS, DEAD, stream_of(STATE), stream_of(JOBS)),
         *_follow(ALLOCATOR, ORDERS, FACTS),
         *_lead(ALLOCATOR),
         f"{API}.STREAM.MSG.GET.{ORDERS}",
@@ -235,7 +251,8 @@ _BESIDE: dict[str, list[str]] = {
         entry(STATE, ALLOCATOR),
         _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
         entry(JOBS, "*.*"),
-        _last(PROGRAM_STREAM, f"{META}.*"),
+        *_info("*"),
+        _last("*", ANY_DESCRIPTION),
     ],
     LAUNCHER: [
         *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
@@ -245,7 +262,6 @@ _BESIDE: dict[str, list[str]] = {
         f"{DeadLetter.PREFIX}.>",
         entry(STATE, LAUNCHER),
         _last(stream_of(STATE), entry(STATE, LAUNCHER)),
-        _last(PROGRAM_STREAM, f"{META}.*"),
     ],
     SETUP: [
         *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")),
@@ -258,16 +274,23 @@ _BESIDE: dict[str, list[str]] = {
         _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
     ],
     OPERATOR: [
-        *_info(ORDERS, FACTS, DEAD, *BUCKET_STREAMS),
+        *_info("*"),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS, DEAD) for asked in ("CREATE", "MSG.NEXT")),
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
         *(_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
-        *(f"{API}.STREAM.MSG.GET.{stream}" for stream in (ORDERS, FACTS, DEAD, PROGRAM_STREAM)),
+        f"{API}.STREAM.MSG.GET.*",
         _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
-        f"{META}.*",
-        f"{CHUNKS}.*",
-        _last(PROGRAM_STREAM, f"{META}.*"),
+        ANY_DESCRIPTION,
+        ANY_CHUNK,
+        _last("*", ANY_DESCRIPTION),
+        *_pull("*", ANY_CHUNK),
     ],
+}
+
+
+_DENIED: dict[str, tuple[str, ...]] = {
+    PAGE: _followed(),
+    OPERATOR: (*_followed(), *(f"{API}.STREAM.MSG.GET.{stream}" for stream in BUCKET_STREAMS)),
 }
 
 
@@ -302,6 +325,7 @@ def _from_outside(*publish: str) -> tuple[str, ...]:
 def of_submitter(namespace: str) -> Permissions:
     """Asks for jobs of one namespace and hears what is said of them."""
     own, views = f"weir.*.*.{namespace}.*", entry(JOBS, f"{namespace}.*")
+    bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
     return Permissions(
         publish=_from_outside(
             *said(SUBMITTER, f"{namespace}.*"),
@@ -310,18 +334,20 @@ def of_submitter(namespace: str) -> Permissions:
             *_pull(stream_of(JOBS), views),
             _last(ORDERS, own),
             _last(FACTS, own),
-            f"{META}.*",
-            f"{CHUNKS}.*",
-            _last(PROGRAM_STREAM, f"{META}.*"),
+            f"{descriptions(bucket)}.*",
+            f"{chunks(bucket)}.*",
+            _last(stream, f"{descriptions(bucket)}.*"),
+            *_pull(stream, f"{chunks(bucket)}.*"),
         ),
         subscribe=(f"{inbox(f'{SUBMITTER}.{namespace}')}.>",),
         denied=_from_outside(*_followed()),
     )
 
 
-def of_job(namespace: str, job: str, meta: str, chunks: str) -> Permissions:
-    """Of one job's trainers. `meta` and `chunks`: the last tokens of the subjects on which its program is kept."""
+def of_job(namespace: str, job: str, meta: str) -> Permissions:
+    """Of one job's trainers. `meta`: the last token of the subject on which its program is described."""
     key = f"{namespace}.{job}"
+    bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
     ledger = entry(LEDGER, key)
     return Permissions(
         publish=_from_outside(
@@ -335,8 +361,8 @@ def of_job(namespace: str, job: str, meta: str, chunks: str) -> Permissions:
             _last(stream_of(LEDGER), ledger),
             f"{DeadLetter.PREFIX}.{ledger}",
             f"{USAGE}.{key}.*",
-            _last(PROGRAM_STREAM, f"{META}.{meta}"),
-            *_pull(PROGRAM_STREAM, f"{CHUNKS}.{chunks}"),
+            _last(stream, f"{descriptions(bucket)}.{meta}"),
+            *_pull(stream, f"{chunks(bucket)}.*"),
         ),
         subscribe=(f"{inbox(f'{JOB}.{key}')}.>", f"{USAGE}.{key}.*"),
         denied=_from_outside(*_followed()),
@@ -349,18 +375,32 @@ USAGE = "weir-usage"
 
 # ---------------------------------------------------------------- through the wall
 
-TAGS = ("namespace", "job", "meta", "chunks")
+TAGS = ("namespace", "job", "meta")
+CHUNKS_TAG = "chunks"
+"""Only credentials that version 0.1.0 made have it: the token of the subject where the program's contents are."""
 
 
 def template() -> Permissions:
-    """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key can give."""
-    return of_job(*(f"{{{{tag({name})}}}}" for name in TAGS))
+    """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key can give.
+
+    The server leaves out a subject whose tag a credential lacks: so the credentials of 0.1.0 alone read the one bucket
+    that it had for all namespaces, each its own program, and a job that it started goes on after an upgrade.
+    """
+    own = of_job(*map(_tag, TAGS))
+    description = f"{descriptions(PROGRAMS)}.{_tag('meta')}"
+    contents = f"{chunks(PROGRAMS)}.{_tag(CHUNKS_TAG)}"
+    earlier = (_last(EARLIER_STREAM, description), *_pull(EARLIER_STREAM, contents))
+    return msgspec.structs.replace(own, publish=(*own.publish, *_from_outside(*earlier)))
+
+
+def _tag(name: str) -> str:
+    return f"{{{{tag({name})}}}}"
 
 
 def imported() -> dict[str, bool]:
     """Requests that go from OUTSIDE to INSIDE, and whether one may have many answers."""
     kinds = [kind for kind, users in SAID_BY.items() if {JOB, SUBMITTER} & {*users}]
     once = [in_intake(subjects.pattern(kind, "*.*")) for kind in kinds]
-    once += [entry(LEDGER, "*.*"), letter_in_intake("*.*"), f"{META}.*", f"{CHUNKS}.*"]
+    once += [entry(LEDGER, "*.*"), letter_in_intake("*.*"), ANY_DESCRIPTION, ANY_CHUNK]
     once += [f"{API}.DIRECT.GET.*.>", f"{API}.CONSUMER.CREATE.*.*.>"]
     return {**dict.fromkeys(once, False), f"{API}.CONSUMER.MSG.NEXT.*.*": True}

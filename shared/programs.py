@@ -1,35 +1,49 @@
-"""Programs in the object store, by digest: read by one message's subject and one consumer's filter, and no more. Edge.
+"""Programs in the object store: one bucket per namespace, each program under its digest. Edge.
 
-The library's own object store reads what it finds by requests that name the stream alone, which would let a job read
-the programs of all others, and with a consumer that pushes.
+Promise: `keep` returns once the program is stored whole under its digest; whatever else was there is replaced.
+
+The bucket is read by one message's subject and one consumer's filter. The library's own object store reads what it
+finds by requests that name the stream alone, which would let a job read all descriptions, and with a consumer that
+pushes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import hashlib
+import re
 import secrets
 from datetime import UTC, datetime
 
 import msgspec
+from nats.errors import NoRespondersError
 from nats.js.api import AckPolicy, ConsumerConfig
 from nats.js.errors import NotFoundError
 
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM
-from shared.permissions import CHUNKS, META, PROGRAM_STREAM
-from shared.pull import Puller
-from shared.subjects import PROGRAMS
+from shared.permissions import API, chunks, descriptions
+from shared.pull import Gone, Puller
+from shared.subjects import PROGRAMS, program_bucket
 from shared.watching import NAME_BYTES
 
 IDLE_S = 60.0
+READ_BACK_S = 30.0
+"""For reading back what is stored already, in seconds; where that takes longer the program is stored again."""
 PART_BYTES = 128 << 10
 ONE_OF_A_NAME = {"Nats-Rollup": "sub"}
+SEAL = "SHA-256="
+NUID = re.compile(r"[-\w=]+\Z", re.ASCII)
 
 
 class TooLarge(Exception):
     """More than was asked for at most."""
+
+
+class NotProvisioned(Exception):
+    """The bus has no program bucket for this namespace."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +51,36 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Info(msgspec.Struct, frozen=True, kw_only=True):
-    """What the store says of an object. `nuid`: the last token of the subject of its parts."""
+    """The description of a stored object. `nuid`: the last token of the subject of its parts; `digest`: its seal."""
 
     nuid: str = ""
     size: int = 0
+    digest: str = ""
     options: Options | None = None
     deleted: bool = False
+
+    @property
+    def is_link(self) -> bool:
+        return self.options is not None and self.options.link is not None
+
+    def describes(self, digest: str) -> bool:
+        """Return whether the store's own seal is of the content that has this digest."""
+        seal = _seal(digest)
+        return bool(seal) and self.digest == seal and not self.is_link
+
+
+def digest_of(body: bytes) -> str:
+    """Return the digest under which a program is stored and requested."""
+    return f"sha256-{hashlib.sha256(body).hexdigest()}"
+
+
+def _seal(digest: str) -> str:
+    """Return the same digest as an object store writes it."""
+    try:
+        raw = bytes.fromhex(digest.removeprefix("sha256-"))
+    except ValueError:
+        return ""
+    return SEAL + base64.urlsafe_b64encode(raw).decode()
 
 
 def meta_token(digest: str) -> str:
@@ -50,56 +88,115 @@ def meta_token(digest: str) -> str:
     return base64.urlsafe_b64encode(digest.encode()).decode()
 
 
-async def keep(bus: Bus, digest: str, body: bytes) -> None:
-    """Store a program, as every client of an object store would, unless it is there: its parts, then what it is."""
-    with contextlib.suppress(NotFoundError, msgspec.DecodeError):
-        await described(bus, digest)
+# ---------------------------------------------------------------- storing
+
+
+async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
+    """Store a program as every client of an object store would, unless it is there and whole: parts, then description.
+
+    Raises `ValueError` if the content does not have this digest, `NotProvisioned` if the namespace has no bucket.
+    """
+    if digest_of(body) != digest:
+        raise ValueError(f"a program with the digest {digest_of(body)} cannot be stored as {digest}")
+    if await _is_stored(bus, namespace, digest, body):
         return
+    bucket = program_bucket(namespace)
     nuid, parts = secrets.token_hex(NAME_BYTES), range(0, len(body), PART_BYTES)
     for begin in parts:
-        await bus.js.publish(f"{CHUNKS}.{nuid}", body[begin : begin + PART_BYTES])
-    seal = base64.urlsafe_b64encode(hashlib.sha256(body).digest()).decode()
+        await bus.js.publish(f"{chunks(bucket)}.{nuid}", body[begin : begin + PART_BYTES])
     about = {
         "name": digest,
-        "bucket": PROGRAMS,
+        "bucket": bucket,
         "nuid": nuid,
         "size": len(body),
         "chunks": len(parts),
-        "digest": f"SHA-256={seal}",
+        "digest": _seal(digest),
         "mtime": datetime.now(UTC).isoformat(),
         "options": {"max_chunk_size": PART_BYTES},
     }
-    await bus.js.publish(f"{META}.{meta_token(digest)}", msgspec.json.encode(about), headers=ONE_OF_A_NAME)
+    await bus.js.publish(
+        f"{descriptions(bucket)}.{meta_token(digest)}", msgspec.json.encode(about), headers=ONE_OF_A_NAME
+    )
 
 
-async def described(bus: Bus, digest: str) -> Info:
-    """Raises `NotFoundError` where there is none of this digest, `msgspec.DecodeError` where it cannot be read."""
-    subject = f"{META}.{meta_token(digest)}"
-    raw = await bus.asked(lambda: bus.js.get_msg(PROGRAM_STREAM, subject=subject, direct=True))
+async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool:
+    """Return whether the description is right and leads to exactly this content."""
+    with contextlib.suppress(NotFoundError, msgspec.DecodeError, ValueError, TooLarge, Gone, TimeoutError):
+        info = await described(bus, namespace, digest)
+        if info.describes(digest) and info.size == len(body):
+            async with asyncio.timeout(READ_BACK_S):
+                return await _content(bus, program_bucket(namespace), info, len(body)) == body
+    return False
+
+
+# ---------------------------------------------------------------- reading
+
+
+async def described(bus: Bus, namespace: str, digest: str) -> Info:
+    """Return the description of a program of a namespace.
+
+    Raises `NotFoundError` where there is none of this digest, `msgspec.DecodeError` where it cannot be read, and
+    `NotProvisioned` where there is no bucket. Outside, where nobody may ask for that, a missing bucket cannot be told
+    from one without a leader: both are `NoRespondersError`, which a patient bus waits for.
+    """
+    return await bus.asked(lambda: _described(bus, program_bucket(namespace), digest))
+
+
+async def _described(bus: Bus, bucket: str, digest: str) -> Info:
+    stream, subject = _stream(bucket), f"{descriptions(bucket)}.{meta_token(digest)}"
+    try:
+        raw = await bus.js.get_msg(stream, subject=subject, direct=True)
+    except NoRespondersError:
+        await _require(bus, stream)
+        raise
     info = msgspec.json.decode(raw.data or b"", type=Info)
     if info.deleted:
         raise NotFoundError
     return info
 
 
-async def fetched(bus: Bus, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
-    """All that is stored under this digest; nobody has checked that it has it.
+async def _require(bus: Bus, stream: str) -> None:
+    """Raise `NotProvisioned` if it is certain that there is no such stream."""
+    if bus.client.api != API:
+        return
+    try:
+        await bus.js.stream_info(stream)
+    except NotFoundError as error:
+        raise NotProvisioned(stream) from error
+
+
+def _stream(bucket: str) -> str:
+    return f"OBJ_{bucket}"
+
+
+async def fetched(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
+    """Return all that is stored under this digest; nobody has checked that it has it.
 
     Raises as `described`, `TooLarge` for more than `most` bytes, whatever its description says, and `ValueError` for a
-    link: it could lead anywhere.
+    description that leads anywhere but to one object: a link, or a pattern.
     """
-    info = await described(bus, digest)
-    if info.options is not None and info.options.link is not None:
+    return await _content(bus, program_bucket(namespace), await described(bus, namespace, digest), most)
+
+
+async def fetched_earlier(bus: Bus, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
+    """Return what version 0.1.0 stored, in its one bucket for all namespaces. Asks once; raises any error."""
+    return await _content(bus, PROGRAMS, await _described(bus, PROGRAMS, digest), most)
+
+
+async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:
+    if info.is_link:
         raise ValueError("a link to something else")
+    if not NUID.match(info.nuid):
+        raise ValueError("a description that does not lead to its content")
     config = ConsumerConfig(
         name=secrets.token_hex(NAME_BYTES),
-        filter_subject=f"{CHUNKS}.{info.nuid}",
+        filter_subject=f"{chunks(bucket)}.{info.nuid}",
         ack_policy=AckPolicy.NONE,
         inactive_threshold=IDLE_S,
         mem_storage=True,
     )
-    made = await bus.js.add_consumer(PROGRAM_STREAM, config)
-    puller = Puller(bus.client, PROGRAM_STREAM, made.name)
+    made = await bus.js.add_consumer(_stream(bucket), config)
+    puller = Puller(bus.client, _stream(bucket), made.name)
     body = bytearray()
     try:
         for _ in range(int(made.num_pending or 0)):

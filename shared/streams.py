@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, KeyValueConfig, ObjectStoreConfig, StreamConfig
+from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig
 from nats.js.errors import APIError
 
 from shared import intake, subjects
 from shared.intake import DEFAULT_RATES, Rates
 from shared.messages import DeadLetter
-from shared.permissions import program_stream, stream_of
-from shared.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, PROGRAMS, STATE, program_bucket
+from shared.permissions import chunks, descriptions, program_stream, stream_of
+from shared.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, STATE, program_bucket
 
 DAY_S = 86_400.0
 MIB, GIB = 1 << 20, 1 << 30
@@ -65,7 +65,6 @@ async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0)
         await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
     for bucket in BUCKETS:
         await _create_bucket(js, bucket, replicas)
-    await js.create_object_store(PROGRAMS, config=ObjectStoreConfig(max_bytes=GIB, replicas=replicas))
 
 
 def with_default(namespaces: Iterable[str]) -> list[str]:
@@ -93,7 +92,7 @@ def program_bucket_config(namespace: str) -> StreamConfig:
     bucket = program_bucket(namespace)
     return StreamConfig(
         name=program_stream(namespace),
-        subjects=[f"$O.{bucket}.C.>", f"$O.{bucket}.M.>"],
+        subjects=[f"{chunks(bucket)}.>", f"{descriptions(bucket)}.>"],
         max_bytes=PROGRAMS_BYTES,
         discard=DiscardPolicy.NEW,
         allow_rollup_hdrs=True,

@@ -25,6 +25,7 @@ from services.allocator.enrolment import enrol
 from services.allocator.measures import Meters
 from services.allocator.replay import Merge
 from services.allocator.requests import admission
+from services.allocator.requests.admission import ProgramFault
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.state import HEARD, State, apply
@@ -173,9 +174,9 @@ class Allocator:
         await self._answer(self.poisoned.pop(uid))
 
     async def _answer_request(self, uid: int) -> None:
-        size = await self._program_bytes(self.state.asked[uid].request.program.digest)
+        program = await self._stored_program(self.state.asked[uid].request)
         if uid in self.state.asked:
-            await self._answer(admission.answer(self.state, uid, size, time.time(), self.rules))
+            await self._answer(admission.answer(self.state, uid, program, time.time(), self.rules))
 
     async def _answer(self, answer: JobAccepted | JobRejected) -> None:
         """We looked while we led, so a later leader's answer is behind what we saw, and ours is refused."""
@@ -184,12 +185,19 @@ class Allocator:
         with contextlib.suppress(Stale):  # if nobody has answered it, it is looked at again
             await self._heard(await self.bus.publish(answer, expect_last=last, over=over))
 
-    async def _program_bytes(self, digest: str) -> int | None:
-        """Its size, as whoever stored it has described it; nobody but the job's own pods ever fetches it."""
+    async def _stored_program(self, request: JobRequested) -> int | ProgramFault:
+        """Return the size of the stored program in bytes, or why it cannot be used.
+
+        Both are as its description says; only the job's own pods fetch the program, and check what they get.
+        """
+        digest = request.program.digest
         try:
-            return (await programs.described(self.bus, digest)).size
+            info = await programs.described(self.bus, request.namespace, digest)
         except (NotFoundError, msgspec.DecodeError):
-            return None
+            return ProgramFault.MISSING
+        except programs.NotProvisioned:
+            return ProgramFault.NO_BUCKET
+        return info.size if info.describes(digest) else ProgramFault.OTHER
 
     # ------------------------------------------------------------ saying
 

@@ -16,7 +16,7 @@ from shared import config
 from shared.bus import Bus
 from shared.permissions import SETUP
 from shared.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, streams, with_default
-from shared.subjects import PROGRAMS, program_bucket
+from shared.subjects import program_bucket
 
 EXAMPLES = (
     "weir streams create",
@@ -66,14 +66,13 @@ async def verify(bus: Bus, args: argparse.Namespace) -> int:
     namespaces = namespaces_to_provision(args.namespace, os.environ)
     for bucket in BUCKETS:
         await bus.bucket(bucket)
-    await bus.programs()
     for namespace in namespaces:
-        await bus.js.object_store(program_bucket(namespace))
+        await bus.programs(namespace)
     return _show("there", namespaces)
 
 
 def _show(how: str, namespaces: list[str]) -> int:
-    buckets = [*BUCKETS, PROGRAMS, *map(program_bucket, namespaces)]
+    buckets = [*BUCKETS, *map(program_bucket, namespaces)]
     for what, names in (("streams", [str(s.name) for s in streams()]), ("buckets", buckets)):
         print(f"{what} {', '.join(names)} are {how}")
     return DONE

@@ -75,8 +75,11 @@ def printed(request: Asked) -> int:
 
 
 async def submit(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
-    if request.program is not None:
-        await store.keep(bus, request.program)
+    namespace = str(request.fields.get("namespace", DEFAULT_NAMESPACE))
+    if request.program is None:
+        await store.require_bucket(bus, namespace)
+    else:
+        await store.keep(bus, request.program, namespace)
     uid = await publish(bus, request.fields, request.file.name)
     where = _answered_on(bus, request.fields)
     answer = await answers.first(bus, ANSWERS, uid, lambda a: a.uid == uid, args.timeout, where)
@@ -102,7 +105,9 @@ def _next(accepted: JobAccepted, program: Path | None, args: argparse.Namespace)
 
 
 async def rehearse(request: Asked, bus: Bus, args: argparse.Namespace) -> int:
-    for line in await dry_run(bus, request.body, str(request.file), rules_for(args)):
+    lines = await dry_run(bus, request.body, str(request.file), rules_for(args))
+    await store.require_bucket(bus, str(request.fields.get("namespace", DEFAULT_NAMESPACE)))
+    for line in lines:
         print(line)
     return DONE
 

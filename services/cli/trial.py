@@ -23,6 +23,7 @@ from services.local.tenancy import pod_spec
 from shared import bus, tasks
 from shared.bus import Bus, Heard
 from shared.messages import JobFinished, JobRejected, JobRequested, ProgressReported, TrainingResumed
+from shared.subjects import DEFAULT_NAMESPACE
 
 NAMESPACE = "tenants"
 SAMPLE_S = 0.5
@@ -77,10 +78,13 @@ class Trial:
 
     async def submit(self, request: dict[str, Any], program: Path) -> tuple[int, JobRequested]:
         """Upload the program and ask for the job; returns its uid and the request as it was sent."""
-        kept = {"name": program.name, "digest": await store.keep(self.bus, store.read(program))}
+        kept = {"name": program.name, "digest": await self._stored(request, program)}
         self.submitted_s = time.time()
         asked = msgspec.convert({**request, "program": kept}, JobRequested)
         return await self.bus.request(asked), asked
+
+    async def _stored(self, request: dict[str, Any], program: Path) -> str:
+        return await store.keep(self.bus, store.read(program), request.get("namespace", DEFAULT_NAMESPACE))
 
     def of(self, kind: type[Any]) -> list[Any]:
         """Every message of a kind, in the order heard."""

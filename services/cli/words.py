@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 
 from services.allocator.requests.wording import NAME
 from shared.messages import DNS_LABEL
+from shared.subjects import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 
 SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 LONGEST_NAME = 63
-DEFAULT_NAMESPACE = "default"
 T = TypeVar("T")
 
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable
 
 import structlog
-from nats.errors import Error as NatsError
 
 from services.launcher import kube
 from services.launcher.actions import Action, CreateSecret, Making, ResizePod
@@ -41,18 +40,18 @@ class Hands:
         log.info(type(action).__name__, action=action.key())
         try:
             async with self.slots:
-                await kube.perform(await self._whole(action), self.api, self.settings)
+                await kube.perform(self._whole(action), self.api, self.settings)
             self.failures.pop(action.key(), None)
             if isinstance(action, CreateSecret):
                 self.on_made(action)
         except kube.Refused as error:
             await self.refused(action, str(error))
-        except (kube.TryLater, NatsError) as error:
+        except kube.TryLater as error:
             await self.again_later(action, str(error))
 
-    async def _whole(self, action: Action) -> Action:
+    def _whole(self, action: Action) -> Action:
         """With the secret in it that it is about, which is nowhere else."""
-        return await self.minter.filled(action) if isinstance(action, CreateSecret) and self.minter else action
+        return self.minter.filled(action) if isinstance(action, CreateSecret) and self.minter else action
 
     async def refused(self, action: Action, why: str) -> None:
         """What cannot be made is handed back at once; a resize that cannot be is left; a deletion is tried again."""

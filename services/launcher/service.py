@@ -279,7 +279,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     api.tells(bus.troubles)
     api.may_change = bus.must_lead
     bus.spawn(api.report())
-    launcher = Launcher(bus, api, settings, minter=minter(bus, settings.signing_key, settings.credentials_s))
+    launcher = Launcher(bus, api, settings, minter=minter(settings.signing_key, settings.credentials_s))
     bus.vitals.need("the lists of what is there", launcher.listed.is_set)
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
     bus.vitals.tell("launcher", lambda: launcher.meters.measures(launcher.view))

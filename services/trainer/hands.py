@@ -103,7 +103,7 @@ class Hands:
     async def assign(self, spec: ClusterSpecPublished, fresh: bool) -> Assignment:
         """Raises `BadProgram` where the program is not to be had."""
         follows = spec.previous is not None or bool((await self.gate.look()).paths)
-        program = await program_file.fetched(self.bus, spec.request.program, self.folder)
+        program = await program_file.fetched(self.bus, spec.namespace, spec.request.program, self.folder)
         return assignment(spec, self.settings, str(program), fresh=fresh, follows=follows, nice=self.nice)
 
     def bear(self, spec: ClusterSpecPublished, assigned: Assignment, nursery: Nursery | None) -> None:

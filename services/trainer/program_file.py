@@ -3,6 +3,9 @@
 The store keeps a digest of its own for what it holds, but nobody has checked that what lies under a name is what the
 name says; a request that was written by hand may even name something else. What the store says of an object's size is
 its sender's word: no more than is allowed is read in any case. The file's name is the request's; no folder is.
+
+Each try reads the program's description anew, so a program that is stored again meanwhile is found. A job that version
+0.1.0 started has its program in the one bucket that this version had for all namespaces; it is looked for there, too.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from pathlib import Path
 import msgspec
 import structlog
 from nats.errors import Error as NatsError
-from nats.js.errors import APIError
+from nats.js.errors import APIError, NotFoundError
 
 from services.trainer.program import BadProgram, digest_of, file_name
 from shared import programs
@@ -23,15 +26,16 @@ from shared.messages import LARGEST_PROGRAM, Program
 
 TRIES, AGAIN_S = 3, 0.5
 FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
-WRONG = (APIError, msgspec.DecodeError, ValueError, KeyError, TypeError)  # answers, no program
+WRONG = (APIError, msgspec.DecodeError, ValueError, KeyError, TypeError, programs.NotProvisioned)
+"""Answers, but no program."""
 logger = structlog.get_logger()
 
 
-async def fetched(bus: Bus, program: Program, folder: Path) -> Path:
+async def fetched(bus: Bus, namespace: str, program: Program, folder: Path) -> Path:
     """Where it lies; raises `BadProgram` where the store has none of this digest, however often it is asked."""
     path = folder / program.digest / file_name(program.name)
     if not (path.is_file() and digest_of(path.read_bytes()) == program.digest):
-        _keep(path, await _asked_for(bus, program))
+        _keep(path, await _asked_for(bus, namespace, program))
     return path
 
 
@@ -43,10 +47,10 @@ def _keep(path: Path, body: bytes) -> None:
     os.replace(part, path)
 
 
-async def _asked_for(bus: Bus, program: Program) -> bytes:
+async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
     why = ""
     for _ in range(TRIES):
-        body, why = await _looked_up(bus, program.digest)
+        body, why = await _looked_up(bus, namespace, program.digest)
         if body is not None:
             return body
         logger.warning("ProgramNotAsAskedFor", program=program.name, why=why)
@@ -54,11 +58,11 @@ async def _asked_for(bus: Bus, program: Program) -> bytes:
     raise BadProgram(f"{program.name} is not to be had: {why}")
 
 
-async def _looked_up(bus: Bus, digest: str) -> tuple[bytes | None, str]:
+async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | None, str]:
     """The program; or None, and why."""
     try:
         async with asyncio.timeout(FETCH_S):
-            body = await _stored(bus, digest)
+            body = await _stored(bus, namespace, digest)
     except programs.TooLarge:
         return None, f"what the store has under {digest} is larger than {LARGEST_PROGRAM:,} bytes"
     except TimeoutError:
@@ -71,13 +75,23 @@ async def _looked_up(bus: Bus, digest: str) -> tuple[bytes | None, str]:
     return None, f"what the store has under {digest} is something else, of {len(body)} bytes and the digest {found}"
 
 
-async def _stored(bus: Bus, digest: str) -> bytes:
+async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
     """What lies under this name, as soon as the bus is there."""
     while True:
         try:
-            return await programs.fetched(bus, digest, LARGEST_PROGRAM)
+            return await programs.fetched(bus, namespace, digest, LARGEST_PROGRAM)
+        except (NotFoundError, programs.NotProvisioned) as error:
+            return await _stored_earlier(bus, digest, error)
         except WRONG:
             raise
         except NatsError as error:
             logger.warning("FetchWaits", digest=digest, error=repr(error))
             await asyncio.sleep(AGAIN_S)
+
+
+async def _stored_earlier(bus: Bus, digest: str, missing: Exception) -> bytes:
+    """Return what version 0.1.0 stored under this name; raises `missing` if that is nothing, or not for us to read."""
+    try:
+        return await programs.fetched_earlier(bus, digest, LARGEST_PROGRAM)
+    except (NatsError, *WRONG):
+        raise missing from None

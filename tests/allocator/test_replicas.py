@@ -20,10 +20,12 @@ from shared.bus import Bus
 from shared.leadership import DEPOSED, LOOKS, Held
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message, Program
 from shared.permissions import ALLOCATOR, entry, lease_key
+from shared.programs import digest_of
 from shared.subjects import STATE
 from tests.allocator.builders import node, own, request, resumed
 
 ROOT = Path(__file__).parents[2]
+PROGRAM = b"def model(): ..."
 LEASE_S, LONG_S, ENOUGH_S = 12.0, 60.0, 120.0
 """The first is waited for; a machine that stands still for 5 s loses neither of the two."""
 SETTINGS = {
@@ -125,8 +127,8 @@ async def heard(bus: Bus, kind: type[Message], key: str = "default.mnist", past:
 
 
 async def asked(bus: Bus, job: str = "mnist") -> int:
-    digest = "sha256-" + "a" * 64
-    await (await bus.programs()).put(digest, b"def model(): ...")
+    digest = digest_of(PROGRAM)
+    await (await bus.programs()).put(digest, PROGRAM)
     return await bus.request(request(job, program=Program(name="train.py", digest=digest)))
 
 

@@ -27,13 +27,14 @@ from shared.messages import (
     Program,
     ProgressReported,
 )
-from shared.permissions import META
-from shared.programs import meta_token
+from shared.permissions import descriptions
+from shared.programs import digest_of, meta_token
 from shared.tasks import end
 from tests.allocator.builders import node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
 
 M = TypeVar("M", bound=Message)
+PROGRAM = b"def model(): ..."
 QUICK = Settings(
     policy="config-manager", window_s=0.05, cooldown_s=0, max_delay_s=1, backoff_s=0.05, view_s=0.05, snapshot_s=0.1
 )
@@ -82,8 +83,8 @@ async def view(bus: Bus, wanted: Callable[[JobView], bool]) -> JobView:
 
 
 async def with_program(bus: Bus, **fields: object):
-    digest = "sha256-" + "a" * 64
-    await (await bus.programs()).put(digest, b"def model(): ...")
+    digest = digest_of(PROGRAM)
+    await (await bus.programs()).put(digest, PROGRAM)
     return request(program=Program(name="train.py", digest=digest), **fields)
 
 
@@ -179,8 +180,7 @@ async def test_a_job_without_its_program_or_with_a_running_name_is_rejected(nats
 @pytest.mark.parametrize("spoilt", [b"no json", b'{"size": "large"}', b"\xff"])
 async def test_a_program_whose_description_is_spoilt_is_no_program(nats_url: str, person: Bus, spoilt: bytes):
     digest = "sha256-" + "b" * 64
-    await person.programs()
-    await person.js.publish(f"{META}.{meta_token(digest)}", spoilt)
+    await person.js.publish(f"{descriptions('weir-programs-default')}.{meta_token(digest)}", spoilt)
     async with allocator(nats_url):
         await person.request(request("spoilt", program=Program(name="train.py", digest=digest)))
         assert "that can be read" in (await last(person, JobRejected, "default.spoilt")).reasons[0]

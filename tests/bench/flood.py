@@ -198,7 +198,8 @@ class Bench:
     async def tenant(self) -> Tenant:
         """The peaceful namespace, on a cluster with room for all its jobs."""
         operator = await self.bus(OPERATOR)
-        digest = await store.keep(operator, PROGRAM)
+        for namespace in (HOSTILE, PEACEFUL):
+            digest = await store.keep(operator, PROGRAM, namespace)
         await (await self.bus(MONITOR)).publish(large_node())
         launcher, trainer = await self.bus(LAUNCHER), await self.bus(JOB)
         return Tenant(await self.bus(SUBMITTER), launcher, trainer, operator, digest)

@@ -38,6 +38,7 @@ async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("allocator")
 async def test_a_tfjob_with_a_program_is_accepted(bus: Bus, nats_url: str, prompt: Prompt, folder: Path) -> None:
+    await bus.create(namespaces=["vision"])
     file = folder / "small.yaml"
 
     said = await prompt("submit", folder / "train.py", "--tfjob", file, *NEEDED, "--nats", nats_url)

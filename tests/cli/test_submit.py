@@ -19,7 +19,15 @@ from services.trainer.program import REQUIRED
 from shared import bus as wire
 from shared import subjects
 from shared.bus import Bus, Heard
-from shared.messages import LARGEST_PROGRAM, JobAccepted, JobFinished, JobRequested, ProgressReported
+from shared.messages import (
+    LARGEST_PROGRAM,
+    JobAccepted,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    ProgressReported,
+)
+from shared.permissions import program_stream
 from tests.cli.conftest import Prompt, closed
 from tests.conftest import connected
 
@@ -171,11 +179,11 @@ async def test_who_has_asked_is_told_how_to_watch_it_and_what_was_not_tried(
 async def test_of_a_program_that_the_store_has_and_of_another_namespace_it_says_what_fits(
     bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = await store.keep(bus, PROGRAM.encode())
-    by_digest = f"namespace: red\n{GOOD.replace('train.py', f'{{name: train.py, digest: {digest}}}')}"
+    await bus.create(namespaces=["red"])
+    digest = await store.keep(bus, PROGRAM.encode(), "red")
     monkeypatch.setenv("WEIR_NATS_URL", nats_url)
 
-    said = await prompt("submit", written(tmp_path, by_digest))
+    said = await prompt("submit", written(tmp_path, f"namespace: red\n{by_digest(digest)}"))
 
     assert said.code == 0, said.err
     assert said.err == "watch it: `weir events --job digits --follow -n red`, or `weir top`\n"
@@ -195,7 +203,92 @@ async def test_a_program_that_is_kept_is_not_uploaded_again(bus: Bus) -> None:
     first = await (await bus.programs()).get_info(name)
 
     assert await store.keep(bus, b"x") == name
-    assert (await (await bus.programs()).get_info(name)).nuid == first.nuid
+    again = await (await bus.programs()).get_info(name)
+    assert (again.nuid, again.size, again.digest) == (first.nuid, 1, first.digest)
+    assert (await (await bus.programs()).get(name)).data == b"x"
+    assert (await bus.js.stream_info(program_stream("default"))).state.messages == 2, "one part, one description"
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_a_program_whose_description_somebody_replaced_is_uploaded_again_by_the_next_submit(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    name = await store.keep(bus, PROGRAM.encode())
+    await (await bus.programs()).put(name, b"import os")
+
+    said = await prompt("submit", job, "--nats", nats_url)
+
+    assert said.code == 0, said.err
+    assert (await (await bus.programs()).get(name)).data == PROGRAM.encode()
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_a_request_whose_program_is_described_as_something_else_is_refused(
+    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
+) -> None:
+    name = store.digest(PROGRAM.encode())
+    await (await bus.programs()).put(name, b"import os")
+
+    said = await prompt("submit", written(tmp_path, by_digest(name)), "--nats", nats_url)
+
+    told = f"  - program.digest: what the store has as {name} is something else; `weir submit` stores it again\n"
+    assert said.code == 1 and told in said.err
+
+
+def by_digest(name: str) -> str:
+    return GOOD.replace("train.py", f"{{name: train.py, digest: {name}}}")
+
+
+# ---------------------------------------------------------------- a namespace that is not provisioned
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"]], ids=["asked", "rehearsed"])
+@pytest.mark.parametrize("with_program", [True, False])
+async def test_a_namespace_that_is_not_provisioned_is_told_with_the_remedy_within_seconds(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path, words: list[str], with_program: bool
+) -> None:
+    text = GOOD if with_program else by_digest(store.digest(b""))
+    file = written(job.parent, f"namespace: green\n{text}")
+
+    async with asyncio.timeout(30):
+        said = await prompt("submit", file, "--nats", nats_url, *words)
+
+    first, last = said.err.splitlines()
+    assert said.code == 1
+    assert first.startswith("weir submit: namespace green is not provisioned on this bus")
+    assert "`weir streams create --namespace green`" in last
+    assert await bus.last(JobRequested, "green.digits") is None
+
+
+@pytest.mark.usefixtures("allocator")
+async def test_a_request_by_hand_for_a_namespace_that_is_not_provisioned_is_rejected_and_holds_up_no_other(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    printed = await prompt("submit", written(job.parent, f"namespace: green\n{GOOD}"), "--print")
+    await bus.client.request("weir.job.requested.green.digits", printed.out.encode(), timeout=60)
+
+    async with asyncio.timeout(60):
+        while (rejected := await bus.last(JobRejected, "green.digits")) is None:
+            await asyncio.sleep(0.01)
+
+    assert isinstance(rejected.message, JobRejected)
+    (reason,) = rejected.message.reasons
+    assert reason.startswith(
+        "namespace: 'green' is not provisioned on the bus; `weir streams create --namespace green`"
+    )
+    assert (await prompt("submit", written(job.parent, GOOD), "--nats", nats_url)).code == 0
+
+
+async def test_a_full_bucket_of_programs_is_told_with_the_remedy(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    await bus.js.update_stream((await bus.js.stream_info(program_stream("default"))).config, max_bytes=1)
+
+    said = await prompt("submit", job, "--nats", nats_url)
+
+    first, last = said.err.splitlines()
+    assert said.code == 1 and first.startswith("weir submit: the programs of namespace default fill their bucket")
+    assert "`weir streams create --namespace default --programs-mib N`" in last
 
 
 async def test_without_an_allocator_it_says_so_and_the_request_stays(

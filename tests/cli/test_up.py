@@ -146,7 +146,7 @@ async def test_jobs_run_in_default_and_in_the_namespaces_of_the_files_quotas_and
     assert there == [200, 200, 404]
     assert where["limits"].items() >= limits(spec_in(tmp_path / "cluster.yaml")).items()
     assert b"job team-b/mine is accepted" in said[0]
-    assert b"namespace: jobs may not run in 'team-c'; they may in default, team-a, team-b" in said[1]
+    assert b"namespace team-c is not provisioned on this bus" in said[1] and b"`quotas:`" in said[1]
 
 
 async def asked(file: Path, more: str) -> bytes:

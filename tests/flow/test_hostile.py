@@ -11,6 +11,9 @@ from typing import Any
 import aiohttp
 
 from shared.messages import CheckpointSaved, JobFinished, TrainingResumed
+from shared.permissions import chunks, descriptions, program_stream
+from shared.programs import digest_of, meta_token
+from shared.subjects import program_bucket
 from shared.tokens import name_in
 from tests.flow.stage import JOB, LOOK_S, PATIENCE_S, Scene, stage
 from tests.shared.guarded import Visitor, is_let_in, visitor
@@ -48,6 +51,18 @@ async def speaks_for_itself_only(guest: Visitor) -> None:
     assert await guest.may_say(f"weir-usage.default.{JOB}.0", b"{}")
 
 
+async def reads_no_other_program(guest: Visitor) -> None:
+    """And stores none."""
+    for namespace in ("default", "team-a"):
+        bucket, stream = program_bucket(namespace), program_stream(namespace)
+        for token in (meta_token(digest_of(b"another's")), "*", ">"):
+            described = f"{descriptions(bucket)}.{token}"
+            assert not await guest.may_say(f"{guest.client.api}.DIRECT.GET.{stream}.{described}")
+            assert not await guest.may_say(f"{guest.client.api}.CONSUMER.CREATE.{stream}.x.{described}")
+            assert not await guest.may_say(described, b"{}")
+        assert not await guest.may_say(f"{chunks(bucket)}.x", b"import os")
+
+
 async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_alone(tmp_path: Path) -> None:
     async with stage(tmp_path) as scene:
         scene.more = "\n" + PRYING.read_text().replace('"report"', repr(str(tmp_path / "report")))
@@ -64,6 +79,7 @@ async def test_a_program_finds_no_credential_and_its_job_s_is_good_for_that_job_
         assert name_in(text) == f"job.default.{JOB}" and kept["metadata"]["name"].startswith(f"{JOB}-nats-")
         async with visitor(scene.watched.stack.nats_url, text) as guest:
             await speaks_for_itself_only(guest)
+            await reads_no_other_program(guest)
         assert not await is_let_in(scene.watched.stack.nats_url, "")
 
         scene.pace(0.0)

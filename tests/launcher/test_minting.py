@@ -23,10 +23,9 @@ from services.launcher.minting import BadKey, Minter, minter
 from services.launcher.reconcile import reconcile
 from services.launcher.settings import Settings
 from services.launcher.view import View
-from shared import authority, programs
-from shared.bus import Bus
+from shared import authority, programs, subjects
 from shared.kube.client import connect
-from shared.permissions import CHUNKS, META, PROGRAM_STREAM
+from shared.permissions import chunks, descriptions, program_stream
 from shared.tokens import name_in
 from tests.conftest import NatsServer
 from tests.launcher.builders import UID, decided, plan
@@ -110,48 +109,47 @@ async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
         yield running
 
 
-@pytest.fixture
-async def launcher(server: NatsServer) -> AsyncIterator[Bus]:
-    async with visitor(server.url, credentials("launcher")) as own:
-        yield own.bus
-
-
-async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer, launcher: Bus) -> None:
-    digest, body = DECIDED.request.program.digest, os.urandom(300_000)
+async def test_a_job_reads_its_own_program_and_no_other(server: NatsServer) -> None:
+    body = os.urandom(300_000)
+    digest = programs.digest_of(body)
+    program = replace(DECIDED.request.program, digest=digest)
+    decision = replace(DECIDED, request=replace(DECIDED.request, program=program))
     async with visitor(server.url, credentials("operator")) as person:
-        await programs.keep(person.bus, digest, body)
-        await programs.keep(person.bus, guarded.DIGEST, b"another's")
-    other = (await programs.described(launcher, guarded.DIGEST)).nuid
+        await programs.keep(person.bus, "default", digest, body)
+        await programs.keep(person.bus, "default", programs.digest_of(b"another's"), b"another's")
 
-    filled = await Minter(launcher, authority.signer(KEYS), DAY_S).filled(SECRET)
+    filled = Minter(authority.signer(KEYS), DAY_S).filled(replace(SECRET, decision=decision))
 
     assert name_in(filled.text) == "job.default.net" and "eyJ" not in filled.key()
     async with visitor(server.url, filled.text) as pod:
-        assert await programs.fetched(pod.bus, digest) == body
-        token = programs.meta_token(guarded.DIGEST)
-        assert not await pod.may_say(f"{pod.client.api}.DIRECT.GET.{PROGRAM_STREAM}.{META}.{token}")
-        assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{PROGRAM_STREAM}.x.{CHUNKS}.{other}")
+        assert await programs.fetched(pod.bus, "default", digest) == body
+        bucket, stream = subjects.program_bucket("default"), program_stream("default")
+        for token in (programs.meta_token(programs.digest_of(b"another's")), "*", ">"):
+            described = f"{descriptions(bucket)}.{token}"
+            assert not await pod.may_say(f"{pod.client.api}.DIRECT.GET.{stream}.{described}")
+            assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{stream}.x.{described}")
 
 
 @pytest.mark.parametrize("nuid", [">", "*", "a.b", ""])
-async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(
-    server: NatsServer, launcher: Bus, nuid: str
-) -> None:
-    """A submitter writes where its parts are; a pattern there must not become a right."""
-    digest = DECIDED.request.program.digest
+async def test_a_program_that_claims_to_lie_everywhere_lies_nowhere(server: NatsServer, nuid: str) -> None:
+    """A submitter writes where its parts are; a pattern there must not become a right, and is not followed."""
+    digest, bucket = DECIDED.request.program.digest, subjects.program_bucket("default")
     about = msgspec.json.encode({"name": digest, "nuid": nuid, "size": 1, "chunks": 1})
     async with visitor(server.url, credentials("submitter", "default.x")) as person:
-        await person.bus.js.publish(f"{META}.{programs.meta_token(digest)}", about)
+        await person.bus.js.publish(f"{descriptions(bucket)}.{programs.meta_token(digest)}", about)
 
-    filled = await Minter(launcher, authority.signer(KEYS), DAY_S).filled(SECRET)
+    filled = Minter(authority.signer(KEYS), DAY_S).filled(SECRET)
 
     async with visitor(server.url, filled.text) as pod:
-        assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{PROGRAM_STREAM}.x.{CHUNKS}.{nuid or 'any'}")
+        with pytest.raises(ValueError, match="does not lead to its content"):
+            await programs.fetched(pod.bus, "default", digest)
+        other = f"{program_stream('team-a')}.x.{chunks(subjects.program_bucket('team-a'))}.{nuid or 'any'}"
+        assert not await pod.may_say(f"{pod.client.api}.CONSUMER.CREATE.{other}")
 
 
-async def test_they_last_as_long_as_the_settings_say(server: NatsServer, launcher: Bus) -> None:
+async def test_they_last_as_long_as_the_settings_say(server: NatsServer) -> None:
     async def ends(lasts_s: float) -> bool:
-        filled = await Minter(launcher, authority.signer(KEYS), lasts_s).filled(SECRET)
+        filled = Minter(authority.signer(KEYS), lasts_s).filled(SECRET)
         with suppress(TimeoutError):
             async with asyncio.timeout(60 if lasts_s == SHORT_S else SHORT_S + 1):
                 await over(filled.text)
@@ -170,12 +168,12 @@ async def test_they_last_as_long_as_the_settings_say(server: NatsServer, launche
     assert Settings().credentials_s > 300 * DAY_S
 
 
-def test_a_key_that_is_none_is_told(tmp_path: Path, bus: Bus) -> None:
+def test_a_key_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "jobs.json").write_text("{}")
-    assert minter(bus, "", DAY_S) is None
+    assert minter("", DAY_S) is None
     for file in ("jobs.json", "missing.json"):
         with pytest.raises(BadKey, match=file):
-            minter(bus, str(tmp_path / file), DAY_S)
+            minter(str(tmp_path / file), DAY_S)
 
 
 def test_a_decision_of_another_generation_changes_nothing() -> None:

@@ -21,18 +21,34 @@ from tests.conftest import NatsServer
 NOW_S = time.time()
 KEYS = authority.keys(os.urandom)
 DIGEST, OTHER_DIGEST = "sha256-" + "a" * 64, "sha256-" + "b" * 64
-CHUNKS, OTHER_CHUNKS = "Nuid1mine", "Nuid2other"
+NAMESPACES = ("team-a", "team-b")
+"""Provisioned, as `default` is."""
 
 
-def credentials(user: str, key: str = "team-a.mine", chunks: str = CHUNKS, digest: str = DIGEST) -> str:
+def credentials(user: str, key: str = "team-a.mine", digest: str = DIGEST) -> str:
     """Of any user; of a job or a submitter those for `key`."""
     namespace, _, job = key.partition(".")
     if user == permissions.JOB:
         meta = programs.meta_token(digest)
-        return authority.job(authority.signer(KEYS), namespace, job, meta, chunks, os.urandom(32), NOW_S)
+        return authority.job(authority.signer(KEYS), namespace, job, meta, os.urandom(32), NOW_S)
     if user == permissions.SUBMITTER:
         return authority.submitter(KEYS, namespace, os.urandom(32), NOW_S)
     return authority.user(KEYS, user, os.urandom(32), NOW_S)
+
+
+def unlimited() -> str:
+    """Credentials of an administrator inside, who may do all that nats-server can do there."""
+    anything = permissions.Permissions(publish=(">",), subscribe=(">",))
+    return authority._credentials(KEYS.inside, "root", authority._allowed(anything), os.urandom(32), NOW_S)
+
+
+def credentials_of_0_1_0(key: str, digest: str, nuid: str) -> str:
+    """Credentials of a job as the launcher of version 0.1.0 made them: good for one nuid of the program's contents."""
+    namespace, _, job = key.partition(".")
+    by, meta = authority.signer(KEYS), programs.meta_token(digest)
+    tags = [f"namespace:{namespace}", f"job:{job}", f"meta:{meta}", f"chunks:{nuid}"]
+    fields = {"tags": tags, "issuer_account": by.account}
+    return authority._credentials(by.seed, f"{permissions.JOB}.{key}", fields, os.urandom(32), NOW_S)
 
 
 @asynccontextmanager
@@ -43,7 +59,7 @@ async def guarded(folder: Path) -> AsyncIterator[NatsServer]:
     server = NatsServer(folder / "nats", "-c", str(config))
     await server.start()
     setup = await wire.connect(server.url, "setup", credentials(permissions.SETUP))
-    await setup.create(namespaces=("team-a", "team-b"))
+    await setup.create(namespaces=NAMESPACES)
     await setup.close()
     yield server
     await server.kill()

@@ -11,7 +11,7 @@ import pytest
 from shared import authority, permissions, programs, tokens
 from shared.permissions import JOB, OPERATOR, OUTSIDE
 from tests.conftest import NatsServer
-from tests.shared.guarded import CHUNKS, DIGEST, KEYS, NOW_S, credentials, guarded, is_let_in
+from tests.shared.guarded import DIGEST, KEYS, NOW_S, credentials, guarded, is_let_in
 
 META = programs.meta_token(DIGEST)
 
@@ -28,8 +28,8 @@ def forged(issuer: str, name: str, **nats: object) -> str:
     return tokens.credentials(tokens.signed(claims, "user", NOW_S, issuer), secret)
 
 
-def tags(namespace: str = "team-a", job: str = "mine", meta: str = META, chunks: str = CHUNKS) -> list[str]:
-    return [f"namespace:{namespace}", f"job:{job}", f"meta:{meta}", f"chunks:{chunks}"]
+def tags(namespace: str = "team-a", job: str = "mine", meta: str = META) -> list[str]:
+    return [f"namespace:{namespace}", f"job:{job}", f"meta:{meta}"]
 
 
 async def test_who_has_no_credentials_or_another_authority_s_is_not_let_in(server: NatsServer) -> None:
@@ -61,7 +61,7 @@ async def test_the_launcher_s_key_gives_no_more_than_one_job_s_rights(server: Na
 def test_a_job_s_rights_are_for_one_job_and_no_pattern(word: str) -> None:
     own = authority.signer(KEYS)
     with pytest.raises(ValueError, match="is not a word"):
-        authority.job(own, "team-a", word, META, CHUNKS, os.urandom(32), NOW_S)
+        authority.job(own, "team-a", word, META, os.urandom(32), NOW_S)
 
 
 def test_the_server_s_configuration_holds_no_secret() -> None:

@@ -12,6 +12,7 @@ from nats.js.errors import NotFoundError
 from shared import subjects
 from shared.bus import Bus
 from shared.messages import Program
+from shared.programs import digest_of
 from tests.allocator.builders import node as capacity
 from tests.allocator.builders import request
 from tests.conftest import NatsServer
@@ -21,6 +22,7 @@ from tests.shared.kube.api_server import ApiServer, serving
 from tests.shared.metric_lint import problems
 
 SERVICES = ("monitor", "allocator", "launcher")
+PROGRAM = b"def model(): ..."
 ASKING = ("monitor", "launcher")
 NOBODY = frozenset[str]()
 WORK = {"monitor": "capacity", "allocator": "allocator", "launcher": "kubernetes"}
@@ -175,8 +177,8 @@ async def test_the_allocator_tells_what_it_decided_and_what_nobody_could_read(
     bus: Bus, nats_url: str, api: ApiServer
 ) -> None:
     async with service("allocator", nats_url, api) as asked:
-        digest = "sha256-" + "a" * 64
-        await (await bus.programs()).put(digest, b"def model(): ...")
+        digest = digest_of(PROGRAM)
+        await (await bus.programs()).put(digest, PROGRAM)
         await bus.publish(capacity(cpu=3))
         await bus.request(request(program=Program(name="train.py", digest=digest)))
         await bus.js.publish("weir.job.requested.nobody", b"{not json")

@@ -21,7 +21,8 @@ from tests.conftest import NatsServer, connected
 from tests.shared.guarded import credentials, guarded
 from tests.shared.words import abandoned
 
-KEY, DIGEST = "default.digits", "sha256-" + "a" * 64
+KEY, PROGRAM = "default.digits", b"def model(): ..."
+DIGEST = programs.digest_of(PROGRAM)
 WITHIN_S, FOR_EVER_S = 60.0, 3600.0
 
 
@@ -30,14 +31,14 @@ async def test_one_who_asks_while_the_server_is_killed_has_his_answer_when_it_is
 ) -> None:
     reader = await connected(nats_server.url, "reader")
     said = await bus.publish(abandoned())
-    await programs.keep(bus, DIGEST, b"def model(): ...")
+    await programs.keep(bus, "default", DIGEST, PROGRAM)
 
     async def ask(bus: Bus) -> set[int]:
         answers = set[int]()
         while not back.is_set():
             found = await bus.last(GenerationAbandoned, KEY)
             answers |= {found.sequence if found else 0, await bus.last_sequence(GenerationAbandoned, KEY)}
-            assert (await programs.described(bus, DIGEST)).size == 16
+            assert (await programs.described(bus, "default", DIGEST)).size == 16
         return answers
 
     back = asyncio.Event()
@@ -75,7 +76,7 @@ async def test_what_is_not_there_is_not_waited_for(bus: Bus) -> None:
         assert await bus.last(GenerationAbandoned, KEY) is None
         assert await bus.last_sequence(GenerationAbandoned, KEY) == 0
         with pytest.raises(NotFoundError):
-            await programs.described(bus, DIGEST)
+            await programs.described(bus, "default", DIGEST)
 
 
 async def test_what_one_may_not_ask_is_refused_at_once(tmp_path: Path) -> None:

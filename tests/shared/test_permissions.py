@@ -15,28 +15,28 @@ from shared.messages import MESSAGES, CapacityChanged, Message, ServiceTroubled
 from shared.permissions import (
     ALLOCATOR,
     BUCKET_STREAMS,
-    CHUNKS,
     HEARD_BY,
     JOB,
     LAUNCHER,
-    META,
     MONITOR,
     OPERATOR,
     PAGE,
-    PROGRAM_STREAM,
     PUT_BACK_BY,
     SAID_BY,
     SERVICES,
     SETUP,
     SUBMITTER,
+    chunks,
+    descriptions,
     durable,
     entry,
     inbox,
     lease_key,
+    program_stream,
 )
 from shared.programs import meta_token
 from shared.pull import Puller
-from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE
+from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE, program_bucket
 from tests.conftest import NatsServer
 from tests.shared import guarded
 from tests.shared.guarded import Visitor, credentials, visitor
@@ -121,7 +121,7 @@ async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(server: N
 @pytest.mark.parametrize("user", USERS)
 async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user: str) -> None:
     async with visitor(server.url, credentials(user)) as guest:
-        for stream in (ORDERS, FACTS, DEAD, *BUCKET_STREAMS):
+        for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
             for verb in ("DELETE", "PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE"):
                 assert not await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}")
             for verb in ("CREATE", "UPDATE"):
@@ -142,6 +142,10 @@ async def test_a_service_s_consumer_is_its_own(server: NatsServer, user: str) ->
                     assert not await guest.may_say(made) and not await guest.may_say(f"{made}.weir.cluster.*.{OWN}")
 
 
+BUCKET, FOREIGN_BUCKET = program_bucket("team-a"), program_bucket("team-b")
+PROGRAMS, FOREIGN_PROGRAMS = program_stream("team-a"), program_stream("team-b")
+META, FOREIGN_META = descriptions(BUCKET), descriptions(FOREIGN_BUCKET)
+TOKEN, OTHER_TOKEN = meta_token(guarded.DIGEST), meta_token(guarded.OTHER_DIGEST)
 WRITERS = {
     entry(STATE, ALLOCATOR): (ALLOCATOR,),
     entry(STATE, LAUNCHER): (LAUNCHER,),
@@ -149,8 +153,10 @@ WRITERS = {
     entry(JOBS, OWN): (ALLOCATOR,),
     entry(LEDGER, OWN): (JOB,),
     entry(LEDGER, NEIGHBOUR): (),
-    f"{META}.{meta_token(guarded.DIGEST)}": (OPERATOR, SUBMITTER),
-    f"{CHUNKS}.{guarded.CHUNKS}": (OPERATOR, SUBMITTER),
+    f"{META}.{TOKEN}": (OPERATOR, SUBMITTER),
+    f"{chunks(BUCKET)}.any": (OPERATOR, SUBMITTER),
+    f"{FOREIGN_META}.{TOKEN}": (OPERATOR,),
+    f"{chunks(FOREIGN_BUCKET)}.any": (OPERATOR,),
 }
 READERS = {
     f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, PAGE, OPERATOR),
@@ -158,17 +164,22 @@ READERS = {
     **{f"KV_{STATE}.{entry(STATE, lease_key(user))}": (user,) for user in SERVICES},
     f"KV_{LEDGER}.{entry(LEDGER, OWN)}": (JOB,),
     f"KV_{LEDGER}.{entry(LEDGER, NEIGHBOUR)}": (),
-    f"{PROGRAM_STREAM}.{META}.{meta_token(guarded.DIGEST)}": (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER, JOB),
-    f"{PROGRAM_STREAM}.{META}.{meta_token(guarded.OTHER_DIGEST)}": (ALLOCATOR, LAUNCHER, OPERATOR, SUBMITTER),
+    f"{PROGRAMS}.{META}.{TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER, JOB),
+    f"{PROGRAMS}.{META}.{OTHER_TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER),
+    f"{PROGRAMS}.{META}.*": (ALLOCATOR, OPERATOR, SUBMITTER),
+    f"{PROGRAMS}.{chunks(BUCKET)}.any": (),
+    f"{PROGRAMS}.>": (),
+    f"{FOREIGN_PROGRAMS}.{FOREIGN_META}.{TOKEN}": (ALLOCATOR, OPERATOR),
 }
 PULLED = {
     f"KV_{JOBS}.x.{entry(JOBS, 'team-a.*')}": (PAGE, OPERATOR, SUBMITTER),
     f"KV_{JOBS}.x.{entry(JOBS, '*.*')}": (PAGE, OPERATOR),
     f"KV_{LEDGER}.x.{entry(LEDGER, OWN)}": (),
-    f"{PROGRAM_STREAM}.x.{CHUNKS}.{guarded.CHUNKS}": (JOB,),
-    f"{PROGRAM_STREAM}.x.{CHUNKS}.{guarded.OTHER_CHUNKS}": (),
-    f"{PROGRAM_STREAM}.x.{CHUNKS}.*": (),
-    f"{PROGRAM_STREAM}.x": (),
+    f"{PROGRAMS}.x.{chunks(BUCKET)}.any": (OPERATOR, SUBMITTER, JOB),
+    f"{PROGRAMS}.x.{META}.*": (),
+    f"{PROGRAMS}.x.$O.{BUCKET}.>": (),
+    f"{PROGRAMS}.x": (),
+    f"{FOREIGN_PROGRAMS}.x.{chunks(FOREIGN_BUCKET)}.any": (OPERATOR,),
 }
 
 
@@ -188,7 +199,7 @@ async def test_outside_nobody_is_told_what_streams_hold(server: NatsServer) -> N
     for user in (JOB, SUBMITTER):
         async with visitor(server.url, credentials(user)) as guest:
             for api in ("$JS.API", guest.client.api):
-                for stream in (ORDERS, FACTS, DEAD, *BUCKET_STREAMS):
+                for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
                     for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.NAMES", "CONSUMER.LIST"):
                         assert not await guest.may_say(f"{api}.{verb}.{stream}"), verb
 

@@ -25,10 +25,10 @@ async def stored(bus: Bus, body: bytes) -> None:
 
 async def test_a_program_is_fetched_once(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
-    path = await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+    path = await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
     await (await bus.programs()).delete(DIGEST)
 
-    assert path == await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+    assert path == await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
     assert path.name == "net.py" and path.read_bytes() == BODY
 
 
@@ -36,24 +36,24 @@ async def test_what_is_not_what_was_asked_for_is_refused_and_not_kept(bus: Bus, 
     await stored(bus, b"import os")
 
     with pytest.raises(BadProgram, match=rf"^net.py is not to be had: what the store has under {DIGEST} is something"):
-        await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+        await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
 
     assert not (tmp_path / "pod").exists()
 
 
 async def test_what_was_fetched_and_changed_since_is_fetched_again(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
-    path = await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+    path = await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
     path.write_bytes(b"import os")
 
-    assert (await program_file.fetched(bus, PROGRAM, tmp_path / "pod")).read_bytes() == BODY
+    assert (await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")).read_bytes() == BODY
     assert list(path.parent.iterdir()) == [path]
 
 
 async def test_a_name_that_leads_elsewhere_leads_nowhere(bus: Bus, tmp_path: Path) -> None:
     await stored(bus, BODY)
     for name in ("../../../net.py", "/etc/net.py", "..\\net.py", "..", "net.py\0"):
-        path = await program_file.fetched(bus, Program(name=name, digest=DIGEST), tmp_path / "pod")
+        path = await program_file.fetched(bus, "default", Program(name=name, digest=DIGEST), tmp_path / "pod")
         assert path.parent == tmp_path / "pod" / DIGEST
     assert not list(tmp_path.rglob("etc")) and len(list((tmp_path / "pod").iterdir())) == 1
 
@@ -62,23 +62,23 @@ async def test_what_is_too_large_is_not_read_to_its_end(bus: Bus, tmp_path: Path
     await stored(bus, b"#" * (LARGEST_PROGRAM + 1))
 
     with pytest.raises(BadProgram, match=r"is larger than 16,777,216 bytes$"):
-        await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+        await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
 
 
 async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path) -> None:
     programs = await bus.programs()
     await programs.put("elsewhere", BODY)
-    link = ObjectMeta(name=DIGEST, options=ObjectMetaOptions(ObjectLink("weir-programs", "elsewhere"), 1024))
+    link = ObjectMeta(name=DIGEST, options=ObjectMetaOptions(ObjectLink("weir-programs-default", "elsewhere"), 1024))
     await programs.put(DIGEST, b"", link)
 
     with pytest.raises(BadProgram, match="a link to something else"):
-        await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+        await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
 
 
 async def test_what_is_put_right_meanwhile_is_used(bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_file, "TRIES", 100)
     await stored(bus, b"import os")
-    fetching = asyncio.create_task(program_file.fetched(bus, PROGRAM, tmp_path / "pod"))
+    fetching = asyncio.create_task(program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
     await asyncio.sleep(0.1)
     await stored(bus, BODY)
 
@@ -87,4 +87,4 @@ async def test_what_is_put_right_meanwhile_is_used(bus: Bus, tmp_path: Path, mon
 
 async def test_what_is_not_there_is_named(bus: Bus, tmp_path: Path) -> None:
     with pytest.raises(BadProgram, match=rf"the store has no {DIGEST}: .*NotFound"):
-        await program_file.fetched(bus, PROGRAM, tmp_path / "pod")
+        await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")

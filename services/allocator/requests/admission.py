@@ -8,6 +8,7 @@ the answer to the one before is known.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 
 from msgspec.structs import replace
 
@@ -27,17 +28,30 @@ def unanswered(state: State) -> dict[int, Asked]:
     return {uid: state.asked[uid] for uid in first.values()}
 
 
-def answer(state: State, uid: int, program_bytes: int | None, now: float, rules: Rules) -> JobAccepted | JobRejected:
-    """`program_bytes`: of what the store has under the program's digest; None: it has nothing that can be read."""
+class ProgramFault(Enum):
+    """Why the store has no usable program for a request."""
+
+    NO_BUCKET = (
+        "namespace: {namespace!r} is not provisioned on the bus; `weir streams create --namespace {namespace}` does it"
+    )
+    MISSING = (
+        "program.digest: the store has no program {digest} that can be read in namespace {namespace!r}; "
+        "`weir submit` stores it"
+    )
+    OTHER = "program.digest: what the store has as {digest} is something else; `weir submit` stores it again"
+
+
+def answer(state: State, uid: int, program: int | ProgramFault, now: float, rules: Rules) -> JobAccepted | JobRejected:
+    """`program`: the size in bytes of what the store has under the program's digest, or why that cannot be used."""
     request = state.asked[uid].request
     whole = completed(_with_whole_roles(request), rules)
     reasons = [*reasons_against(request, rules), *_too_large(whole, rules), *_too_many(state, request.namespace, rules)]
     if request.key() in state.jobs:
         reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
-    if program_bytes is None:
-        reasons.append(f"program.digest: the store has no program {request.program.digest} that can be read")
-    elif program_bytes > LARGEST_PROGRAM:
-        reasons.append(f"program: it has {program_bytes:,} bytes, more than {LARGEST_PROGRAM:,}")
+    if isinstance(program, ProgramFault):
+        reasons.append(program.value.format(namespace=request.namespace, digest=request.program.digest))
+    elif program > LARGEST_PROGRAM:
+        reasons.append(f"program: it has {program:,} bytes, more than {LARGEST_PROGRAM:,}")
     if reasons:
         return JobRejected(job=request.job, namespace=request.namespace, uid=uid, reasons=tuple(reasons))
     return JobAccepted(

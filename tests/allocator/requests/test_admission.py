@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from services.allocator.placing.quota import Quota
-from services.allocator.requests.admission import answer, completed
+from services.allocator.requests.admission import ProgramFault, answer, completed
 from services.allocator.state import State, apply
 from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested, Resources, RoleResources
 from tests.allocator.builders import AT_ONCE, request, span
@@ -45,7 +45,7 @@ def test_who_simulates_may_leave_memory_out_of_account() -> None:
 def test_a_job_whose_least_size_is_beyond_its_quota_is_rejected_beside_other_reasons() -> None:
     rules = msgspec.structs.replace(AT_ONCE, quotas={"default": Quota(cpu=3)})
     there = apply(State(), request(workers=span(4, least=3)), "weir-orders", 1, 0.0)
-    answered = answer(there, 1, None, 0.0, rules)
+    answered = answer(there, 1, ProgramFault.MISSING, 0.0, rules)
     assert isinstance(answered, JobRejected)
     why = "quota of namespace default: wants at least 5 cpu, and 3 is all there is (a chief, 1 ps and 3 workers)"
     assert answered.reasons[0] == why and len(answered.reasons) == 2
@@ -57,12 +57,14 @@ def test_a_program_that_is_too_large_or_not_there_is_told_beside_what_is_forbidd
     rules = msgspec.structs.replace(AT_ONCE, job_namespaces=("team-a",))
     there = apply(State(), request(), "weir-orders", 1, 0.0)
 
-    def reasons(program_bytes: int | None) -> tuple[str, ...]:
-        answered = answer(there, 1, program_bytes, 0.0, rules)
+    def reasons(program: int | ProgramFault) -> tuple[str, ...]:
+        answered = answer(there, 1, program, 0.0, rules)
         assert isinstance(answered, JobRejected)
         return answered.reasons
 
     forbidden = "namespace: jobs may not run in 'default'; they may in team-a"
     assert reasons(LARGEST_PROGRAM) == (forbidden,)
     assert reasons(LARGEST_PROGRAM + 1) == (forbidden, "program: it has 16,777,217 bytes, more than 16,777,216")
-    assert reasons(None)[1].startswith("program.digest: the store has no program")
+    assert reasons(ProgramFault.MISSING)[1].startswith("program.digest: the store has no program")
+    assert "is something else" in reasons(ProgramFault.OTHER)[1]
+    assert reasons(ProgramFault.NO_BUCKET)[1].startswith("namespace: 'default' is not provisioned")

@@ -40,6 +40,8 @@ from shared.subjects import DEAD, FACTS, ORDERS
 KIB, MIB = 1 << 10, 1 << 20
 LARGEST_MESSAGE = 256 * KIB
 """Bytes of one message from outside. So much passes at once, too, before the rates below hold."""
+LARGEST_ENTRY = 64 * KIB
+"""Bytes of a job's entry in the ledger, which it writes itself."""
 INTAKE_BYTES, REPORTS_BYTES = 16 * MIB, 16 * MIB
 """Bytes that wait in the two streams of a namespace."""
 INTAKE_PER_SUBJECT, REPORTS_PER_SUBJECT = 64, 5_000

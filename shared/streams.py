@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig
+from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig, StreamConsumerLimits
 from nats.js.errors import APIError
 
 from shared import intake, subjects
@@ -26,6 +28,14 @@ keeps one namespace from filling it."""
 DEAD_PER_SUBJECT = 100
 """Newest dead letters kept of one subject."""
 BUCKETS = (STATE, JOBS, LEDGER)
+FORGOTTEN_S = 60.0
+"""A consumer from which nobody has read for so long is removed, whatever its creator asked for."""
+LIMITED = StreamConsumerLimits(inactive_threshold=FORGOTTEN_S)
+BUCKET_BOUNDS: dict[str, dict[str, Any]] = {
+    JOBS: {"consumer_limits": LIMITED},
+    LEDGER: {"max_msg_size": intake.LARGEST_ENTRY, "duplicate_window": intake.REPORTS_REPEAT_S},
+}
+"""Jobs write the ledger themselves. Its entries have no ids, and ids of a flood would stay in the server's memory."""
 NAME_IN_USE = 10058
 
 
@@ -38,6 +48,7 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             discard=DiscardPolicy.NEW,
             max_bytes=orders_max_bytes,
             allow_direct=True,
+            consumer_limits=LIMITED,
         ),
         StreamConfig(
             name=subjects.FACTS,
@@ -45,6 +56,7 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             discard=DiscardPolicy.OLD,
             max_bytes=facts_max_bytes,
             allow_direct=True,
+            consumer_limits=LIMITED,
         ),
         StreamConfig(
             name=subjects.DEAD,
@@ -113,9 +125,9 @@ async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: 
 
 
 async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:
-    """One that an earlier version made gives no entries by their keys yet."""
-    try:
+    """Create or update a bucket. One that an earlier version made gives no entries by their keys yet."""
+    with contextlib.suppress(APIError):
         await js.create_key_value(KeyValueConfig(bucket=bucket, direct=True, replicas=replicas))
-    except APIError:
-        there = (await js.stream_info(stream_of(bucket))).config
-        await js.update_stream(replace(there, allow_direct=True, num_replicas=replicas))
+    there = (await js.stream_info(stream_of(bucket))).config
+    bounds = BUCKET_BOUNDS.get(bucket, {})
+    await js.update_stream(replace(there, allow_direct=True, num_replicas=replicas, **bounds))

@@ -21,6 +21,8 @@ from shared.permissions import INSIDE, JOB, OPERATOR, OUTSIDE, PAGE, SERVICES, S
 USERS = (*SERVICES, SETUP, PAGE, OPERATOR)
 SYSTEM = "SYS"
 UNLIMITED = -1
+CONTROL_LINE = 64 * 1024
+"""Bytes of a client's first line, which holds its credentials: a submitter's list of consumers takes about 24 KiB."""
 TOKEN = re.compile(r"[-\w=]+\Z", re.ASCII)
 Chance = Callable[[int], bytes]
 """So many random bytes."""
@@ -71,7 +73,10 @@ def server_config(root: Keys, issued_s: float) -> str:
     claims = {"name": "weir", "sub": tokens.public(root.operator), "nats": {}}
     operator = tokens.signed(claims, "operator", issued_s, root.operator)
     system = tokens.public(root.system)
-    return f"operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
+    lines = f"max_control_line: {CONTROL_LINE}\n"
+    return (
+        f"{lines}operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
+    )
 
 
 def _account(root: Keys, name: str, seed: str, fields: dict[str, Any], issued_s: float) -> str:

@@ -17,7 +17,8 @@ As narrow as it goes, and where that is wider than the table:
 - Allocator, launcher, page and operator read with several filters, so each may hear the whole of orders and facts.
 - Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
 - A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
-  services' consumers are denied; those of all others are random.
+  services' consumers are denied. Submitters have a fixed list of names, which limits how many consumers they have; a
+  job has as many as it has pods, so its names are random, and the streams forget a consumer that nobody reads.
 - The streams of a namespace bear its name, and a permission holds a token as a whole or not at all: so who sets up may
   create and update any stream.
 - To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
@@ -183,9 +184,9 @@ def _last(stream: str, subject: str) -> str:
     return f"{API}.DIRECT.GET.{stream}.{subject}"
 
 
-def _pull(stream: str, filtered: str) -> list[str]:
-    """To make a consumer of any name with this filter, and to pull from it."""
-    return [f"{API}.CONSUMER.CREATE.{stream}.*.{filtered}", f"{API}.CONSUMER.MSG.NEXT.{stream}.*"]
+def _pull(stream: str, filtered: str, name: str = "*") -> list[str]:
+    """To make a consumer of this name (any, if none is given) with this filter, and to pull from it."""
+    return [f"{API}.CONSUMER.CREATE.{stream}.{name}.{filtered}", f"{API}.CONSUMER.MSG.NEXT.{stream}.{name}"]
 
 
 def durable(user: str, stream: str) -> str:
@@ -322,6 +323,15 @@ def _from_outside(*publish: str) -> tuple[str, ...]:
     return tuple(map(outer, publish))
 
 
+SLOTS = 32
+"""Consumers that all submitters of a namespace may have on one stream at a time."""
+
+
+def slots(namespace: str) -> list[str]:
+    """Return the only names of consumers that submitters of a namespace may use: so the server limits their number."""
+    return [f"{SUBMITTER}_{namespace}_{number}" for number in range(SLOTS)]
+
+
 def of_submitter(namespace: str) -> Permissions:
     """Asks for jobs of one namespace and hears what is said of them."""
     own, views = f"weir.*.*.{namespace}.*", entry(JOBS, f"{namespace}.*")
@@ -329,9 +339,9 @@ def of_submitter(namespace: str) -> Permissions:
     return Permissions(
         publish=_from_outside(
             *said(SUBMITTER, f"{namespace}.*"),
-            *_pull(ORDERS, own),
-            *_pull(FACTS, own),
-            *_pull(stream_of(JOBS), views),
+            *(each for name in slots(namespace) for each in _pull(ORDERS, own, name)),
+            *(each for name in slots(namespace) for each in _pull(FACTS, own, name)),
+            *(each for name in slots(namespace) for each in _pull(stream_of(JOBS), views, name)),
             _last(ORDERS, own),
             _last(FACTS, own),
             f"{descriptions(bucket)}.*",

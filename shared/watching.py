@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import structlog
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.errors import APIError
 
 from shared import subjects
 from shared.client import SturdyClient
 from shared.hearing import Heard, read
 from shared.patience import RETRY_S, Plaint
-from shared.permissions import API
+from shared.permissions import API, SLOTS, SUBMITTER, slots
 from shared.pull import Puller
 
 log = structlog.get_logger()
@@ -105,6 +108,34 @@ async def admitted(client: SturdyClient, js: JetStreamContext, subject: str, mes
         await puller.close()
 
 
+SLOT_IDLE_S = 5.0
+"""A submitter's consumer is removed when nobody has read from it for so long: its name is one of few."""
+NAME_TAKEN = (10148, 10105, 10013)
+"""A consumer of this name exists, with another configuration."""
+
+
+async def add_consumer(client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+    """Create a consumer that is ours alone: of a random name or, for a submitter, of one of its names that is free."""
+    kind, _, namespace = client.user.partition(".")
+    if kind != SUBMITTER:
+        return await js.add_consumer(stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
+    ours = replace(config, inactive_threshold=SLOT_IDLE_S, metadata={"reader": secrets.token_hex(NAME_BYTES)})
+    for name in random.sample(slots(namespace), SLOTS):
+        asked = {"stream_name": stream, "action": "create", "config": replace(ours, name=name).as_dict()}
+        subject = f"{client.api}.CONSUMER.CREATE.{stream}.{name}.{config.filter_subject}"
+        try:
+            info: ConsumerInfo = ConsumerInfo.from_response(await js._api_request(subject, msgspec.json.encode(asked)))
+            return info
+        except APIError as error:
+            if error.err_code not in NAME_TAKEN:
+                raise
+    raise TooManyReaders(f"namespace {namespace} has {SLOTS} readers of {stream} already; end one of them")
+
+
+class TooManyReaders(NatsError):
+    """All names of consumers that the submitters of a namespace may use are taken."""
+
+
 class Watcher:
     """Makes consumers that nobody else can find."""
 
@@ -114,7 +145,7 @@ class Watcher:
 
     async def begin(self, config: ConsumerConfig) -> tuple[Puller, int]:
         """A consumer, and the sequence behind which it begins."""
-        info = await self.js.add_consumer(self.stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
+        info = await add_consumer(self.client, self.js, self.stream, config)
         begins = int(info.delivered.stream_seq) if info.delivered else 0
         return Puller(self.client, self.stream, info.name), begins
 

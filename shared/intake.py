@@ -56,13 +56,16 @@ SECRET_BYTES = 16
 
 @dataclass(frozen=True)
 class Rates:
-    """How fast the messages of one namespace pass on to orders and to facts, in KiB a second."""
+    """How fast the messages of one namespace pass on to orders and to facts, in KiB a second.
 
-    requests: int = 8
-    reports: int = 256
+    0: as fast as before, or the default if the namespace is new.
+    """
+
+    requests: int = 0
+    reports: int = 0
 
 
-DEFAULT_RATES = Rates()
+DEFAULT_RATES, UNCHANGED_RATES = Rates(requests=8, reports=256), Rates()
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Route:
     target: str
     transforms: tuple[tuple[str, str], ...]
     bytes_per_s: int
+    default_bytes_per_s: int
 
 
 def intake_stream(namespace: str) -> str:
@@ -112,13 +116,15 @@ def stream_configs(namespace: str) -> tuple[StreamConfig, StreamConfig]:
 
 def routes(namespace: str, rates: Rates) -> tuple[Route, ...]:
     """Return what is taken from the two streams of a namespace, and how fast."""
-    kib_s = {ORDERS: rates.requests, FACTS: rates.reports, DEAD: LETTERS_KIB_S}
+    usual = {ORDERS: DEFAULT_RATES.requests, FACTS: DEFAULT_RATES.reports, DEAD: LETTERS_KIB_S}
+    kib_s = {ORDERS: rates.requests, FACTS: rates.reports, DEAD: 0}
     return tuple(
         Route(
             source=intake_stream(namespace) if target == ORDERS else reports_stream(namespace),
             target=target,
             transforms=tuple(_transforms(namespace, target)),
             bytes_per_s=rate * KIB,
+            default_bytes_per_s=usual[target] * KIB,
         )
         for target, rate in kib_s.items()
     )
@@ -143,7 +149,11 @@ def _transforms(namespace: str, target: str) -> Iterator[tuple[str, str]]:
 
 async def connect_route(js: JetStreamContext, route: Route) -> None:
     """Create or update the consumer of a route, and let its target source from it. Safe to repeat."""
-    deliver = await _deliver_subject(js, route)
+    known = await _known_consumer(js, route)
+    deliver = (known.deliver_subject if known else "") or f"weir-sourcing.{secrets.token_hex(SECRET_BYTES)}"
+    bits_per_s = 8 * (route.bytes_per_s or route.default_bytes_per_s)
+    if known and known.rate_limit_bps and not route.bytes_per_s:
+        bits_per_s = known.rate_limit_bps
     config = ConsumerConfig(
         name=route.target,
         durable_name=route.target,
@@ -154,7 +164,7 @@ async def connect_route(js: JetStreamContext, route: Route) -> None:
         flow_control=True,
         idle_heartbeat=HEARTBEAT_S,
         filter_subjects=[source for source, _ in route.transforms],
-        rate_limit_bps=8 * route.bytes_per_s,
+        rate_limit_bps=bits_per_s,
     )
     await js.add_consumer(route.source, config)
     source = StreamSource(
@@ -168,10 +178,13 @@ async def connect_route(js: JetStreamContext, route: Route) -> None:
         await js.update_stream(replace(target, sources=[*others, source]))
 
 
-async def _deliver_subject(js: JetStreamContext, route: Route) -> str:
-    """Return where the consumer delivers: to a subject that nobody can guess, or could have messages pushed to."""
+async def _known_consumer(js: JetStreamContext, route: Route) -> ConsumerConfig | None:
+    """Return the consumer of a route as it is, or None if it is new.
+
+    It delivers to a subject that nobody can guess: so nobody can have other messages delivered there.
+    """
     try:
-        known = (await js.consumer_info(route.source, route.target)).config.deliver_subject
+        found: ConsumerConfig = (await js.consumer_info(route.source, route.target)).config
+        return found
     except NotFoundError:
-        known = None
-    return known or f"weir-sourcing.{secrets.token_hex(SECRET_BYTES)}"
+        return None

@@ -12,7 +12,7 @@ from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig, StreamConsu
 from nats.js.errors import APIError
 
 from shared import intake, subjects
-from shared.intake import DEFAULT_RATES, Rates
+from shared.intake import UNCHANGED_RATES, Rates
 from shared.messages import DeadLetter
 from shared.permissions import chunks, descriptions, program_stream, stream_of
 from shared.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, STATE, program_bucket
@@ -85,7 +85,7 @@ def with_default(namespaces: Iterable[str]) -> list[str]:
 
 
 async def create_namespace(
-    js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0, rates: Rates = DEFAULT_RATES
+    js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0, rates: Rates = UNCHANGED_RATES
 ) -> None:
     """Create or update what the jobs of one namespace need on the bus: the bucket of its programs, and its intake.
 

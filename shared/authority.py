@@ -110,7 +110,7 @@ def _outside(root: Keys) -> dict[str, Any]:
             }
             for subject in permissions.imported()
         ],
-        "signing_keys": [{**scope, "template": _allowed(permissions.template())}],
+        "signing_keys": [{**scope, "template": _allowed(permissions.template(), OUTSIDE_LIMITS)}],
     }
 
 
@@ -130,7 +130,7 @@ def user(root: Keys, name: str, chance: bytes, issued_s: float) -> str:
 
 def submitter(root: Keys, namespace: str, chance: bytes, issued_s: float) -> str:
     """Credentials of who may ask for jobs in a namespace."""
-    allowed = _allowed(permissions.of_submitter(namespace))
+    allowed = _allowed(permissions.of_submitter(namespace), OUTSIDE_LIMITS)
     return _credentials(root.outside, f"{SUBMITTER}.{namespace}", allowed, chance, issued_s)
 
 
@@ -157,7 +157,11 @@ def _credentials(
     return tokens.credentials(tokens.signed(claims, "user", issued_s, issuer), secret)
 
 
-def _allowed(given: Permissions) -> dict[str, Any]:
-    unlimited = dict.fromkeys(("subs", "data", "payload"), UNLIMITED)
+NO_LIMITS = dict.fromkeys(("subs", "data", "payload"), UNLIMITED)
+OUTSIDE_LIMITS = {"subs": 256, "data": UNLIMITED, "payload": 512 * 1024}
+"""Subscriptions of a connection and bytes of a message, for credentials that are given away."""
+
+
+def _allowed(given: Permissions, limits: dict[str, int] = NO_LIMITS) -> dict[str, Any]:
     denied = {"deny": given.denied} if given.denied else {}
-    return {"pub": {"allow": given.publish, **denied}, "sub": {"allow": given.subscribe}, **unlimited}
+    return {"pub": {"allow": given.publish, **denied}, "sub": {"allow": given.subscribe}, **limits}

@@ -28,6 +28,7 @@ from shared.burying import Burial
 from shared.client import SturdyClient, dial
 from shared.hearing import Ear, Follower, Handler, Unusable, read
 from shared.hearing import Heard as Heard
+from shared.intake import UNCHANGED_RATES, Rates
 from shared.messages import Message
 from shared.metrics import Measure
 from shared.outbox import Outbox, headers_of, no_room
@@ -110,15 +111,17 @@ class Bus:
         orders_max_bytes: int = 0,
         namespaces: Iterable[str] = (),
         programs_max_bytes: int = 0,
+        rates: Rates = UNCHANGED_RATES,
     ) -> None:
         """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`).
 
         `replicas`: how many servers of a cluster keep each; 1, 3 or 5. `orders_max_bytes`: see `streams.create`.
-        `namespaces`: those to provision besides `default`; `programs_max_bytes`: see `streams.create_namespace`.
+        `namespaces`: those to provision besides `default`. `programs_max_bytes`, `rates`: see
+        `streams.create_namespace`.
         """
         await streams.create(self.js, replicas, orders_max_bytes)
         for namespace in streams.with_default(namespaces):
-            await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes)
+            await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes, rates)
 
     async def verify(self) -> None:
         """Raise `NotFoundError` unless the streams are there; a service never makes them itself.

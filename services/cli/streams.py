@@ -20,9 +20,8 @@ from shared.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, streams, with_defa
 from shared.subjects import program_bucket
 
 EXAMPLES = (
-    "weir streams create",
-    "weir streams create --replicas 3 --orders-gib 4",
     "weir streams create --namespace team-a --namespace team-b",
+    "weir streams create --replicas 3 --orders-gib 4",
     "weir streams verify",
 )
 NAMESPACES = "WEIR_JOB_NAMESPACES"
@@ -38,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orders-gib", type=int, default=0, metavar="N", help=room)
     said = f"a namespace to provision besides `default` and those of {NAMESPACES}; may be repeated"
     parser.add_argument("--namespace", type=namespace_name, action="append", default=[], metavar="NS", help=said)
-    said = f"how much the programs of each namespace may take (default: {PROGRAMS_BYTES // MIB}, or what they may now)"
+    said = f"room for the programs of each namespace (default: {PROGRAMS_BYTES // MIB}, or as before)"
     parser.add_argument("--programs-mib", type=int, default=0, metavar="N", help=said)
     for option, what, usual in (
         ("--requests-kib-s", "requests and cancellations of each namespace", DEFAULT_RATES.requests),

@@ -62,6 +62,11 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
     return found
 
 
+def same_world(before: State, after: State) -> bool:
+    """Whether a message changed nothing that a decision depends on: it was of no job that we know, or a repetition."""
+    return all(getattr(before, name) is getattr(after, name) for name in ("asked", "jobs", "closed", "nodes", "spoken"))
+
+
 class Settings(Rules, frozen=True, kw_only=True):
     """The rules, and the shell's own timers."""
 
@@ -96,6 +101,8 @@ class Allocator:
             self._remember(fact)
         if not self.replayed:
             self.meters.heard(heard.message, before, heard.stored_s)
+            if same_world(before, self.state):
+                return await self._tell_folded()
             self.stirred_s = heard.stored_s if self.stirred_s is None else self.stirred_s
             await self._look_again()
 
@@ -128,6 +135,9 @@ class Allocator:
     async def _look_again(self) -> None:
         self.awake.set()
         self.changed.set()
+        await self._tell_folded()
+
+    async def _tell_folded(self) -> None:
         self.unsaved.set()
         async with self.folded:
             self.folded.notify_all()

@@ -141,7 +141,8 @@ class Tenant:
         began_s = time.monotonic()
         try:
             await speaker.outbox.once(said)
-            return await asyncio.wait_for(waiting, WITHIN_S) - began_s
+            heard_s: float = await asyncio.wait_for(waiting, WITHIN_S)
+            return heard_s - began_s
         except NatsError as error:
             self.phase.refused.append(f"{said.id()}: {error!r}")
         except TimeoutError:

@@ -13,6 +13,7 @@ import itertools
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from shared import subjects
 from shared.client import dial
@@ -43,12 +44,20 @@ def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
     """Facts of every kind that a trainer may say, entries of the ledger, and letters about them."""
     said = [subjects.pattern(kind, f"{namespace}.{job}") for kind, users in SAID_BY.items() if JOB in users]
     said += [entry(LEDGER, f"{namespace}.{job}"), f"{LEDGER_LETTERS}.{namespace}.{job}"]
-    about = {"job": job, "namespace": namespace, "uid": 1}
-    pod = {"pod": "p", "pod_uid": "u", "role": "worker", "serial": 1, "node": "n", "host": "h", "ports": (1, 2)}
+    about: dict[str, Any] = {"job": job, "namespace": namespace, "uid": 1}
+    pod: dict[str, Any] = {
+        "pod": "p",
+        "pod_uid": "u",
+        "role": "worker",
+        "serial": 1,
+        "node": "n",
+        "host": "h",
+        "ports": (1, 2),
+    }
     for number in itertools.count():
         for subject in said:
             yield subject, LARGE if number % LARGE_EACH == 0 else SMALL
-        counts = {"step": number, "epoch": 0, "samples": number, "total_samples": 1 << 40}
+        counts: dict[str, Any] = {"step": number, "epoch": 0, "samples": number, "total_samples": 1 << 40}
         for fact in (
             ProgressReported(**about, generation=1, **counts, samples_per_second=1.0),
             TaskReady(**about, **pod, generation=number),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from services.allocator.placing.quota import Quotas
 from shared import config
 from shared.messages import Namespace, Positive, Priority
 
+SHIPPED_IMAGE = "weir-trainer"
 PAUSE_S = 5.0
 """What a resize is taken to cost until a job's own was measured."""
 
@@ -67,9 +71,10 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """A resize must save more than so many times its pause."""
     oom_memory_factor: float = 1.5
     """Tasks of a role get so much more memory after each of them that ran out of it."""
-    images: tuple[str, ...] = ()
-    """Which images a request may name: all below a prefix that ends with `/`, or one with any tag; empty: any. What is
-    used where a request names none is the launcher's setting."""
+    images: tuple[str, ...] = (SHIPPED_IMAGE,)
+    """Images that a request may name: all below a prefix that ends with `/`, or one with any tag; empty: any. Default:
+    only the shipped one, because the code of an image can read its job's credentials for the bus. The image of a
+    request that names none is the launcher's setting."""
     host_paths: tuple[str, ...] = ()
     """Which folders of a node a request may mount, and all below them; empty: none. Pods with one do not pass
     `restricted`."""
@@ -84,6 +89,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     limits of all."""
     strict: bool = False
     """Whether a failure of a policy ends the service, instead of setting aside the jobs that cause it. For tests."""
+    open_jobs: Annotated[int, Meta(ge=0)] = 300
+    """Jobs of one namespace that may be open, those that wait counted; a further request is rejected. 0: any number."""
     quotas: Quotas = {}
     """What each namespace's jobs may hold in all, e.g. `{"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}}`; what is
     absent has no limit."""

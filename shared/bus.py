@@ -46,6 +46,9 @@ TRIES, TRY_AGAIN_S = 60, 1.0
 ANSWER_S = 5.0
 """So long one try waits for the server's answer."""
 
+PING_S, PINGS = 10.0, 2
+"""A server that leaves so many pings in a row unanswered, one sent every `PING_S`, is left for another one."""
+
 
 async def connect(url: str, name: str, credentials: str = "", ca: str = "", vitals: Vitals | None = None) -> Bus:
     """Connect, and reconnect; both are tried for ever, so that a service may start before its server.
@@ -71,6 +74,8 @@ async def connect(url: str, name: str, credentials: str = "", ca: str = "", vita
         max_reconnect_attempts=-1,
         reconnect_time_wait=RETRY_S,
         connect_timeout=5,
+        ping_interval=PING_S,
+        max_outstanding_pings=PINGS,
         error_cb=on_error,
         reconnected_cb=on_return,
     )

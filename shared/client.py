@@ -104,7 +104,10 @@ class SturdyClient(Client):
         """As the library's; who was cancelled at the moment at which he was refused is cancelled all the same.
 
         Before Python 3.12 `asyncio.wait_for` forgets it (CPython issue 86296), and reconnecting would never end.
+        The socket of the try before, to a server that said nothing, is closed; the library forgets it.
         """
+        if self._transport is not None:
+            self._transport.close()
         try:
             await super()._connect_to_server(s)
         except OSError:

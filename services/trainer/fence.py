@@ -3,22 +3,30 @@
 Each write is a compare-and-set on what this holder wrote or claimed last, so a stale generation's commit is refused.
 What cannot be read was not written by any generation: it is set aside, and nobody is stale because of it. Then what
 this holder knows counts; who knows nothing begins anew.
+
+Every read and every write is repeated until the ledger answers. A write without a clear answer (time-out, connection
+lost, no responders) may have been stored, so the ledger is read before the write is repeated: if it holds our entry,
+the write is done; if it holds another one, somebody else has written, and we are stale. A write that waits is logged
+at once and then every `patience.TOLD_S` seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 import structlog
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
-from nats.js.kv import KeyValue
+from nats.errors import Error as NatsError
+from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
 
 from services.trainer import interval
 from services.trainer.interval import Past
 from shared.bus import Bus, Stale
 from shared.messages import NotNegative
+from shared.patience import RETRY_S, Plaint, passes
 from shared.subjects import LEDGER
 
 logger = structlog.get_logger()
@@ -51,33 +59,46 @@ LOOKS, LOOK_S = 3, 0.1
 ODD = Entry(uid=-1, generation=-1)
 SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
 """Key, revision, body, error: keep it where a person may find it."""
+SERVER_ERROR = 500
+"""From this code on an answer says that the server could not do it now."""
+
+
+class Stored(NamedTuple):
+    """What the ledger holds under a key; `body` is None where it holds nothing (any more)."""
+
+    revision: int
+    body: bytes | None
 
 
 class Fence:
-    """One job's entry, as one generation holds it."""
+    """One job's entry, as one generation holds it. Its calls are served one after the other."""
 
-    def __init__(self, bucket: KeyValue, key: str, uid: int, set_aside: SetAside) -> None:
-        self._bucket, self._key, self._uid, self._set_aside = bucket, key, uid, set_aside
+    def __init__(self, bus: Bus, key: str, uid: int, set_aside: SetAside) -> None:
+        self._bucket, self._client = bus.entries(LEDGER), bus.client
+        self._key, self._uid, self._set_aside = key, uid, set_aside
         self._revision = 0
+        self._turn, self._plaint = asyncio.Lock(), Plaint()
         self.entry = Entry(uid=uid, generation=-1)
+        self.waited_s = 0.0  # for how long the last write waited for a clear answer
 
     async def claim(self, generation: int, *, back: bool = False) -> Entry:
         """Take the fence; raises `Stale` where a later generation has it (unless it gives it `back`).
 
         A server of several may show what another has overwritten just now: then we look again.
         """
-        for left in reversed(range(LOOKS)):
-            await self.look()
-            if self.entry.generation > generation and not back:
-                raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
-            try:
-                await self._write(claimed(self.entry, generation))
-                break
-            except Stale:
-                if not left:
-                    raise
-                await asyncio.sleep(LOOK_S)
-        return self.entry
+        async with self._turn:
+            for left in reversed(range(LOOKS)):
+                await self._look()
+                if self.entry.generation > generation and not back:
+                    raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
+                try:
+                    await self._write(claimed(self.entry, generation))
+                    break
+                except Stale:
+                    if not left:
+                        raise
+                    await asyncio.sleep(LOOK_S)
+            return self.entry
 
     async def commit(
         self,
@@ -90,23 +111,28 @@ class Fence:
         final: bool = False,
     ) -> Entry:
         """Name a checkpoint; raises `Stale` where another has written since our claim. `past` None: as before."""
-        paths = (path, *(p for p in self.entry.paths if p != path))[:keep]
-        known = {**self.entry.digests, path: digest}
-        await self._write(
-            msgspec.structs.replace(
-                self.entry,
-                paths=paths,
-                digests={path: known[path] for path in paths if known.get(path)},
-                step=step,
-                samples=samples,
-                drained=final,
-                past=self.entry.past if past is None else past,
+        async with self._turn:
+            paths = (path, *(p for p in self.entry.paths if p != path))[:keep]
+            known = {**self.entry.digests, path: digest}
+            await self._write(
+                msgspec.structs.replace(
+                    self.entry,
+                    paths=paths,
+                    digests={path: known[path] for path in paths if known.get(path)},
+                    step=step,
+                    samples=samples,
+                    drained=final,
+                    past=self.entry.past if past is None else past,
+                )
             )
-        )
-        return self.entry
+            return self.entry
 
     async def look(self) -> Entry:
         """Read what is there; an entry of another job of this name counts as none."""
+        async with self._turn:
+            return await self._look()
+
+    async def _look(self) -> Entry:
         found = await self._found()
         if found is not None and found is not ODD:
             self.entry = found if found.uid == self._uid else Entry(uid=self._uid, generation=-1)
@@ -114,35 +140,88 @@ class Fence:
 
     async def _found(self) -> Entry | None:
         """The entry that is there; None where there is none, `ODD` where it cannot be read."""
-        try:
-            found = await self._bucket.get(self._key)
-        except KeyNotFoundError as error:
-            self._revision = int(getattr(error.entry, "revision", 0) or 0) if error.entry else 0
+        stored = await self._read()
+        self._revision = stored.revision
+        if stored.body is None:
             return None
-        self._revision = int(found.revision or 0)
         try:
-            return msgspec.json.decode(found.value or b"", type=Entry)
+            return msgspec.json.decode(stored.body, type=Entry)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.error("OddLedgerEntry", bucket=LEDGER, key=self._key, revision=self._revision, error=str(error))
-            await self._set_aside(self._key, self._revision, found.value or b"", str(error))
+            await self._set_aside(self._key, self._revision, stored.body, str(error))
             return ODD
 
     async def _write(self, entry: Entry) -> None:
-        if not await self._written(entry) and (await self._found() is not ODD or not await self._written(entry)):
-            raise Stale(f"{self._key}: somebody else has saved since")
+        """Store an entry on top of the one that we know; raises `Stale` where there is another one."""
+        began, body = time.monotonic(), msgspec.json.encode(entry)
+        try:
+            if not await self._is_stored(body) and (await self._found() is not ODD or not await self._is_stored(body)):
+                raise Stale(f"{self._key}: somebody else has saved since")
+        finally:
+            self.waited_s = time.monotonic() - began
         self.entry = entry
 
-    async def _written(self, entry: Entry) -> bool:
-        """Whether nobody has written since we last looked or wrote."""
-        try:
-            self._revision = await self._bucket.update(self._key, msgspec.json.encode(entry), last=self._revision)
-        except KeyWrongLastSequenceError:
-            return False
-        return True
+    async def _is_stored(self, body: bytes) -> bool:
+        """Write until the ledger says that it has this on top of the known revision, or that it has another entry."""
+        unclear, refusals = False, 0
+        while True:
+            await self._connected()
+            try:
+                self._revision = await self._bucket.update(self._key, body, last=self._revision)
+                return True
+            except KeyWrongLastSequenceError as error:
+                if not unclear:
+                    return False
+                refusals += 1
+                await self._wait("LedgerWriteWaits", error)
+            except NatsError as error:
+                if not _may_pass(error):
+                    raise
+                unclear = True
+                await self._wait("LedgerWriteWaits", error)
+            there = await self._read()
+            if there.revision > self._revision:
+                mine = there.body == body
+                self._revision = there.revision if mine else self._revision
+                return mine
+            if there.revision < self._revision and refusals >= LOOKS:
+                return False  # no server that lags behind: the bucket was made anew
+
+    async def _read(self) -> Stored:
+        """What the ledger holds, as soon as it answers. A server of several may show an older revision."""
+        while True:
+            await self._connected()
+            try:
+                found = await self._bucket.get(self._key)
+                return Stored(int(found.revision or 0), found.value or b"")
+            except KeyNotFoundError as error:
+                return Stored(int(getattr(error.entry, "revision", 0) or 0) if error.entry else 0, None)
+            except NatsError as error:
+                if not _may_pass(error):
+                    raise
+                await self._wait("LedgerReadWaits", error)
+
+    async def _connected(self) -> None:
+        """Return when there is a connection; else the client would keep what it cannot send, and send it late."""
+        while self._client.is_reconnecting:
+            await self._wait("LedgerWaits", NatsError("the connection to the bus is lost"))
+
+    async def _wait(self, event: str, error: NatsError) -> None:
+        """Wait until the next try, and say in the log why."""
+        self._plaint.tell(event, error, key=self._key, revision=self._revision, remedy=REMEDY)
+        await asyncio.sleep(RETRY_S)
+
+
+REMEDY = "nothing is lost: it is tried until the bus answers; training goes on meanwhile, unless it has to drain"
+
+
+def _may_pass(error: NatsError) -> bool:
+    """Whether a later try may end otherwise; also where the server has no leader or no room just now."""
+    return passes(error) or (isinstance(error, APIError) and (error.code or 0) >= SERVER_ERROR)
 
 
 async def of(bus: Bus, key: str, uid: int) -> Fence:
     async def set_aside(key: str, revision: int, body: bytes, error: str) -> None:
         await bus.bury_entry(LEDGER, key, revision, body, error)
 
-    return Fence(bus.entries(LEDGER), key, uid, set_aside)
+    return Fence(bus, key, uid, set_aside)

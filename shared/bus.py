@@ -124,7 +124,7 @@ class Bus:
         if self.client.api != API:
             return
         for config in streams.streams():
-            await self.js.stream_info(str(config.name))
+            await self.asked(lambda name=str(config.name): self.js.stream_info(name))  # type: ignore[misc]
 
     # ------------------------------------------------------------ saying
 
@@ -219,7 +219,7 @@ class Bus:
 
         All `filters` must live in one stream. `since_s` (a point in time) overrides `deliver`.
         """
-        return watching.tail(self.client, self.js, filters, deliver, since_s)
+        return watching.tail(self.client, self.js, filters, deliver, since_s, self.asked)
 
     async def last(self, kind: type[Message], key: str) -> Heard | None:
         """The newest message on one subject; None where there is none that can be read."""

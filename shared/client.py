@@ -107,7 +107,7 @@ class SturdyClient(Client):
         The socket of the try before, to a server that said nothing, is closed; the library forgets it.
         """
         if self._transport is not None:
-            self._transport.close()
+            self._transport.close()  # type: ignore[no-untyped-call]
         try:
             await super()._connect_to_server(s)
         except OSError:

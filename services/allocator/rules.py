@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from services.allocator.placing.quota import Quotas
 from shared import config
 
@@ -29,7 +33,10 @@ class Rules(config.Common, frozen=True, kw_only=True):
     still, with so many of which all tasks stood ready."""
     max_failures: int = 3
     """A job fails with so many generations in which a task failed by its own fault, and with so many in which one was
-    killed, nobody says why, while the job gets no further."""
+    killed, nobody says why, while the job gets no further. Lost nodes and outages of the bus count nowhere."""
+    failure_window_s: Annotated[float, Meta(gt=0)] = 3600.0
+    """Seconds. For so long a generation that failed by its own fault counts against `max_failures`; a job that fails
+    less often may run for ever."""
     finish_s: float = 10.0
     """A chief that ended well is replaced, if the job is not over so long after."""
     settle_s: float = 1.0

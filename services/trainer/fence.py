@@ -20,13 +20,13 @@ from typing import NamedTuple
 import msgspec
 import structlog
 from nats.errors import Error as NatsError
-from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
 
 from services.trainer import interval
 from services.trainer.interval import Past
 from shared.bus import Bus, Stale
 from shared.messages import NotNegative
-from shared.patience import RETRY_S, Plaint, passes
+from shared.patience import RETRY_S, Plaint, is_outage
 from shared.subjects import LEDGER
 
 logger = structlog.get_logger()
@@ -59,8 +59,6 @@ LOOKS, LOOK_S = 3, 0.1
 ODD = Entry(uid=-1, generation=-1)
 SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
 """Key, revision, body, error: keep it where a person may find it."""
-SERVER_ERROR = 500
-"""From this code on an answer says that the server could not do it now."""
 
 
 class Stored(NamedTuple):
@@ -175,7 +173,7 @@ class Fence:
                 refusals += 1
                 await self._wait("LedgerWriteWaits", error)
             except NatsError as error:
-                if not _may_pass(error):
+                if not is_outage(error):
                     raise
                 unclear = True
                 await self._wait("LedgerWriteWaits", error)
@@ -197,7 +195,7 @@ class Fence:
             except KeyNotFoundError as error:
                 return Stored(int(getattr(error.entry, "revision", 0) or 0) if error.entry else 0, None)
             except NatsError as error:
-                if not _may_pass(error):
+                if not is_outage(error):
                     raise
                 await self._wait("LedgerReadWaits", error)
 
@@ -213,11 +211,6 @@ class Fence:
 
 
 REMEDY = "nothing is lost: it is tried until the bus answers; training goes on meanwhile, unless it has to drain"
-
-
-def _may_pass(error: NatsError) -> bool:
-    """Whether a later try may end otherwise; also where the server has no leader or no room just now."""
-    return passes(error) or (isinstance(error, APIError) and (error.code or 0) >= SERVER_ERROR)
 
 
 async def of(bus: Bus, key: str, uid: int) -> Fence:

@@ -66,6 +66,7 @@ ORDERS: tuple[type[Message], ...] = (ClusterSpecPublished, HandOverOrdered, Gene
 FACTS: tuple[type[Message], ...] = (CheckpointSaved, TrainingResumed)
 NOTICES: tuple[type[Message], ...] = (TaskLeaving,)
 EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = 143, 138, 137  # taken away; lost another task; the child was killed
+EXIT_BUS_LOST = 140  # the bus failed it: no fault of the job (`services/allocator/exits.py`)
 AGAIN_S = 0.5  # until a child of a generation that is just going has gone
 
 

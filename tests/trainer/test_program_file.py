@@ -91,13 +91,14 @@ async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
     nats_server: NatsServer, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(program_file, "FETCH_S", 0.2)
-    monkeypatch.setattr(program_file, "TRIES", 1)
+    monkeypatch.setattr(program_file, "TRIES", 2)
+    monkeypatch.setattr(program_file, "ANSWER_S", 0.2)
     bus.js._timeout = 0.3
     await stored(bus, BODY)
     with capture_logs() as lines, nats_server.hung():
         fetching = asyncio.create_task(program_file.fetched(bus, PROGRAM, tmp_path / "pod"))
         async with asyncio.timeout(WITHIN_S):
-            while len([line for line in lines if line["event"] == "ProgramNotAsAskedFor"]) < 2:
+            while len([line for line in lines if line["event"] == "ProgramNotAsAskedFor"]) < 3:
                 assert not fetching.done()
                 await asyncio.sleep(0.05)
 

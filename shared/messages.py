@@ -453,6 +453,7 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     `stood`: why training stood still while it was written, though it was not the last (empty: it went on).
     `digest`: of its files (`services/trainer/files.py`). `pause_s`: how long training stood still for it, drain
     included; `cost_s`: seconds of training that it cost: more, where writing slows what goes on beside it.
+    `waited_s`: how long its entry in the ledger waited for the bus. `next_s`: seconds from its end to the next one.
     """
 
     step: NotNegative
@@ -467,6 +468,8 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     bytes: NotNegative = 0
     pause_s: Seconds = 0.0
     cost_s: Seconds = 0.0
+    waited_s: Seconds = 0.0
+    next_s: Seconds = 0.0
 
     def ordinal(self) -> str:
         """A generation may drain twice at one step, for one successor after another."""

@@ -180,6 +180,7 @@ def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> lis
         "WEIR_TRAINER_CPU": f"{task.resources.cpu:g}",
         "WEIR_TRAINER_MEMORY_GIB": f"{task.resources.memory_gib:g}",
         "WEIR_TRAINER_GRACE_S": f"{round(request.grace_s)}",
+        "WEIR_TRAINER_REDO_S": f"{settings.redo_s:g}",
         "WEIR_TRAINER_STUCK_S": f"{settings.stuck_s:g}",
         "WEIR_TRAINER_STUCK_EARLY_S": f"{settings.stuck_early_s:g}",
         "WEIR_TRAINER_STUCK_PATIENCE": f"{settings.stuck_patience:g}",

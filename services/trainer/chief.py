@@ -98,8 +98,10 @@ class Chief:
         lanes = LANES_PER_WORKER * self.workers
         self.lanes = Lanes(self.coordinator, self.step, self.assignment.batch, lanes, self.inbox)
         self.lanes.deserted = lambda: len(lost(self.coordinator)) == self.workers
-        every_s = self.assignment.request.checkpoint.every_s
-        self.saving = Saving(self.checkpoint, self.folder, every_s, self.say, self.inbox, self._lost_ps, self._applied)
+        every_s, redo_s = self.assignment.request.checkpoint.every_s, self.assignment.redo_s
+        self.saving = Saving(
+            self.checkpoint, self.folder, every_s, self.say, self.inbox, self._lost_ps, self._applied, redo_s
+        )
         self.dog.checks.append(Pulse(self.lanes, self.dog, self.assignment.stuck_patience))
         if self.assignment.warms_up:
             self._warm()

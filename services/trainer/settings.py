@@ -41,6 +41,10 @@ class Settings(Common, frozen=True, kw_only=True):
     leave_s: float = 1.0
     last_save_s: float = 3.0
 
+    # Seconds of training that are repeated at most after a loss, where the request does not say how often to save. More
+    # may be, where saving would take more than a tenth of the time; that is logged (`SavesCostMuch`).
+    redo_s: Annotated[float, Meta(gt=0)] = 60.0
+
     peer_grace_s: float = 10.0  # how long a chief that lost a task waits for a new generation before its pod ends
 
     # How long one call of the program's code may take before the job fails for it. The second, until a generation

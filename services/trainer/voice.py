@@ -30,7 +30,19 @@ from shared.messages import (
 logger = structlog.get_logger()
 JOB = ("job", "namespace", "uid")
 TASK = (*JOB, "pod", "pod_uid", "role", "serial")
-LOGGED = ("step", "pause_s", "learning_rate", "final", "outcome", "path", "cause", "remedy", "stood")
+LOGGED = (
+    "step",
+    "pause_s",
+    "learning_rate",
+    "final",
+    "outcome",
+    "path",
+    "cause",
+    "remedy",
+    "stood",
+    "waited_s",
+    "next_s",
+)
 M = TypeVar("M", bound=JobMessage)
 
 
@@ -57,7 +69,7 @@ class Voice:
     async def not_prepared(self, generation: int, why: str) -> None:
         await self.bus.publish(GenerationPrepared(**self.task, generation=generation, error=why))
 
-    async def saved(self, generation: int, word: Saved) -> None:
+    async def saved(self, generation: int, word: Saved, waited_s: float) -> None:
         await self._say(
             CheckpointSaved,
             generation,
@@ -73,6 +85,8 @@ class Voice:
             bytes=word.bytes,
             pause_s=word.pause_s,
             cost_s=word.cost_s,
+            waited_s=waited_s,
+            next_s=word.next_s,
         )
 
     async def unsaved(self, generation: int, word: Unsaved) -> None:

@@ -18,7 +18,7 @@ from services.launcher import confinement, labels
 from services.launcher.actions import CreatePod, CreateSecret
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
-from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, TaskPlan, Volume
+from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, Volume
 from shared.quantities import GPU
 
 Body = dict[str, Any]
@@ -99,10 +99,11 @@ def _pod(order: CreatePod, settings: Settings) -> Body:
             "annotations": {
                 labels.GENERATION: str(decision.generation),
                 labels.RESOURCES: msgspec.json.encode(task.resources).decode(),
+                labels.GRACE: str(round(decision.request.grace_s)),
             },
             "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
         },
-        "spec": _spec(decision, task, order.name, settings),
+        "spec": _spec(order, settings),
     }
 
 
@@ -128,26 +129,30 @@ def checkpoint_dir(decision: AllocationDecided, settings: Settings) -> str:
     return path if "://" in path else posixpath.join(settings.checkpoint_dir, path or own)
 
 
-def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Settings) -> Body:
-    request = decision.request
+def _spec(order: CreatePod, settings: Settings) -> Body:
+    task, request = order.task, order.decision.request
     volumes = [*_volumes(request), *_checkpoint_volume(settings), confinement.volume(settings)]
     return {
-        "hostname": name,
-        "subdomain": decision.job,
+        "hostname": order.name,
+        "subdomain": order.decision.job,
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": round(request.grace_s),
+        "terminationGracePeriodSeconds": _grace_s(order),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "affinity": _on_node(task.node),
         "securityContext": confinement.of_pod(settings),
-        "containers": [_container(decision, task, settings)],
+        "containers": [_container(order, settings)],
         "volumes": volumes,
         **({"tolerations": [{"key": GPU, "operator": "Exists"}]} if task.resources.gpu else {}),
     }
 
 
-def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> Body:
-    request = decision.request
+def _grace_s(order: CreatePod) -> int:
+    return round(max(order.grace_s, order.decision.request.grace_s))
+
+
+def _container(order: CreatePod, settings: Settings) -> Body:
+    request = order.decision.request
     mounts = [{"name": v.name, "mountPath": v.mount_path} for v in request.volumes]
     if settings.checkpoint_claim:
         mounts.append({"name": CHECKPOINTS, "mountPath": settings.checkpoint_dir})
@@ -156,8 +161,8 @@ def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) 
         "name": CONTAINER,
         "image": request.image or settings.image,
         "command": COMMAND,
-        "env": [*_env(decision, task, settings), *_pod_env()],
-        "resources": amounts(task.resources, request.cpu_limits),
+        "env": [*_env(order, settings), *_pod_env()],
+        "resources": amounts(order.task.resources, request.cpu_limits),
         "securityContext": confinement.CONTAINER,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*mounts, confinement.mount()],
@@ -165,8 +170,8 @@ def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) 
     }
 
 
-def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> list[Body]:
-    request = decision.request
+def _env(order: CreatePod, settings: Settings) -> list[Body]:
+    decision, task, request = order.decision, order.task, order.decision.request
     values = {
         "WEIR_NATS_URL": settings.trainer_nats_url or settings.nats_url,
         "WEIR_LOG_LEVEL": settings.log_level,
@@ -180,6 +185,7 @@ def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> lis
         "WEIR_TRAINER_CPU": f"{task.resources.cpu:g}",
         "WEIR_TRAINER_MEMORY_GIB": f"{task.resources.memory_gib:g}",
         "WEIR_TRAINER_GRACE_S": f"{round(request.grace_s)}",
+        "WEIR_TRAINER_GRACE_MOST_S": f"{_grace_s(order)}",
         "WEIR_TRAINER_REDO_S": f"{settings.redo_s:g}",
         "WEIR_TRAINER_STUCK_S": f"{settings.stuck_s:g}",
         "WEIR_TRAINER_STUCK_EARLY_S": f"{settings.stuck_early_s:g}",

@@ -57,12 +57,15 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
     """Restore the first of `paths` that is whole (none: begin from nothing) and train.
 
-    `digests`: of those that were sealed, by path; `past`: what is known of saves and failures.
+    `digests`: of those that were sealed, by path; `past`: what is known of saves and failures. `applied_s`: when the
+    last update that was reported was applied, which was number `applied_step`; 0: none was.
     """
 
     paths: tuple[str, ...] = ()
     digests: dict[str, str] = {}
     past: Past = Past()
+    applied_step: int = 0
+    applied_s: float = 0.0
 
 
 class Drain(Line, frozen=True, kw_only=True, tag="drain"):
@@ -165,6 +168,7 @@ class Progress(Line, frozen=True, kw_only=True, tag="progress"):
     total_samples: int
     samples_per_second: float
     loss: float | None
+    applied_s: float = 0.0
     profile: ModelProfile | None = None
 
 

@@ -121,6 +121,7 @@ class Trainer:
             await self.perform(supervise.on_final(self.pod, fact))
 
     async def on_resumed(self, fact: TrainingResumed) -> None:
+        self.farewell.on_resumed(fact)
         await self.perform(supervise.on_resumed(self.pod, fact))
 
     # ------------------------------------------------------------ what is done about them

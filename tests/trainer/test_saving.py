@@ -19,6 +19,7 @@ from shared.messages import (
     CheckpointSaved,
     CheckpointSkipped,
     JobFinished,
+    ProgressReported,
     TrainingResumed,
 )
 from tests.conftest import NatsServer
@@ -68,6 +69,23 @@ async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on
         fact = await fleet.generation(2, ps=[0, 2], workers=2, previous=1)
         assert fact.samples >= saved.samples
         await fleet.until(CheckpointSaved, lambda m: m.generation == 2 and not m.final and not m.stood)
+
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def test_a_pause_counts_from_the_last_update_and_not_from_the_checkpoint_before_it(start: Start) -> None:
+    async with start(checkpoint=CheckpointRule(every_s=6.0)) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        saved = await fleet.until(CheckpointSaved, lambda m: m.step > 0)
+        ahead_s = time.time() + 3.0
+        last = await fleet.until(ProgressReported, lambda m: m.applied_s >= ahead_s)
+        assert last.step > saved.step and last.applied_s <= last.reported_s
+
+        await fleet.kill("ps-0")
+        fact = await fleet.generation(2, ps=[1], workers=1)
+        stood_s = time.time() - last.applied_s
+        assert fact.pause_s is not None and 0 < fact.pause_s <= stood_s
 
         fleet.pace(0)
         counted_once(fleet, await fleet.finished())

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 
 from services.local.kubelet import processes
+from services.trainer.interval import FIRST_S
 from shared.messages import ClusterSpecPublished
 from tests.bench.chaos import doubling, standing
 from tests.bench.chaos.schedule import Fault
@@ -167,7 +168,7 @@ async def fill_disk(world: World, fault: Fault) -> str:
     disk = world.folder / "weir" / "checkpoints"
     full = _filled if world.disk_by == "tmpfs" else _forbidden
     with full(disk):
-        await asyncio.sleep(EVERY_S + fault.hold_s)
+        await asyncio.sleep((EVERY_S or FIRST_S) + fault.hold_s)
     return f"{disk.name}, by {world.disk_by}"
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from services.trainer import shards
 from services.trainer.lanes import Lanes, fetched
+from services.trainer.shards import Shard
 
 
 def gone() -> tf.errors.UnavailableError:
@@ -99,3 +100,68 @@ def test_without_workers_draining_ends_with_batches_out_and_nothing_is_begun_aga
     assert shards.settled(lanes.ledger).applied == 32 == 16 * lanes.steps
     with pytest.raises(tf.errors.UnavailableError):
         lanes.start(shards.settled(lanes.ledger), lanes.steps)
+
+
+class Held:
+    """A batch that is applied once it is released."""
+
+    def __init__(self) -> None:
+        self.waited_for, self.released = threading.Event(), threading.Event()
+
+    def fetch(self) -> float:
+        self.waited_for.set()
+        assert self.released.wait(60)
+        return 1.0
+
+
+class Slow:
+    """Applies no batch before it is told to. `out`: the batches, in order."""
+
+    def __init__(self) -> None:
+        self.out: queue.Queue[Held] = queue.Queue()
+
+    def schedule(self, fn: object, args: object = None) -> Held:
+        self.out.put(batch := Held())
+        return batch
+
+
+def test_a_batch_is_counted_when_it_is_applied_and_not_before() -> None:
+    inbox: queue.Queue[object] = queue.Queue()
+    coordinator = Slow()
+    lanes = Lanes(coordinator, None, 16, 1, inbox)
+    lanes.start(shards.fresh(48, 1), 0)
+    for before in range(3):
+        batch = coordinator.out.get(timeout=60)
+        while not batch.waited_for.is_set() and lanes.steps == before:
+            time.sleep(0.001)
+        assert (lanes.steps, lanes.ledger.applied) == (before, 16 * before), "counted before it was applied"
+        assert lanes.ledger.given == (Shard(16 * before, 16 * before + 16),)
+        assert list(inbox.queue) == (["first"] if before else [])
+        batch.released.set()
+    while not lanes.ledger.finished:
+        time.sleep(0.001)
+    lanes.drain()
+    assert list(inbox.queue) == ["first", "finished"]
+    assert (lanes.steps, lanes.ledger.applied) == (3, 48)
+
+
+class Broken:
+    """Gives up every batch with the same error."""
+
+    def __init__(self) -> None:
+        self.error = tf.errors.InvalidArgumentError(None, None, "the program raised")
+
+    def schedule(self, fn: object, args: object = None) -> Value:
+        return Value(itertools.repeat(self.error))
+
+
+def test_a_batch_that_fails_is_not_counted_and_stays_to_be_done() -> None:
+    inbox: queue.Queue[object] = queue.Queue()
+    lanes = Lanes(Broken(), None, 16, 1, inbox)
+    lanes.start(shards.fresh(48, 1), 0)
+    word = inbox.get(timeout=60)
+    lanes.drain()
+
+    assert isinstance(word, tf.errors.InvalidArgumentError), word
+    assert (lanes.steps, lanes.ledger.applied) == (0, 0)
+    assert shards.settled(lanes.ledger) == shards.settled(shards.take(shards.fresh(48, 1), 16)[0])

@@ -71,9 +71,13 @@ def test_lanes_go_on_over_lost_workers_and_count_every_batch_once() -> None:
 
 
 class Never:
-    """A batch whose worker is dead."""
+    """A batch whose worker is dead. `waited_for`: released once for each that somebody waits for."""
+
+    def __init__(self, waited_for: threading.Semaphore) -> None:
+        self.waited_for = waited_for
 
     def fetch(self) -> float:
+        self.waited_for.release()
         threading.Event().wait()
         raise AssertionError
 
@@ -82,17 +86,19 @@ class Deserted:
     """Two batches come home, then the last worker dies."""
 
     def __init__(self) -> None:
-        self.left = itertools.count()
+        self.left, self.lost = itertools.count(), threading.Semaphore(0)
 
     def schedule(self, fn: object, args: object = None) -> Value | Never:
-        return Value(iter([1.0])) if next(self.left) < 2 else Never()
+        return Value(iter([1.0])) if next(self.left) < 2 else Never(self.lost)
 
 
 def test_without_workers_draining_ends_with_batches_out_and_nothing_is_begun_again() -> None:
-    lanes = Lanes(Deserted(), None, 16, 2, queue.Queue())
+    coordinator = Deserted()
+    lanes = Lanes(coordinator, None, 16, 2, queue.Queue())
     lanes.start(shards.fresh(64, 3), 0)
-    while lanes.steps < 2 or len(lanes.ledger.given) < 2:
-        time.sleep(0.01)
+    for _ in range(2):
+        assert coordinator.lost.acquire(timeout=10), "a lane does not wait for its batch"
+    assert (lanes.steps, len(lanes.ledger.given)) == (2, 2)
     lanes.deserted = lambda: True
 
     lanes.drain()

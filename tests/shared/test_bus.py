@@ -317,7 +317,7 @@ async def test_a_watcher_that_had_seen_nothing_yet_misses_nothing(
 
 
 async def test_a_request_is_tried_once_and_fails_while_there_is_no_server(nats_server: NatsServer, bus: Bus) -> None:
-    """What a client sends while it is not connected arrives once it is again, so the next server can count the tries."""
+    """What a client sends while it is not connected arrives at the next server, which can count the tries."""
     bus.js._timeout = 0.5
     broken = asyncio.Event()
     bus.client.on_break.add(broken.set)

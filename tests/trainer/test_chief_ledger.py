@@ -14,7 +14,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from services.trainer import build, shards
+from services.trainer import build, optimizers, shards
 from services.trainer.chief import Chief
 from services.trainer.lanes import Lanes
 from services.trainer.orders import Assignment, Begin, Drain, GoOn, SaveNow
@@ -51,7 +51,7 @@ class Workers:
         self.numbers, self.lost, self.starts = itertools.count(), threading.Semaphore(0), list[int]()
 
     def schedule(self, fn: object, args: Any = None) -> Applied | Lost:
-        self.starts.append(int(args[0]))
+        self.starts.append(int(args[0][0]))
         return Applied() if next(self.numbers) < 2 else Lost(self.lost)
 
 
@@ -94,7 +94,8 @@ def chief_of(folder: Path, workers: Workers, saves: Saves, lanes: int) -> Chief:
     )
     inbox = queue.Queue[Any]()
     made: Any = Chief(assigned, program, lambda _: None, inbox, Watchdog("digits.py", 60.0, 60.0))
-    made.built, made.rate = build.build(program, tf.distribute.get_strategy(), 1), 0.1
+    made.built = build.build(program, tf.distribute.get_strategy(), 1)
+    made.rates = optimizers.program_rates(made.built.optimizer)
     made.checkpoint, made.saving = None, saves
     made.ledger = shards.fresh(64, 3)
     made.lanes = Lanes(workers, None, BATCH, lanes, inbox)

@@ -30,6 +30,9 @@ class Rules(config.Common, frozen=True, kw_only=True):
     max_failures: int = 3
     """A job fails with so many generations in which a task failed by its own fault, and with so many in which one was
     killed, nobody says why, while the job gets no further."""
+    reserve_after_s: float = 900.0
+    """Seconds. When a job has waited for so long, the capacity that its smallest size needs is reserved for it; others
+    give way to a higher priority at once. 0: nothing is ever reserved, and nobody gives way."""
     finish_s: float = 10.0
     """A chief that ended well is replaced, if the job is not over so long after."""
     settle_s: float = 1.0

@@ -56,6 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--noise", type=_at_least_zero, default=usual.noise, metavar="SHARE", help=said)
     said = f"between two reports of a job (default: {usual.report_s:g}, or the log's)"
     parser.add_argument("--report-seconds", type=_above_zero, metavar="S", help=said)
+    said = f"jobs that have waited so long have capacity reserved (default: {Rules().reserve_after_s:g}; 0: never)"
+    parser.add_argument("--reserve-after", type=_at_least_zero, default=Rules().reserve_after_s, metavar="S", help=said)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same world (default: 0)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
     parser.add_argument("--timeline", action="store_true", help="in the JSON: each job's allocation over time")
@@ -94,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.timeline and not args.json:
         raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
     before, world = _recorded(args) if args.from_log else ([], scenario(args))
-    runs = [*before, *simulations(world, args.policies, args.seed)]
+    runs = [*before, *simulations(world, args.policies, args.seed, args.reserve_after)]
     width = Terminal().width if sys.stdout.isatty() else WIDTH
     console = Terminal(width=width)
     console.print(table(runs, width))
@@ -107,7 +109,9 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def simulations(world: Scenario, names: Sequence[str], seed: int) -> Iterator[Run]:
+def simulations(
+    world: Scenario, names: Sequence[str], seed: int, reserve_after_s: float = Rules().reserve_after_s
+) -> Iterator[Run]:
     """One run a policy, with a bar that counts finished jobs."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[day]}"), console=Console(stderr=True), transient=True) as bar:
@@ -117,7 +121,7 @@ def simulations(world: Scenario, names: Sequence[str], seed: int) -> Iterator[Ru
             def watch(over: int, now: float, line: Any = line) -> None:
                 bar.update(line, completed=over, day=f"at {now:,.0f} s")
 
-            yield simulate(world, Rules(policy=name), seed, time.perf_counter, watch)
+            yield simulate(world, Rules(policy=name, reserve_after_s=reserve_after_s), seed, time.perf_counter, watch)
 
 
 def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, Any]]:

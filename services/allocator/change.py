@@ -24,6 +24,7 @@ from services.allocator.placing.placement import ROLES, Room, Size, has_room, pl
 from services.allocator.placing.resizing import alike, in_place, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.preemption import release_wait
+from services.allocator.releases import NOTHING, Coming, awaiting, trial_room
 from services.allocator.rules import Rules
 from services.allocator.seen import counted_size, least_of, seen, size_of
 from services.allocator.timing import Wish, due_s, retry_s, wished
@@ -54,7 +55,14 @@ settled: KeptEach[tuple[Job, Want], Verdict | None] = KeptEach(lambda pairs: sta
 
 
 def changed(
-    job: Job, want: Want | None, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
+    job: Job,
+    want: Want | None,
+    wish: Wish | None,
+    room: Room,
+    now: float,
+    rules: Rules,
+    cause: str,
+    coming: Coming = NOTHING,
 ) -> Verdict:
     runs = job.runs
     if job.suspended_s and (waits := release_wait(job, room, now)):
@@ -66,13 +74,13 @@ def changed(
     if want.waits:
         return Verdict(why=short_of_floor(job, room, rules) or want.reason)
     if runs is None:
-        return _started(job, want, room, now, rules, cause)
+        return _started(job, want, wish, room, now, rules, cause, coming)
     want = allowed(job, runs, useful(job, runs, want), room, rules)
     if (size_of(runs), runs.batch) == (want.size, want.batch):
         return _stays(job, runs, want, wish, room, now, rules, cause)
     if job.is_trained:
         return Verdict(why="every example is applied: it ends as it is")
-    return _resized(job, runs, want, wish, room, now, rules, cause)
+    return _resized(job, runs, want, wish, room, now, rules, cause, coming)
 
 
 def _left_alone(job: Job, room: Room, rules: Rules) -> str:
@@ -95,10 +103,15 @@ def _waits(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules
     return f"waits for room{lacking(room, job.key, (), least, sizes)} for a chief, {least.told()}"
 
 
-def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
+def _started(
+    job: Job, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str, coming: Coming
+) -> Verdict:
     size, sizes = want.size, wanted_sizes(job, want.sizes, rules)
     least = least_of(job, size)
     quota = short_at_start(job, size, sizes, room, rules)
+    waiting = awaiting(wished(wish, size, want.batch, now, cause, want.sizes), coming, now, rules)
+    if waiting is not None and _starts_larger_later(job, size, least, sizes, room, coming):
+        return _awaits_release(size, coming, waiting)
     tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
     if tasks is None:
         return Verdict(why=_waits(job, least, sizes, room, rules))
@@ -152,8 +165,28 @@ def _barred(job: Job, runs: AllocationDecided) -> str:
     return "" if job.generation == runs.generation else f"until a generation after {job.generation} runs"
 
 
+def _starts_larger_later(job: Job, size: Size, least: Size, sizes: RoleResources, room: Room, coming: Coming) -> bool:
+    """Return whether more of its tasks have a place once what is being released is free."""
+    rooms = Room(room.nodes.values(), room.purses), trial_room(room, coming)
+    now, later = (len(place_most(each, job.key, (), size, least, sizes, job.serials) or ()) for each in rooms)
+    return later > now
+
+
+def _awaits_release(size: Size, coming: Coming, held: Wish) -> Verdict:
+    why = f"waits for capacity that is being released, for {size.told()}"
+    return Verdict(why=why, wake_s=coming.until_s, wish=held)
+
+
 def _resized(
-    job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
+    job: Job,
+    runs: AllocationDecided,
+    want: Want,
+    wish: Wish | None,
+    room: Room,
+    now: float,
+    rules: Rules,
+    cause: str,
+    coming: Coming,
 ) -> Verdict:
     size, gain = size_of(runs), _gain(job, want, rules)
     if _grows(size, want) and not gain.pays:
@@ -168,15 +201,27 @@ def _resized(
         room_too = "" if want.ps <= size.ps and want.workers <= size.workers else " and there is room"  # looked at then
         told = f"will have {_told(runs, want)}, if still so{room_too}: {want.reason}"
         return Verdict(why=told, wake_s=due, wish=held)
-    return _with_room(job, runs, want, held, gain, room, now, rules)
+    return _with_room(job, runs, want, held, gain, room, now, rules, coming)
 
 
 def _with_room(
-    job: Job, runs: AllocationDecided, want: Want, held: Wish, gain: Payback, room: Room, now: float, rules: Rules
+    job: Job,
+    runs: AllocationDecided,
+    want: Want,
+    held: Wish,
+    gain: Payback,
+    room: Room,
+    now: float,
+    rules: Rules,
+    coming: Coming,
 ) -> Verdict:
     """It is due, and pays: there may be room for all of it, or else for a part."""
     size, ground, mark = size_of(runs), Ground(job, runs, want, room, rules), room.mark()
     tasks = ground.take(want.size)
+    if tasks is None and (waiting := awaiting(held, coming, now, rules)) is not None:
+        later = Ground(job, runs, want, trial_room(room, coming), rules)
+        if later.holds(want.size) or later.largest(want.size, size) != ground.largest(want.size, size):
+            return _awaits_release(want.size, coming, waiting)
     if tasks is None:
         waits, until = short(job, runs, want, room, rules), held.first_s + rules.max_delay_s
         lacks = "" if waits else ground.lacks(want.size)

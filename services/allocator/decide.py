@@ -22,6 +22,7 @@ from services.allocator.models.kin import Kin, by_program
 from services.allocator.placing.placement import Node, Room, shunning
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.preemption import give_way
+from services.allocator.releases import coming_capacity
 from services.allocator.reservations import Reserve
 from services.allocator.rules import Rules
 from services.allocator.seen import all_seen
@@ -71,7 +72,8 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
         _say(verdicts, victim.job.key, give_way(victim, now, rules, state.cause))
     reserve.hold_all()
     # 5. Each policy says what its jobs should have, and many have it.
-    wants = _wanted(jobs, by_program(state.closed), room, now, rules)
+    coming = coming_capacity(state.releases, state.nodes, now, rules)
+    wants = _wanted(jobs, by_program(state.closed), coming.added_to(room.nodes.values()), now, rules)
     calm = _calm(others, wants, verdicts.keys() | reserve.reservations.keys(), rules)
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
@@ -79,7 +81,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
         reserve.hold_for(job)
         want, wish = reserve.start_want(job, wants.get(key)), wishes.get(key)
-        _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause))
+        _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause, coming))
     # 7. Say it.
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))
@@ -130,9 +132,8 @@ def _open(jobs: Jobs, verdicts: Mapping[str, Verdict]) -> list[tuple[str, Job]]:
     return [(key, job) for key, job in jobs.items() if key not in verdicts]
 
 
-def _wanted(jobs: Jobs, kin: Mapping[str, Kin], room: Room, now: float, rules: Rules) -> dict[str, Want]:
+def _wanted(jobs: Jobs, kin: Mapping[str, Kin], cluster: list[Node], now: float, rules: Rules) -> dict[str, Want]:
     """Every job's want, by its own policy or the cluster's."""
-    cluster: list[Node] = list(room.nodes.values())
     by_policy = _by_policy(rules)(kin)(jobs)
     return {w.job: w for name, mine in by_policy.items() for w in POLICIES[name](cluster, mine, now)}
 

@@ -7,7 +7,7 @@ TELL_S := 15
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo test browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
+.PHONY: help up demo test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,12 +28,15 @@ demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to 
 test: $(READY) browser ## every test, on real parts, two at a time
 	$(BIN)/pytest -n 2 --maxschedchunk 1
 
+test-long: $(READY) browser ## the short form of every benchmark, of chaos, soak and fuzz (at most 30 minutes)
+	$(BIN)/pytest -n 2 --maxschedchunk 1 -m long
+
 browser: ## Chromium for the page's tests, where we are root on Debian and none is there
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install --yes --quiet --no-install-recommends chromium; } \
 	    || echo "no Chromium: the page's tests are skipped"
 
-fuzz: $(READY) ## 300,000 decisions in random worlds, every policy
-	FUZZ_DECISIONS=300000 $(BIN)/pytest tests/allocator/fuzz
+fuzz: $(READY) ## 300,000 decisions in random worlds, every policy (FUZZ_DECISIONS=N)
+	FUZZ_DECISIONS=$(or $(FUZZ_DECISIONS),300000) $(BIN)/pytest tests/allocator/fuzz
 
 chaos: $(READY) ## 64 faults of 16 kinds while real jobs train (under an hour; CHAOS_FAULTS=16: a quarter of it)
 	$(BIN)/python -m tests.bench.chaos
@@ -72,7 +75,7 @@ bench-live: $(READY) ## policies on real training, batch and learning rate inclu
 bench-elastic-batch: $(READY) ## IBM's scaler: exact, fast, and what a variable batch gains (SURFACES=FILE: measured speeds)
 	$(BIN)/python -m tests.bench.elastic_batch
 
-bench-dike: $(READY) ## probes against the best size and static rules, on measured speeds: SURFACES=FILE.csv
+bench-dike: $(READY) ## probes against the best size and static rules, on measured speeds (SURFACES=FILE.csv: others)
 	$(BIN)/python -m tests.bench.dike $(SURFACES)
 
 bench-policies: $(READY) ## every policy on the same simulated work (SURFACES=FILE,FILE: measured speeds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -19,6 +20,7 @@ from shared import bus as wire
 from shared import pull
 from shared.bus import Bus
 from shared.ports import free_port
+from tests import process_guard
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how fast examples are made is the machine's affair, not the test's
@@ -27,6 +29,18 @@ WITHIN_S, LOOK_S = 60.0, 0.005
 """Of whatever a test waits for: a machine that is busy, and now and then stands still for seconds, is not at fault."""
 wire.ANSWER_S = WITHIN_S / 3  # so that what was lost with a connection is asked again in time
 LONGEST = ("tests/flow/", "tests/deploy/test_image", "tests/trainer/test_training", "tests/trainer/", "tests/local/")
+
+
+GUARD = pytest.StashKey[subprocess.Popen[bytes]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    process_guard.restore_sigint()
+    config.stash[GUARD] = process_guard.start_guard()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    process_guard.end_guard(config.stash[GUARD])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from tests.architecture.source import ROOT, Module, modules
 
 ALLOWED = {
     "README.md",
+    "CONTRIBUTING.md",
     "services",
     "shared",
     "deploy",

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import cProfile
 import gc
+import itertools
 import math
 import os
 import pstats
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,13 +38,18 @@ from tests.bench.report import finish, median, percentile, say
 
 NODES, JOBS = (64, 256, 1024, 4096), (40, 160, 640, 2560)
 STATED = (1024, 640)
+SHAPES = [
+    (int(nodes), int(jobs)) for nodes, jobs in re.findall(r"(\d+)x(\d+)", os.environ.get("BENCH_SHAPES", ""))
+] or list(itertools.product(NODES, JOBS))
+"""Nodes and jobs; BENCH_SHAPES=64x40,1024x640: only these, of which one has to be the stated one."""
 SAMPLES, SAMPLES_STATED = 4, int(os.environ.get("BENCH_SAMPLES", "100"))
 Times = dict[str, list[float]]
 
 
 def forget() -> None:
     """Empty every memory of the allocator's modules: what fades twice without a question is gone."""
-    fade(), fade()
+    fade()
+    fade()
     modules = [module for name, module in sys.modules.items() if name.startswith("services.allocator")]
     for kept in {id(v): v for module in modules for v in vars(module).values()}.values():
         if isinstance(kept, KeptNear):
@@ -108,12 +115,11 @@ def cell(nodes: int, jobs: int) -> Times:
 
 
 def table() -> dict[tuple[int, int], Times]:
-    shapes = [(nodes, jobs) for nodes in NODES for jobs in JOBS]
     console = Console(stderr=True)
     found = {}
     with Progress(console=console) as progress:
-        bar = progress.add_task("decisions", total=len(shapes))
-        for shape in shapes:
+        bar = progress.add_task("decisions", total=len(SHAPES))
+        for shape in SHAPES:
             found[shape] = cell(*shape)
             console.print(row(shape, found[shape]), soft_wrap=True, highlight=False)
             progress.advance(bar)

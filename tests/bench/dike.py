@@ -1,10 +1,11 @@
-"""How near to the best size a few probes come: `make bench-dike SURFACES=FILE.csv` (about two minutes).
+"""How near to the best size a few probes come: `make bench-dike [SURFACES=FILE.csv]` (about two minutes).
 
-FILE has measured speeds, `model,mode,ps,workers,global_batch,samples_per_second`; a surface is what was measured of one
-model in one mode with one batch. For every budget, ps + workers <= 6 to 24, and every seed, Dike's search measures at
-most 8 (and at most 4) sizes, each measurement off by 3 % (normal, relative), and chooses one. Only sizes that were
-measured in FILE and lie within the budget may be probed or chosen, so nothing is interpolated. The figure is the true
-speed of the choice as a share of the best true speed within the budget.
+FILE has measured speeds, `model,mode,ps,workers,global_batch,samples_per_second`; without one it is `surfaces.csv`
+beside this module. A surface is what was measured of one model in one mode with one batch. For every budget, ps +
+workers <= 6 to 24, and every seed, Dike's search measures at most 8 (and at most 4) sizes, each measurement off by 3 %
+(normal, relative), and chooses one. Only sizes that were measured in FILE and lie within the budget may be probed or
+chosen, so nothing is interpolated. The figure is the true speed of the choice as a share of the best true speed within
+the budget.
 
 Static rules, on the same sizes:
     one_ps      1 ps (or the fewest measured) and as many workers as the budget holds
@@ -16,6 +17,7 @@ Static rules, on the same sizes:
 from __future__ import annotations
 
 import csv
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,8 +30,10 @@ from services.allocator.placing.placement import Size
 from tests.bench.report import finish, percentile, say
 
 BUDGETS = range(6, 25)
-SEEDS = 20
+SEEDS = int(os.environ.get("BENCH_SEEDS", "20"))
 NOISE = 0.03
+SURFACES = Path(__file__).with_name("surfaces.csv")
+"""Measured speeds of five models, for runs without a file of their own."""
 PROBES = (8, 4)
 
 Speeds = Mapping[Size, float]
@@ -153,6 +157,5 @@ def _line(said: Mapping[str, float]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("which speeds? make bench-dike SURFACES=FILE.csv")
-    finish(measured([s for s in read(Path(sys.argv[1])) if s.within(max(BUDGETS)).speeds]))
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else SURFACES
+    finish(measured([s for s in read(file) if s.within(max(BUDGETS)).speeds]))

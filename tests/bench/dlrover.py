@@ -19,6 +19,7 @@ None of the seeds was used to tune.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
@@ -39,10 +40,11 @@ from tests.bench.dlrover_job import Running
 from tests.bench.dlrover_trace import trace
 from tests.bench.report import finish, median
 
-JOBS, SEEDS = 60, range(200, 206)
+JOBS, SEEDS = int(os.environ.get("BENCH_JOBS", "60")), range(200, 200 + int(os.environ.get("BENCH_SEEDS", "6")))
 LOAD, OTHER_LOADS = 0.6, (0.3, 0.9)
 MIXES = ("mixed", "even", "under", "over", "right")
 CASES = [*((mix, LOAD) for mix in MIXES), *(("mixed", load) for load in OTHER_LOADS)]
+CASES = CASES[: int(os.environ.get("BENCH_CASES", "7"))]
 NEARLY = 0.9
 KEYS = ("jct_cut", "completion_rate_gain", "cpu_use_gain", "memory_use_gain")
 

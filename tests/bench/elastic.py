@@ -80,7 +80,7 @@ def _outcome(policy: str, watched: Trial) -> Outcome:
 
 
 async def main() -> dict[str, Any]:
-    static, elastic = [], []
+    static, elastic = list[Outcome](), list[Outcome]()
     for number in range(REPETITIONS):
         known = median([o.run.total_s for o in static]) * LEAVE_AT if static else None
         static.append(await once("static", known))

@@ -27,9 +27,9 @@ from tests.bench.report import finish, median, percentile, say
 SURFACES = os.environ.get("SURFACES", "")
 PICTURE = Path(os.environ.get("BENCH_PICTURE", "bench-elastic-batch.png"))
 SEEDS = int(os.environ.get("BENCH_SEEDS", "3"))
-CASES = 3000
+CASES = int(os.environ.get("BENCH_CASES", "3000"))
 DEVICES, DEVICES_MAX = 40, 16
-INTERVAL_S, RESTART_S, UPTO_S = 600.0, 30.0, 8 * 3600.0
+INTERVAL_S, RESTART_S, UPTO_S = 600.0, 30.0, 3600.0 * float(os.environ.get("BENCH_HOURS", "8"))
 LOADS = (0.25, 0.5, 0.75, 1.0, 2.0)
 """From low to high."""
 CAPS = (32, 64, 128, 4096)

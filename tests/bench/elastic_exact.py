@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,15 +76,16 @@ def _decision_ms(jobs: Sequence[tuple[Timing, Limits]]) -> float:
 
 def policy_ms() -> tuple[list[float], list[float]]:
     """The same through the policy, half of the jobs running: with every observed speed new, and again with none new."""
-    fresh, again = [], []
+    fresh, again = list[float](), list[float]()
     for seed in range(TIMES):
         chance = random.Random(seed)
         jobs = [_seen(chance, number) for number in range(JOBS)]
         nodes = [
             Node(f"n{i}", Resources(cpu=96.0, gpu=(DEVICES - JOBS // 2) // 8), Resources(gpu=128)) for i in range(8)
         ]
+        decide = partial(POLICIES["elastic-batch"], nodes, jobs, 0.0)
         for took in (fresh, again):
-            took.append(_timed(lambda jobs=jobs, nodes=nodes: POLICIES["elastic-batch"](nodes, jobs, 0.0))[0])
+            took.append(_timed(decide)[0])
     return fresh, again
 
 

@@ -50,9 +50,10 @@ STARTS_S = (0.0, 40.0, 80.0)
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 16}\n"
 PROGRAMS = Path(__file__).with_name("programs")
 PATIENCE_S = 600.0
-JOBS = {"vae": 350, "cancer": 710, "late": 144}
+WORK = float(os.environ.get("BENCH_WORK", "1"))
+JOBS = {name: max(1, round(WORK * epochs)) for name, epochs in (("vae", 350), ("cancer", 710), ("late", 144))}
 """And how many epochs, in the order in which they start: long enough that a start, of half a minute here and of seconds
-in the seed, is no more than a quarter of the last one."""
+in the seed, is no more than a quarter of the last one (with BENCH_WORK=1)."""
 BATCH = {"start": 256, "min": 256, "max": 256}
 ONE = {"start": 1, "min": 1, "max": 1}
 CORES = {"chief": 0.18, "ps": 0.18, "worker": 0.6}

@@ -134,7 +134,7 @@ def main() -> None:
     from services.trainer import program as programs
 
     cluster = json.loads((Path(folder) / f"cluster-{number[0]}.json").read_text())
-    module = programs.load(Path(program))
+    module = programs.load(Path(program), programs.digest_of(Path(program).read_bytes()))
     if role == "chief":
         lead(Path(folder), int(number[0]), cluster, module)
     else:

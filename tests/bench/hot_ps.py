@@ -38,7 +38,8 @@ CLUSTER = """nodes:
 """
 BATCH = int(os.environ.get("BENCH_BATCH", "2048"))
 QUARTER = 0.25
-WARM_S, PATIENCE_S = 10.0, 1800.0
+WARM_S, PATIENCE_S = float(os.environ.get("BENCH_WARM_S", "10")), 1800.0
+STARVED_S = os.environ.get("BENCH_STARVED_S", "30")
 NEVER = 1e9
 REQUEST: dict[str, Any] = {
     "job": "tables",
@@ -50,8 +51,8 @@ REQUEST: dict[str, Any] = {
 }
 ARMS = {
     "nothing": ({"WEIR_ALLOCATOR_STARVED_S": str(NEVER)}, "make-before-break"),
-    "restart": ({}, "restart"),
-    "weir": ({}, "make-before-break"),
+    "restart": ({"WEIR_ALLOCATOR_STARVED_S": STARVED_S}, "restart"),
+    "weir": ({"WEIR_ALLOCATOR_STARVED_S": STARVED_S}, "make-before-break"),
 }
 
 
@@ -115,12 +116,13 @@ def group_of(pid: int) -> Path | None:
 def _outcome(watched: Trial, since_s: float) -> Outcome:
     over: JobFinished = watched.of(JobFinished)[-1]
     decided: list[AllocationDecided] = [d for d in watched.of(AllocationDecided) if d.decided_s > since_s]
-    resumed = [h for h in watched.heard if isinstance(h.message, TrainingResumed) and h.stored_s > since_s]
+    later = [h for h in watched.heard if h.stored_s > since_s]
+    resumed = [(h.stored_s, h.message) for h in later if isinstance(h.message, TrainingResumed)]
     return Outcome(
         total_s=over.finished_s - since_s,
         moved_s=decided[0].decided_s - since_s if decided else None,
-        back_s=resumed[0].stored_s - since_s if resumed else None,
-        pause_s=resumed[0].message.pause_s if resumed else None,  # type: ignore[union-attr]
+        back_s=resumed[0][0] - since_s if resumed else None,
+        pause_s=resumed[0][1].pause_s if resumed else None,
         reason=decided[0].reason if decided else "",
         exact=over.counted == watched.of(ProgressReported)[-1].total_samples,
     )

@@ -45,7 +45,7 @@ CLUSTER = "nodes:\n  - {name: node, count: 2, cpu: 1, memory_gib: 8}\n"
 TAKEN = "node-2"
 POLICIES = tuple(os.environ.get("BENCH_POLICIES", "dike,dlrover,elastic-batch,weir").split(","))
 EPOCHS = int(os.environ.get("BENCH_EPOCHS", "90"))
-LEAVE_S = 40.0
+LEAVE_S = float(os.environ.get("BENCH_LEAVE_S", "40"))
 PATIENCE_S = 600.0
 RATE, START = 0.1, 32
 """Of `deploy/jobs/digits.py`, for this batch and one worker."""
@@ -144,7 +144,7 @@ def _stretches(watched: Trial) -> list[Stretch]:
 
 
 def _stretch(at_s: float, spec: ClusterSpecPublished, resumed: TrainingResumed, reason: str) -> Stretch:
-    ps, workers = (len(spec.addresses(role)) for role in ("ps", "worker"))  # type: ignore[arg-type]
+    ps, workers = len(spec.addresses("ps")), len(spec.addresses("worker"))
     return Stretch(
         at_s=round(at_s, 1),
         ps=ps,

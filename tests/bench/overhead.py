@@ -30,7 +30,7 @@ from tests.bench.report import NoLimits, finish_or_refuse, median, say
 PROGRAM = demo.JOBS / "clicks.py"
 ALTERNATIONS = int(os.environ.get("BENCH_ALTERNATIONS", "8"))
 CLUSTER = f"nodes:\n  - {{name: {NODE}, cpu: 4, memory_gib: 40}}\n"  # holds both; only one runs at a time
-MEASURED_S, SETTLE_S = 20.0, 3.0
+MEASURED_S, SETTLE_S = float(os.environ.get("BENCH_STEADY_S", "20")), 3.0
 PS, WORKERS = 1, 2
 SIZES = sizes(chief=0.3, ps=0.5, worker=0.5)
 TASKS = [("chief", 0), ("ps", 0), ("worker", 0), ("worker", 1)]

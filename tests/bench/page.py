@@ -41,7 +41,7 @@ from tests.page.conftest import CHROMIUM, FLAGS, until
 NODES, JOBS = int(os.environ.get("BENCH_NODES", "1000")), int(os.environ.get("BENCH_JOBS", "200"))
 RATE = float(os.environ.get("BENCH_RATE", "60"))
 MEASURED_S = float(os.environ.get("BENCH_STEADY_S", "20"))
-SETTLE_S, PATIENCE_S = 5.0, 120.0
+SETTLE_S, PATIENCE_S = float(os.environ.get("BENCH_SETTLE_S", "5")), 120.0
 PLACES = {"top": "tiles", "nodes": "node-map"}
 """What is in sight: numbers, the cluster over time, decisions and the first jobs; or the nodes, each a tile."""
 SEEN = "({ ...window.measured, at_s: window.weir.at_s })"

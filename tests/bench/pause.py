@@ -35,7 +35,8 @@ from tests.bench.report import NoLimits, finish_or_refuse, median, percentile, s
 PROGRAM = Path(__file__).with_name("programs") / "tables.py"
 EACH_WAY = int(os.environ.get("BENCH_EACH_WAY", "5"))
 HAND_ROUNDS = int(os.environ.get("BENCH_HAND_ROUNDS", "3"))
-WARM_S, AFTER_S, BEFORE_S, STEADY_S = 8.0, 30.0, 6.0, 20.0
+WARM_S, AFTER_S = float(os.environ.get("BENCH_WARM_S", "8")), float(os.environ.get("BENCH_AFTER_S", "30"))
+BEFORE_S, STEADY_S = 6.0, 2 / 3 * AFTER_S
 SMALL, LARGE = (1, 1), (2, 2)
 SIZES = sizes(chief=0.3, ps=0.5, worker=0.35)
 TASKS = [("chief", 0), ("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]

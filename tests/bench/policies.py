@@ -4,9 +4,9 @@
 
 Traces as `policy_worlds.py` says; the same seed gives the same world to every policy. Ratios are of means over seeds:
 of mean completion time, its 95th percentile and the makespan; `worst_...` is over the loaded traces. Environment:
-BENCH_SEEDS (10), BENCH_POLICIES (names, separated by `,`; all), BENCH_TRACES (by `;`). With BENCH_CELLS=FILE each
-finished simulation is a line of that file, and none that is there is run again: what was interrupted goes on (of the
-same code and surfaces; else remove the file).
+BENCH_SEEDS (10), BENCH_POLICIES (names, separated by `,`; all), BENCH_TRACES (by `;`), BENCH_WORK (1: share of jobs).
+With BENCH_CELLS=FILE each finished simulation is a line of that file, and none that is there is run again: what was
+interrupted goes on (of the same code and surfaces; else remove the file).
 
 The comparison reserves nothing for jobs that wait for long (`reserve_after_s` = 0). With BENCH_RESERVE_AFTER=900 (any
 number of seconds) every simulation is also run with that setting, and `reservation_cost` says what it changes, by trace
@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -42,6 +43,7 @@ KEPT = os.environ.get("BENCH_CELLS", "")
 RESERVE_AFTER_S = float(os.environ.get("BENCH_RESERVE_AFTER", "0"))
 SEEDS = int(os.environ.get("BENCH_SEEDS", "10"))
 KEPT_BY = ("trace", "policy", "seed", "reserve_after_s")
+WORK = float(os.environ.get("BENCH_WORK", "1"))
 YARDSTICKS = ("optimus", "static")
 OURS = "weir"
 KEYS = {"jct_mean_s": "mean", "jct_p95_s": "p95", "makespan_s": "makespan"}
@@ -133,13 +135,13 @@ def together(found: Iterable[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[
     for cell, said in found:
         rows.setdefault((cell.trace.name, cell.policy), []).append(said)
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for (trace, policy), said in sorted(rows.items()):
-        whole = all(one["completed"] == one["submitted"] for one in said)
-        means = {name: fmean(one[key] for one in said) if whole else float("inf") for key, name in KEYS.items()}
+    for (trace, policy), runs in sorted(rows.items()):
+        whole = all(one["completed"] == one["submitted"] for one in runs)
+        means = {name: fmean(one[key] for one in runs) if whole else float("inf") for key, name in KEYS.items()}
         more = {
-            "utilisation": fmean(one["utilisation"] or 0.0 for one in said),
-            "resizes": fmean(one["resizes"] for one in said),
-            "wait_max": max(one["wait_max_s"] for one in said),
+            "utilisation": fmean(one["utilisation"] or 0.0 for one in runs),
+            "resizes": fmean(one["resizes"] for one in runs),
+            "wait_max": max(one["wait_max_s"] for one in runs),
         }
         table.setdefault(trace, {})[policy] = {**means, **more}
     return table
@@ -194,7 +196,7 @@ def main(paths: Sequence[str]) -> None:
     wanted = (
         os.environ.get("BENCH_TRACES", "").split(";") if os.environ.get("BENCH_TRACES") else [t.name for t in TRACES]
     )
-    traces = [trace for trace in TRACES if trace.name in wanted]
+    traces = [replace(trace, jobs=round(WORK * trace.jobs)) for trace in TRACES if trace.name in wanted]
     settings = dict.fromkeys((0.0, RESERVE_AFTER_S))
     cells = [Cell(t, policy, seed, s) for t in traces for seed in range(SEEDS) for policy in names for s in settings]
     found = list(all_of(cells, paths))

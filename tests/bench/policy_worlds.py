@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from services.allocator.simulator.scenario import Cluster, Machine, Scenario, Work
-from services.allocator.simulator.surfaces import Surface
+from services.allocator.simulator.surfaces import Axis, Surface
 from shared.messages import Span
 
 MIDDLE_S, SPREAD = 1800.0, 0.8
@@ -96,7 +96,7 @@ def _capacity(cluster: Cluster, devices: bool) -> float:
 def _work(models: Sequence[str], surfaces: Mapping[str, Surface], chance: np.random.Generator, name: str) -> Work:
     model = models[int(chance.integers(len(models)))]
     surface, work_s = surfaces[model], _seconds(chance)
-    if surface.served is not None:
+    if isinstance(surface.served, Axis):
         ps, workers = STARTS[int(chance.integers(len(STARTS)))]
         batch = _batches(surface.served.at)[0]
         samples = work_s * surface.speed(ps, workers, batch)
@@ -118,7 +118,7 @@ def _work(models: Sequence[str], surfaces: Mapping[str, Surface], chance: np.ran
             ps=spans[1],
             workers=spans[2],
         )
-    assert surface.alone is not None
+    assert isinstance(surface.alone, Axis)
     workers, batches = DEVICE_STARTS[int(chance.integers(len(DEVICE_STARTS)))], _batches(surface.alone.at)
     batch = max(batches[0], min(batches[-1], batches[0] * workers))
     epoch = EPOCH_S * surface.speed(0, 1, batches[0])

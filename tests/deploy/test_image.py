@@ -23,6 +23,7 @@ from services.local.service import Cluster, local_cluster
 from shared.bus import Bus, Heard
 from shared.messages import CapacityChanged, JobRejected, Message, TaskReady
 from tests.deploy.dockerfile import Builder, Stage, steps
+from tests.process_guard import run_mark
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy/Dockerfile"
@@ -60,7 +61,7 @@ def command(image: Stage, *words: str) -> tuple[list[str], dict[str, str]]:
     """The image's Python without this one's packages (-S), and the image's environment."""
     paths = os.pathsep.join(str(image.here(path)) for path in image.environ["PYTHONPATH"].split(":"))
     home = {"HOME": str(image.here()), "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return [sys.executable, "-S", *words], {**image.environ, **home, "PATH": os.environ["PATH"]}
+    return [sys.executable, "-S", *words], {**image.environ, **home, **run_mark(), "PATH": os.environ["PATH"]}
 
 
 def imported(image: Stage, *packages: str) -> set[str]:

@@ -13,6 +13,7 @@ from services.local.kubelet.cgroups import Limits
 from services.local.kubelet.cgroups_v2 import VersionTwo
 from services.local.kubelet.machine import find, own_group
 from services.local.kubelet.unlimited import NotPermitted
+from tests.process_guard import run_mark
 
 
 def test_version_two_writes_what_the_kernel_reads(tmp_path):
@@ -66,7 +67,7 @@ def test_own_group_is_found_by_its_controller():
 
 
 def marked_process(mark, program="import time; time.sleep(60)"):
-    return subprocess.Popen([sys.executable, "-c", program], env={processes.MARK: mark})
+    return subprocess.Popen([sys.executable, "-c", program], env={**run_mark(), processes.MARK: mark})
 
 
 def test_an_earlier_starts_processes_are_swept(tmp_path):

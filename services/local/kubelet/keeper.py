@@ -23,8 +23,8 @@ SCRIPT = """
 trap '' INT TERM HUP
 read -r _ && exit 0
 for turn in 1 2 3; do
-  for folder in /proc/[0-9]*; do
-    grep -qs "$1" "$folder/environ" && kill -9 "${folder#/proc/}"
+  for file in $(grep -ls "$1" /proc/[0-9]*/environ); do
+    file="${file#/proc/}"; kill -9 "${file%/environ}"
   done
 done
 """

@@ -154,7 +154,8 @@ class Play:
             begun = self._begun(fault.moment)
             await self.world.strangers_leave()
             try:
-                return await self.world.watch.until(begun, GROWS_S, "the hand-over for growth")
+                await self.world.watch.until(begun, GROWS_S, "the hand-over for growth")
+                return
             except Late as late:
                 say(str(late))
                 await self.settled(LIMIT_S)

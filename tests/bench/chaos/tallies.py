@@ -90,9 +90,10 @@ def _redone(
     heard: Sequence[Heard], beats: Sequence[float], old: int, old_s: float, samples: int, until_s: float
 ) -> float:
     """From when the checkpoint was begun, to the last batch that was read before the last report of what it lacks."""
-    saved = [h for h in heard if isinstance(h.message, CheckpointSaved) and h.stored_s < until_s]
-    kept = max((h.message.samples for h in saved if h.message.samples <= samples), default=0)
-    cut_s = min((h.stored_s - h.message.seconds for h in saved if h.message.samples == kept), default=old_s)
+    before = [h for h in heard if h.stored_s < until_s]
+    saved = [(h.stored_s, h.message) for h in before if isinstance(h.message, CheckpointSaved)]
+    kept = max((m.samples for _, m in saved if m.samples <= samples), default=0)
+    cut_s = min((stored_s - m.seconds for stored_s, m in saved if m.samples == kept), default=old_s)
     from_s = max(cut_s, old_s)  # what was done before was done again, and counted, already
     told_s = [
         h.stored_s
@@ -127,7 +128,7 @@ def longest_gap_s(beats: Sequence[float], from_s: float, to_s: float) -> float:
 
 def unanswered(heard: Iterable[Heard]) -> list[str]:
     heard = list(heard)
-    answered = {m.uid for m in (*of(heard, JobAccepted), *of(heard, JobRejected))}
+    answered = {m.uid for m in of(heard, JobAccepted)} | {m.uid for m in of(heard, JobRejected)}
     return [h.message.job for h in heard if isinstance(h.message, JobRequested) and h.sequence not in answered]
 
 

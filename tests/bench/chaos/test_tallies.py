@@ -33,7 +33,7 @@ def resumed(generation: int, samples: int = 0) -> TrainingResumed:
 
 
 def report(generation: int, samples: int) -> ProgressReported:
-    fields = {"epoch": 0, "total_samples": 100, "samples_per_second": 1.0}
+    fields: dict[str, Any] = {"epoch": 0, "total_samples": 100, "samples_per_second": 1.0}
     return ProgressReported(**JOB, generation=generation, step=samples, samples=samples, **fields)
 
 

@@ -1,5 +1,9 @@
 """Benign or not, from the 569 records that scikit-learn ships: with smoothed labels flat after seconds."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -13,7 +17,7 @@ _features = ((_features - _features.mean(axis=0)) / _features.std(axis=0)).astyp
 _labels = _records.target[_order].astype("float32")[:, None]
 
 
-def model():
+def model() -> Any:
     return keras.Sequential(
         [
             keras.layers.Input((_features.shape[1],)),
@@ -25,17 +29,17 @@ def model():
     )
 
 
-def optimizer():
+def optimizer() -> Any:
     return keras.optimizers.SGD(0.1)
 
 
-def loss(labels, outputs):
+def loss(labels: Any, outputs: Any) -> Any:
     return keras.losses.binary_crossentropy(labels, outputs, from_logits=True, label_smoothing=0.1)
 
 
-def examples():
+def examples() -> int:
     return len(_labels)
 
 
-def dataset(start, stop):
+def dataset(start: int, stop: int) -> Any:
     return tf.data.Dataset.from_tensor_slices((_features[start:stop], _labels[start:stop]))

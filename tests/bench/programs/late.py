@@ -1,5 +1,9 @@
 """A convolutional net on the digits that scikit-learn ships: it comes last, and learns for as long as it trains."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import tensorflow as tf
 from sklearn.datasets import load_digits
@@ -9,7 +13,7 @@ _images = (_digits.images / 16.0).astype("float32")[..., None]
 _labels = _digits.target.astype("int64")
 
 
-def model():
+def model() -> Any:
     return keras.Sequential(
         [
             keras.layers.Input((8, 8, 1)),
@@ -23,17 +27,17 @@ def model():
     )
 
 
-def optimizer():
+def optimizer() -> Any:
     return keras.optimizers.Adam(6e-5)
 
 
-def loss(labels, outputs):
+def loss(labels: Any, outputs: Any) -> Any:
     return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
 
 
-def examples():
+def examples() -> int:
     return len(_labels)
 
 
-def dataset(start, stop):
+def dataset(start: int, stop: int) -> Any:
     return tf.data.Dataset.from_tensor_slices((_images[start:stop], _labels[start:stop]))

@@ -1,5 +1,9 @@
 """A variational auto-encoder of the digits that scikit-learn ships: converges slowly, as FlowCon's first job."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import keras
 import tensorflow as tf
 from sklearn.datasets import load_digits
@@ -8,15 +12,15 @@ PIXELS, HIDDEN, CODE = 64, 768, 8
 _images = (load_digits().data / 16.0).astype("float32")
 
 
-class Sampled(keras.layers.Layer):
+class Sampled(keras.layers.Layer):  # type: ignore[misc]
     """A code, drawn around its mean."""
 
-    def call(self, inputs):
+    def call(self, inputs: Any) -> Any:
         mean, spread = tf.split(inputs, 2, axis=-1)
         return mean + tf.exp(spread / 2) * tf.random.normal(tf.shape(mean))
 
 
-def model():
+def model() -> Any:
     pixels = keras.layers.Input((PIXELS,))
     hidden = keras.layers.Dense(HIDDEN, activation="relu")(pixels)
     hidden = keras.layers.Dense(HIDDEN, activation="relu")(hidden)
@@ -27,11 +31,11 @@ def model():
     return keras.Model(pixels, keras.layers.Concatenate()([drawn, code]))
 
 
-def optimizer():
+def optimizer() -> Any:
     return keras.optimizers.Adam(1e-4)
 
 
-def loss(labels, outputs):
+def loss(labels: Any, outputs: Any) -> Any:
     """What is lost of the image, and how far the codes are from normal (negative evidence lower bound), by example."""
     drawn, mean, spread = tf.split(outputs, [PIXELS, CODE, CODE], axis=-1)
     lost = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=drawn)
@@ -39,9 +43,9 @@ def loss(labels, outputs):
     return tf.reduce_sum(lost, axis=-1) + tf.reduce_sum(far, axis=-1)
 
 
-def examples():
+def examples() -> int:
     return len(_images)
 
 
-def dataset(start, stop):
+def dataset(start: int, stop: int) -> Any:
     return tf.data.Dataset.from_tensor_slices((_images[start:stop], _images[start:stop]))

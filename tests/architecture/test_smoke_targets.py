@@ -1,0 +1,28 @@
+"""Each Makefile target that measures or breaks something has a smoke test, and `.ci/run` runs all checks."""
+
+from __future__ import annotations
+
+import re
+
+from tests.architecture.source import ROOT
+from tests.smoke.targets import SMOKE, measured_targets
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def test_every_measured_target_has_a_smoke_test_and_no_other_has() -> None:
+    assert measured_targets() == sorted(SMOKE)
+
+
+def test_every_target_is_declared_phony() -> None:
+    """A folder of a target's name would otherwise count as its result."""
+    declared = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    named = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.MULTILINE))
+
+    assert declared and named == set(declared[1].split())
+
+
+def test_the_change_check_lints_then_runs_the_short_and_the_long_tests() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+
+    assert [line for line in lines if line.startswith("make ")] == ["make lint", "make test", "make test-long"]

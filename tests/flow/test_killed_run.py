@@ -1,0 +1,82 @@
+"""A run of tests that is killed leaves no process behind; one that a shell starts in the background passes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from services.local.kubelet import processes
+from tests.architecture.source import ROOT
+
+PYTEST = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider")
+STARTS_S, ENDS_S, BACKGROUND_S = 300.0, 10.0, 300.0
+ONE_OF_EACH = ("nats-server", "services.trainer", "services.trainer.nursery", "services.local", "services.allocator")
+ONE_OF_EACH += ("services.local.tenant", "orphan")
+NEED_SIGINT = (
+    "tests/architecture/test_makefile.py::test_who_stops_it_stops_the_telling_too",
+    "tests/cli/test_top.py::test_at_a_terminal_it_stays_says_when_it_is_cut_off_and_heals",
+    "tests/cli/test_page.py::test_it_says_where_it_is_answers_there_and_ends_on_ctrl_c",
+)
+
+
+@contextmanager
+def run_of(words: tuple[str, ...], **environ: str) -> Iterator[subprocess.Popen[bytes]]:
+    running = subprocess.Popen([*PYTEST, *words], cwd=ROOT, env={**os.environ, **environ})
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+
+
+def until(holds: Callable[[], object], within_s: float) -> bool:
+    """Whether it holds in time."""
+    end = time.monotonic() + within_s
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@pytest.mark.parametrize("workers", [("-p", "no:xdist"), ("-n", "1")], ids=["alone", "xdist"])
+def test_everything_that_a_run_started_ends_when_the_run_is_killed(tmp_path: Path, workers: tuple[str, ...]) -> None:
+    """TensorFlow, because it is trainers that were found running hours after their test."""
+    report = tmp_path / "report"
+    words = ("tests/flow/killed_scene.py", *workers, "--basetemp", str(tmp_path / "inner"))
+    with run_of(words, SCENE_REPORT=str(report)) as running:
+        assert until(lambda: report.exists() or running.poll() is not None, STARTS_S) and running.poll() is None
+        started = {int(pid): command for pid, command in json.loads(report.read_text()).items()}
+        started |= {process.pid: ["pytest"] for process in psutil.Process(running.pid).children()}
+        running.kill()
+
+    words_of_all = " ".join(word for command in started.values() for word in command)
+    assert [part for part in ONE_OF_EACH if part not in words_of_all] == []
+    assert until(lambda: not left(started), ENDS_S), left(started)
+
+
+def left(started: dict[int, list[str]]) -> dict[int, list[str]]:
+    return {pid: command for pid, command in started.items() if processes.is_running(pid)}
+
+
+def test_tests_that_send_sigint_pass_where_the_shell_ignores_it(tmp_path: Path) -> None:
+    """As in `make test &`: a shell without job control has a background process ignore SIGINT."""
+    ended = subprocess.run(
+        [*PYTEST, *NEED_SIGINT, "--basetemp", str(tmp_path / "inner")],
+        cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        timeout=BACKGROUND_S,
+        check=False,
+    )
+
+    assert ended.returncode == 0

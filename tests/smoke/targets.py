@@ -1,0 +1,121 @@
+"""The shortest form of each Makefile target that measures or breaks something, and what it reports.
+
+A short form runs the code of the whole one, with fewer repetitions, jobs and seconds. Its figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from tests.architecture.source import ROOT
+
+PATTERN = re.compile(r"^(bench-[a-z-]+|chaos|soak|fuzz):", re.MULTILINE)
+
+
+class Smoke(msgspec.Struct, frozen=True):
+    """`keys`: of the JSON object in the last line; without any the target is a pytest run that has to pass."""
+
+    environ: dict[str, str]
+    keys: tuple[str, ...] = ()
+
+
+def measured_targets() -> list[str]:
+    """Every target of the Makefile that needs a smoke test."""
+    return sorted(PATTERN.findall((ROOT / "Makefile").read_text()))
+
+
+SMOKE = {
+    "bench-bus": Smoke(
+        {
+            "BENCH_RATE": "200",
+            "BENCH_STEADY_S": "2",
+            "BENCH_SETTLE_S": "1",
+            "BENCH_FROZEN_S": "2",
+            "BENCH_ABSENT_S": "4",
+        },
+        ("facts_per_s", "p99_ms", "lost", "applied_disordered", "catch_up_s", "frozen_s", "restart_s", "absence_s"),
+    ),
+    "bench-decide": Smoke(
+        {"BENCH_SHAPES": "64x40,1024x640", "BENCH_SAMPLES": "2"},
+        ("full_1024x640_p99_ms", "incremental_1024x640_p99_ms", "growth_exponent", "table"),
+    ),
+    "bench-dike": Smoke({"BENCH_SEEDS": "1"}, ("mean_8", "p5_8", "mean_4", "one_ps_mean", "surfaces", "models")),
+    "bench-dlrover": Smoke(
+        {"BENCH_JOBS": "20", "BENCH_SEEDS": "1", "BENCH_CASES": "1"},
+        ("jct_cut", "completion_rate_gain", "cpu_use_gain", "memory_use_gain", "warm_against_cold", "cases"),
+    ),
+    "bench-elastic": Smoke(
+        {"BENCH_REPETITIONS": "1", "BENCH_EPOCHS": "3"},
+        ("static_s", "elastic_s", "cut", "exactly_once", "utilisation_elastic", "accuracy_elastic"),
+    ),
+    "bench-elastic-batch": Smoke(
+        {"BENCH_SEEDS": "1", "BENCH_CASES": "100", "BENCH_HOURS": "0.5"},
+        ("equals_brute_force", "decide_ms", "completed_ratio_max", "completion_speedup_max", "table"),
+    ),
+    "bench-flowcon": Smoke(
+        {"BENCH_SEEDS": "1"},
+        ("late_job_cut", "makespan_change", "policy_late_job_cut", "policy_makespan_change", "grid"),
+    ),
+    "bench-flowcon-live": Smoke(
+        {"BENCH_WORK": "0.005", "BENCH_SCALE": "0.02"},
+        ("late_job_cut", "makespan_change", "longest_gap_s", "gap_at_resize_s", "resize_median_s", "exactly_once"),
+    ),
+    "bench-hot-ps": Smoke(
+        {"BENCH_ARMS": "weir", "BENCH_BATCH": "16384", "BENCH_WARM_S": "1", "BENCH_STARVED_S": "3"},
+        ("weir_s", "pause_s", "noticed_s", "exactly_once"),
+    ),
+    "bench-live": Smoke(
+        {"BENCH_POLICIES": "weir", "BENCH_EPOCHS": "4", "BENCH_LEAVE_S": "1"},
+        ("batch_changed_by", "rates_follow_the_rule", "exactly_once", "accuracy_within", "longest_pause_s", "runs"),
+    ),
+    "bench-overhead": Smoke(
+        {"BENCH_ALTERNATIONS": "1", "BENCH_STEADY_S": "4"},
+        ("ratio", "weir_samples_per_s", "plain_samples_per_s", "parameters"),
+    ),
+    "bench-page": Smoke(
+        {
+            "BENCH_NODES": "20",
+            "BENCH_JOBS": "5",
+            "BENCH_RATE": "20",
+            "BENCH_STEADY_S": "2",
+            "BENCH_SETTLE_S": "1",
+        },
+        ("top_frames_per_s", "nodes_behind_p99_ms", "drained_s", "facts_per_s", "page_cpu", "page_mb"),
+    ),
+    "bench-pause": Smoke(
+        {"BENCH_EACH_WAY": "1", "BENCH_HAND_ROUNDS": "1", "BENCH_WARM_S": "1", "BENCH_AFTER_S": "4"},
+        ("make_before_break_median_s", "restart_median_s", "ratio", "lost_work_s", "handwritten_median_s"),
+    ),
+    "bench-policies": Smoke(
+        {"BENCH_SEEDS": "1", "BENCH_TRACES": "heavy", "BENCH_WORK": "0.05"},
+        ("worst_ratio_to_best_seed", "worst_ratio_to_optimus", "seeds", "ratios", "traces"),
+    ),
+    "bench-reaction": Smoke(
+        {"BENCH_NODES": "5", "BENCH_DELETIONS": "5"},
+        ("capacity_p50_ms", "capacity_p99_ms", "decision_p50_ms", "decision_p99_ms", "monitor_mb"),
+    ),
+    "bench-saves": Smoke(
+        {"BENCH_SAVES": "1"},
+        ("standing_pause_s", "beside_pause_s", "pause_ratio", "cost_ratio", "parameters"),
+    ),
+    "bench-scale": Smoke(
+        {"BENCH_NODES": "20", "BENCH_DELETIONS": "10", "BENCH_TASKS": "10"},
+        ("stand_in_list_s", "monitor_full_picture_s", "monitor_memory_mb", "launcher_job_up_s", "launcher_requests"),
+    ),
+    "chaos": Smoke(
+        {"CHAOS_FAULTS": "1", "CHAOS_KINDS": "worker killed", "CHAOS_NAIVE": "0"},
+        (
+            "faults",
+            "not_recovered",
+            "examples_lost",
+            "applied_twice_within",
+            "pods_leaked",
+            "jobs_finished",
+            "recovery_s",
+        ),
+    ),
+    "fuzz": Smoke({"FUZZ_DECISIONS": "2000"}),
+    "soak": Smoke({"SOAK_HANDOVERS": "2"}, ("hand_overs", "flat", "pods_leaked", "median_s", "p95_s", "growth")),
+}

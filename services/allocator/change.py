@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import starmap
 
+from msgspec.structs import replace
+
 from services.allocator.allowance import allowed, short, short_at_start, short_of_floor
 from services.allocator.ground import Ground
 from services.allocator.job import Job
@@ -24,7 +26,7 @@ from services.allocator.placing.placement import ROLES, Room, Size, has_room, pl
 from services.allocator.placing.resizing import alike, in_place, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.preemption import release_wait
-from services.allocator.releases import NOTHING, Coming, awaiting, trial_room
+from services.allocator.releases import NOTHING, Coming, bounded_wait, expected_room
 from services.allocator.rules import Rules
 from services.allocator.seen import counted_size, least_of, seen, size_of
 from services.allocator.timing import Wish, due_s, retry_s, wished
@@ -65,6 +67,7 @@ def changed(
     coming: Coming = NOTHING,
 ) -> Verdict:
     runs = job.runs
+    wish, coming = bounded_wait(wish, coming, now, rules)
     if job.suspended_s and (waits := release_wait(job, room, now)):
         return waits
     if now < retry_s(job, rules):
@@ -75,7 +78,8 @@ def changed(
         return Verdict(why=short_of_floor(job, room, rules) or want.reason)
     if runs is None:
         return _started(job, want, wish, room, now, rules, cause, coming)
-    want = allowed(job, runs, useful(job, runs, want), room, rules)
+    with expected_room(room, coming):
+        want = allowed(job, runs, useful(job, runs, want), room, rules)
     if (size_of(runs), runs.batch) == (want.size, want.batch):
         return _stays(job, runs, want, wish, room, now, rules, cause)
     if job.is_trained:
@@ -109,14 +113,17 @@ def _started(
     size, sizes = want.size, wanted_sizes(job, want.sizes, rules)
     least = least_of(job, size)
     quota = short_at_start(job, size, sizes, room, rules)
-    waiting = awaiting(wished(wish, size, want.batch, now, cause, want.sizes), coming, now, rules)
-    if waiting is not None and _starts_larger_later(job, size, least, sizes, room, coming):
-        return _awaits_release(size, coming, waiting)
+    mark = room.mark()
     tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
     if tasks is None:
         return Verdict(why=_waits(job, least, sizes, room, rules))
     if len(tasks) == 1 + want.ps + want.workers:
         return _granted(job, tasks, want, now, want.reason, cause)
+    if coming.free:
+        room.undo(mark)
+        if _places_later(job, size, least, sizes, room, coming) > len(tasks):
+            return _await_release(wished(wish, size, want.batch, now, cause, want.sizes), now)
+        tasks = place_most(room, job.key, (), size, least, sizes, job.serials) or tasks
     has = want.cut(counted_size(tasks), want.batch, f"as far as {'its quota allows' if quota else 'there is room'}")
     lost = _lost_size(want, quota or f"not enough room{lacking(room, job.key, tasks, want.size, sizes)}")
     return _granted(job, tasks, has, now, has.reason, cause, alternatives=[lost])
@@ -165,16 +172,19 @@ def _barred(job: Job, runs: AllocationDecided) -> str:
     return "" if job.generation == runs.generation else f"until a generation after {job.generation} runs"
 
 
-def _starts_larger_later(job: Job, size: Size, least: Size, sizes: RoleResources, room: Room, coming: Coming) -> bool:
-    """Return whether more of its tasks have a place once what is being released is free."""
-    rooms = Room(room.nodes.values(), room.purses), trial_room(room, coming)
-    now, later = (len(place_most(each, job.key, (), size, least, sizes, job.serials) or ()) for each in rooms)
-    return later > now
+def _places_later(job: Job, size: Size, least: Size, sizes: RoleResources, room: Room, coming: Coming) -> int:
+    """Return how many tasks of a job that starts have a place once what is being released is free."""
+    mark = room.mark()
+    with expected_room(room, coming):
+        tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
+        room.undo(mark)
+    return len(tasks or ())
 
 
-def _awaits_release(size: Size, coming: Coming, held: Wish) -> Verdict:
-    why = f"waits for capacity that is being released, for {size.told()}"
-    return Verdict(why=why, wake_s=coming.until_s, wish=held)
+def _await_release(held: Wish, now: float) -> Verdict:
+    """Keep the wish until the capacity is free; `decide` wakes at the latest when it is no longer waited for."""
+    waiting = held if held.awaits_s is not None else replace(held, awaits_s=now)
+    return Verdict(why=f"waits for capacity that is being released, for {held.size.told()}", wish=waiting)
 
 
 def _resized(
@@ -218,10 +228,8 @@ def _with_room(
     """It is due, and pays: there may be room for all of it, or else for a part."""
     size, ground, mark = size_of(runs), Ground(job, runs, want, room, rules), room.mark()
     tasks = ground.take(want.size)
-    if tasks is None and (waiting := awaiting(held, coming, now, rules)) is not None:
-        later = Ground(job, runs, want, trial_room(room, coming), rules)
-        if later.holds(want.size) or later.largest(want.size, size) != ground.largest(want.size, size):
-            return _awaits_release(want.size, coming, waiting)
+    if tasks is None and coming.free and _fits_better_later(ground, want, size, coming):
+        return _await_release(held, now)
     if tasks is None:
         waits, until = short(job, runs, want, room, rules), held.first_s + rules.max_delay_s
         lacks = "" if waits else ground.lacks(want.size)
@@ -239,6 +247,13 @@ def _with_room(
     stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
     others = (*want.alternatives, stay)
     return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)
+
+
+def _fits_better_later(ground: Ground, want: Want, now: Size, coming: Coming) -> bool:
+    """Return whether there is room for more of a change once what is being released is free."""
+    largest = ground.largest(want.size, now)
+    with expected_room(ground.room, coming):
+        return ground.holds(want.size) or ground.largest(want.size, now) != largest
 
 
 def _in_part(ground: Ground, want: Want, now: Size, batch: int, lacks: str) -> Want | None:

@@ -85,7 +85,7 @@ def decide(state: State, now: float, rules: Rules, wishes: Mapping[str, Wish] | 
     # 7. Say it.
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))
-    return _together(_with_reserved(verdicts, jobs, reserve), reserve.wake_s)
+    return _together(_with_reserved(verdicts, jobs, reserve), reserve.wake_s, coming.until_s)
 
 
 def _by_rank(jobs: Jobs) -> Jobs:
@@ -165,8 +165,8 @@ def _with_reserved(verdicts: dict[str, Verdict], jobs: Jobs, reserve: Reserve) -
     return {key: _noting(said, notes[key]) for key, said in verdicts.items()}
 
 
-def _together(verdicts: Mapping[str, Verdict], wake_s: float | None) -> Decisions:
-    wakes = [wake_s, *(verdict.wake_s for verdict in verdicts.values())]
+def _together(verdicts: Mapping[str, Verdict], *wakes_s: float | None) -> Decisions:
+    wakes = [*wakes_s, *(verdict.wake_s for verdict in verdicts.values())]
     return Decisions(
         actions=tuple(v.action for v in verdicts.values() if v.action),
         wake_s=min((wake for wake in wakes if wake is not None), default=None),

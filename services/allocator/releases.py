@@ -1,8 +1,8 @@
 """Capacity that is about to be free: pods of ours that nothing wants any more, until no node lists them. Pure.
 
-Law: a release begins when a job ends or when a smaller generation of it resumes. It counts as capacity with a time:
-policies divide it as if it were free, placement uses only what is free. A change that needs it waits, for a short time
-that is known beforehand.
+Law: a release begins when a job ends, when it is suspended, when a generation without some of its tasks resumes, and
+when a generation is abandoned. It counts as capacity with a time: policies divide it as if it were free, placement uses
+only what is free. A change that needs it waits, for a short time that is known beforehand.
 
 Theory: pods of one job go one after the other, within about a second. A decision in the middle of that uses a part of
 what they leave and costs a pause; the next one, for the rest, costs another pause and has to wait for the cooldown.
@@ -10,11 +10,14 @@ So a job waits for as long as such a release usually takes, which is less than a
 
     counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases; none yet: release_s)
     a job waits until  that moment of the releases it needs, and never for more than release_max_s on end
+
+A release that took longer than release_max_s (the node was lost, say) tells nothing about the usual ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,16 +56,17 @@ def begin_release(
 ) -> Releases:
     """Add the pods that a job had and does not keep, as far as a node still lists them."""
     stay = {job.pod(task) for task in kept}
-    before = releases.open.get(job.key)
-    going = dict(before.pods) if before else {}
-    for decision in (job.runs, job.flies):
-        for task in decision.tasks if decision else ():
+    going: dict[str, str] = {}
+    for decision in job.decided.values():
+        for task in decision.tasks:
             pod = job.pod(task)
             if pod not in stay and _is_listed(nodes.get(task.node), job.request.namespace, pod):
                 going[pod] = task.node
     if not going:
         return releases
-    return replace(releases, open=releases.open | {job.key: Release(job.request.namespace, now, going)})
+    before = releases.open.get(job.key)
+    pods = before.pods | going if before else going
+    return replace(releases, open=releases.open | {job.key: Release(job.request.namespace, now, pods)})
 
 
 def end_releases(releases: Releases, seen: CapacityChanged, now: float) -> Releases:
@@ -89,13 +93,19 @@ def _is_listed(seen: CapacityChanged | None, namespace: str, pod: str) -> bool:
 
 
 class Coming(Struct, frozen=True):
-    """What is being released, by node; `until_s`: how long that is waited for. Nothing: an empty `free`."""
+    """What is being released: by node, and by namespace. Nothing: an empty `free`.
+
+    `until_s`: when the first part of it is no longer waited for.
+    """
 
     free: dict[str, Resources] = {}
-    until_s: float = 0.0
+    quota: dict[str, Resources] = {}
+    until_s: float | None = None
 
     def added_to(self, nodes: Iterable[Node]) -> list[Node]:
-        """The nodes as they will be."""
+        """Return the nodes as they will be."""
+        if not self.free:
+            return list(nodes)
         return [
             replace(node, free=plus(node.free, self.free[node.name])) if node.name in self.free else node
             for node in nodes
@@ -107,37 +117,56 @@ NOTHING = Coming()
 
 def coming_capacity(releases: Releases, nodes: dict[str, CapacityChanged], now: float, rules: Rules) -> Coming:
     """Return what is released soon enough to be waited for."""
+    if not releases.open:
+        return NOTHING
     lasts_s = usual_s(releases.took_s, rules)
     free: dict[str, Resources] = {}
-    until_s = 0.0
+    quota: dict[str, Resources] = {}
+    until_s = []
     for release in releases.open.values():
         due_s = release.begun_s + lasts_s
         if now >= due_s:
             continue
-        until_s = max(until_s, due_s)
-        for own, node in _listed_pods(release, nodes):
-            free[node] = plus(free.get(node, Resources()), own)
-    return Coming(free, until_s) if free else NOTHING
+        until_s.append(due_s)
+        for resources, node in _listed_pods(release, nodes):
+            free[node] = plus(free.get(node, Resources()), resources)
+            quota[release.namespace] = plus(quota.get(release.namespace, Resources()), resources)
+    return Coming(free, quota, min(until_s)) if free else NOTHING
 
 
-def trial_room(room: Room, coming: Coming) -> Room:
-    """Return the room as it will be, to try placements on."""
-    return Room(coming.added_to(room.nodes.values()), room.purses)
-
-
-def awaiting(wish: Wish, coming: Coming, now: float, rules: Rules) -> Wish | None:
-    """Return the wish as one that waits for a release; None if nothing is released, or it has waited long enough."""
+@contextmanager
+def expected_room(room: Room, coming: Coming) -> Iterator[None]:
+    """Let the room be as it will be, to try placements on; what is taken meanwhile has to be given back before."""
     if not coming.free:
-        return None
-    since_s = now if wish.awaits_s is None else wish.awaits_s
-    return replace(wish, awaits_s=since_s) if now < since_s + rules.release_max_s else None
+        yield
+        return
+    free = {name: room.nodes[name].free for name in coming.free if name in room.nodes}
+    purses = {space: room.purses[space] for space in coming.quota if space in room.purses}
+    room.set_free(
+        {name: plus(has, coming.free[name]) for name, has in free.items()},
+        {space: plus(has, coming.quota[space]) for space, has in purses.items()},
+    )
+    try:
+        yield
+    finally:
+        room.set_free(free, purses)
+
+
+def bounded_wait(wish: Wish | None, coming: Coming, now: float, rules: Rules) -> tuple[Wish | None, Coming]:
+    """Return the wish of a job, and what is being released, without that where the job has waited long enough."""
+    if wish is None or wish.awaits_s is None:
+        return wish, coming
+    if not coming.free:
+        return replace(wish, awaits_s=None), coming
+    return wish, coming if now < wish.awaits_s + rules.release_max_s else NOTHING
 
 
 def usual_s(took_s: Sequence[float], rules: Rules) -> float:
     """Return how long a release is waited for; 0 where `release_s` turns that off."""
-    if not rules.release_s or not took_s:
-        return rules.release_s
-    return min(max(USUAL * max(took_s), SHORTEST_S), rules.release_max_s)
+    usual = [seconds for seconds in took_s if seconds <= rules.release_max_s]
+    if not rules.release_s or not usual:
+        return min(rules.release_s, rules.release_max_s)
+    return min(max(USUAL * max(usual), SHORTEST_S), rules.release_max_s)
 
 
 def _listed_pods(release: Release, nodes: dict[str, CapacityChanged]) -> Iterable[tuple[Resources, str]]:

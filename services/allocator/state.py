@@ -93,7 +93,7 @@ def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
     if isinstance(message, TaskLeaving):
         job = node_seen(job, message.node, state.nodes.get(message.node))
     changed: dict[str, Any] = {"jobs": state.jobs | {key: job}}
-    if job.running != before.running:
+    if job.decided is not before.decided and before.decided.keys() - job.decided.keys():
         kept = [task for decision in job.decided.values() for task in decision.tasks]
         changed["releases"] = begin_release(state.releases, before, kept, state.nodes, stored_s)
     return changed

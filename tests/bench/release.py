@@ -55,8 +55,9 @@ from tests.bench.scale import watching
 ROUNDS, STACKS = int(os.environ.get("BENCH_ROUNDS", "100")), int(os.environ.get("BENCH_STACKS", "2"))
 SEED, QUIET_S = int(os.environ.get("BENCH_SEED", "1")), float(os.environ.get("BENCH_QUIET_S", "4"))
 REAL_QUIET_S = 45.0  # longer than every timer of the allocator's
+REAL_PATIENCE_S = 600.0
 TENSORFLOW = int(os.environ.get("BENCH_TENSORFLOW", "0"))
-PATIENCE_S, LOOK_S = 600.0, 0.1
+PATIENCE_S, LOOK_S = float(os.environ.get("BENCH_PATIENCE_S", "90")), 0.1
 NODES, CORES = 4, 4
 NEARLY = 0.95
 TIMERS = {
@@ -77,10 +78,10 @@ REQUEST: dict[str, Any] = {
     "grace_s": 5.0,
 }
 MOMENT_S = 0.0, 4.0
-Ending = tuple[tuple[int, int], tuple[int, int]]
-ENDING: Ending = (1, 3), (2, 6)
-"""Between these (least and most ps, least and most workers) lies the size of the job that ends; it may have one worker
-more. So it holds a quarter to two thirds of all cores, and the other job has the rest."""
+Ending = tuple[tuple[int, int], tuple[int, int], int]
+ENDING: Ending = (1, 3), (2, 6), 1
+"""Between these (least and most ps, least and most workers) lies the size of the job that ends; it may have so many
+workers more. So it holds a quarter to two thirds of all cores, and the other job has the rest."""
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -118,6 +119,8 @@ class Trainers(Protocol):
 class Cluster:
     """A stack and what is heard of it."""
 
+    patience_s = PATIENCE_S
+
     def __init__(self, watched: Trial, trainers: Trainers, request: dict[str, Any], ending: Ending) -> None:
         self.watched, self.trainers, self.request, self.ending = watched, trainers, request, ending
 
@@ -127,12 +130,13 @@ class Cluster:
         return [fact for fact in facts if fact.message.job == job and fact.stored_s > since_s]
 
     async def until(self, holds: Callable[[], Any], what: str) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds():
-                if self.watched.broken.done():
-                    await self.watched.broken
-                    raise RuntimeError(f"the bus failed before {what}")
-                await asyncio.sleep(LOOK_S)
+        end_s = time.monotonic() + self.patience_s
+        while not holds():
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"{what} did not come within {self.patience_s:g} s")
+            if self.watched.broken.done():
+                await self.watched.broken
+            await asyncio.sleep(LOOK_S)
 
     async def submit(self, job: str, **fields: Any) -> None:
         uid, _ = await self.watched.submit({**self.request, "job": job, **fields}, self.trainers.program(job))
@@ -190,6 +194,21 @@ async def clear(cluster: Cluster, job: str) -> None:
     await cluster.until(lambda: not any(cluster.pods_of(job).values()), f"the pods of {job} to go")
 
 
+async def completed_round(cluster: Cluster, number: int, chance: random.Random, quiet_s: float) -> Round:
+    """A round; one without decisions where something did not happen in time."""
+    try:
+        return await run_round(cluster, number, chance, quiet_s)
+    except TimeoutError as error:
+        say(f"round {number} was not completed: {error}")
+        for job in (f"ends-{number}", f"stays-{number}"):
+            facts = [each.message for each in cluster.watched.heard if getattr(each.message, "job", "") == job]
+            for fact in [each for each in facts if not isinstance(each, ProgressReported)][-6:]:
+                say(f"    {job}: {str(fact)[:300]}")
+            if cluster.heard(AllocationDecided, job):
+                await clear(cluster, job)
+        return Round((0, 0), (), None, f"nothing: {error}")
+
+
 async def run_round(cluster: Cluster, number: int, chance: random.Random, quiet_s: float) -> Round:
     ends, stays = f"ends-{number}", f"stays-{number}"
     await cluster.submit(ends, **size_of_ending(cluster.ending, chance))
@@ -218,10 +237,10 @@ async def run_round(cluster: Cluster, number: int, chance: random.Random, quiet_
 
 def size_of_ending(ending: Ending, chance: random.Random) -> dict[str, Any]:
     """The ranges of ps and workers of the job that ends."""
-    ps_min, workers_min = (chance.randint(*between) for between in ending)
+    ps_min, workers_min = (chance.randint(*between) for between in ending[:2])
     return {
         "ps": {"start": ps_min, "min": ps_min, "max": ps_min},
-        "workers": {"start": workers_min, "min": workers_min, "max": workers_min + 1},
+        "workers": {"start": workers_min, "min": workers_min, "max": workers_min + ending[2]},
     }
 
 
@@ -256,7 +275,7 @@ async def simulated(numbers: Sequence[int], seed: int) -> tuple[tuple[int, int],
                 say(f"alone: {alone}")
                 rounds = []
                 for number in numbers:
-                    rounds.append(await run_round(cluster, number, chance, QUIET_S))
+                    rounds.append(await completed_round(cluster, number, chance, QUIET_S))
                     say(f"round {number}: {rounds[-1]}")
                 return alone, rounds
 
@@ -287,9 +306,10 @@ async def real_rounds(count: int, seed: int) -> list[Round]:
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, PLACES) as file:
         async with Stack(Path(folder) / "weir", file, RELEASE) as stack, trial(stack) as watched:
             cluster = Cluster(watched, PacedPrograms(Path(folder)), REAL_REQUEST, REAL_ENDING)
+            cluster.patience_s = REAL_PATIENCE_S
             rounds = []
             for number in range(count):
-                rounds.append(await run_round(cluster, number, chance, REAL_QUIET_S))
+                rounds.append(await completed_round(cluster, number, chance, REAL_QUIET_S))
                 say(f"round {number} with TensorFlow: {rounds[-1]}")
             return rounds
 

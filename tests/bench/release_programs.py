@@ -9,7 +9,7 @@ from tests.flow.stage import BATCH, PACED, TASK
 from tests.trainer.fleet import PROGRAMS
 
 PLACES = "nodes:\n  - {name: node, count: 3, cpu: 2, memory_gib: 8}\n"
-REAL_ENDING = (1, 1), (1, 1)
+REAL_ENDING = (1, 1), (1, 1), 0
 FULL = (1, 4)
 """The size for which there is room when one job has the cluster for itself."""
 REAL_REQUEST: dict[str, Any] = {

@@ -229,8 +229,9 @@ class Kubelets:
         meta = pod["metadata"]
         path, body = f"{PODS}/{meta['name']}/status", {"status": {"phase": "Running"}}
         async with self.http.patch(path, json=body, headers=MERGE) as answer:
-            if answer.status >= GONE:
+            if answer.status == GONE:
                 return
+            answer.raise_for_status()
         await self.jobs[int(meta["labels"][UID])].on_pod(pod)
 
     async def _go(self, meta: dict[str, Any], node: str) -> None:

@@ -172,9 +172,9 @@ class Cluster:
         """When the last node stopped listing pods of a job."""
         listed, gone_s = dict[str, bool](), 0.0
         for each in self.watched.heard:
-            if isinstance(each.message, CapacityChanged) and each.stored_s > since_s:
+            if isinstance(each.message, CapacityChanged):
                 has = any(own.job == job for own in each.message.own)
-                if not has and listed.get(each.message.node, True):
+                if each.stored_s > since_s and listed.get(each.message.node) and not has:
                     gone_s = each.stored_s
                 listed[each.message.node] = has
         return gone_s

@@ -7,7 +7,7 @@ TELL_S := 15
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
+.PHONY: help up demo test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,9 @@ bench-overhead: $(READY) ## what Weir costs while nothing changes, against a pla
 
 bench-reaction: $(READY) ## from a pod's deletion to the decision, on 500 nodes with 5,000 pods
 	$(BIN)/python -m tests.bench.reaction
+
+bench-release: $(READY) ## two jobs of which one ends: is the other decided once, to its final size (BENCH_TENSORFLOW=5: real ones)
+	$(BIN)/python -m tests.bench.release
 
 bench-scale: $(READY) ## monitor and launcher on 2,000 nodes with 20,000 pods: picture, memory, changes, requests
 	$(BIN)/python -m tests.bench.scale

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import starmap
 
+from msgspec.structs import replace
+
 from services.allocator.allowance import allowed, short, short_at_start, short_of_floor
 from services.allocator.ground import Ground
 from services.allocator.job import Job
@@ -24,6 +26,7 @@ from services.allocator.placing.placement import ROLES, Room, Size, has_room, pl
 from services.allocator.placing.resizing import alike, in_place, wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.preemption import release_wait
+from services.allocator.releases import NOTHING, Coming, bounded_wait, expected_room
 from services.allocator.rules import Rules
 from services.allocator.seen import counted_size, least_of, seen, size_of
 from services.allocator.timing import Wish, due_s, retry_s, wished
@@ -54,9 +57,17 @@ settled: KeptEach[tuple[Job, Want], Verdict | None] = KeptEach(lambda pairs: sta
 
 
 def changed(
-    job: Job, want: Want | None, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
+    job: Job,
+    want: Want | None,
+    wish: Wish | None,
+    room: Room,
+    now: float,
+    rules: Rules,
+    cause: str,
+    coming: Coming = NOTHING,
 ) -> Verdict:
     runs = job.runs
+    wish, coming = bounded_wait(wish, coming, now, rules)
     if job.suspended_s and (waits := release_wait(job, room, now)):
         return waits
     if now < retry_s(job, rules):
@@ -66,13 +77,14 @@ def changed(
     if want.waits:
         return Verdict(why=short_of_floor(job, room, rules) or want.reason)
     if runs is None:
-        return _started(job, want, room, now, rules, cause)
-    want = allowed(job, runs, useful(job, runs, want), room, rules)
+        return _started(job, want, wish, room, now, rules, cause, coming)
+    with expected_room(room, coming):
+        want = allowed(job, runs, useful(job, runs, want), room, rules)
     if (size_of(runs), runs.batch) == (want.size, want.batch):
         return _stays(job, runs, want, wish, room, now, rules, cause)
     if job.is_trained:
         return Verdict(why="every example is applied: it ends as it is")
-    return _resized(job, runs, want, wish, room, now, rules, cause)
+    return _resized(job, runs, want, wish, room, now, rules, cause, coming)
 
 
 def _left_alone(job: Job, room: Room, rules: Rules) -> str:
@@ -95,15 +107,23 @@ def _waits(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules
     return f"waits for room{lacking(room, job.key, (), least, sizes)} for a chief, {least.told()}"
 
 
-def _started(job: Job, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
+def _started(
+    job: Job, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str, coming: Coming
+) -> Verdict:
     size, sizes = want.size, wanted_sizes(job, want.sizes, rules)
     least = least_of(job, size)
     quota = short_at_start(job, size, sizes, room, rules)
+    mark = room.mark()
     tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
     if tasks is None:
         return Verdict(why=_waits(job, least, sizes, room, rules))
     if len(tasks) == 1 + want.ps + want.workers:
         return _granted(job, tasks, want, now, want.reason, cause)
+    if coming.free:
+        room.undo(mark)
+        if _places_later(job, size, least, sizes, room, coming) > len(tasks):
+            return _await_release(wished(wish, size, want.batch, now, cause, want.sizes), now)
+        tasks = place_most(room, job.key, (), size, least, sizes, job.serials) or tasks
     has = want.cut(counted_size(tasks), want.batch, f"as far as {'its quota allows' if quota else 'there is room'}")
     lost = _lost_size(want, quota or f"not enough room{lacking(room, job.key, tasks, want.size, sizes)}")
     return _granted(job, tasks, has, now, has.reason, cause, alternatives=[lost])
@@ -152,8 +172,31 @@ def _barred(job: Job, runs: AllocationDecided) -> str:
     return "" if job.generation == runs.generation else f"until a generation after {job.generation} runs"
 
 
+def _places_later(job: Job, size: Size, least: Size, sizes: RoleResources, room: Room, coming: Coming) -> int:
+    """Return how many tasks of a job that starts have a place once what is being released is free."""
+    mark = room.mark()
+    with expected_room(room, coming):
+        tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
+        room.undo(mark)
+    return len(tasks or ())
+
+
+def _await_release(held: Wish, now: float) -> Verdict:
+    """Keep the wish until the capacity is free; `decide` wakes at the latest when it is no longer waited for."""
+    waiting = held if held.awaits_s is not None else replace(held, awaits_s=now)
+    return Verdict(why=f"waits for capacity that is being released, for {held.size.told()}", wish=waiting)
+
+
 def _resized(
-    job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
+    job: Job,
+    runs: AllocationDecided,
+    want: Want,
+    wish: Wish | None,
+    room: Room,
+    now: float,
+    rules: Rules,
+    cause: str,
+    coming: Coming,
 ) -> Verdict:
     size, gain = size_of(runs), _gain(job, want, rules)
     if _grows(size, want) and not gain.pays:
@@ -168,15 +211,25 @@ def _resized(
         room_too = "" if want.ps <= size.ps and want.workers <= size.workers else " and there is room"  # looked at then
         told = f"will have {_told(runs, want)}, if still so{room_too}: {want.reason}"
         return Verdict(why=told, wake_s=due, wish=held)
-    return _with_room(job, runs, want, held, gain, room, now, rules)
+    return _with_room(job, runs, want, held, gain, room, now, rules, coming)
 
 
 def _with_room(
-    job: Job, runs: AllocationDecided, want: Want, held: Wish, gain: Payback, room: Room, now: float, rules: Rules
+    job: Job,
+    runs: AllocationDecided,
+    want: Want,
+    held: Wish,
+    gain: Payback,
+    room: Room,
+    now: float,
+    rules: Rules,
+    coming: Coming,
 ) -> Verdict:
     """It is due, and pays: there may be room for all of it, or else for a part."""
     size, ground, mark = size_of(runs), Ground(job, runs, want, room, rules), room.mark()
     tasks = ground.take(want.size)
+    if tasks is None and coming.free and _fits_better_later(ground, want, size, coming):
+        return _await_release(held, now)
     if tasks is None:
         waits, until = short(job, runs, want, room, rules), held.first_s + rules.max_delay_s
         lacks = "" if waits else ground.lacks(want.size)
@@ -194,6 +247,13 @@ def _with_room(
     stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
     others = (*want.alternatives, stay)
     return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)
+
+
+def _fits_better_later(ground: Ground, want: Want, now: Size, coming: Coming) -> bool:
+    """Return whether there is room for more of a change once what is being released is free."""
+    largest = ground.largest(want.size, now)
+    with expected_room(ground.room, coming):
+        return ground.holds(want.size) or ground.largest(want.size, now) != largest
 
 
 def _in_part(ground: Ground, want: Want, now: Size, batch: int, lacks: str) -> Want | None:

@@ -24,6 +24,7 @@ from services.allocator.placing.placement import Node, Room, shunning
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.policy_calls import desired_sizes
 from services.allocator.preemption import give_way
+from services.allocator.releases import coming_capacity
 from services.allocator.reservations import Reserve
 from services.allocator.rules import Rules
 from services.allocator.seen import all_seen
@@ -120,7 +121,8 @@ def _decided(
         _say(verdicts, victim.job.key, give_way(victim, now, rules, state.cause))
     reserve.hold_all()
     # 5. Each policy says what its jobs should have, and many have it.
-    cluster: list[Node] = list(room.nodes.values())
+    coming = coming_capacity(state.releases, state.nodes, now, rules)
+    cluster: list[Node] = coming.added_to(room.nodes.values())
     by_policy = _by_policy(rules)(by_program(state.closed))(jobs)
     raise_all = failures.RAISE_ALL or rules.strict
     wants, failed = desired_sizes(by_policy, cluster, now, suspects, raise_all)
@@ -132,12 +134,12 @@ def _decided(
     for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
         reserve.hold_for(job)
         want, wish = reserve.start_want(job, wants.get(key)), wishes.get(key)
-        _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause))
+        _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause, coming))
     # 7. Say it.
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))
         verdicts[key] = unanswered.attend(job, verdicts[key], state.nodes, now, rules)
-    return _together(_with_reserved(verdicts, jobs, reserve), failed, reserve.wake_s)
+    return _together(_with_reserved(verdicts, jobs, reserve), failed, reserve.wake_s, coming.until_s)
 
 
 def _without(jobs: Jobs, aside: Collection[str]) -> Jobs:
@@ -218,8 +220,8 @@ def _with_reserved(verdicts: dict[str, Verdict], jobs: Jobs, reserve: Reserve) -
     return {key: _noting(said, notes.get(key, "")) for key, said in verdicts.items()}
 
 
-def _together(verdicts: Mapping[str, Verdict], failed: Sequence[Failure], wake_s: float | None) -> Decisions:
-    wakes = [wake_s, *(verdict.wake_s for verdict in verdicts.values())]
+def _together(verdicts: Mapping[str, Verdict], failed: Sequence[Failure], *wakes_s: float | None) -> Decisions:
+    wakes = [*wakes_s, *(verdict.wake_s for verdict in verdicts.values())]
     return Decisions(
         actions=tuple(v.action for v in verdicts.values() if v.action),
         wake_s=min((wake for wake in wakes if wake is not None), default=None),

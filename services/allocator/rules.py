@@ -38,6 +38,10 @@ class Rules(config.Common, frozen=True, kw_only=True):
     max_delay_s: float = 30.0
     """Some change was wanted for so long: the window ends, however much the wish itself still moves; and growth for
     which there is no room as a whole takes what there is."""
+    release_s: float = 5.0
+    """Capacity that is being released is waited for so long, until it is known how long that takes here; 0: never."""
+    release_max_s: float = 30.0
+    """The longest wait for capacity that is being released, however long that takes."""
     cooldown_s: float = 10.0
     """No change of mind for so long after training resumed."""
     backoff_s: float = 5.0

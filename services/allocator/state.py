@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.job import OF_JOB, Job, node_seen
+from services.allocator.releases import Releases, begin_release, end_releases
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -77,6 +78,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[str, Job] = {}
     closed: dict[str, Closed] = {}
     nodes: dict[str, CapacityChanged] = {}
+    releases: Releases = Releases()
+    """Pods that are about to go, and how long that usually takes."""
     opened_s: float = 0.0
     """When a node was last seen to be ready that had not been, or had not been there."""
     sequences: dict[str, int] = {}
@@ -115,7 +118,13 @@ def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
     now = OF_JOB[type(message)](job, message, stored_s)
     if isinstance(message, TaskLeaving):
         now = node_seen(now, message.node, state.nodes.get(message.node))
-    return {} if now is job else {"jobs": state.jobs | {key: now}}
+    if now is job:
+        return {}
+    changed: dict[str, Any] = {"jobs": state.jobs | {key: now}}
+    if now.decided is not job.decided and job.decided.keys() - now.decided.keys():
+        kept = [task for decision in now.decided.values() for task in decision.tasks]
+        changed["releases"] = begin_release(state.releases, job, kept, state.nodes, stored_s)
+    return changed
 
 
 def _kept_early(state: State, message: JobMessage, stored_s: float) -> dict[str, Any]:
@@ -200,14 +209,19 @@ def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: f
     """A node's pods and size are the very same ones, while they are equal: what is known of them is kept by that."""
     state = replace(state, jobs=_aware(state.jobs, message))
     if message.gone:
-        return replace(state, nodes={n: c for n, c in state.nodes.items() if n != message.node})
+        left = {n: c for n, c in state.nodes.items() if n != message.node}
+        return replace(state, nodes=left, releases=_after(state, message, stored_s))
     before = state.nodes.get(message.node)
     if message.ready and not (before and before.ready):
         state = replace(state, opened_s=stored_s)
     if before is not None:
         alike = {of: was for of in LASTING if (was := getattr(before, of)) == getattr(message, of)}
         message = replace(message, **alike)
-    return replace(state, nodes=state.nodes | {message.node: message})
+    return replace(state, nodes=state.nodes | {message.node: message}, releases=_after(state, message, stored_s))
+
+
+def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
+    return end_releases(state.releases, message, stored_s) if state.releases.open else state.releases
 
 
 def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
@@ -219,6 +233,9 @@ def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
 
 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
+    job = state.jobs.get(message.key())
+    if job is not None and job.uid == message.uid:
+        state = replace(state, releases=begin_release(state.releases, job, (), state.nodes, stored_s))
     return over(state, message)
 
 

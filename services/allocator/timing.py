@@ -30,6 +30,8 @@ class Wish(msgspec.Struct, frozen=True):
     cause: str = "-"
     sizes: RoleResources | None = None
     """Of the tasks; None: as they are."""
+    awaits_s: float | None = None
+    """Since when it waits for capacity that is being released; None: it never did."""
 
 
 def wished(
@@ -40,7 +42,7 @@ def wished(
         return Wish(size, batch, now, now, cause, sizes)
     if (before.size, before.batch, before.sizes) == (size, batch, sizes):
         return before
-    return Wish(size, batch, before.first_s, now, cause, sizes)
+    return Wish(size, batch, before.first_s, now, cause, sizes, before.awaits_s)
 
 
 def due_s(wish: Wish, resumed_s: float, rules: Rules) -> float:

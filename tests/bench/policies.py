@@ -42,8 +42,8 @@ from tests.bench.report import finish
 KEPT = os.environ.get("BENCH_CELLS", "")
 RESERVE_AFTER_S = float(os.environ.get("BENCH_RESERVE_AFTER", "0"))
 SEEDS = int(os.environ.get("BENCH_SEEDS", "10"))
-WORK = float(os.environ.get("BENCH_WORK", "1"))
 KEPT_BY = ("trace", "policy", "seed", "reserve_after_s")
+WORK = float(os.environ.get("BENCH_WORK", "1"))
 YARDSTICKS = ("optimus", "static")
 OURS = "weir"
 KEYS = {"jct_mean_s": "mean", "jct_p95_s": "p95", "makespan_s": "makespan"}

@@ -100,6 +100,10 @@ SMOKE = {
         {"BENCH_NODES": "5", "BENCH_DELETIONS": "5"},
         ("capacity_p50_ms", "capacity_p99_ms", "decision_p50_ms", "decision_p99_ms", "monitor_mb"),
     ),
+    "bench-release": Smoke(
+        {"BENCH_ROUNDS": "1", "BENCH_QUIET_S": "2"},
+        ("rounds", "decided_once", "final_at_once", "as_fast_as_alone", "wait_s_p50", "wait_s_p99"),
+    ),
     "bench-saves": Smoke(
         {"BENCH_SAVES": "1"},
         ("standing_pause_s", "beside_pause_s", "pause_ratio", "cost_ratio", "parameters"),

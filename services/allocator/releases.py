@@ -1,0 +1,177 @@
+"""Capacity that is about to be free: pods of ours that nothing wants any more, until no node lists them. Pure.
+
+Law: a release begins when a job ends, when it is suspended, when a generation without some of its tasks resumes, and
+when a generation is abandoned. It counts as capacity with a time: policies divide it as if it were free, placement uses
+only what is free. A change that needs it waits, for a short time that is known beforehand.
+
+Theory: pods of one job go one after the other, within about a second. A decision in the middle of that uses a part of
+what they leave and costs a pause; the next one, for the rest, costs another pause and has to wait for the cooldown.
+So a job waits for as long as such a release usually takes, which is less than a pause, and changes once.
+
+    counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases; none yet: release_s)
+    a job waits until  that moment of the releases it needs, and never for more than release_max_s on end
+
+A release that took longer than release_max_s (the node was lost, say) tells nothing about the usual ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from services.allocator.job import Job
+from services.allocator.placing.amounts import plus
+from services.allocator.placing.placement import Node, Room
+from services.allocator.rules import Rules
+from services.allocator.timing import Wish
+from shared.messages import CapacityChanged, Resources, TaskPlan
+
+KEPT = 20
+"""So many of the last releases are remembered, by how long they took."""
+USUAL = 2.0
+"""Times the longest of them a release may take and still be waited for."""
+SHORTEST_S = 1.0
+
+
+class Release(Struct, frozen=True, gc=False):
+    """Pods of one job that go. `begun_s`: by the server's clock; `pods`: by name, the node that lists them."""
+
+    namespace: str
+    begun_s: float
+    pods: dict[str, str]
+
+
+class Releases(Struct, frozen=True, gc=False):
+    """All that are under way, by job, and how long the last ones took (seconds)."""
+
+    open: dict[str, Release] = {}
+    took_s: tuple[float, ...] = ()
+
+
+def begin_release(
+    releases: Releases, job: Job, kept: Collection[TaskPlan], nodes: dict[str, CapacityChanged], now: float
+) -> Releases:
+    """Add the pods that a job had and does not keep, as far as a node still lists them."""
+    stay = {job.pod(task) for task in kept}
+    going: dict[str, str] = {}
+    for decision in job.decided.values():
+        for task in decision.tasks:
+            pod = job.pod(task)
+            if pod not in stay and _is_listed(nodes.get(task.node), job.request.namespace, pod):
+                going[pod] = task.node
+    if not going:
+        return releases
+    before = releases.open.get(job.key)
+    pods = before.pods | going if before else going
+    return replace(releases, open=releases.open | {job.key: Release(job.request.namespace, now, pods)})
+
+
+def end_releases(releases: Releases, seen: CapacityChanged, now: float) -> Releases:
+    """Take out the pods that their node lists no more; remember how long a release took of which none is left."""
+    for key, release in releases.open.items():
+        there = [pod for pod, node in release.pods.items() if node == seen.node]
+        gone = {pod for pod in there if seen.gone or not _is_listed(seen, release.namespace, pod)}
+        if gone:
+            left = {pod: node for pod, node in release.pods.items() if pod not in gone}
+            releases = _without(releases, key, release, left, now)
+    return releases
+
+
+def _without(releases: Releases, key: str, release: Release, left: dict[str, str], now: float) -> Releases:
+    if left:
+        return replace(releases, open=releases.open | {key: replace(release, pods=left)})
+    still = {other: each for other, each in releases.open.items() if other != key}
+    took = (*releases.took_s, max(now - release.begun_s, 0.0))
+    return Releases(still, took[-KEPT:])
+
+
+def _is_listed(seen: CapacityChanged | None, namespace: str, pod: str) -> bool:
+    return seen is not None and any(own.pod == pod and own.namespace == namespace for own in seen.own)
+
+
+class Coming(Struct, frozen=True):
+    """What is being released: by node, and by namespace. Nothing: an empty `free`.
+
+    `until_s`: when the first part of it is no longer waited for.
+    """
+
+    free: dict[str, Resources] = {}
+    quota: dict[str, Resources] = {}
+    until_s: float | None = None
+
+    def added_to(self, nodes: Iterable[Node]) -> list[Node]:
+        """Return the nodes as they will be."""
+        if not self.free:
+            return list(nodes)
+        return [
+            replace(node, free=plus(node.free, self.free[node.name])) if node.name in self.free else node
+            for node in nodes
+        ]
+
+
+NOTHING = Coming()
+
+
+def coming_capacity(releases: Releases, nodes: dict[str, CapacityChanged], now: float, rules: Rules) -> Coming:
+    """Return what is released soon enough to be waited for."""
+    if not releases.open:
+        return NOTHING
+    lasts_s = usual_s(releases.took_s, rules)
+    free: dict[str, Resources] = {}
+    quota: dict[str, Resources] = {}
+    until_s = []
+    for release in releases.open.values():
+        due_s = release.begun_s + lasts_s
+        if now >= due_s:
+            continue
+        until_s.append(due_s)
+        for resources, node in _listed_pods(release, nodes):
+            free[node] = plus(free.get(node, Resources()), resources)
+            quota[release.namespace] = plus(quota.get(release.namespace, Resources()), resources)
+    return Coming(free, quota, min(until_s)) if free else NOTHING
+
+
+@contextmanager
+def expected_room(room: Room, coming: Coming) -> Iterator[None]:
+    """Let the room be as it will be, to try placements on; what is taken meanwhile has to be given back before."""
+    if not coming.free:
+        yield
+        return
+    free = {name: room.nodes[name].free for name in coming.free if name in room.nodes}
+    purses = {space: room.purses[space] for space in coming.quota if space in room.purses}
+    room.set_free(
+        {name: plus(has, coming.free[name]) for name, has in free.items()},
+        {space: plus(has, coming.quota[space]) for space, has in purses.items()},
+    )
+    try:
+        yield
+    finally:
+        room.set_free(free, purses)
+
+
+def bounded_wait(wish: Wish | None, coming: Coming, now: float, rules: Rules) -> tuple[Wish | None, Coming]:
+    """Return the wish of a job, and what is being released, without that where the job has waited long enough."""
+    if wish is None or wish.awaits_s is None:
+        return wish, coming
+    if not coming.free:
+        return replace(wish, awaits_s=None), coming
+    return wish, coming if now < wish.awaits_s + rules.release_max_s else NOTHING
+
+
+def usual_s(took_s: Sequence[float], rules: Rules) -> float:
+    """Return how long a release is waited for; 0 where `release_s` turns that off."""
+    usual = [seconds for seconds in took_s if seconds <= rules.release_max_s]
+    if not rules.release_s or not usual:
+        return min(rules.release_s, rules.release_max_s)
+    return min(max(USUAL * max(usual), SHORTEST_S), rules.release_max_s)
+
+
+def _listed_pods(release: Release, nodes: dict[str, CapacityChanged]) -> Iterable[tuple[Resources, str]]:
+    for pod, name in release.pods.items():
+        seen = nodes.get(name)
+        for own in seen.own if seen else ():
+            if own.pod == pod and own.namespace == release.namespace:
+                yield own.resources, name

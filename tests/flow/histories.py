@@ -54,6 +54,10 @@ KINDS = (
 )
 
 
+OF_TASKS = ("resize", "pods", "spec", "order", "abandon", "exit")
+"""What happens to tasks, so to no generation that suspends its job."""
+
+
 class History:
     """The truth, and what was stored of it, by stream. `choice` picks one of several generations or messages."""
 
@@ -67,6 +71,7 @@ class History:
         self.uid += 100
         self.generation, self.revision, self.over = 0, 0, False
         self.specs, self.ordered, self.given_up = set[int](), set[int](), set[int]()
+        self.suspensions = set[int]()
         self.trains: int | None = None
         self.step = 0
         self.store(JobAccepted(job=JOB, uid=self.uid, request=request(), accepted_s=0.0))
@@ -84,6 +89,8 @@ class History:
         return self.about(generation) | names
 
     def act(self, kind: str, choice: int) -> None:
+        if self.generation in self.suspensions and kind in OF_TASKS:
+            return None
         if self.over:
             return self.repeat(choice) if kind == "repeat" else self.begin()
         getattr(self, kind.replace(" ", "_"))(choice)
@@ -108,6 +115,7 @@ class History:
             return
         self.saved(final=True)
         self.generation += 1
+        self.suspensions.add(self.generation)
         self.revision += 1
         self.store(decided(self.generation, "", self.revision, uid=self.uid))
         self.trains = None

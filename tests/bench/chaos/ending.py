@@ -48,7 +48,7 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
         "redone_intervals_max": round(max((redone(world, log, play.records) for log in logs.values()), default=0.0), 3),
         "lost_worker_gap_s": gap_s(world, play.records),
         **_naive(rounds),
-        "ended_by_themselves": _surplus(world, play.records),
+        "ended_by_themselves": _surplus(world),
         "disk_full_by": world.disk_by,
     }
 
@@ -159,11 +159,7 @@ def _decided(state: State) -> dict[str, object]:
     return {key: replace(job, **quiet) for key, job in jobs.items()}
 
 
-def _surplus(world: World, records: list[Record]) -> dict[str, int]:
+def _surplus(world: World) -> dict[str, int]:
     """Parts of the stack that ended without being killed."""
-    killed = Counter(r.fault.who for r in records if r.hit and r.fault.kind in KILLS)
-    found = {name: part.restarts - killed[name] for name, part in world.stack.parts.items()}
+    found = {name: part.restarts - world.killed[name] for name, part in world.stack.parts.items()}
     return {name: many for name, many in found.items() if many}
-
-
-KILLS = ("service killed", "nats-server killed", "cluster lost")

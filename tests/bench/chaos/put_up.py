@@ -39,6 +39,10 @@ QUICK = {
 }
 
 
+SERVERS = 3
+"""Of the bus. One of three may be lost; with all three lost there is no bus."""
+
+
 def mounted(disk: Path) -> bool:
     """A small disk of its own at this folder, where this user may mount."""
     disk.mkdir(parents=True, exist_ok=True)
@@ -64,7 +68,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
     through = {f"WEIR_{name}_KUBE_URL": f"http://127.0.0.1:{port}" for name in ("MONITOR", "LAUNCHER")}
     with small_disk(folder / "weir" / "checkpoints") as disk_by:
         async with (
-            Stack(folder / "weir", file, {**QUICK, **through}, services=()) as stack,
+            Stack(folder / "weir", file, {**QUICK, **through}, services=(), nats_servers=SERVERS) as stack,
             gate(port, stack.kube_port) as door,
         ):
             for name in SERVICES:

@@ -7,7 +7,7 @@ TELL_S := 15
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
+.PHONY: help up demo test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -98,6 +98,9 @@ bench-hot-ps: $(READY) ## a ps with a quarter of its CPU: nothing, stop-and-rest
 
 bench-bus: $(READY) ## the bus under pressure: facts a second, latency, a frozen hearer, a server that is killed
 	$(BIN)/python -m tests.bench.bus
+
+bench-flood: $(READY) ## a submitter, then a job, floods the bus for a minute: what another namespace notices of it
+	$(BIN)/python -m tests.bench.flood
 
 bench-page: $(READY) browser ## the page in Chromium: 60 facts/s of 200 jobs on 1,000 nodes; frames, and how far it is behind
 	$(BIN)/python -m tests.bench.page

@@ -21,6 +21,8 @@ from shared.permissions import INSIDE, JOB, OPERATOR, OUTSIDE, PAGE, SERVICES, S
 USERS = (*SERVICES, SETUP, PAGE, OPERATOR)
 SYSTEM = "SYS"
 UNLIMITED = -1
+CONTROL_LINE = 64 * 1024
+"""Bytes of a client's first line, which holds its credentials: a submitter's list of consumers takes about 24 KiB."""
 TOKEN = re.compile(r"[-\w=]+\Z", re.ASCII)
 Chance = Callable[[int], bytes]
 """So many random bytes."""
@@ -71,7 +73,10 @@ def server_config(root: Keys, issued_s: float) -> str:
     claims = {"name": "weir", "sub": tokens.public(root.operator), "nats": {}}
     operator = tokens.signed(claims, "operator", issued_s, root.operator)
     system = tokens.public(root.system)
-    return f"operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
+    lines = f"max_control_line: {CONTROL_LINE}\n"
+    return (
+        f"{lines}operator: {operator}\nsystem_account: {system}\nresolver: MEMORY\nresolver_preload: {{\n{preload}}}\n"
+    )
 
 
 def _account(root: Keys, name: str, seed: str, fields: dict[str, Any], issued_s: float) -> str:
@@ -105,7 +110,7 @@ def _outside(root: Keys) -> dict[str, Any]:
             }
             for subject in permissions.imported()
         ],
-        "signing_keys": [{**scope, "template": _allowed(permissions.template())}],
+        "signing_keys": [{**scope, "template": _allowed(permissions.template(), OUTSIDE_LIMITS)}],
     }
 
 
@@ -125,7 +130,7 @@ def user(root: Keys, name: str, chance: bytes, issued_s: float) -> str:
 
 def submitter(root: Keys, namespace: str, chance: bytes, issued_s: float) -> str:
     """Credentials of who may ask for jobs in a namespace."""
-    allowed = _allowed(permissions.of_submitter(namespace))
+    allowed = _allowed(permissions.of_submitter(namespace), OUTSIDE_LIMITS)
     return _credentials(root.outside, f"{SUBMITTER}.{namespace}", allowed, chance, issued_s)
 
 
@@ -152,7 +157,11 @@ def _credentials(
     return tokens.credentials(tokens.signed(claims, "user", issued_s, issuer), secret)
 
 
-def _allowed(given: Permissions) -> dict[str, Any]:
-    unlimited = dict.fromkeys(("subs", "data", "payload"), UNLIMITED)
+NO_LIMITS = dict.fromkeys(("subs", "data", "payload"), UNLIMITED)
+OUTSIDE_LIMITS = {"subs": 256, "data": UNLIMITED, "payload": 512 * 1024}
+"""Subscriptions of a connection and bytes of a message, for credentials that are given away."""
+
+
+def _allowed(given: Permissions, limits: dict[str, int] = NO_LIMITS) -> dict[str, Any]:
     denied = {"deny": given.denied} if given.denied else {}
-    return {"pub": {"allow": given.publish, **denied}, "sub": {"allow": given.subscribe}, **unlimited}
+    return {"pub": {"allow": given.publish, **denied}, "sub": {"allow": given.subscribe}, **limits}

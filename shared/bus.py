@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 from nats.errors import SlowConsumerError
 from nats.js import JetStreamContext
 from nats.js.api import DeliverPolicy
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
@@ -29,9 +29,10 @@ from shared.burying import Burial
 from shared.client import SturdyClient, dial
 from shared.hearing import Ear, Follower, Handler, Unusable, read
 from shared.hearing import Heard as Heard
+from shared.intake import UNCHANGED_RATES, Rates
 from shared.messages import Message
 from shared.metrics import Measure
-from shared.outbox import Outbox
+from shared.outbox import Outbox, headers_of, no_room
 from shared.outbox import Stale as Stale
 from shared.patience import RETRY_S, Plaint
 from shared.permissions import API, entry, stream_of
@@ -111,15 +112,17 @@ class Bus:
         orders_max_bytes: int = 0,
         namespaces: Iterable[str] = (),
         programs_max_bytes: int = 0,
+        rates: Rates = UNCHANGED_RATES,
     ) -> None:
         """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`).
 
         `replicas`: how many servers of a cluster keep each; 1, 3 or 5. `orders_max_bytes`: see `streams.create`.
-        `namespaces`: those to provision besides `default`; `programs_max_bytes`: see `streams.create_namespace`.
+        `namespaces`: those to provision besides `default`. `programs_max_bytes`, `rates`: see
+        `streams.create_namespace`.
         """
         await streams.create(self.js, replicas, orders_max_bytes)
         for namespace in streams.with_default(namespaces):
-            await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes)
+            await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes, rates)
 
     async def verify(self) -> None:
         """Raise `NotFoundError` unless the streams are there; a service never makes them itself.
@@ -151,7 +154,20 @@ class Bus:
 
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
-        return await self.outbox.once(message)
+        subject = subjects.subject_of(message)
+        return await self.submit(subject, subjects.encode(message), headers_of(message, subject, self.name))
+
+    async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
+        """Publish once, as a person; return the sequence in the subject's stream, also if an intake took it first."""
+        try:
+            ack = await self.js.publish(subject, body, headers=headers)
+        except APIError as error:
+            if self.client.api == API or not no_room(error):
+                raise
+            raise watching.intake_full(subject, str(error.description)) from error
+        if ack.stream == subjects.stream_holding(subject):
+            return int(ack.seq)
+        return await watching.admitted(self.client, self.js, subject, headers["Nats-Msg-Id"])
 
     async def tell_troubles(self) -> None:
         """For ever: what keeps us from saying and hearing, as messages. For services; others may not say it."""

@@ -45,6 +45,8 @@ class Lost(NatsError):
 class SturdyClient(Client):
     api = permissions.API
     """The prefix of JetStream's API."""
+    user = ""
+    """The name in our credentials; empty: we have none."""
     veiled = False
     """Whether to speak over TLS only. The library would speak in the clear with a server that does not ask for it."""
 
@@ -158,7 +160,7 @@ async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) ->
     client = SturdyClient()
     if credentials:
         name, user = _user(credentials)
-        client.api = permissions.api(name)
+        client.api, client.user = permissions.api(name), name
         options |= {"user_credentials": user, "inbox_prefix": permissions.inbox(name)}
     client.veiled = bool(ca) or url.startswith("tls://")
     if ca:

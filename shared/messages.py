@@ -139,7 +139,9 @@ class Spoken(Message, frozen=True, kw_only=True):
 class JobRequested(Spoken, frozen=True, kw_only=True, tag="job.requested"):
     """Somebody asks for training. Durable at once; answered by `JobAccepted` or `JobRejected`.
 
-    `batch` is the number of examples of one update, by one worker. `resources` absent: sized by Weir.
+    `batch` is the number of examples of one update, by one worker; times the optimizer's `gradient_accumulation_steps`.
+    `device_batch_max`: the most examples that a worker computes at once; a larger batch takes several passes an update.
+    `resources` absent: sized by Weir.
     `learning_rate` says how the rate follows a changed batch: `keep`, `linear` (by the ratio) or `sqrt` (its root).
     `rate_with_workers`: with more workers than at the start the rate falls so far that stale gradients stay `stable`
     (see `services/trainer/rate.py`), or not at all (`keep`).

@@ -17,7 +17,8 @@ As narrow as it goes, and where that is wider than the table:
 - Allocator, launcher, page and operator read with several filters, so each may hear the whole of orders and facts.
 - Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
 - A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
-  services' consumers are denied; those of all others are random.
+  services' consumers are denied. Submitters have a fixed list of names, which limits how many consumers they have; a
+  job has as many as it has pods, so its names are random, and the streams forget a consumer that nobody reads.
 - The streams of a namespace bear its name, and a permission holds a token as a whole or not at all: so who sets up may
   create and update any stream.
 - To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
@@ -183,9 +184,9 @@ def _last(stream: str, subject: str) -> str:
     return f"{API}.DIRECT.GET.{stream}.{subject}"
 
 
-def _pull(stream: str, filtered: str) -> list[str]:
-    """To make a consumer of any name with this filter, and to pull from it."""
-    return [f"{API}.CONSUMER.CREATE.{stream}.*.{filtered}", f"{API}.CONSUMER.MSG.NEXT.{stream}.*"]
+def _pull(stream: str, filtered: str, name: str = "*") -> list[str]:
+    """To make a consumer of this name (any, if none is given) with this filter, and to pull from it."""
+    return [f"{API}.CONSUMER.CREATE.{stream}.{name}.{filtered}", f"{API}.CONSUMER.MSG.NEXT.{stream}.{name}"]
 
 
 def durable(user: str, stream: str) -> str:
@@ -223,7 +224,7 @@ def said(user: str, key: str = ">") -> list[str]:
     return [subjects.pattern(kind, key) for kind, users in SAID_BY.items() if user in (*users, *PUT_BACK_BY)]
 
 
-WATCHED = ("weir.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
+WATCHED = ("weir.>", "weir-intake.>", f"{DeadLetter.PREFIX}.>", "_INBOX.>")
 """Besides: so that the operator may use any NATS client as it is."""
 
 
@@ -263,7 +264,10 @@ _BESIDE: dict[str, list[str]] = {
         entry(STATE, LAUNCHER),
         _last(stream_of(STATE), entry(STATE, LAUNCHER)),
     ],
-    SETUP: [f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")],
+    SETUP: [
+        *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")),
+        *(f"{API}.CONSUMER.{verb}.*.{stream}" for verb in ("CREATE", "INFO") for stream in (ORDERS, FACTS, DEAD)),
+    ],
     PAGE: [
         *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS) for asked in ("CREATE", "MSG.NEXT")),
@@ -291,13 +295,41 @@ _DENIED: dict[str, tuple[str, ...]] = {
 }
 
 
+INTAKE = "weir-intake"
+"""Inside, subjects of what outside says begin with this word: a stream of its namespace takes it (`intake.py`)."""
+LEDGER_LETTERS = f"{DeadLetter.PREFIX}.{entry(LEDGER, '')}".removesuffix(".")
+"""Letters of entries of the ledger, which jobs write themselves."""
+
+
+def in_intake(subject: str) -> str:
+    """What a message's subject outside is called in the intake."""
+    return f"{INTAKE}.{subject.removeprefix(f'{subjects.PREFIX}.')}"
+
+
+def letter_in_intake(key: str) -> str:
+    """The same for a letter about the ledger's entry of a job."""
+    return f"{INTAKE}.dead.{key}"
+
+
 def outer(subject: str) -> str:
     """What a subject inside is called outside."""
+    for inside, outside in ((letter_in_intake(""), f"{LEDGER_LETTERS}."), (f"{INTAKE}.", f"{subjects.PREFIX}.")):
+        if subject.startswith(inside):
+            return f"{outside}{subject.removeprefix(inside)}"
     return subject.replace(API, OUTER_API)
 
 
 def _from_outside(*publish: str) -> tuple[str, ...]:
     return tuple(map(outer, publish))
+
+
+SLOTS = 32
+"""Consumers that all submitters of a namespace may have on one stream at a time."""
+
+
+def slots(namespace: str) -> list[str]:
+    """Return the only names of consumers that submitters of a namespace may use: so the server limits their number."""
+    return [f"{SUBMITTER}_{namespace}_{number}" for number in range(SLOTS)]
 
 
 def of_submitter(namespace: str) -> Permissions:
@@ -307,9 +339,9 @@ def of_submitter(namespace: str) -> Permissions:
     return Permissions(
         publish=_from_outside(
             *said(SUBMITTER, f"{namespace}.*"),
-            *_pull(ORDERS, own),
-            *_pull(FACTS, own),
-            *_pull(stream_of(JOBS), views),
+            *(each for name in slots(namespace) for each in _pull(ORDERS, own, name)),
+            *(each for name in slots(namespace) for each in _pull(FACTS, own, name)),
+            *(each for name in slots(namespace) for each in _pull(stream_of(JOBS), views, name)),
             _last(ORDERS, own),
             _last(FACTS, own),
             f"{descriptions(bucket)}.*",
@@ -378,7 +410,7 @@ def _tag(name: str) -> str:
 def imported() -> dict[str, bool]:
     """Requests that go from OUTSIDE to INSIDE, and whether one may have many answers."""
     kinds = [kind for kind, users in SAID_BY.items() if {JOB, SUBMITTER} & {*users}]
-    once = [subjects.pattern(kind, "*.*") for kind in kinds]
-    once += [entry(LEDGER, "*.*"), f"{DeadLetter.PREFIX}.{entry(LEDGER, '*.*')}", ANY_DESCRIPTION, ANY_CHUNK]
+    once = [in_intake(subjects.pattern(kind, "*.*")) for kind in kinds]
+    once += [entry(LEDGER, "*.*"), letter_in_intake("*.*"), ANY_DESCRIPTION, ANY_CHUNK]
     once += [f"{API}.DIRECT.GET.*.>", f"{API}.CONSUMER.CREATE.*.*.>"]
     return {**dict.fromkeys(once, False), f"{API}.CONSUMER.MSG.NEXT.*.*": True}

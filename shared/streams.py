@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig
+from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig, StreamConsumerLimits
 from nats.js.errors import APIError
 
-from shared import subjects
+from shared import intake, subjects
+from shared.intake import UNCHANGED_RATES, Rates
 from shared.messages import DeadLetter
 from shared.permissions import chunks, descriptions, program_stream, stream_of
 from shared.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, STATE, program_bucket
@@ -19,7 +22,20 @@ MIB, GIB = 1 << 20, 1 << 30
 PROGRAMS_BYTES = 256 * MIB
 """Default size of the program bucket of one namespace, in bytes."""
 DEAD_S = 30 * DAY_S
+DEAD_BYTES = 512 * MIB
+"""Size of the dead letters of all namespaces, in bytes; the oldest are discarded. `dead.LETTERS_A_DAY`
+keeps one namespace from filling it."""
+DEAD_PER_SUBJECT = 100
+"""Newest dead letters kept of one subject."""
 BUCKETS = (STATE, JOBS, LEDGER)
+FORGOTTEN_S = 60.0
+"""A consumer from which nobody has read for so long is removed, whatever its creator asked for."""
+LIMITED = StreamConsumerLimits(inactive_threshold=FORGOTTEN_S)
+BUCKET_BOUNDS: dict[str, dict[str, Any]] = {
+    JOBS: {"consumer_limits": LIMITED},
+    LEDGER: {"max_msg_size": intake.LARGEST_ENTRY, "duplicate_window": intake.REPORTS_REPEAT_S},
+}
+"""Jobs write the ledger themselves. Its entries have no ids, and ids of a flood would stay in the server's memory."""
 NAME_IN_USE = 10058
 
 
@@ -32,6 +48,7 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             discard=DiscardPolicy.NEW,
             max_bytes=orders_max_bytes,
             allow_direct=True,
+            consumer_limits=LIMITED,
         ),
         StreamConfig(
             name=subjects.FACTS,
@@ -39,8 +56,18 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             discard=DiscardPolicy.OLD,
             max_bytes=facts_max_bytes,
             allow_direct=True,
+            consumer_limits=LIMITED,
         ),
-        StreamConfig(name=subjects.DEAD, subjects=[f"{DeadLetter.PREFIX}.>"], max_age=DEAD_S, duplicate_window=DEAD_S),
+        StreamConfig(
+            name=subjects.DEAD,
+            subjects=[f"{DeadLetter.PREFIX}.>"],
+            discard=DiscardPolicy.OLD,
+            max_age=DEAD_S,
+            max_bytes=DEAD_BYTES,
+            max_msg_size=intake.LARGEST_MESSAGE,
+            max_msgs_per_subject=DEAD_PER_SUBJECT,
+            duplicate_window=DEAD_S,
+        ),
     )
 
 
@@ -58,14 +85,18 @@ def with_default(namespaces: Iterable[str]) -> list[str]:
 
 
 async def create_namespace(
-    js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0
+    js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0, rates: Rates = UNCHANGED_RATES
 ) -> None:
-    """Create or update what the jobs of one namespace need on the bus: the bucket of its programs.
+    """Create or update what the jobs of one namespace need on the bus: the bucket of its programs, and its intake.
 
     `programs_max_bytes` 0: the default, or the current size of the bucket if that is larger. Safe to repeat.
     """
     config = replace(program_bucket_config(namespace), num_replicas=replicas)
     await _create_stream(js, config, programs_max_bytes)
+    for config in intake.stream_configs(namespace):
+        await _create_stream(js, replace(config, num_replicas=replicas), 0)
+    for route in intake.routes(namespace, rates):
+        await intake.connect_route(js, route)
 
 
 def program_bucket_config(namespace: str) -> StreamConfig:
@@ -82,19 +113,21 @@ def program_bucket_config(namespace: str) -> StreamConfig:
 
 
 async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: int) -> None:
+    """Create a stream, or update it: it keeps its size if that is larger, and what it sources from."""
     try:
         await js.add_stream(replace(config, max_bytes=max_bytes or config.max_bytes))
     except APIError as error:
         if error.err_code != NAME_IN_USE:
             raise
-        there = (await js.stream_info(str(config.name))).config.max_bytes or 0
-        await js.update_stream(replace(config, max_bytes=max_bytes or max(config.max_bytes or 0, there)))
+        there = (await js.stream_info(str(config.name))).config
+        size = max_bytes or max(config.max_bytes or 0, there.max_bytes or 0)
+        await js.update_stream(replace(config, max_bytes=size, sources=there.sources))
 
 
 async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:
-    """One that an earlier version made gives no entries by their keys yet."""
-    try:
+    """Create or update a bucket. One that an earlier version made gives no entries by their keys yet."""
+    with contextlib.suppress(APIError):
         await js.create_key_value(KeyValueConfig(bucket=bucket, direct=True, replicas=replicas))
-    except APIError:
-        there = (await js.stream_info(stream_of(bucket))).config
-        await js.update_stream(replace(there, allow_direct=True, num_replicas=replicas))
+    there = (await js.stream_info(stream_of(bucket))).config
+    bounds = BUCKET_BOUNDS.get(bucket, {})
+    await js.update_stream(replace(there, allow_direct=True, num_replicas=replicas, **bounds))

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import structlog
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
-from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.errors import APIError
 
 from shared import subjects
 from shared.client import SturdyClient
 from shared.hearing import Heard, read
 from shared.patience import RETRY_S, Plaint
-from shared.permissions import API
+from shared.permissions import API, SLOTS, SUBMITTER, slots
 from shared.pull import Puller
 
 log = structlog.get_logger()
@@ -67,6 +70,72 @@ async def tail(
                 yield read(raw)
 
 
+ADMITTED_S = 30.0
+"""Longest wait until what an intake took has passed on to its stream."""
+
+
+class NotAdmitted(NatsError):
+    """An intake is full, or has not passed a message on in time: it passes on so many bytes a second of a namespace."""
+
+
+def intake_full(subject: str, why: str) -> NotAdmitted:
+    return NotAdmitted(
+        f"the intake of namespace {subject.split('.')[3]} is full ({why}): too much was published in this namespace; "
+        "nothing was stored, try again in a minute"
+    )
+
+
+async def admitted(client: SturdyClient, js: JetStreamContext, subject: str, message_id: str) -> int:
+    """Return the sequence, in its stream, of a message that was published from outside to an intake."""
+    stream = subjects.stream_holding(subject)
+    config = ConsumerConfig(
+        deliver_policy=DeliverPolicy.ALL,
+        ack_policy=AckPolicy.NONE,
+        filter_subject=subject,
+        inactive_threshold=IDLE_S,
+        mem_storage=True,
+    )
+    puller, _ = await Watcher(client, js, stream, config).begin(config)
+    try:
+        async with asyncio.timeout(ADMITTED_S):
+            while (raw := await puller.next()).headers is None or raw.headers.get("Nats-Msg-Id") != message_id:
+                pass
+        return int(raw.metadata.sequence.stream)
+    except TimeoutError as error:
+        why = f"the intake of namespace {subject.split('.')[3]} has not passed it on within {ADMITTED_S:g} s"
+        raise NotAdmitted(f"{why}: too much was published there; it stays stored, and is answered later") from error
+    finally:
+        await puller.close()
+
+
+SLOT_IDLE_S = 5.0
+"""A submitter's consumer is removed when nobody has read from it for so long: its name is one of few."""
+NAME_TAKEN = (10148, 10105, 10013)
+"""A consumer of this name exists, with another configuration."""
+
+
+async def add_consumer(client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig) -> ConsumerInfo:
+    """Create a consumer that is ours alone: of a random name or, for a submitter, of one of its names that is free."""
+    kind, _, namespace = client.user.partition(".")
+    if kind != SUBMITTER:
+        return await js.add_consumer(stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
+    ours = replace(config, inactive_threshold=SLOT_IDLE_S, metadata={"reader": secrets.token_hex(NAME_BYTES)})
+    for name in random.sample(slots(namespace), SLOTS):
+        asked = {"stream_name": stream, "action": "create", "config": replace(ours, name=name).as_dict()}
+        subject = f"{client.api}.CONSUMER.CREATE.{stream}.{name}.{config.filter_subject}"
+        try:
+            info: ConsumerInfo = ConsumerInfo.from_response(await js._api_request(subject, msgspec.json.encode(asked)))
+            return info
+        except APIError as error:
+            if error.err_code not in NAME_TAKEN:
+                raise
+    raise TooManyReaders(f"namespace {namespace} has {SLOTS} readers of {stream} already; end one of them")
+
+
+class TooManyReaders(NatsError):
+    """All names of consumers that the submitters of a namespace may use are taken."""
+
+
 class Watcher:
     """Makes consumers that nobody else can find."""
 
@@ -76,7 +145,7 @@ class Watcher:
 
     async def begin(self, config: ConsumerConfig) -> tuple[Puller, int]:
         """A consumer, and the sequence behind which it begins."""
-        info = await self.js.add_consumer(self.stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
+        info = await add_consumer(self.client, self.js, self.stream, config)
         begins = int(info.delivered.stream_seq) if info.delivered else 0
         return Puller(self.client, self.stream, info.name), begins
 

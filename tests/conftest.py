@@ -65,6 +65,11 @@ class NatsServer:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self) -> None:
         where = ("-js", "-a", "127.0.0.1", "-p", str(self._port), "-sd", str(self._folder), *self._more)
         quiet = asyncio.subprocess.DEVNULL

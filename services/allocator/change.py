@@ -23,6 +23,7 @@ from services.allocator.placing.misfit import misfit
 from services.allocator.placing.placement import ROLES, Room, Size, has_room, place_most
 from services.allocator.placing.resizing import alike, in_place, wanted_sizes
 from services.allocator.policies import Want
+from services.allocator.preemption import release_wait
 from services.allocator.rules import Rules
 from services.allocator.seen import counted_size, least_of, seen, size_of
 from services.allocator.timing import Wish, due_s, retry_s, wished
@@ -56,6 +57,8 @@ def changed(
     job: Job, want: Want | None, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
 ) -> Verdict:
     runs = job.runs
+    if job.suspended_s and (waits := release_wait(job, room, now)):
+        return waits
     if now < retry_s(job, rules):
         return Verdict(why=f"tries again after a pause: {job.abandoned_why}", wake_s=retry_s(job, rules))
     if want is None:

@@ -21,8 +21,10 @@ from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin, by_program
 from services.allocator.placing.placement import Node, Room, shunning
-from services.allocator.policies import POLICIES, JobSeen
+from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.policy_calls import desired_sizes
+from services.allocator.preemption import give_way
+from services.allocator.reservations import Reserve
 from services.allocator.rules import Rules
 from services.allocator.seen import all_seen
 from services.allocator.state import State
@@ -112,24 +114,30 @@ def _decided(
         _say(verdicts, key, change.in_flight(job) or outgrowing.enlarged(job, room, now, rules))
         if key not in verdicts:
             _say(verdicts, key, relief.relieved(job, room, now, rules))
-    # 4. Each policy says what its jobs should have, and many have it.
+    # 4. Capacity is held back for jobs that have waited too long or have a higher priority; others give way to them.
+    reserve = Reserve(state, jobs, verdicts.keys(), room, now, rules)
+    for victim in reserve.victims:
+        _say(verdicts, victim.job.key, give_way(victim, now, rules, state.cause))
+    reserve.hold_all()
+    # 5. Each policy says what its jobs should have, and many have it.
     cluster: list[Node] = list(room.nodes.values())
     by_policy = _by_policy(rules)(by_program(state.closed))(jobs)
     raise_all = failures.RAISE_ALL or rules.strict
     wants, failed = desired_sizes(by_policy, cluster, now, suspects, raise_all)
     verdicts = {each.job: Verdict(why=each.reason) for each in failed} | verdicts
-    calm = [(k, j) for k, j in others.items() if k in wants and j.request.namespace not in rules.quotas]
+    calm = _calm(others, wants, verdicts.keys() | reserve.reservations.keys(), rules)
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
-    # 5. Jobs that wait start, then those that run change, as far as there is room, gain and time.
+    # 6. Jobs that wait start, then those that run change, as far as there is room, gain and time.
     for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
-        want, wish = wants.get(key), wishes.get(key)
+        reserve.hold_for(job)
+        want, wish = reserve.start_want(job, wants.get(key)), wishes.get(key)
         _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause))
-    # 6. Say it.
+    # 7. Say it.
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))
         verdicts[key] = unanswered.attend(job, verdicts[key], state.nodes, now, rules)
-    return _together(verdicts, failed)
+    return _together(_with_reserved(verdicts, jobs, reserve), failed, reserve.wake_s)
 
 
 def _without(jobs: Jobs, aside: Collection[str]) -> Jobs:
@@ -194,10 +202,27 @@ _by_policy: Kept[Rules, Kept[Mapping[str, Kin], Kept[Jobs, dict[str, list[JobSee
 )
 
 
-def _together(verdicts: Mapping[str, Verdict], failed: Sequence[Failure]) -> Decisions:
+def _calm(others: Jobs, wants: Mapping[str, Want], settled: Collection[str], rules: Rules) -> list[tuple[str, Job]]:
+    """Jobs that may have what their policy wants, whatever is free; not those for which other rules hold."""
+    listed = [(key, job) for key, job in others.items() if key in wants and key not in settled]
+    return [(key, job) for key, job in listed if job.request.namespace not in rules.quotas]
+
+
+def _with_reserved(verdicts: dict[str, Verdict], jobs: Jobs, reserve: Reserve) -> dict[str, Verdict]:
+    """Say what is reserved for whom, of all who wait for capacity."""
+    if not reserve.reservations:
+        return verdicts
+    notes = {
+        key: reserve.note(jobs[key], wants_more=said.wish is not None) for key, said in verdicts.items() if key in jobs
+    }
+    return {key: _noting(said, notes.get(key, "")) for key, said in verdicts.items()}
+
+
+def _together(verdicts: Mapping[str, Verdict], failed: Sequence[Failure], wake_s: float | None) -> Decisions:
+    wakes = [wake_s, *(verdict.wake_s for verdict in verdicts.values())]
     return Decisions(
         actions=tuple(v.action for v in verdicts.values() if v.action),
-        wake_s=min((v.wake_s for v in verdicts.values() if v.wake_s is not None), default=None),
+        wake_s=min((wake for wake in wakes if wake is not None), default=None),
         why={key: v.why for key, v in verdicts.items()},
         wishes={key: v.wish for key, v in verdicts.items() if v.wish},
         failures=tuple(failed),

@@ -42,7 +42,7 @@ def _failure(job: Job, failures: int, tries: int) -> str | None:
         at_most = f"none got further than {counted(job.furthest, 'example')}"
         were = "was" if killed == 1 else "were"
         return f"{counted(killed, 'generation')} {were} killed, {at_most}; {_last(job, exits.unexplained)}"
-    if job.running is None and job.abandonments >= tries:
+    if job.running is None and not job.suspended_s and job.abandonments >= tries:
         return f"not started in {job.abandonments} tries; {job.abandoned_why}"
     if job.unprepared >= tries and job.stands_still:
         return f"not started again in {job.unprepared} tries; {job.abandoned_why}"

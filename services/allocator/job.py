@@ -142,6 +142,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     curve: tuple[Learned, ...] = ()
     early: Early | None = None
     cancelled: bool = False
+    started_s: float = 0.0
+    """When it was last decided to start, after having had no tasks."""
+    suspended_s: float = 0.0
+    """When its tasks were last taken away for a job of higher priority; 0 unless it waits because of that."""
 
     @property
     def key(self) -> str:
@@ -158,6 +162,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def wanted(self) -> AllocationDecided | None:
         return self.flies or self.runs
+
+    @property
+    def waiting_since_s(self) -> float:
+        """When it began to wait, if it has no tasks."""
+        return self.suspended_s or self.asked_s
 
     @property
     def is_trained(self) -> bool:
@@ -186,8 +195,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     if message.revision <= job.revision:
         return job
+    if not message.tasks:
+        return _suspended(job, message, stored_s)
     early, known = job.early, _known(job, message, stored_s)
     return _resumed(known, early.resumed, early.stored_s) if early else known
+
+
+def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Wait again, with all that was learned; its pods save, end and hold their capacity until then."""
+    return replace(
+        job,
+        decided={},
+        given_up={},
+        running=None,
+        coming=None,
+        revision=message.revision,
+        generation=max(job.generation, message.generation),
+        suspended_s=stored_s,
+        leaving={},
+        starving={},
+        crowded=False,
+        early=None,
+    )
 
 
 def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
@@ -195,6 +224,7 @@ def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     repeated = before is not None and (before.generation, before.tasks) == (message.generation, message.tasks)
     return replace(
         job,
+        started_s=job.started_s if job.decided else stored_s,
         sent_s=stored_s,
         repeats=job.repeats + 1 if repeated else 0,
         decided=job.decided | {message.generation: message},
@@ -225,6 +255,7 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         given_up={g: d for g, d in job.given_up.items() if g > now},
         leaving={pod: notice for pod, notice in job.leaving.items() if pod in pods},
         resumed_s=stored_s,
+        suspended_s=0.0,
         starving={},
         starved=job.starved | _fled(job, message, stored_s),
         crowded=False,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from services.allocator.placing.quota import Quotas
 from shared import config
 from shared.messages import Namespace, Positive, Priority
 
+SHIPPED_IMAGE = "weir-trainer"
 PAUSE_S = 5.0
 """What a resize is taken to cost until a job's own was measured."""
 
@@ -49,6 +53,9 @@ class Rules(config.Common, frozen=True, kw_only=True):
     max_failures: int = 3
     """A job fails with so many generations in which a task failed by its own fault, and with so many in which one was
     killed, nobody says why, while the job gets no further."""
+    reserve_after_s: float = 900.0
+    """Seconds. When a job has waited for so long, the capacity that its smallest size needs is reserved for it; others
+    give way to a higher priority at once. 0: nothing is ever reserved, and nobody gives way."""
     finish_s: float = 10.0
     """A chief that ended well is replaced, if the job is not over so long after."""
     settle_s: float = 1.0
@@ -64,9 +71,10 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """A resize must save more than so many times its pause."""
     oom_memory_factor: float = 1.5
     """Tasks of a role get so much more memory after each of them that ran out of it."""
-    images: tuple[str, ...] = ()
-    """Which images a request may name: all below a prefix that ends with `/`, or one with any tag; empty: any. What is
-    used where a request names none is the launcher's setting."""
+    images: tuple[str, ...] = (SHIPPED_IMAGE,)
+    """Images that a request may name: all below a prefix that ends with `/`, or one with any tag; empty: any. Default:
+    only the shipped one, because the code of an image can read its job's credentials for the bus. The image of a
+    request that names none is the launcher's setting."""
     host_paths: tuple[str, ...] = ()
     """Which folders of a node a request may mount, and all below them; empty: none. Pods with one do not pass
     `restricted`."""
@@ -81,6 +89,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     limits of all."""
     strict: bool = False
     """Whether a failure of a policy ends the service, instead of setting aside the jobs that cause it. For tests."""
+    open_jobs: Annotated[int, Meta(ge=0)] = 300
+    """Jobs of one namespace that may be open, those that wait counted; a further request is rejected. 0: any number."""
     quotas: Quotas = {}
     """What each namespace's jobs may hold in all, e.g. `{"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}}`; what is
     absent has no limit."""

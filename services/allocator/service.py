@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 import structlog
@@ -33,6 +35,7 @@ from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, Stale
 from shared.config import BadSettings
+from shared.dead import namespace_of
 from shared.letters import Letters
 from shared.log import about
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
@@ -45,6 +48,27 @@ FAILURE_TOLD_S = 600.0
 PLAINTS_KEPT = 1_000
 FADE_S = 60.0
 """What no pass asked about for so long, or twice as long at most, is forgotten."""
+
+
+ANSWERED_AT_ONCE = 8
+"""Requests of one namespace that are answered before the next decision; unreadable ones are counted for themselves."""
+
+
+def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
+    """Return the lowest numbers of each namespace, at most so many, all in ascending order."""
+    found: list[int] = []
+    counts: Counter[str] = Counter()
+    for number in sorted(namespaces):
+        namespace = namespaces[number]
+        if counts[namespace] < most:
+            counts[namespace] += 1
+            found.append(number)
+    return found
+
+
+def same_world(before: State, after: State) -> bool:
+    """Whether a message changed nothing that a decision depends on: it was of no job that we know, or a repetition."""
+    return all(getattr(before, name) is getattr(after, name) for name in ("asked", "jobs", "closed", "nodes", "spoken"))
 
 
 class Settings(Rules, frozen=True, kw_only=True):
@@ -63,6 +87,7 @@ class Allocator:
         self.bus, self.rules, self.state = bus, rules, state
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
+        self.refused_in: dict[int, str] = {}  # by sequence of an unreadable request: the namespace that it came from
         self.replayed: Merge[Heard] | None = Merge(subjects.ORDERS)
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
@@ -81,6 +106,8 @@ class Allocator:
         unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
         if not self.replayed and not unchanged:
             self.meters.heard(heard.message, before, heard.stored_s)
+            if same_world(before, self.state):
+                return await self._tell_folded()
             self.stirred_s = heard.stored_s if self.stirred_s is None else self.stirred_s
             await self._look_again()
 
@@ -92,6 +119,7 @@ class Allocator:
         if not isinstance(wrong, Wrong):
             wrong = Wrong(wrong.job, wrong.namespace, (error,))
         self.state = refuse(self.state, admission.refused(wrong, sequence))
+        self.refused_in[sequence] = namespace_of(subject)
         if not self.replayed:
             await self._look_again()
         return True
@@ -105,10 +133,15 @@ class Allocator:
 
     def _remember(self, heard: Heard) -> None:
         self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
+        if isinstance(heard.message, JobRejected):
+            self.refused_in.pop(heard.message.uid, None)
 
     async def _look_again(self) -> None:
         self.awake.set()
         self.changed.set()
+        await self._tell_folded()
+
+    async def _tell_folded(self) -> None:
         self.unsaved.set()
         async with self.folded:
             self.folded.notify_all()
@@ -152,10 +185,23 @@ class Allocator:
             await asyncio.wait_for(self.awake.wait(), wait)
 
     async def _answer_requests(self) -> None:
-        for rejected in list(self.state.refused.values()):
-            await self._answer(rejected)
-        for uid, asked in admission.unanswered(self.state).items():
-            program = await self._stored_program(asked.request)
+        """Answer the oldest requests of each namespace, a few at a time: the others' jobs are decided in between."""
+        refused, open_requests = self.state.refused, admission.unanswered(self.state)
+        unreadable = first_of_each(
+            {uid: self.refused_in.get(uid, each.namespace) for uid, each in refused.items()}, ANSWERED_AT_ONCE
+        )
+        readable = first_of_each(
+            {uid: asked.request.namespace for uid, asked in open_requests.items()}, ANSWERED_AT_ONCE
+        )
+        if len(unreadable) < len(refused) or len(readable) < len(open_requests):
+            self.awake.set()
+        answering = [self._answer(refused[uid]) for uid in unreadable]
+        answering += [self._answer_request(uid) for uid in readable]  # each of another name
+        await asyncio.gather(*answering)
+
+    async def _answer_request(self, uid: int) -> None:
+        program = await self._stored_program(self.state.asked[uid].request)
+        if uid in self.state.asked:
             await self._answer(admission.answer(self.state, uid, program, time.time(), self.rules))
 
     async def _answer(self, answer: JobAccepted | JobRejected) -> None:

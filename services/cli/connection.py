@@ -26,6 +26,7 @@ from shared.client import Refused, SturdyClient, dial
 from shared.keyring import credentials_file
 from shared.outbox import no_room
 from shared.tasks import end
+from shared.watching import NotAdmitted, TooManyReaders
 
 FILE = Path(".weir/connection.json")
 USUAL, KUBE = "nats://127.0.0.1:4222", "http://127.0.0.1:8001"
@@ -206,6 +207,8 @@ def _unreached(error: Exception, connection: Connection) -> str:
 
 def _explained(error: Exception, connection: Connection) -> str:
     where = f"NATS at {connection.shown}"
+    if isinstance(error, (NotAdmitted, TooManyReaders)):
+        return str(error)
     if no_room(error):
         return f"{where} has no room for it ({error.description}); `weir streams create --orders-gib N` makes some"
     if isinstance(error, ServiceUnavailableError):

@@ -19,7 +19,7 @@ from services.allocator.outside.answer import Answer, Desk, Refusal
 from services.allocator.policies import POLICIES
 from services.allocator.rules import Rules
 from services.cli import file_formats
-from services.cli.parsing import apart
+from services.cli.parsing import apart, at_least_zero
 from services.cli.policy_names import policy
 from services.cli.trouble import DONE
 
@@ -30,12 +30,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     names = ", ".join(sorted(POLICIES))
     said = f"for jobs that name none (default: {Rules().policy}); there are {names}, or module:function"
     parser.add_argument("--policy", type=policy, default=Rules().policy, metavar="NAME", help=said)
+    said = f"jobs that have waited so long have capacity reserved (default: {Rules().reserve_after_s:g}; 0: never)"
+    parser.add_argument("--reserve-after", type=at_least_zero, default=Rules().reserve_after_s, metavar="S", help=said)
     apart(parser, "lines", "what is in the lines", file_formats.DECIDE, "what is in a line, with an example")
     apart(parser, "fields", "what else a line may say", file_formats.FIELDS, "all that a line may say")
 
 
 def run(args: argparse.Namespace) -> int:
-    desk = Desk(Rules(policy=args.policy), time.perf_counter)
+    desk = Desk(Rules(policy=args.policy, reserve_after_s=args.reserve_after), time.perf_counter)
     encode = msgspec.json.Encoder().encode
     for line in sys.stdin.buffer:
         if document := line.strip():

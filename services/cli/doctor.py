@@ -95,7 +95,9 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     yield from of_source(tree, path.name, beside, known.image if known else None)
     # 3. What it does.
     batch, ps = (known.batch.start, min(known.ps.max, MOST_PS)) if known else (BATCH, 1)
-    here, there = tried(path.name, body, Asked(program="", batch=batch, ps=ps, limit_s=limit_s))
+    most = known.device_batch_max if known else None
+    asked = Asked(program="", batch=batch, device_batch_max=most, ps=ps, limit_s=limit_s)
+    here, there = tried(path.name, body, asked)
     yield from of_program(here, there, left)
     yield from of_probabilities(tree, path.name, here)
     # 4. How it fits.

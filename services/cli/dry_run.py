@@ -60,9 +60,10 @@ def rules_for(args: argparse.Namespace) -> Rules:
 
 
 def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
-    """As the allocator reads them, policies of one's own included. Which folders of its nodes a cluster gives to jobs,
-    only the allocator may know. `limits`: what `weir up` wrote; the environment says otherwise."""
-    known = {"WEIR_ALLOCATOR_HOST_PATHS": "/"} | {name: said for name, said in (limits or {}).items() if name in LIMITS}
+    """As the allocator reads them, policies of one's own included. Which images and folders of its nodes a cluster
+    gives to jobs, only the allocator may know. `limits`: what `weir up` wrote; the environment says otherwise."""
+    unknown = {"WEIR_ALLOCATOR_HOST_PATHS": "/", "WEIR_ALLOCATOR_IMAGES": ""}
+    known = unknown | {name: said for name, said in (limits or {}).items() if name in LIMITS}
     known |= {name: os.environ[name] for name in os.environ if name.startswith(OWN)}
     try:
         rules = config.load(Rules, "allocator", known)

@@ -53,7 +53,8 @@ nodes      free: of cpu, memory_gib and gpu what nobody holds; absent: what
 request    as weir submit takes it, but ps, workers and batch may be plain
            numbers. program: {"name": "a.py", "digest": "sha256-..."}; jobs
            of one digest share what they have shown, those that are over,
-           too. Weir chooses a batch up to device_batch_max a device.
+           too. A batch of more than device_batch_max a device is one update
+           of several passes.
 current    generation: the newest that there was.
 observed   batch; nodes: how many, or which; samples_per_second, or step_s of
            a batch. Each size once at which it ran. sync_s: not looked at yet.

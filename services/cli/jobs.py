@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import ExitStack, aclosing
@@ -26,7 +25,7 @@ from shared.messages import JobAccepted
 from shared.permissions import entry, stream_of
 from shared.pull import Gone, Puller
 from shared.subjects import JOBS
-from shared.watching import NAME_BYTES
+from shared.watching import add_consumer
 
 EXAMPLES = ("weir jobs", "weir jobs --watch", "weir jobs -n team-a --json")
 VIEWS, IDLE_S = stream_of(JOBS), 60.0
@@ -84,7 +83,7 @@ async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGen
     """All jobs, by key; then all of them again after each change. What is no job's view is left out."""
     while True:
         views = Views()
-        info = await bus.js.add_consumer(VIEWS, _consumer(namespace, job))
+        info = await add_consumer(bus.client, bus.js, VIEWS, _consumer(namespace, job))
         puller, left = Puller(bus.client, VIEWS, info.name), int(info.num_pending or 0)
         try:
             while True:
@@ -100,7 +99,6 @@ async def snapshots(bus: Bus, namespace: str | None, job: str = "*") -> AsyncGen
 
 def _consumer(namespace: str | None, job: str) -> ConsumerConfig:
     return ConsumerConfig(
-        name=secrets.token_hex(NAME_BYTES),
         filter_subject=entry(JOBS, f"{namespace or '*'}.{job}"),
         deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
         ack_policy=AckPolicy.NONE,

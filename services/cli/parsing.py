@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 WIDTH, COLUMN = 80, 26
@@ -98,3 +98,26 @@ def _words(parser: argparse.ArgumentParser) -> Iterable[str]:
 def _placeholder(action: argparse.Action) -> str:
     name = action.metavar or (f"{{{','.join(map(str, action.choices))}}}" if action.choices else action.dest)
     return f"[{name}]" if action.nargs in ("?", "*") else str(name)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def at_least_zero(text: str) -> float:
+    """Read an argument."""
+    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+
+
+def above_zero(text: str) -> float:
+    """Read an argument."""
+    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
+
+
+def _number(text: str, holds: Callable[[float], bool], what: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not holds(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+    return value

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from services.cli.trouble import WRONG_USE, Trouble
-from services.trainer.program import lacking
+from services.trainer.program import NO_OVERWRITE, lacking
 
 CALLED = {
     **dict.fromkeys(("model", "optimizer", "examples", "evaluation", "metrics"), ()),
@@ -41,7 +41,7 @@ def check(body: bytes, path: Path) -> None:
         except (ValueError, RecursionError, MemoryError) as error:
             raise NoPython(f"{path} is not a Python file: {error}", WRONG_USE) from error
     wrong = "" if _hides(tree) else lacking(path.name, names)
-    if reasons := [*([wrong] if wrong else ()), *_uncallable(tree, path)]:
+    if reasons := [*([wrong] if wrong else ()), *_uncallable(tree, path), *_unsupported(tree, path)]:
         raise Trouble("\n".join(reasons), WRONG_USE)
 
 
@@ -52,6 +52,17 @@ def _uncallable(tree: ast.Module, path: Path) -> Iterator[str]:
             wanted = CALLED[node.name]
             if not _takes(node.args, len(wanted)):
                 yield f"{path}:{node.lineno}: {node.name} is called as {node.name}({', '.join(wanted)})"
+
+
+def _unsupported(tree: ast.Module, path: Path) -> Iterator[str]:
+    """Arguments of an optimizer that the trainer would refuse."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and node.arg == "ema_overwrite_frequency" and not _is_none(node.value):
+            yield f"{path}:{node.value.lineno}: {NO_OVERWRITE}"
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not node.value
 
 
 def _takes(arguments: ast.arguments, count: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from shared import subjects
 from shared.bus import Bus
 from shared.messages import DeadLetter, Message
 from shared.pull import Puller
-from shared.watching import NAME_BYTES, filtered
+from shared.watching import add_consumer, filtered
 
 WAIT_S = 10.0
 """Nothing more comes after so long: what was there may have been dropped just now."""
@@ -81,12 +80,11 @@ class Reader:
             opt_start_seq=self._seen + 1 if since is None else None,
             opt_start_time=None if since is None else datetime.fromtimestamp(since, UTC),
             ack_policy=AckPolicy.NONE,
-            name=secrets.token_hex(NAME_BYTES),
             **filtered(self.bus.client, self.wanted.filters),
             inactive_threshold=IDLE_S,
             mem_storage=True,
         )
-        info = await self.bus.js.add_consumer(self.wanted.stream, config)
+        info = await add_consumer(self.bus.client, self.bus.js, self.wanted.stream, config)
         self._left = int(info.num_pending or 0)
         return Puller(self.bus.client, self.wanted.stream, info.name)
 

@@ -83,7 +83,7 @@ def _span(value: Any) -> Any:
     return {"start": value, "min": value, "max": value} if plain_number else value
 
 
-ANYWHERE = Rules(host_paths=("/",))
+ANYWHERE = Rules(host_paths=("/",), images=())
 """Of a cluster that allows all that one may."""
 A_PATH = "program: is a path, relative to this file, not "
 

@@ -93,7 +93,7 @@ def _decided(m: AllocationDecided) -> str:
 
 
 def _rate(m: AllocationDecided) -> str:
-    """Where it becomes another than the program's, and by which rules; a schedule of the program's own stays."""
+    """Where it becomes another than the program's, and by which rules."""
     asked, workers = m.request, sum(task.role == "worker" for task in m.tasks)
     by_batch = rate.of_batch(asked.learning_rate, m.batch, asked.batch.start)
     by_workers = rate.of_workers(asked.rate_with_workers, workers, asked.workers.start)
@@ -102,7 +102,7 @@ def _rate(m: AllocationDecided) -> str:
         (by_workers, f"{asked.rate_with_workers}: {asked.workers.start} -> {counted(workers, 'worker')}"),
     )
     rules, share = ", ".join(rule for changes, rule in parts if changes != 1.0), by_batch * by_workers
-    return f"; learning rate 1 -> {share:.3g} of the program's, unless that is a schedule ({rules})" if rules else ""
+    return f"; learning rate 1 -> {share:.3g} of the program's ({rules})" if rules else ""
 
 
 # ---------------------------------------------------------------- making it so

@@ -27,7 +27,7 @@ from services.allocator.simulator.scenario import Cluster, Scenario, Work
 from services.allocator.simulator.surfaces import Surface
 from services.allocator.simulator.tables import Bad
 from services.cli import file_formats, simulated
-from services.cli.parsing import apart
+from services.cli.parsing import above_zero, apart, at_least_zero
 from services.cli.policy_names import policies
 from services.cli.screen.figures_table import differing, table
 from services.cli.terminal import Terminal
@@ -52,11 +52,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said = f"which (default: {Rules().policy}); there are {', '.join(sorted(POLICIES))}, or module:function"
     parser.add_argument("--policies", type=policies, default=(Rules().policy,), metavar="A,B", help=said)
     said = f"the pause of each change (default: {usual.restart_s:g}, or the log's)"
-    parser.add_argument("--restart-seconds", type=_at_least_zero, metavar="S", help=said)
+    parser.add_argument("--restart-seconds", type=at_least_zero, metavar="S", help=said)
     said = "speeds vary by this share, e.g. 0.03 (default: 0)"
-    parser.add_argument("--noise", type=_at_least_zero, default=usual.noise, metavar="SHARE", help=said)
+    parser.add_argument("--noise", type=at_least_zero, default=usual.noise, metavar="SHARE", help=said)
     said = f"between two reports of a job (default: {usual.report_s:g}, or the log's)"
-    parser.add_argument("--report-seconds", type=_above_zero, metavar="S", help=said)
+    parser.add_argument("--report-seconds", type=above_zero, metavar="S", help=said)
+    said = f"jobs that have waited so long have capacity reserved (default: {Rules().reserve_after_s:g}; 0: never)"
+    parser.add_argument("--reserve-after", type=at_least_zero, default=Rules().reserve_after_s, metavar="S", help=said)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same world (default: 0)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")
     parser.add_argument("--timeline", action="store_true", help="in the JSON: each job's allocation over time")
@@ -70,24 +72,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _at_least_zero(text: str) -> float:
-    return _number(text, lambda value: 0 <= value < float("inf"), "a number of at least 0")
-
-
-def _above_zero(text: str) -> float:
-    return _number(text, lambda value: 0 < value < float("inf"), "a number above 0")
-
-
-def _number(text: str, holds: Callable[[float], bool], what: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not holds(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-    return value
-
-
 # ---------------------------------------------------------------- running
 
 
@@ -95,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.timeline and not args.json:
         raise Trouble("--timeline is part of the JSON: say where with --json OUT", WRONG_USE)
     before, world = _recorded(args) if args.from_log else ([], scenario(args))
-    runs = [*before, *simulations(world, args.policies, args.seed)]
+    runs = [*before, *simulations(world, args.policies, args.seed, args.reserve_after)]
     width = Terminal().width if sys.stdout.isatty() else WIDTH
     console = Terminal(width=width)
     console.print(table(runs, width))
@@ -117,7 +101,9 @@ def _report_failures(runs: Sequence[Run]) -> int:
     return FAILED if any(done.failures for done in runs) else DONE
 
 
-def simulations(world: Scenario, names: Sequence[str], seed: int) -> Iterator[Run]:
+def simulations(
+    world: Scenario, names: Sequence[str], seed: int, reserve_after_s: float = Rules().reserve_after_s
+) -> Iterator[Run]:
     """One run a policy, with a bar that counts finished jobs."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[day]}"), console=Console(stderr=True), transient=True) as bar:
@@ -127,7 +113,7 @@ def simulations(world: Scenario, names: Sequence[str], seed: int) -> Iterator[Ru
             def watch(over: int, now: float, line: Any = line) -> None:
                 bar.update(line, completed=over, day=f"at {now:,.0f} s")
 
-            yield simulate(world, Rules(policy=name), seed, time.perf_counter, watch)
+            yield simulate(world, Rules(policy=name, reserve_after_s=reserve_after_s), seed, time.perf_counter, watch)
 
 
 def document(runs: Sequence[Run], with_timeline: bool) -> dict[str, dict[str, Any]]:

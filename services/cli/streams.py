@@ -14,6 +14,7 @@ from services.cli.trouble import DONE, WRONG_USE, Trouble
 from services.cli.words import namespace_name
 from shared import config
 from shared.bus import Bus
+from shared.intake import DEFAULT_RATES, Rates
 from shared.permissions import SETUP
 from shared.streams import BUCKETS, GIB, MIB, PROGRAMS_BYTES, streams, with_default
 from shared.subjects import program_bucket
@@ -38,6 +39,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", type=namespace_name, action="append", default=[], metavar="NS", help=said)
     said = f"room for the programs of each namespace (default: {PROGRAMS_BYTES // MIB}, or as before)"
     parser.add_argument("--programs-mib", type=int, default=0, metavar="N", help=said)
+    for option, what, usual in (
+        ("--requests-kib-s", "requests and cancellations of each namespace", DEFAULT_RATES.requests),
+        ("--reports-kib-s", "facts of each namespace's jobs", DEFAULT_RATES.reports),
+    ):
+        said = f"how fast {what} pass on to the services, behind a burst of 256 KiB (default: {usual}, or as before)"
+        parser.add_argument(option, type=int, default=0, metavar="N", help=said)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +53,8 @@ def run(args: argparse.Namespace) -> int:
 
 async def create(bus: Bus, args: argparse.Namespace) -> int:
     namespaces = namespaces_to_provision(args.namespace, os.environ)
-    await bus.create(args.replicas, args.orders_gib * GIB, namespaces, args.programs_mib * MIB)
+    rates = Rates(requests=args.requests_kib_s, reports=args.reports_kib_s)
+    await bus.create(args.replicas, args.orders_gib * GIB, namespaces, args.programs_mib * MIB, rates)
     return _show("made", namespaces)
 
 

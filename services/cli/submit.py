@@ -125,8 +125,7 @@ async def publish(bus: Bus, fields: Fields, name: str) -> int:
         raise Trouble(
             f"{name} makes a request of {len(body):,} bytes; this NATS server takes at most {most:,}: shorten it"
         )
-    ack = await bus.js.publish(request_file.subject_of(fields), body, headers=_headers(fields, bus.name))
-    return int(ack.seq)
+    return await bus.submit(request_file.subject_of(fields), body, _headers(fields, bus.name))
 
 
 def _headers(fields: Fields, source: str) -> dict[str, str]:

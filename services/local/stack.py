@@ -244,6 +244,7 @@ class Stack:
             "WEIR_MONITOR_KUBE_TOKEN_FILE": str(kube_access.token_file(self.credentials)),
             "WEIR_LAUNCHER_KUBE_TOKEN_FILE": str(kube_access.token_file(self.credentials)),
             "WEIR_ALLOCATOR_HOST_PATHS": "/",
+            "WEIR_ALLOCATOR_IMAGES": "",  # none is used here
             "WEIR_LAUNCHER_TASK_PORTS": "0,0",
             "WEIR_LAUNCHER_HOME": "",
             "WEIR_LAUNCHER_CHECKPOINT_DIR": str(checkpoints.resolve()),

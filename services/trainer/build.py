@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from services.trainer import feed
-from services.trainer.placing import largest_first
+from services.trainer.optimizers import build_optimizer
+from services.trainer.placing import PlacementPlan
 from services.trainer.program import BadProgram
 from shared.messages import ModelProfile
 
@@ -54,14 +55,15 @@ class Built(NamedTuple):
 
 def build(program: ModuleType, strategy: Any, ps: int) -> Built:
     """Model, optimizer and meter on `ps` parameter servers, placed largest first."""
-    plain = _built(program)
-    places = iter(largest_first([_bytes(v) for v in plain.variables], ps))
-    profile = profile_of(plain)
-    with strategy.scope(), _placed(strategy, lambda: next(places)):
+    sizes: list[int] = []
+    with _recorded_sizes(sizes):
+        plain = _built(program)
+    plan, profile = PlacementPlan(sizes, ps), profile_of(plain)
+    with strategy.scope(), _placed(strategy, plan.next_place, plan.record_size):
         model = _built(program)
     with strategy.scope(), _placed(strategy, lambda: 0):
-        optimizer = _made("optimizer()", program.optimizer, tf.keras.optimizers.Optimizer)
-        optimizer.build(model.trainable_variables)
+        made = _made("optimizer()", program.optimizer, tf.keras.optimizers.Optimizer)
+        optimizer = build_optimizer(made, model, program.optimizer)
         meter = Meter()
     return Built(model, optimizer, meter, profile)
 
@@ -93,16 +95,38 @@ def _bytes(variable: Any) -> int:
     return int(tf.size(variable.value)) * int(tf.as_dtype(variable.dtype).size or 8)
 
 
+def _created_bytes(variable: Any) -> int:
+    return (variable.shape.num_elements() or 0) * (variable.dtype.size or 8)
+
+
 @contextmanager
-def _placed(strategy: Any, choose: Callable[[], int]) -> Iterator[None]:
-    """Let `choose` name the ps of every variable created inside.
+def _recorded_sizes(sizes: list[int]) -> Iterator[None]:
+    """Append the size of every variable created inside, in bytes, in order of creation."""
+
+    def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
+        made = next_creator(**kwargs)
+        sizes.append(_created_bytes(made))
+        return made
+
+    with tf.variable_creator_scope(creator):
+        yield
+
+
+@contextmanager
+def _placed(
+    strategy: Any, choose: Callable[[], int], record: Callable[[int, int], None] = lambda place, size: None
+) -> Iterator[None]:
+    """Let `choose` name the ps of every variable created inside; `record` is told where it lies and how large it is.
 
     The strategy places variable number n on ps n mod count; we set n before it looks.
     """
 
     def creator(next_creator: Callable[..., Any], **kwargs: Any) -> Any:
-        strategy.extended._variable_count = choose()
-        return next_creator(**kwargs)
+        place = choose()
+        strategy.extended._variable_count = place
+        made = next_creator(**kwargs)
+        record(place, _created_bytes(made))
+        return made
 
     with tf.variable_creator_scope(creator):
         yield

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from services.trainer import build, cause, disk, evaluate, files, marks, rate, shards, step
+from services.trainer import build, cause, disk, evaluate, files, marks, optimizers, passes, rate, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.continuing import restore_earlier
 from services.trainer.lanes import Lanes, fetched
@@ -85,19 +84,19 @@ class Chief:
 
     def prepare(self) -> None:
         began = time.monotonic()
-        strategy = connect(self.assignment.cluster)
+        self.strategy = strategy = connect(self.assignment.cluster)
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self.dog.absent = lambda: absent(self.coordinator, self.assignment.cluster)
         with self.dog.limited("model() or optimizer()"):
             self.built = build.build(self.program, strategy, len(self.assignment.cluster["ps"]))
-        self.rate = float(self.built.optimizer.learning_rate)
+        self.rates = optimizers.program_rates(self.built.optimizer)
+        optimizers.scale_schedules(self.built.optimizer, self._rate_share())
         with self.dog.limited("examples()"):
             self.ledger = shards.fresh(examples(self.program), self.assignment.request.epochs)
         self.checkpoint = Checkpoint(self.built)
         with self.dog.limited("dataset(0, 1), or a step through the model and loss(), while it is traced,"):
-            self.step = step.traced(self.program, strategy, self.built).get_concrete_function()
-        lanes = LANES_PER_WORKER * self.workers
-        self.lanes = Lanes(self.coordinator, self.step, self.assignment.batch, lanes, self.inbox)
+            self.step = self._trace_step(strategy)
+        self.lanes = self._make_lanes()
         self.lanes.deserted = lambda: len(lost(self.coordinator)) == self.workers
         every_s = self.assignment.request.checkpoint.every_s
         self.saving = Saving(self.checkpoint, self.folder, every_s, self.say, self.inbox, self._lost_ps, self._applied)
@@ -108,10 +107,24 @@ class Chief:
             evaluate.tried(self.program, self.dog)
         self.say(Prepared(seconds=time.monotonic() - began))
 
+    def _trace_step(self, strategy: Any) -> Any:
+        most = self.assignment.request.device_batch_max
+        several = passes.has_several(self._accumulated, self.assignment.batch, most)
+        return step.traced(self.program, strategy, self.built, several).get_concrete_function()
+
+    def _make_lanes(self) -> Lanes:
+        count, most = LANES_PER_WORKER * self.workers, self.assignment.request.device_batch_max
+        batch = self.assignment.batch
+        return Lanes(self.coordinator, self.step, batch, count, self.inbox, self._accumulated, most)
+
+    @property
+    def _accumulated(self) -> int:
+        return optimizers.accumulated_batches(self.built.optimizer)
+
     def _warm(self) -> None:
         """Run the step on every worker, a save and a restore: what is slow the first time happens now."""
         stop = min(self.assignment.batch, self.ledger.examples)
-        positions = (tf.constant(0, tf.int64), tf.constant(stop, tf.int64))
+        positions = step.arguments(passes.split_passes([(0, stop)], self.assignment.request.device_batch_max))
         with self.checkpoint.rehearsed(self.folder, self._not_rehearsed):
             for value in [self.coordinator.schedule(self.step, args=positions) for _ in range(2 * self.workers)]:
                 fetched(value)
@@ -167,14 +180,14 @@ class Chief:
         return float(self.built.meter.last_s)
 
     def _settle_rate(self) -> float | None:
-        """Set and return the rate of this generation; a schedule of the program's own is left alone (None)."""
-        request, optimizer = self.assignment.request, self.built.optimizer
+        """Set and return the rate of this generation; None where a schedule gives it, which `prepare` has scaled."""
+        return optimizers.set_rates(self.built.optimizer, self.rates, self._rate_share())
+
+    def _rate_share(self) -> float:
+        """Of the program's learning rate, what this generation trains with."""
+        request = self.assignment.request
         share = rate.of_batch(request.learning_rate, self.assignment.batch, request.batch.start)
-        share *= rate.of_workers(request.rate_with_workers, self.workers, request.workers.start)
-        if not isinstance(optimizer.learning_rate, keras.Variable):
-            return None
-        optimizer.learning_rate = self.rate * share
-        return float(optimizer.learning_rate)
+        return share * rate.of_workers(request.rate_with_workers, self.workers, request.workers.start)
 
     def _go(self, steps: int) -> None:
         self.reported = self.went = time.monotonic()
@@ -212,7 +225,9 @@ class Chief:
                         return True
                 case SaveNow():
                     self.summaries.flush()
-                    self.saving.now(self._draft(time.monotonic()))
+                    draft = self._draft(time.monotonic())
+                    if not draft.ledger.finished:  # else `finish` saves, which may change the weights before
+                        self.saving.now(draft)
                     self._go(self.lanes.steps)
                 case Kept(paths=paths):
                     self.saving.prune(self.assignment.checkpoint_dir, paths)
@@ -251,7 +266,9 @@ class Chief:
         if now >= self.reported + self.assignment.progress_s:
             self.report(now)
         if now >= self.saving.due_s:
-            self.saving.aside(self._draft(now))
+            draft = self._draft(now)
+            if not draft.ledger.finished:  # as in `train`
+                self.saving.aside(draft)
             self._go(self.lanes.steps)
 
     def report(self, now: float) -> None:
@@ -289,6 +306,7 @@ class Chief:
     def finish(self) -> None:
         self.lanes.drain()
         self.report(time.monotonic())
+        self._finalize_weights()
         self._save_last()
         self.summaries.close()
         metrics = evaluate.metrics(self.program, self.built.model, self.dog)
@@ -301,6 +319,14 @@ class Chief:
                 metrics=metrics,
             )
         )
+
+    def _finalize_weights(self) -> None:
+        """As at the end of `Model.fit`: with `use_ema` the averages become the weights. A second time changes nothing.
+
+        No earlier checkpoint has them in place of the weights, so training goes on from what it was.
+        """
+        with self.strategy.scope():
+            self.built.optimizer.finalize_variable_values(self.built.model.trainable_variables)
 
     def _save_last(self) -> None:
         """There is no next save: try again, for two minutes."""

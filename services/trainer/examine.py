@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 import msgspec
 
 from services.trainer import cause, inspecting
-from services.trainer.examined import Asked, Examined, looked_at, starts
+from services.trainer.examined import Asked, Examined, first_starts, looked_at, reads_at_once, starts
+from services.trainer.label_order import is_ordered
 from services.trainer.orders import Failed
 from services.trainer.watchdog import Watchdog
 from shared import lifeline
@@ -79,7 +81,7 @@ class Examiner:
 
     def _sample(self, module: ModuleType) -> None:
         count = self.seen.examples or 0
-        size = min(self.asked.batch, count)
+        size = reads_at_once(self.asked, count)
         together, alone, infinite = dict[int, str](), dict[int, str](), list[int]()
         for start in starts(count, size):
             batch, chosen = self._read(module, start, start + size), looked_at(start, size)
@@ -89,6 +91,23 @@ class Examiner:
             alone[number] = inspecting.digest(self._read(module, number, number + 1), 0)
         read_s = min(self._seconds_to_read(module, size) for _ in range(READS))
         self.tell(together=together, alone=alone, infinite=tuple(sorted(set(infinite))), read_s=read_s)
+        if self.asked.ps:
+            self.tell(ordered=self._has_order(module, first_starts(count, size), size))
+            self.tell(ordered=self.seen.ordered or self._has_order(module, starts(count, size), size))
+
+    def _has_order(self, module: ModuleType, where: Iterable[int], size: int) -> bool:
+        """Whether the labels of the batches that begin there come in an order."""
+        from services.trainer import feed
+
+        found: list[float] = []
+        for start in where:
+            with self.dog.limited(f"dataset({start}, {start + size})"):
+                _, labels = feed.first(module, start, start + size)
+            chosen = inspecting.class_labels(labels)
+            if chosen is None:
+                return False
+            found += chosen
+        return is_ordered(found)
 
     def _seconds_to_read(self, module: ModuleType, size: int) -> float:
         began = time.monotonic()
@@ -104,9 +123,7 @@ class Examiner:
     # ------------------------------------------------------------ model and updates
 
     def _train(self, module: ModuleType) -> None:
-        import keras
-
-        from services.trainer import build, feed, step
+        from services.trainer import build, feed, optimizers, passes, step
 
         strategy, coordinator, self.standing = _cluster(self.asked.ps)
         feed.serve(module, self.dog)
@@ -114,12 +131,14 @@ class Examiner:
         with self.dog.limited("model() or optimizer()"):
             built = build.build(module, strategy, self.asked.ps)
         slots = sum(inspecting.bytes_of(variable) for variable in built.optimizer.variables)
-        scheduled = not isinstance(built.optimizer.learning_rate, keras.Variable)
+        scheduled = None in optimizers.program_rates(built.optimizer)
         self.tell(variables=tuple(inspecting.held(built.model)), slots=slots, scheduled=scheduled)
         self._compare(module, built.model)
         unlearnt = inspecting.noting_unlearnt(built.optimizer)
         with self.dog.limited("dataset(0, 1), or a step through the model and loss(), while it is traced,"):
-            traced = step.traced(module, strategy, built).get_concrete_function()
+            batches = optimizers.accumulated_batches(built.optimizer)
+            several = passes.has_several(batches, self.asked.batch, self.asked.device_batch_max)
+            traced = step.traced(module, strategy, built, several).get_concrete_function()
         whole = inspecting.read_whole(traced, built.model)
         self.tell(variables=tuple(inspecting.held(built.model, unlearnt, whole)))
         with self.dog.limited("a step through the model and loss()"):
@@ -127,7 +146,7 @@ class Examiner:
 
     def _compare(self, module: ModuleType, model: Any) -> None:
         """With a batch as the job has it; of a very large one with a part, for the square of it may be made."""
-        size = min(self.asked.batch, self.seen.examples or 0, MOST)
+        size = min(reads_at_once(self.asked, self.seen.examples or 0), MOST)
         if size < PAIR:
             return
         with self.dog.limited("model or loss()"):
@@ -139,12 +158,12 @@ class Examiner:
 
     def _update(self, coordinator: Any, traced: Any, model: Any) -> None:
         """Two, for the first is slower."""
-        import tensorflow as tf
-
+        from services.trainer import step
         from services.trainer.lanes import fetched
+        from services.trainer.passes import split_passes
 
         size = min(self.asked.batch, self.seen.examples or 0)
-        where = (tf.constant(0, tf.int64), tf.constant(size, tf.int64))
+        where = step.arguments(split_passes([(0, size)], self.asked.device_batch_max))
         loss = fetched(coordinator.schedule(traced, args=where))
         began = time.monotonic()
         again = fetched(coordinator.schedule(traced, args=where))

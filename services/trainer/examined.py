@@ -10,15 +10,19 @@ import msgspec
 Shape = tuple[int, ...]
 ENDS = 4  # of a batch, so many examples at its beginning, and at its end, are looked at
 
+FIRST = 4  # batches of which the labels are looked at, besides the middle and the last one
+
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """`program`: its file. `batch`: examples of an update. `limit_s`: how long one call of its code may take.
 
+    `device_batch_max`: the most examples that a worker may hold at once, if there is such a limit.
     `ps`: on so many parameter servers an update is made; 0: only examples are read, for another process reads them too.
     """
 
     program: str
     batch: int
+    device_batch_max: int | None = None
     ps: int = 0
     limit_s: float = 75.0
 
@@ -40,7 +44,8 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen so far. Seconds are of a later try, where the first is slower.
 
     `together` and `alone`: digests of examples, by number, read with others of their batch and each by itself;
-    `infinite`: those of them with a number that is none. `slots`: bytes that the optimizer keeps besides the variables.
+    `infinite`: those of them with a number that is none. `ordered`: the labels of the batches read are sorted, or
+    come class by class. `slots`: bytes that the optimizer keeps besides the variables.
     `loaded_gib`: what the program's import added to the process. `labels` and `outputs`: shapes of a batch's, `span`:
     the least and the most of its only output. `lossy`: shape of a loss that has a number for each pair of examples;
     `mixed`: it has, and is the mean of them.
@@ -52,6 +57,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
     together: dict[int, str] = {}
     alone: dict[int, str] = {}
     infinite: tuple[int, ...] = ()
+    ordered: bool = False
     read_s: float | None = None
     variables: tuple[Held, ...] | None = None
     slots: int = 0
@@ -78,3 +84,13 @@ def looked_at(start: int, size: int) -> tuple[int, ...]:
     """The numbers of a batch's examples that are looked at."""
     numbers = range(start, start + size)
     return tuple(sorted({*numbers[:ENDS], *numbers[-ENDS:]}))
+
+
+def reads_at_once(asked: Asked, examples: int) -> int:
+    """Return how many examples a worker of the job reads at once."""
+    return min(asked.batch, asked.device_batch_max or asked.batch, examples)
+
+
+def first_starts(examples: int, size: int) -> tuple[int, ...]:
+    """Return where the first batches begin."""
+    return tuple(range(0, examples - size + 1, size))[:FIRST]

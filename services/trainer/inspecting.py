@@ -36,6 +36,22 @@ def finite(batch: Iterable[Any], row: int) -> bool:
     return all(np.isfinite(part[row]).all() for part in batch if part.dtype.kind == "f")
 
 
+def class_labels(labels: Any) -> list[float] | None:
+    """A number for each example of a batch: its label, or the place of the one in a one-hot label; None if it has more
+    than that."""
+    import numpy as np
+    import tensorflow as tf
+
+    parts = tf.nest.flatten(labels)
+    if len(parts) != 1 or not (parts[0].dtype.is_integer or parts[0].dtype.is_floating or parts[0].dtype.is_bool):
+        return None
+    values = parts[0].numpy().astype("float64").reshape(len(parts[0]), -1)
+    if values.shape[1] == 1:
+        return list(values[:, 0].tolist())
+    one_hot = ((values == 0) | (values == 1)).all() and (values.sum(axis=1) == 1).all()
+    return [float(place) for place in np.argmax(values, axis=1)] if one_hot else None
+
+
 def bytes_of(variable: Any) -> int:
     import tensorflow as tf
 

@@ -1,7 +1,8 @@
 """Lanes: threads of the chief that keep every worker busy, each with one batch out at a time.
 
-Twice as many lanes as workers, so that a worker finds the next batch waiting when it has done one. A lane takes a batch
-from the ledger, schedules it, waits until it is applied, and only then enters it as done.
+Twice as many lanes as workers, so that a worker finds the next batch waiting when it has done one. A lane takes the
+batches of an update from the ledger (several with gradient accumulation; where fewer are left, those), schedules it,
+waits until it is applied, and only then enters them as done. So a hand-over loses nothing that was accumulated.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
-from services.trainer import shards
+from services.trainer import shards, step
+from services.trainer.passes import split_passes
 from services.trainer.shards import Ledger, Shard
 
 RETRY_S, LOOK_S = 0.02, 0.1
@@ -58,9 +60,19 @@ class Lanes:
     Into `inbox` go `"first"` (an update is applied), `"finished"` (nothing is left to do) and exceptions.
     """
 
-    def __init__(self, coordinator: Coordinator, step: Any, batch: int, count: int, inbox: queue.Queue[Any]) -> None:
-        self._coordinator, self._step, self._batch, self._count = coordinator, step, batch, count
-        self._inbox = inbox
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        traced: Any,
+        batch: int,
+        count: int,
+        inbox: queue.Queue[Any],
+        accumulated: int = 1,
+        device_batch_max: int | None = None,
+    ) -> None:
+        """`accumulated`: batches of an update. `device_batch_max`: the most examples that a worker may hold at once."""
+        self._coordinator, self._traced, self._batch, self._count = coordinator, traced, batch, count
+        self._inbox, self._accumulated, self._device_batch_max = inbox, accumulated, device_batch_max
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -70,11 +82,11 @@ class Lanes:
         self.deserted: Callable[[], bool] = lambda: False  # whether no worker is left
         self.ledger: Ledger = shards.fresh(1, 1)
 
-    def start(self, ledger: Ledger, step: int) -> None:
+    def start(self, ledger: Ledger, steps: int) -> None:
         """Train on from this ledger and number of updates; raises `Unavailable` where batches are still out."""
         if any(thread.is_alive() for thread in self._threads):
             raise tf.errors.UnavailableError(None, None, "no worker is left")
-        self.ledger, self._steps = ledger, step
+        self.ledger, self._steps = ledger, steps
         self._said.clear()
         self._stop.clear()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self._count)]
@@ -102,28 +114,35 @@ class Lanes:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                shard = self._take()
-                if shard is None:
+                taken = self._take()
+                if not taken:
                     return
-                self._done(shard, self._apply(shard))
+                self._done(taken, self._apply(taken))
         except Exception as error:
             self._stop.set()
             self._say("failed", error)
 
-    def _apply(self, shard: Shard) -> float:
-        start, stop = shards.examples_of(self.ledger, shard)
-        positions = (tf.constant(start, tf.int64), tf.constant(stop, tf.int64))
-        return fetched(self._coordinator.schedule(self._step, args=positions))
+    def _apply(self, taken: Sequence[Shard]) -> float:
+        batches = [shards.examples_of(self.ledger, shard) for shard in taken]
+        passes = split_passes(batches, self._device_batch_max)
+        return fetched(self._coordinator.schedule(self._traced, args=step.arguments(passes)))
 
-    def _take(self) -> Shard | None:
+    def _take(self) -> list[Shard]:
+        """The batches of the next update; none where nothing is to do just now."""
+        taken: list[Shard] = []
         with self._lock:
-            self.ledger, shard = shards.take(self.ledger, self._batch)
-            return shard
+            while len(taken) < self._accumulated:
+                self.ledger, shard = shards.take(self.ledger, self._batch)
+                if shard is None:
+                    break
+                taken.append(shard)
+        return taken
 
-    def _done(self, shard: Shard, loss: float) -> None:
+    def _done(self, taken: Sequence[Shard], loss: float) -> None:
         with self._lock:
-            self.ledger = shards.done(self.ledger, shard)
-            self._losses.append((loss, shard.size))
+            for shard in taken:
+                self.ledger = shards.done(self.ledger, shard)
+            self._losses.append((loss, sum(shard.size for shard in taken)))
             self._steps += 1
             finished = self.ledger.finished
         self._say("first", "first")

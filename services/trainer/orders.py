@@ -143,7 +143,7 @@ class Skipped(Line, frozen=True, kw_only=True, tag="skipped"):
 class Resumed(Line, frozen=True, kw_only=True, tag="resumed"):
     """The first update is applied. `pause_s` by the ps' clocks; None where nothing ran before.
 
-    `learning_rate`: of this generation; None where the program has a schedule of its own.
+    `learning_rate`: of this generation; None where a schedule of the program gives it.
     """
 
     step: int

@@ -18,6 +18,10 @@ from types import CodeType, ModuleType
 NAME_BYTES = 200  # of a file; a folder takes names of 255
 REQUIRED = ("model", "optimizer", "loss", "examples", "dataset")
 OPTIONAL = ("evaluation", "metrics")
+NO_OVERWRITE = (
+    "ema_overwrite_frequency, which Weir does not support: leave it out; with use_ema the averages become the weights "
+    "before the evaluation and the last checkpoint"
+)
 
 
 class BadProgram(Exception):

@@ -6,6 +6,8 @@ which is 2 for d = 0. A job that has settled at the edge of what its few workers
 on at the same rate: we saw the loss of a converged net jump from 0.001 to 61 within a second, and never come back.
 The user chose the rate for `workers.start`; with more, each update's rate falls with the bound, about as 1 / workers,
 so that a round of all workers moves the weights about as far as one did. This is our own rule.
+
+Where the rate is a schedule, it is what the schedule gives at each step that is scaled (`optimizers.py`).
 """
 
 from __future__ import annotations

@@ -1,43 +1,100 @@
 """One update: examples in, gradient out, counted where it is applied.
 
 The loop over batches lies outside: inside one traced function a Keras 3 optimizer meets a merge call in control flow.
+An update of several passes (`passes.py`) has a loop inside that only adds up gradients. One pass runs after the other,
+so that a worker holds the examples of one pass at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
-from services.trainer import feed
+from services.trainer import feed, optimizers
 from services.trainer.build import Built
+from services.trainer.passes import Pass
 
-POSITION = tf.TensorSpec([], tf.int64)
+POSITIONS, SHARES = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
+HALVES = (tf.float16, tf.bfloat16)
 
 
-def traced(program: ModuleType, strategy: Any, built: Built) -> Any:
-    """A function of (start, stop) for `ClusterCoordinator.schedule`; it returns the batch's mean loss, a scalar."""
+def traced(program: ModuleType, strategy: Any, built: Built, several: bool = False) -> Any:
+    """A function of the `arguments` of an update for `ClusterCoordinator.schedule`; it returns the mean loss, a scalar.
+
+    `several`: updates may have more than one pass.
+    """
     spec = feed.element_spec(program, built.model)
 
-    @tf.function(input_signature=[POSITION, POSITION])  # type: ignore[untyped-decorator]
-    def step(start: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
-        batch = feed.batch_of(spec, start, stop)
-        return strategy.run(_update, args=(program, built, *batch, stop - start))
+    @tf.function(input_signature=[POSITIONS, POSITIONS, SHARES])  # type: ignore[untyped-decorator]
+    def step(starts: tf.Tensor, stops: tf.Tensor, shares: tf.Tensor) -> tf.Tensor:
+        if several:
+            return strategy.run(_update_by_passes, args=(program, built, spec, starts, stops, shares))
+        batch = feed.batch_of(spec, starts[0], stops[0])
+        return strategy.run(_update, args=(program, built, *batch, stops[0] - starts[0]))
 
     return step
 
 
+def arguments(passes: Sequence[Pass]) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the traced step's arguments for these passes."""
+    starts, stops, shares = zip(*passes, strict=True)
+    return tf.constant(starts, tf.int64), tf.constant(stops, tf.int64), tf.constant(shares, tf.float32)
+
+
 def _update(program: ModuleType, built: Built, inputs: Any, labels: Any, count: tf.Tensor) -> tf.Tensor:
+    scale = optimizers.loss_scale(built.optimizer)
+    loss, gradients = _gradients(program, built, inputs, labels, scale)
+    _apply(built, gradients, scale, count)
+    return loss
+
+
+def _update_by_passes(
+    program: ModuleType, built: Built, spec: Any, starts: tf.Tensor, stops: tf.Tensor, shares: tf.Tensor
+) -> tf.Tensor:
+    scale = optimizers.loss_scale(built.optimizer)
+
+    def one_pass(at: Any) -> tuple[tf.Tensor, list[Any]]:
+        inputs, labels = feed.batch_of(spec, starts[at], stops[at])
+        loss, gradients = _gradients(program, built, inputs, labels, scale)
+        shared = [optimizers.multiply_gradient(each, shares[at]) for each in gradients]
+        return tf.cast(loss, tf.float32) * shares[at], shared
+
+    def add_pass(at: tf.Tensor, loss: tf.Tensor, parts: list[tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor, Any]:
+        more, found = one_pass(at)
+        return at + 1, loss + more, _added(first, parts, _parts_of(found))
+
+    loss, first = one_pass(0)
+    begin = (tf.constant(1), loss, _parts_of(first))
+    shapes = (tf.TensorShape([]), tf.TensorShape([]), _part_shapes(first))
+    count = tf.size(starts)
+    _, loss, parts = tf.while_loop(lambda at, *_: at < count, add_pass, begin, shapes, parallel_iterations=1)
+    _apply(built, _joined(first, parts), scale, tf.reduce_sum(stops - starts))
+    return loss
+
+
+def _gradients(
+    program: ModuleType, built: Built, inputs: Any, labels: Any, scale: tf.Tensor | None
+) -> tuple[tf.Tensor, list[Any]]:
+    """The mean loss, and the gradients of `scale` times that."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_mean(program.loss(labels, built.model(inputs, training=True)))
-        total = tf.add_n([loss, *built.model.losses]) if built.model.losses else loss
+        loss = tf.cast(loss, tf.float32) if loss.dtype in HALVES else loss
+        terms = [loss, *(tf.cast(each, loss.dtype) for each in built.model.losses)]
+        total = tf.add_n(terms) if len(terms) > 1 else loss
+        scaled = total if scale is None else total * tf.cast(scale, total.dtype)
+    return loss, tape.gradient(scaled, built.model.trainable_variables)
+
+
+def _apply(built: Built, gradients: list[Any], scale: tf.Tensor | None, count: tf.Tensor) -> None:
+    """One update, and its count."""
     weights = built.model.trainable_variables
-    gradients = tape.gradient(total, weights)
-    built.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+    matched = optimizers.match_scale(built.optimizer, gradients, scale)
+    built.optimizer.apply_gradients(zip(matched, weights, strict=True))
     with tf.control_dependencies(_after(weights)):
         built.meter.count(count)
-    return loss
 
 
 def _after(weights: Any) -> list[tf.Tensor]:
@@ -46,3 +103,56 @@ def _after(weights: Any) -> list[tf.Tensor]:
     The optimizer's own count will not do: it rises when the step begins, whether or not a gradient ever comes.
     """
     return [tf.raw_ops.VarIsInitializedOp(resource=weight.value.handle) for weight in weights]
+
+
+# ---------------------------------------------------------------- gradients as a loop carries them
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _parts_of(gradients: list[Any]) -> list[tf.Tensor]:
+    """The tensors of all gradients: one of a dense one, rows and their numbers of a table's, none of a missing one."""
+    parts = []
+    for each in gradients:
+        if isinstance(each, tf.IndexedSlices):
+            parts += [each.values, each.indices]
+        elif each is not None:
+            parts.append(each)
+    return parts
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _part_shapes(gradients: list[Any]) -> list[tf.TensorShape]:
+    """Their shapes in the loop, where rows become more with every pass."""
+    shapes = []
+    for each in gradients:
+        if isinstance(each, tf.IndexedSlices):
+            shapes += [tf.TensorShape([None, *each.values.shape[1:]]), tf.TensorShape([None])]
+        elif each is not None:
+            shapes.append(each.shape)
+    return shapes
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _added(first: list[Any], parts: Sequence[tf.Tensor], more: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The sum of two lists of parts; rows are put behind rows. `first`: gradients with parts like these."""
+    pairs = iter(zip(parts, more, strict=True))
+    sums = []
+    for each in first:
+        if isinstance(each, tf.IndexedSlices):
+            sums += [tf.concat(next(pairs), 0), tf.concat(next(pairs), 0)]
+        elif each is not None:
+            sums.append(tf.add(*next(pairs)))
+    return sums
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def _joined(first: list[Any], parts: Sequence[tf.Tensor]) -> list[Any]:
+    """Gradients of these parts, of the kinds of `first`."""
+    left, found = iter(parts), []
+    for each in first:
+        if isinstance(each, tf.IndexedSlices):
+            values, indices = next(left), next(left)
+            found.append(tf.IndexedSlices(values, indices, each.dense_shape))
+        else:
+            found.append(None if each is None else next(left))
+    return found

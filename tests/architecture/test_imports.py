@@ -17,20 +17,9 @@ EDGES = {
     "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
-        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "pulse", "step", "watchdog"),
-        *(
-            "program_file",
-            "hands",
-            "voice",
-            "meter",
-            "sealed",
-            "files",
-            "saving",
-            "restoring",
-            "continuing",
-            "farewell",
-        ),
-        *("summaries", "examine", "inspecting", "sought"),
+        *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "optimizers", "pulse", "step", "watchdog"),
+        *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "continuing"),
+        *("farewell", "summaries", "examine", "inspecting", "sought"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

@@ -50,7 +50,7 @@ Chosen = Rules | str | Policy
 def completions(schedule: Schedule, policy: Chosen, seed: int) -> tuple[dict[str, float], float]:
     """Completion time (end - submission) of each job, and the makespan, s."""
     with named(policy) as name:
-        done = simulate(scenario(schedule), rules.Rules(policy=name), seed, lambda: 0.0)
+        done = simulate(scenario(schedule), rules.Rules(policy=name, reserve_after_s=0.0), seed, lambda: 0.0)
     ends = {record.work.job: record.finished_s or math.inf for record in done.records}
     return {r.work.job: ends[r.work.job] - r.work.submitted_s for r in done.records}, max(ends.values())
 

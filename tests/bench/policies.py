@@ -7,6 +7,10 @@ of mean completion time, its 95th percentile and the makespan; `worst_...` is ov
 BENCH_SEEDS (10), BENCH_POLICIES (names, separated by `,`; all), BENCH_TRACES (by `;`), BENCH_WORK (1: share of jobs).
 With BENCH_CELLS=FILE each finished simulation is a line of that file, and none that is there is run again: what was
 interrupted goes on (of the same code and surfaces; else remove the file).
+
+The comparison reserves nothing for jobs that wait for long (`reserve_after_s` = 0). With BENCH_RESERVE_AFTER=900 (any
+number of seconds) every simulation is also run with that setting, and `reservation_cost` says what it changes, by trace
+and policy: the ratios of completion times, with over without, and the longest waits.
 """
 
 from __future__ import annotations
@@ -36,8 +40,10 @@ from tests.bench.policy_worlds import Trace, scenario
 from tests.bench.report import finish
 
 KEPT = os.environ.get("BENCH_CELLS", "")
+RESERVE_AFTER_S = float(os.environ.get("BENCH_RESERVE_AFTER", "0"))
 SEEDS = int(os.environ.get("BENCH_SEEDS", "10"))
 WORK = float(os.environ.get("BENCH_WORK", "1"))
+KEPT_BY = ("trace", "policy", "seed", "reserve_after_s")
 YARDSTICKS = ("optimus", "static")
 OURS = "weir"
 KEYS = {"jct_mean_s": "mean", "jct_p95_s": "p95", "makespan_s": "makespan"}
@@ -61,6 +67,7 @@ class Cell(NamedTuple):
     trace: Trace
     policy: str
     seed: int
+    reserve_after_s: float = 0.0
 
 
 def by_formula() -> dict[str, Surface]:
@@ -87,9 +94,8 @@ def surfaces(paths: Sequence[str]) -> dict[str, Surface]:
 
 
 def run(cell: Cell, paths: Sequence[str]) -> tuple[Cell, Mapping[str, Any]]:
-    done = simulate(
-        scenario(cell.trace, surfaces(paths), cell.seed), Rules(policy=cell.policy), cell.seed, time.perf_counter
-    )
+    rules = Rules(policy=cell.policy, reserve_after_s=cell.reserve_after_s)
+    done = simulate(scenario(cell.trace, surfaces(paths), cell.seed), rules, cell.seed, time.perf_counter)
     return cell, figures(done)
 
 
@@ -105,24 +111,22 @@ def all_of(cells: Sequence[Cell], paths: Sequence[str]) -> Iterator[tuple[Cell, 
             progress.advance(bar)
 
 
-def _name(cell: Cell) -> tuple[str, str, int]:
-    return cell.trace.name, cell.policy, cell.seed
+def _name(cell: Cell) -> tuple[str, str, int, float]:
+    return cell.trace.name, cell.policy, cell.seed, cell.reserve_after_s
 
 
-def _kept() -> dict[tuple[str, str, int], Mapping[str, Any]]:
-    """By trace, policy and seed."""
+def _kept() -> dict[tuple[str, str, int, float], Mapping[str, Any]]:
+    """By trace, policy, seed and setting."""
     if not (KEPT and Path(KEPT).exists()):
         return {}
     rows = [json.loads(line) for line in Path(KEPT).read_text().splitlines()]
-    return {(row["trace"], row["policy"], row["seed"]): row["said"] for row in rows}
+    return {tuple(row.get(key, 0.0) for key in KEPT_BY): row["said"] for row in rows}
 
 
 def _keep(cell: Cell, said: Mapping[str, Any]) -> None:
     if KEPT:
         with open(KEPT, "a") as file:
-            file.write(
-                json.dumps({**dict(zip(("trace", "policy", "seed"), _name(cell), strict=True)), "said": said}) + "\n"
-            )
+            file.write(json.dumps({**dict(zip(KEPT_BY, _name(cell), strict=True)), "said": said}) + "\n")
 
 
 def together(found: Iterable[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -137,6 +141,7 @@ def together(found: Iterable[tuple[Cell, Mapping[str, Any]]]) -> dict[str, dict[
         more = {
             "utilisation": fmean(one["utilisation"] or 0.0 for one in runs),
             "resizes": fmean(one["resizes"] for one in runs),
+            "wait_max": max(one["wait_max_s"] for one in runs),
         }
         table.setdefault(trace, {})[policy] = {**means, **more}
     return table
@@ -152,6 +157,24 @@ def ratios(of: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     for name in ("p95", "makespan"):
         found[f"{name}_ratio_to_best"] = ours[name] / min(said[name] for said in others)
     return found
+
+
+def reservation_costs(
+    without: Mapping[str, Mapping[str, Mapping[str, float]]], reserved: Mapping[str, Mapping[str, Mapping[str, float]]]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """By trace and policy: what reservations change."""
+    return {
+        trace: {
+            policy: {
+                "mean_ratio": said["mean"] / without[trace][policy]["mean"],
+                "p95_ratio": said["p95"] / without[trace][policy]["p95"],
+                "wait_max_s": said["wait_max"],
+                "wait_max_without_s": without[trace][policy]["wait_max"],
+            }
+            for policy, said in of.items()
+        }
+        for trace, of in reserved.items()
+    }
 
 
 def told(table: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
@@ -174,15 +197,19 @@ def main(paths: Sequence[str]) -> None:
         os.environ.get("BENCH_TRACES", "").split(";") if os.environ.get("BENCH_TRACES") else [t.name for t in TRACES]
     )
     traces = [replace(trace, jobs=round(WORK * trace.jobs)) for trace in TRACES if trace.name in wanted]
-    cells = [Cell(trace, policy, seed) for trace in traces for seed in range(SEEDS) for policy in names]
-    table = together(all_of(cells, paths))
+    settings = dict.fromkeys((0.0, RESERVE_AFTER_S))
+    cells = [Cell(t, policy, seed, s) for t in traces for seed in range(SEEDS) for policy in names for s in settings]
+    found = list(all_of(cells, paths))
+    table = together(pair for pair in found if not pair[0].reserve_after_s)
     told(table)
     loads = {trace.name: trace.load for trace in TRACES}
-    by_trace = {trace: ratios(of) for trace, of in table.items()}
+    by_trace = {trace: ratios(of) for trace, of in table.items() if OURS in of and len(of) > 1}
     loaded = [found for trace, found in by_trace.items() if loads[trace] >= 1.5]
     keys = sorted({key for found in loaded for key in found})
     worst = {f"worst_{key}": max(found[key] for found in loaded if key in found) for key in keys}
-    finish({**worst, "seeds": SEEDS, "ratios": by_trace, "traces": table})
+    reserved = together(pair for pair in found if pair[0].reserve_after_s)
+    costs = {"reservation_cost": reservation_costs(table, reserved)} if reserved else {}
+    finish({**worst, "seeds": SEEDS, "ratios": by_trace, "traces": table, **costs})
 
 
 if __name__ == "__main__":

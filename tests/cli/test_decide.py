@@ -23,8 +23,8 @@ def document(now: float, nodes: list[dict[str, Any]], **job: Any) -> str:
     return json.dumps({"now": now, "nodes": nodes, "jobs": [{"job": "one", "request": REQUEST, **job}]})
 
 
-def answers(*lines: str, policy: str = "config-manager") -> list[dict[str, Any]]:
-    words = [sys.executable, "-m", "services", "decide", "--policy", policy]
+def answers(*lines: str, policy: str = "config-manager", more: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    words = [sys.executable, "-m", "services", "decide", "--policy", policy, *more]
     ended = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (0, "")
     return [json.loads(line) for line in ended.stdout.splitlines()]
@@ -98,3 +98,16 @@ def test_of_a_job_that_says_no_current_what_was_answered_stands() -> None:
 
     assert given["workers"] == kept["workers"] == ["n1"] and "in flight" in kept["reason"]
     assert "in flight" not in anew["reason"]
+
+
+@pytest.mark.parametrize(("after_s", "starts"), [("0", True), ("60", False)])
+def test_reservations_for_jobs_that_wait_can_be_switched_off(after_s: str, starts: bool) -> None:
+    """A large job has waited for long beside one that runs; would a later small one fit beside that?"""
+    nodes = [{"name": "n1", "cpu": 4, "memory_gib": 8}]
+    runs = {"chief": "n1", "ps": ["n1"], "workers": ["n1"], "batch": 64, "since_s": 0}
+    first = {"job": "one", "request": {**REQUEST, "workers": 1}, "submitted_s": 0, "current": runs}
+    large = {"job": "large", "request": {**REQUEST, "workers": 3}, "submitted_s": 1}
+    late = {"job": "late", "request": {**REQUEST, "workers": 1}, "submitted_s": 2}
+    line = json.dumps({"now": 900, "nodes": nodes, "jobs": [first, large, late]})
+    (answer,) = answers(line, policy="static", more=("--reserve-after", after_s))
+    assert [bool(each["workers"]) for each in answer["decisions"]] == [True, False, starts]

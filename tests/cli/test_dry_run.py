@@ -79,7 +79,7 @@ async def test_it_says_every_reason_of_this_clusters_rules_against_a_job(
     assert said.code == 1 and said.err.splitlines() == [
         f"weir submit: the request in {job} would be refused:",
         "  - namespace: jobs may not run in 'default'; they may in red",
-        "  - image: 'a/b' is not allowed; there may be registry.example/",
+        "  - image: 'a/b' is not allowed; WEIR_ALLOCATOR_IMAGES allows registry.example/",
     ]
 
 

@@ -54,6 +54,14 @@ def test_a_function_inside_another_is_none_of_the_program() -> None:
     assert wrong(WHOLE.replace("def model(*_): ...\n", inside)) == "mine.py lacks model()"
 
 
+def test_overwriting_weights_with_averages_is_refused_by_name() -> None:
+    text = WHOLE + "made = SGD(use_ema=True, ema_overwrite_frequency={})\n"
+
+    assert wrong(text.format(100)).startswith("jobs/mine.py:6: ema_overwrite_frequency, which Weir does not support")
+    assert wrong(text.format("EVERY")).startswith("jobs/mine.py:6: ema_overwrite_frequency")
+    check(text.format(None).encode(), PATH)
+
+
 def test_nothing_is_run() -> None:
     check(f"{WHOLE}import no_such_library\nraise SystemExit('run')\n".encode(), PATH)
 

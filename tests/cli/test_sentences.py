@@ -61,13 +61,12 @@ def test_a_decision_tells_its_size_and_its_reason() -> None:
     ("workers", "batch", "told"),
     [
         (1, 32, ""),
-        (2, 32, "; learning rate 1 -> 0.5 of the program's, unless that is a schedule (stable: 1 -> 2 workers)"),
-        (1, 64, "; learning rate 1 -> 1.41 of the program's, unless that is a schedule (sqrt: batch 32 -> 64)"),
+        (2, 32, "; learning rate 1 -> 0.5 of the program's (stable: 1 -> 2 workers)"),
+        (1, 64, "; learning rate 1 -> 1.41 of the program's (sqrt: batch 32 -> 64)"),
         (
             2,
             64,
-            "; learning rate 1 -> 0.707 of the program's, unless that is a schedule"
-            " (sqrt: batch 32 -> 64, stable: 1 -> 2 workers)",
+            "; learning rate 1 -> 0.707 of the program's (sqrt: batch 32 -> 64, stable: 1 -> 2 workers)",
         ),
     ],
 )

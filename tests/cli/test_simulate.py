@@ -27,7 +27,7 @@ JOBS = "job,submitted_s,model,samples,global_batch,ps,workers,max_workers\n" + "
 CLUSTER = "nodes:\n  - {count: 3, cpu: 6, memory_gib: 16}\ntenants:\n  - {node: node-2, cpu: 6, from_s: 0, to_s: 120}\n"
 LOSS = "model,samples,loss\nnet,0,2.0\nnet,20000,0.5\n"
 FIGURES = {"jct_mean_s", "jct_median_s", "jct_p95_s", "makespan_s", "utilisation", "completed", "resizes", "paused_s"}
-FIGURES |= {"decision_ms_p50", "decision_ms_p99"}
+FIGURES |= {"decision_ms_p50", "decision_ms_p99", "wait_max_s"}
 
 ROLES: tuple[Any, ...] = ("chief", "ps", "worker")
 DECIDED = AllocationDecided(
@@ -83,6 +83,21 @@ def test_each_policy_has_its_figures(folder: Path, capsys: pytest.CaptureFixture
     assert figures["config-manager"]["makespan_s"] < figures["static"]["makespan_s"]
     shown = capsys.readouterr().out
     assert "POLICY" in shown and "config-manager" in shown and "6 of 6" in shown and "…" not in shown
+
+
+def test_the_longest_wait_is_told_and_reservations_can_be_switched_off(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    header = JOBS.splitlines()[0]
+    small = [f"small-{number},{5 * number},net,3000,64,1,1,1" for number in range(60)]
+    large = ["large,12,net,1000,64,1,5,5,5"]
+    rows = [f"{row},1" for row in small] + large
+    (folder / "jobs.csv").write_text("\n".join([f"{header},min_workers", *rows]) + "\n")
+    (folder / "cluster.yaml").write_text("nodes:\n  - {count: 1, cpu: 6, memory_gib: 16}\n")
+    asked = ("--policies", "static", "--restart-seconds", "1", "--reserve-after")
+    waits = {after: told(folder, *asked, after)["static"]["wait_max_s"] for after in (0, 60)}
+    assert waits[60] < waits[0]
+    assert "MAX WAIT s" in capsys.readouterr().out
 
 
 def test_the_timeline_is_every_job_s_allocation(folder: Path) -> None:
@@ -147,7 +162,14 @@ def test_every_reason_against_every_file_is_told_at_once(folder: Path, capsys: p
 
 
 @pytest.mark.parametrize(
-    "words", [("--policies", "best"), ("--noise", "-1"), ("--restart-seconds", "soon"), ("--report-seconds", "0")]
+    "words",
+    [
+        ("--policies", "best"),
+        ("--noise", "-1"),
+        ("--restart-seconds", "soon"),
+        ("--report-seconds", "0"),
+        ("--reserve-after", "-1"),
+    ],
 )
 def test_wrong_options_end_with_2(folder: Path, words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -86,3 +86,12 @@ async def test_who_has_no_credentials_is_told(prompt: Prompt, server: NatsServer
     said = await prompt("jobs", "--nats", server.url)
 
     assert said.code != 0 and "answers, but wants credentials" in said.err
+
+
+@pytest.mark.usefixtures("team_a")
+async def test_a_submitter_is_told_its_own_job_s_number_and_end(prompt: Prompt, tmp_path: Path) -> None:
+    """Its intake has numbers of its own, and an earlier job of the name may have ended."""
+    for uid in (1, 5):  # asked, accepted, asked to stop, ended
+        assert f"is accepted (uid {uid})" in (await prompt("submit", job(tmp_path))).out
+        said = await prompt("cancel", "mine", "-n", "team-a")
+        assert said.code == 0 and "job team-a/mine is cancelled" in said.out, said.err

@@ -99,7 +99,9 @@ def test_a_token_is_mounted_only_where_somebody_asks_the_api(name: str) -> None:
 
 def test_every_image_has_its_version_and_the_launchers_is_that_of_the_overlay(name: str) -> None:
     used = {c["image"] for t in templates(name).values() for c in t["spec"]["containers"]}
-    used.add(environ(name, "weir-launcher")["WEIR_LAUNCHER_IMAGE"])
+    shipped = environ(name, "weir-launcher")["WEIR_LAUNCHER_IMAGE"]
+    used.add(shipped)
+    assert environ(name, "weir-allocator")["WEIR_ALLOCATOR_IMAGES"] == shipped  # no other may be named
     assert {image.rpartition(":")[0] for image in used} == {"weir", "weir-trainer", "nats"}
     assert len(used) == 3 and not any(image.endswith(":latest") for image in used)
 

@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from nats.js.api import DiscardPolicy
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
 from shared import streams, subjects
 from shared.bus import Bus
+from shared.dead import LETTER_BYTES, LetterBudget
+from shared.intake import LARGEST_MESSAGE
 from shared.messages import MESSAGES, DeadLetter, GenerationAbandoned, TrainingResumed
 from tests.conftest import connected
 from tests.shared.ears import Ears
@@ -190,3 +192,36 @@ async def test_a_letter_that_there_is_no_room_for_stops_nobody(bus: Bus) -> None
     await bus.follow([GenerationAbandoned], ears, {})
 
     assert ears.ids == [abandoned().id()]
+
+
+async def test_dead_letters_take_no_more_room_than_their_limits_however_much_cannot_be_read(
+    bus: Bus, nats_url: str
+) -> None:
+    other = await connected(nats_url, "listener")
+    other.burial.budget = LetterBudget(at_once=20, per_day=1)
+    for number in range(60):
+        await bus.js.publish(f"weir.cluster.abandoned.team-a.job-{number}", b"\x01" * 100_000)
+    await bus.js.publish("weir.cluster.abandoned.team-b.other", b"{")
+    await bus.publish(abandoned())
+    ears = Ears()
+
+    await other.follow([GenerationAbandoned], ears, {})
+
+    info = await bus.js.stream_info(subjects.DEAD, subjects_filter=">")
+    assert ears.ids == [abandoned().id()]
+    assert info.state.messages == 21 and info.state.bytes < 21 * LETTER_BYTES
+    assert "weir-dead.weir.cluster.abandoned.team-b.other" in (info.state.subjects or {})
+    assert other.burial.budget.refused == {"team-a": 40}
+    await other.close()
+
+
+async def test_the_server_keeps_the_newest_letters_of_a_subject_and_refuses_a_large_one(bus: Bus) -> None:
+    """A job says itself that its ledger cannot be read."""
+    subject = "weir-dead.$KV.weir-ledger.team-a.mine"
+    for _ in range(streams.DEAD_PER_SUBJECT + 20):
+        await bus.js.publish(subject, b"{}")
+    with pytest.raises(APIError, match="message size"):
+        await bus.js.publish(subject, b"x" * (LARGEST_MESSAGE + 1))
+
+    state = (await bus.js.stream_info(subjects.DEAD)).state
+    assert state.messages == streams.DEAD_PER_SUBJECT

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from shared import dead
 from shared.messages import DeadLetter
 
-MAX_PAYLOAD = 1 << 20  # bytes: a server's default
 MAX_COMMAND = 4096
 
 
@@ -31,8 +30,8 @@ def test_what_is_no_text_is_escaped() -> None:
 def test_of_what_is_too_much_the_beginning_is_kept_and_the_rest_counted() -> None:
     kept = letter(body=b"x" * 100_000, error="y" * 3_000)
 
-    assert kept.body == "x" * 65_536 + "... (100000 bytes in all)"
-    assert kept.error == "y" * 2_000 + "... (3000 characters in all)"
+    assert kept.body == "x" * 4_096 + "... (100000 bytes in all)"
+    assert kept.error == "y" * 1_000 + "... (3000 characters in all)"
 
 
 def test_it_lies_behind_the_subject_of_its_message() -> None:
@@ -51,10 +50,25 @@ TEXT = st.text(st.characters()) | st.text(st.characters(), min_size=1).map(lambd
 def test_it_always_fits(subject: str, body: bytes, said_by: str, error: str) -> None:
     stored = msgspec.json.encode(letter(subject=subject, body=body, said_by=said_by, error=error))
 
-    assert len(stored) < MAX_PAYLOAD / 2
+    assert len(stored) < dead.LETTER_BYTES
     assert msgspec.json.decode(stored, type=DeadLetter).sequence == 3
 
 
 @given(st.text(st.characters(codec="utf-8")).map(lambda text: text * 200))
 def test_its_subject_always_fits(subject: str) -> None:
     assert len(dead.subject_of(subject).encode()) < MAX_COMMAND / 4
+
+
+def test_a_namespace_gets_so_many_letters_and_others_get_theirs() -> None:
+    budget = dead.LetterBudget(at_once=3, per_day=24)
+
+    assert [budget.take("team-a", 0.0) for _ in range(5)] == [True, True, True, False, False]
+    assert budget.take("team-b", 0.0) and budget.refused == {"team-a": 2}
+    assert budget.take("team-a", 3_600.0) and not budget.take("team-a", 3_600.0)  # one an hour
+
+
+def test_the_namespace_of_a_letter_is_that_of_its_message() -> None:
+    subjects = ("weir.job.requested.team-a.digits", "$KV.weir-ledger.team-a.digits")
+
+    assert {dead.namespace_of(subject) for subject in subjects} == {"team-a"}
+    assert {dead.namespace_of(each) for each in ("weir.capacity.changed.node", "weir.job.requested.x")} == {"-"}

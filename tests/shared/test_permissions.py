@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from shared import subjects
+from shared import streams, subjects
 from shared.messages import MESSAGES, CapacityChanged, Message, ServiceTroubled
 from shared.permissions import (
     ALLOCATOR,
@@ -25,6 +27,7 @@ from shared.permissions import (
     SAID_BY,
     SERVICES,
     SETUP,
+    SLOTS,
     SUBMITTER,
     chunks,
     descriptions,
@@ -33,10 +36,12 @@ from shared.permissions import (
     inbox,
     lease_key,
     program_stream,
+    slots,
 )
 from shared.programs import meta_token
 from shared.pull import Puller
 from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE, program_bucket
+from shared.watching import TooManyReaders
 from tests.conftest import NatsServer
 from tests.shared import guarded
 from tests.shared.guarded import Visitor, credentials, visitor
@@ -71,12 +76,18 @@ def subject_of(kind: type[Message], key: str) -> str:
     return subjects.pattern(kind, key.replace(".", "_") if kind in (CapacityChanged, ServiceTroubled) else key)
 
 
+def consumer_of(user: str) -> str:
+    """The name of a consumer that a user may create, where it may read at all."""
+    return slots("team-a")[0] if user == SUBMITTER else "a-name"
+
+
 async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
     """Whether one may follow the messages of a kind, alone or with their kin, or may ask for the last."""
     subject, api = subject_of(kind, key), f"{guest.client.api}."
     stream, kin = subjects.stream_holding(subject), subject.split(".")
     kin[2] = "*"
-    made = [f"CONSUMER.CREATE.{stream}.a-name.{each}" for each in (subject, ".".join(kin))]
+    user = guest.client.user.split(".")[0]
+    made = [f"CONSUMER.CREATE.{stream}.{consumer_of(user)}.{each}" for each in (subject, ".".join(kin))]
     return any([await guest.may_say(api + asked) for asked in (*made, f"DIRECT.GET.{stream}.{subject}")])
 
 
@@ -192,7 +203,8 @@ async def test_what_is_kept_is_written_and_read_by_who_needs_it(server: NatsServ
         for subject, users in READERS.items():
             assert await guest.may_say(f"{api}.DIRECT.GET.{subject}") == (user in users), subject
         for subject, users in PULLED.items():
-            assert await guest.may_say(f"{api}.CONSUMER.CREATE.{subject}") == (user in users), subject
+            named = subject.replace(".x", f".{consumer_of(user)}")
+            assert await guest.may_say(f"{api}.CONSUMER.CREATE.{named}") == (user in users), subject
 
 
 async def test_outside_nobody_is_told_what_streams_hold(server: NatsServer) -> None:
@@ -202,6 +214,51 @@ async def test_outside_nobody_is_told_what_streams_hold(server: NatsServer) -> N
                 for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
                     for verb in ("STREAM.INFO", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.NAMES", "CONSUMER.LIST"):
                         assert not await guest.may_say(f"{api}.{verb}.{stream}"), verb
+
+
+# ------------------------------------------------------------ consumers
+
+
+async def accepted_consumers(guest: Visitor, names: list[str], filtered: str) -> int:
+    """How many durable consumers of these names the server lets us create on the orders."""
+    accepted = 0
+    for name in names:
+        config = {**ORDINARY, "name": name, "durable_name": name, "filter_subject": filtered}
+        subject = f"{guest.client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}"
+        with contextlib.suppress(NatsError):
+            answer = await guest.asked(subject, {"stream_name": ORDERS, "config": config})
+            accepted += "error" not in answer
+    return accepted
+
+
+async def test_a_submitter_has_a_few_consumers_of_its_namespace_s_names_and_none_of_another_s(
+    server: NatsServer,
+) -> None:
+    filtered = "weir.*.*.team-a.*"
+    async with visitor(server.url, credentials(SUBMITTER)) as guest:
+        free = [f"hoard-{number}" for number in range(300)]
+        assert await accepted_consumers(guest, free, filtered) == 0
+        assert await accepted_consumers(guest, slots("team-b"), filtered) == 0
+        assert await accepted_consumers(guest, slots("team-a"), filtered) == SLOTS
+        assert not await guest.may_say(f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{slots('team-b')[0]}")
+
+        with pytest.raises(TooManyReaders, match="has 32 readers of weir-orders already"):
+            await anext(guest.bus.tail([f"weir.job.accepted.team-a.{name}" for name in "ab"]))
+
+
+@pytest.mark.parametrize("user", [SUBMITTER, JOB])
+async def test_a_durable_consumer_that_nobody_reads_is_forgotten(server: NatsServer, user: str) -> None:
+    filtered, name = (f"weir.cluster.*.{OWN}", "a-name") if user == JOB else ("weir.*.*.team-a.*", consumer_of(user))
+    async with visitor(server.url, credentials(user)) as guest:
+        config = {**ORDINARY, "name": name, "durable_name": name, "filter_subject": filtered}
+        subject = f"{guest.client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}"
+        made = await guest.asked(subject, {"stream_name": ORDERS, "config": config})
+        longer = await guest.asked(
+            subject, {"stream_name": ORDERS, "config": {**config, "inactive_threshold": 61_000_000_000}}
+        )
+
+    assert made["config"]["inactive_threshold"] == streams.FORGOTTEN_S * 1e9
+    assert "inactive threshold exceeds" in longer["error"]["description"]
 
 
 # ------------------------------------------------------------ by the back door

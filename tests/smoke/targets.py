@@ -54,6 +54,10 @@ SMOKE = {
         {"BENCH_SEEDS": "1", "BENCH_CASES": "100", "BENCH_HOURS": "0.5"},
         ("equals_brute_force", "decide_ms", "completed_ratio_max", "completion_speedup_max", "table"),
     ),
+    "bench-flood": Smoke(
+        {"BENCH_QUIET_S": "1", "BENCH_FLOOD_S": "2", "BENCH_CONSUMERS": "40"},
+        ("quiet_decided_p99_ms", "submitter_decided_p99_ms", "job_decided_p99_ms", "submitter_refused", "job_refused"),
+    ),
     "bench-flowcon": Smoke(
         {"BENCH_SEEDS": "1"},
         ("late_job_cut", "makespan_change", "policy_late_job_cut", "policy_makespan_change", "grid"),

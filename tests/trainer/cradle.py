@@ -9,11 +9,12 @@ Nothing but the bus and the supervisors is left out, so a program lives a whole 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from services.trainer.children import Child, Nursery
-from services.trainer.orders import Assignment, Begin, Failed, Kept, Prepared, Saved, Word
+from services.trainer.orders import Assignment, Begin, Failed, Kept, Prepared, Resumed, Saved, SaveNow, Word
 from services.trainer.program import digest_of
 from shared.messages import Program, Resources, Role
 from shared.ports import free_port
@@ -51,14 +52,20 @@ def dataset(start, stop):
 
 
 class Cradle:
-    """One job's children, generation 1. `said` is what each has said, by role."""
+    """One job's children, generation 1. `said` is what each has said, by role; two workers share a list.
 
-    def __init__(self, nursery: Nursery, folder: Path, **assigned: Any) -> None:
+    `asked`: fields of its request. `saves_early`: the chief saves soon after its first update, too.
+    """
+
+    def __init__(
+        self, nursery: Nursery, folder: Path, asked: Mapping[str, Any] | None = None, workers: int = 1, **assigned: Any
+    ) -> None:
         self.nursery, self.folder, self.assigned = nursery, folder, {"first": True, **assigned}
+        self.asked, self.tasks = asked or {}, [*ROLES, *["worker"] * (workers - 1)]
         self.said: dict[Role, list[Word]] = {role: [] for role in ROLES}
         self.ended: dict[Role, asyncio.Event] = {role: asyncio.Event() for role in ROLES}
-        self.children: dict[Role, Child] = {}
-        self.begun = False
+        self.children: dict[Role, list[Child]] = {role: [] for role in ROLES}
+        self.begun = self.saves_early = False
 
     async def fails(self, program: str) -> Failed:
         """What the chief, or else the worker, says at last of a program."""
@@ -68,34 +75,45 @@ class Cradle:
         return found[0]
 
     async def lives(self, program: str) -> None:
-        """Until the chief or the worker ends."""
+        """Until the chief or a worker ends."""
         path = self._written(program)
-        cluster = {role: [f"127.0.0.1:{free_port()}"] for role in ROLES}
-        listening = [asyncio.create_task(self._bear(role, path, cluster)) for role in ROLES]
+        cluster = {role: [f"127.0.0.1:{free_port()}" for task in self.tasks if task == role] for role in ROLES}
+        listening = [
+            asyncio.create_task(self._bear(role, self.tasks[:at].count(role), path, cluster))
+            for at, role in enumerate(self.tasks)
+        ]
         ends = [asyncio.create_task(self.ended[role].wait()) for role in ("chief", "worker")]
         try:
             async with asyncio.timeout(WITHIN_S):
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for child in self.children.values():
-                child.end()
+            self._each(Child.end)
             for each in ends:
                 each.cancel()
             await asyncio.gather(*listening, *ends, return_exceptions=True)
+
+    def saved(self) -> list[Saved]:
+        """The checkpoints, in order. None of them is pruned."""
+        return [word for word in self.said["chief"] if isinstance(word, Saved)]
+
+    def _each(self, act: Callable[[Child], None]) -> None:
+        for children in self.children.values():
+            for child in children:
+                act(child)
 
     def _written(self, program: str) -> Path:
         path = self.folder / "net.py"
         path.write_text(program)
         return path
 
-    async def _bear(self, role: Role, program: Path, cluster: dict[str, list[str]]) -> None:
+    async def _bear(self, role: Role, index: int, program: Path, cluster: dict[str, list[str]]) -> None:
         named = Program(name=program.name, digest=digest_of(program.read_bytes()))
         assignment = Assignment(
             generation=1,
             role=role,
-            index=0,
+            index=index,
             cluster=cluster,
-            request=request(epochs=1, program=named),
+            request=request(**{"epochs": 1, "program": named, **self.asked}),
             batch=BATCH,
             program=str(program),
             checkpoint_dir=str(self.folder / "checkpoints"),
@@ -104,18 +122,23 @@ class Cradle:
             **self.assigned,
         )
         hear, end = self._hearing(role)
-        self.children[role] = Child(assignment, self.nursery, hear, end)
-        await self.children[role].listen()
+        child = Child(assignment, self.nursery, hear, end)
+        self.children[role].append(child)
+        await child.listen()
 
     def _hearing(self, role: Role) -> Any:
         async def on_word(word: Word) -> None:
             self.said[role].append(word)
-            if role == "chief" and isinstance(word, Saved):
-                self.children[role].tell(Kept(paths=(word.path,)))
-            if role == "chief" and isinstance(word, Prepared):
+            (chief,) = self.children["chief"] or (None,)
+            if role != "chief" or chief is None:
+                return
+            if isinstance(word, Saved):
+                chief.tell(Kept(paths=tuple(saved.path for saved in self.saved())))
+            if isinstance(word, Resumed) and self.saves_early:
+                chief.tell(SaveNow())
+            if isinstance(word, Prepared):
                 self.begun = True
-                for child in self.children.values():
-                    child.tell(Begin())
+                self._each(lambda child: child.tell(Begin()))
 
         async def on_end() -> None:
             self.ended[role].set()

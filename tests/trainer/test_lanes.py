@@ -99,3 +99,52 @@ def test_without_workers_draining_ends_with_batches_out_and_nothing_is_begun_aga
     assert shards.settled(lanes.ledger).applied == 32 == 16 * lanes.steps
     with pytest.raises(tf.errors.UnavailableError):
         lanes.start(shards.settled(lanes.ledger), lanes.steps)
+
+
+class Listening:
+    """Notes what it is given, and does it; from the `until`-th update on it does nothing any more."""
+
+    def __init__(self, until: int = 1000) -> None:
+        self.until, self.asked = until, list[list[tuple[int, int, float]]]()
+
+    def schedule(self, fn: object, args: object = None) -> Value | Never:
+        assert isinstance(args, tuple)
+        self.asked.append(list(zip(*(each.numpy().tolist() for each in args), strict=True)))
+        return Value(iter([1.0])) if len(self.asked) < self.until else Never()
+
+
+def test_an_update_of_several_batches_is_one_update_and_what_is_left_at_the_end_is_one_too() -> None:
+    inbox: queue.Queue[object] = queue.Queue()
+    coordinator = Listening()
+    lanes = Lanes(coordinator, None, 16, 1, inbox, accumulated=3)
+    lanes.start(shards.fresh(40, 2), 0)
+    words = [inbox.get(timeout=60), inbox.get(timeout=60)]
+    lanes.drain()
+
+    assert words == ["first", "finished"]
+    spans = [[(start, stop) for start, stop, _ in update] for update in coordinator.asked]
+    assert spans == [[(0, 16), (16, 32), (32, 40)]] * 2
+    assert lanes.steps == 2 and lanes.ledger.applied == 80
+
+
+def test_what_was_accumulated_and_not_applied_is_to_do_again() -> None:
+    lanes = Lanes(Listening(until=2), None, 16, 1, queue.Queue(), accumulated=3)
+    lanes.start(shards.fresh(64, 3), 0)
+    while lanes.steps < 1 or len(lanes.ledger.given) < 3:
+        time.sleep(0.01)
+    lanes.deserted = lambda: True
+
+    lanes.drain()
+
+    assert shards.settled(lanes.ledger).applied == 48 and lanes.ledger.applied == 48
+
+
+def test_no_pass_has_more_examples_than_a_device_holds() -> None:
+    inbox: queue.Queue[object] = queue.Queue()
+    coordinator = Listening()
+    lanes = Lanes(coordinator, None, 16, 1, inbox, device_batch_max=6)
+    lanes.start(shards.fresh(16, 1), 0)
+    assert [inbox.get(timeout=60), inbox.get(timeout=60)] == ["first", "finished"]
+
+    assert coordinator.asked == [[(0, 6, 0.375), (6, 12, 0.375), (12, 16, 0.25)]]
+    assert lanes.steps == 1

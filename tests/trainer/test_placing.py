@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.placing import largest_first
+from services.trainer.placing import PlacementPlan, largest_first
 
 
 def fullest(sizes: list[int], chosen: tuple[int, ...] | list[int], bins: int) -> int:
@@ -47,3 +47,38 @@ def test_every_variable_has_a_place_and_no_ps_is_spared_what_another_could_give(
 
     assert len(chosen) == len(sizes) and set(chosen) <= set(range(bins))
     assert len(set(chosen)) == min(len(sizes), bins)
+
+
+def created(plan: PlacementPlan, sizes: list[int]) -> list[int]:
+    """Where variables of these sizes go, created in this order."""
+    chosen = []
+    for size in sizes:
+        chosen.append(plan.next_place())
+        plan.record_size(chosen[-1], size)
+    return chosen
+
+
+@given(st.lists(st.integers(0, 1 << 30), max_size=30), st.integers(1, 8))
+def test_variables_that_are_created_as_before_go_largest_first(sizes: list[int], bins: int) -> None:
+    assert created(PlacementPlan(sizes, bins), sizes) == largest_first(sizes, bins)
+
+
+def test_variables_that_were_not_there_before_go_to_the_emptiest_ps() -> None:
+    assert created(PlacementPlan([100, 60], 2), [100, 60, 30, 30, 1]) == [0, 1, 1, 1, 0]
+
+
+def test_after_one_that_was_not_there_before_the_others_have_their_places() -> None:
+    sizes = [1000, 10, 1000, 10]
+
+    assert created(PlacementPlan(sizes, 2), [7, *sizes])[1:] == largest_first(sizes, 2)
+
+
+def test_after_one_that_is_missing_the_others_have_their_places() -> None:
+    sizes = [10, 1000, 20, 900]
+
+    assert created(PlacementPlan(sizes, 2), [1000, 20, 900])[1:] == largest_first(sizes, 2)[2:]
+
+
+@given(st.lists(st.integers(0, 50), max_size=12), st.lists(st.integers(0, 50), max_size=12), st.integers(1, 4))
+def test_whatever_is_created_there_is_a_place(expected: list[int], sizes: list[int], bins: int) -> None:
+    assert all(0 <= place < bins for place in created(PlacementPlan(expected, bins), sizes))

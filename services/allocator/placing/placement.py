@@ -244,6 +244,13 @@ class Room:
             for node in avoided:
                 self._swap(self.nodes[node.name], replace(self.nodes[node.name], shunned=False))
 
+    def set_free(self, frees: Mapping[str, Resources], purses: Mapping[str, Resources]) -> None:
+        """Change what these nodes have free, and what these namespaces may still take."""
+        for name, free in frees.items():
+            self._swap(self.nodes[name], replace(self.nodes[name], free=free))
+        self.purses.update(purses)
+        self._moments[-1] = next(self._ordinals)
+
     def mark(self) -> int:
         """The room as it is now, to come back to."""
         return len(self._before)

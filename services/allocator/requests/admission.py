@@ -46,7 +46,7 @@ def answer(state: State, uid: int, program: int | ProgramFault, now: float, rule
     """`program`: the size in bytes of what the store has under the program's digest, or why that cannot be used."""
     request = state.asked[uid].request
     whole = completed(_with_whole_roles(request), rules)
-    reasons = [*reasons_against(request, rules), *_too_large(whole, rules)]
+    reasons = [*reasons_against(request, rules), *_too_large(whole, rules), *_too_many(state, request.namespace, rules)]
     if request.key() in state.jobs:
         reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
     reasons += _folder_in_use(state, request)
@@ -72,6 +72,12 @@ def _folder_in_use(state: State, request: JobRequested) -> Iterator[str]:
     for job in state.jobs.values():
         if wanted is not None and wanted.strip("/") == location(job.request, job.uid, job.checkpoint_folder).strip("/"):
             yield f"checkpoint.continue_from: {wanted!r} belongs to job {job.request.job!r}, which is not finished"
+
+
+def _too_many(state: State, namespace: str, rules: Rules) -> Iterator[str]:
+    count = sum(job.request.namespace == namespace for job in state.jobs.values())
+    if rules.open_jobs and count >= rules.open_jobs:
+        yield f"namespace: {count} jobs are open in {namespace!r}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
 
 
 def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:

@@ -50,7 +50,7 @@ def _namespace(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
 
 def _image(name: str | None, allowed: tuple[str, ...]) -> Iterator[str]:
     if name is not None and allowed and not any(_is_of(name, prefix) for prefix in allowed):
-        yield f"image: {name!r} is not allowed; there may be {', '.join(allowed)}"
+        yield f"image: {name!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows {', '.join(allowed)}"
 
 
 def _is_of(name: str, prefix: str) -> bool:

@@ -38,7 +38,7 @@ MOST_TASKS = 1_000
 """Of one role."""
 LEAST_AMOUNT = 0.001
 """Cores or GiB of a task that has any: a thousandth is the smallest that Kubernetes counts."""
-ANY = Rules()
+ANY = Rules(images=())
 """Of a cluster that allows every namespace and image, and no folder of a node."""
 MOST_REASONS, LONGEST_REASON = 20, 300
 """How many of them are told, and how many characters of each."""

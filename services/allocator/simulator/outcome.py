@@ -5,6 +5,7 @@ makespan     last finish - first submission                                     
 utilisation  integral of what our pods hold / integral of what tenants leave to us, over the makespan;
              of devices where any job wants one, else of cores
 resizes      changes of a started job's tasks, nodes or batch, repairs among them
+wait_max     the longest time that a job had no tasks: before its start, or while it was suspended     [s]
 paused       what they cost: seconds in which started jobs stood still, summed over the jobs   [s]
 """
 
@@ -44,6 +45,7 @@ def figures(run: Run) -> Figures:
         "jct_median_s": percentile(times, 50),
         "jct_p95_s": percentile(times, 95),
         "jct_p99_s": percentile(times, 99),
+        "wait_max_s": _rounded(wait_max_s(run)),
         "makespan_s": _rounded(makespan_s(run)),
         "utilisation": _rounded(utilisation(run)),
         "completed": len(times),
@@ -59,6 +61,11 @@ def figures(run: Run) -> Figures:
 def completion_s(run: Run) -> list[float]:
     """Of the completed jobs, in the order of submission."""
     return [seconds for record in run.records if (seconds := record.completion_s) is not None]
+
+
+def wait_max_s(run: Run) -> float:
+    """Jobs that never started count to the end of the run."""
+    return max((record.longest_wait_s(run.ended_s) for record in run.records), default=0.0)
 
 
 def makespan_s(run: Run) -> float | None:

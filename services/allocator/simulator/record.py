@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from services.allocator.readings import counted
 from services.allocator.simulator.scenario import Work
@@ -46,3 +47,15 @@ class Record:
     def completion_s(self) -> float | None:
         """From submission to the end, waiting included; None for what was not completed."""
         return self.finished_s - self.work.submitted_s if self.completed and self.finished_s is not None else None
+
+    def longest_wait_s(self, ended_s: float) -> float:
+        """The longest time without tasks between its submission and its end, or that of the run."""
+        end_s = ended_s if self.finished_s is None else self.finished_s
+        waits, since_s = [0.0], self.work.submitted_s
+        for at_s, ps, workers, _ in (*self.sizes, (end_s, 0, 1, 0)):
+            if ps + workers == 0:
+                since_s = min(since_s, at_s)
+            elif since_s < inf:
+                waits.append(min(at_s, end_s) - since_s)
+                since_s = inf
+        return max(waits)

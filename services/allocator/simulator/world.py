@@ -3,7 +3,8 @@
 A decision's new pods are there at once, beside those that run. Training stands still from the decision on for
 `restart_s`; then the new generation trains, and the pods that it has no use for are gone. (So one number stands for
 make-before-break or for a restart.) A decision that overtakes another starts its own `restart_s`. What changes no more
-than resources is done in place, without a pause. A decision without tasks takes the job's pods away at once.
+than resources is done in place, without a pause. A decision without tasks takes the job's pods away at once; what
+it has trained is saved, and when it starts again, that is a start and no hand-over.
 """
 
 from __future__ import annotations
@@ -125,6 +126,8 @@ class World:
             self._plan(decided.key())
             return
         training.stop(now)
+        if before is None:
+            training.stopped_s = now
         training.comes = decided
         training.turn += 1
         self._remove(overtaken, keep=[*(before.tasks if before else ()), *decided.tasks])
@@ -133,6 +136,7 @@ class World:
             self._at(now + self.scenario.restart_s, resumes)
         else:
             self._remove(before, keep=())
+            training.runs = training.comes = None
 
     def _resumes(self, key: str, turn: int, now: float) -> list[Message]:
         training = self.trainings.get(key)

@@ -16,6 +16,7 @@ READ_S = 0.05
 """A batch that is read faster keeps no worker waiting worth a word."""
 WHOLE_BYTES = 1e6
 """A table that is read whole and is smaller than this costs little more than the rest of a model."""
+SHUFFLED = "shuffle once with a fixed seed, outside of dataset(): numpy.random.default_rng(0).permutation(examples())"
 SAME = "make dataset(start, stop) a pure function of the numbers: a fixed seed, a sorted listing, no shuffle inside it"
 NO_MODULE = r"ModuleNotFoundError: No module named '([\w.]+)'"
 REMEDIES = (
@@ -78,6 +79,9 @@ def _examples(here: Examined, there: Examined) -> Iterator[Finding]:
         where = listed(list(map(str, here.infinite)), NAMED)
         remedy = "clean the data: one such batch spoils all weights"
         yield wrong(f"example {where} has a number that is not finite", remedy)
+    if here.ordered:
+        what = "the labels are sorted, and nothing shuffles examples: the model forgets a class while it sees the next"
+        yield advice(what, SHUFFLED)
 
 
 def _differing(one: dict[int, str], other: dict[int, str]) -> list[int]:
@@ -104,8 +108,8 @@ def _model(here: Examined) -> Iterator[Finding]:
             what, "look rows up with tf.gather(table.value, ids), as the layer Rows in deploy/jobs/plays.py does"
         )
     if here.scheduled:
-        what = "the learning rate is a schedule, which Weir leaves alone when workers or the batch change"
-        yield advice(what, "give the optimizer a number, or keep the sizes as they are")
+        what = "the learning rate is a schedule: it counts updates, and with a larger batch an epoch has fewer of them"
+        yield advice(what, "give the optimizer a number, or keep batch.min and batch.max equal")
     if here.lossy or here.mixed:
         parts = " and ".join(map(str, (*here.labels, *here.outputs)))
         what = f"loss() compares each example with each: {here.lossy or 'the mean'} of {parts}"

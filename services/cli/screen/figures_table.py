@@ -17,6 +17,7 @@ SHOWN = {
     "jct_mean_s": "MEAN s",
     "jct_median_s": "MEDIAN s",
     "jct_p95_s": "P95 s",
+    "wait_max_s": "MAX WAIT s",
     "makespan_s": "MAKESPAN s",
     "utilisation": "USED",
     "completed": "DONE",

@@ -126,7 +126,7 @@ def test_of_two_that_wait_the_later_one_has_what_the_first_one_leaves():
     story = Story().hear(node(cpu=3), accepted(), accepted(asked, uid=2))
     story.decided()
     found = why(story, key="default.second")
-    assert found.phase == "Pending" and kinds(found) == [["adds"]]
+    assert found.phase == "Pending" and kinds(found) == [["adds"], ["raises"]], "the first one gives way to a priority"
 
 
 def test_what_is_wanted_of_others_comes_first():

@@ -29,10 +29,23 @@ def check(world: World) -> None:
     for action in decided.actions:
         assert subjects.decode(subjects.subject_of(action), subjects.encode(action)) == action, "can be said"
         if isinstance(action, AllocationDecided):
-            within_bounds(state.jobs[action.key()], action)
-            whole(state.jobs[action.key()], action)
+            job = state.jobs[action.key()]
+            if not action.tasks:
+                gives_way(job, action, state)
+                continue
+            within_bounds(job, action)
+            whole(job, action)
     within_nodes(world)
     within_quotas(world)
+
+
+def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
+    """Only an elastic job is suspended, and only while one of higher priority waits."""
+    asked, waiting = job.request, [other for other in state.jobs.values() if other.wanted is None]
+    assert asked.ps.min < asked.ps.max or asked.workers.min < asked.workers.max
+    assert any(other.request.priority > asked.priority and other.key in action.reason for other in waiting)
+    assert job.runs is not None and job.coming is None
+    assert (action.batch, action.revision, action.generation) == (0, job.revision + 1, job.generation + 1)
 
 
 def within_quotas(world: World) -> None:

@@ -357,3 +357,20 @@ def test_a_job_waits_for_a_device_beside_its_own_where_one_elsewhere_does_not_pa
     assert still.workers == ("g1",) and still.reason == "waits for room for 2 workers on one node"
     (grown,) = ask(at, 60, [*nodes, {"name": "g3", "gpu": 2}], one)
     assert grown.workers == ("g3", "g3")
+
+
+def test_an_empty_pair_of_lists_suspends_a_job_for_one_of_higher_priority_and_it_goes_on_later() -> None:
+    at, nodes = desk(), [node(cpu=4)]
+    (first,) = ask(at, 0, nodes, job("low"))
+    low = job("low", current=current(first), progress={"samples": 1000, "total_samples": 10**9})
+    (grown,) = ask(at, 60, nodes, low)
+    low = job("low", current=current(grown), progress={"samples": 2000, "total_samples": 10**9})
+    high = job("high", {**REQUEST, "ps": 1, "workers": 3, "priority": 5})
+    suspended, waits = ask(at, 120, nodes, low, high)
+    assert (suspended.chief, suspended.ps, suspended.workers) == (None, (), ())
+    assert "gives way to default.high, which has priority 5" in suspended.reason and shape(waits) == (0, 0)
+    low = job("low", current=None, progress={"samples": 2000, "total_samples": 10**9})
+    waits, started = ask(at, 121, nodes, low, high)
+    assert (shape(waits), shape(started)) == ((0, 0), (1, 3))
+    (again,) = ask(at, 300, nodes, low)
+    assert shape(again) == (1, 1)

@@ -58,8 +58,17 @@ def test_an_image_below_a_prefix_or_one_of_any_tag_may_be_named(image: str):
     ],
 )
 def test_another_image_may_not(image: str):
-    assert reasons(image=image) == (f"image: {image!r} is not allowed; there may be registry.example/ml/, trainer",)
-    assert reasons(Rules(), image=image) == ()
+    allowed = "WEIR_ALLOCATOR_IMAGES allows registry.example/ml/, trainer"
+    assert reasons(image=image) == (f"image: {image!r} is not allowed; {allowed}",)
+    assert reasons(Rules(images=()), image=image) == ()
+
+
+def test_where_nothing_is_set_only_the_shipped_image_may_be_named():
+    """The code of another image could read the credentials of its job."""
+    assert reasons(Rules(), image="weir-trainer:0.1.0") == ()
+    for image in ("other:1", "registry.example/weir-trainer:1", "weir-trainer-evil"):
+        why = f"image: {image!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows weir-trainer"
+        assert reasons(Rules(), image=image) == (why,)
 
 
 @pytest.mark.parametrize("path", ["/data", "/data/", "/data/a/b"])

@@ -18,6 +18,7 @@ NAMED = [
     "jct_median_s",
     "jct_p95_s",
     "makespan_s",
+    "wait_max_s",
     "utilisation",
     "completed",
     "resizes",
@@ -47,6 +48,16 @@ def test_completion_times_count_from_submission_and_only_of_what_was_completed()
     assert (told["jct_mean_s"], told["jct_median_s"], told["jct_p95_s"]) == (30.0, 30.0, 39.0)
     assert (told["completed"], told["submitted"], told["resizes"], told["paused_s"]) == (2, 4, 3, 12.5)
     assert told["makespan_s"] == 90.0 and (told["decision_ms_p50"], told["decision_ms_p99"]) == (2.0, 2.98)
+
+
+def test_the_longest_wait_is_the_longest_time_without_tasks() -> None:
+    late = ended(work("late", submitted_s=10.0), 90.0, sizes=[(25.0, 1, 1, 64), (90.0, 0, 0, 0)])
+    stopped = [(10.0, 1, 1, 64), (30.0, 0, 0, 0), (70.0, 1, 2, 64), (90.0, 0, 0, 0)]
+    never = ended(work("never", submitted_s=40.0), None, None)
+    waits = [figures(done(*records))["wait_max_s"] for records in ((late,), (late, never))]
+    assert waits == [15.0, 60.0]
+    assert figures(done(ended(work("suspended", submitted_s=5.0), 90.0, sizes=stopped)))["wait_max_s"] == 40.0
+    assert figures(done())["wait_max_s"] == 0.0
 
 
 def test_every_figure_that_the_format_names_is_there() -> None:

@@ -81,6 +81,7 @@ def test_who_could_not_read_in_the_other_process_is_not_called_the_same() -> Non
         ({"loss": None, "finite": False}, "wrong", "after two updates the loss is not finite"),
         ({"finite": False}, "wrong", "after two updates weights are not finite"),
         ({"scheduled": True}, "advice", "the learning rate is a schedule"),
+        ({"ordered": True}, "advice", "the labels are sorted, and nothing shuffles examples"),
         ({"read_s": 0.9}, "advice", "a batch is read in 900 ms, longer than its update takes"),
         ({"mixed": True} | ONE_AXIS, "wrong", "each example with each: the mean of (32,) and (32, 1)"),
         ({"lossy": (32, 32)} | ONE_AXIS, "wrong", "example with each: (32, 32) of (32,) and (32, 1)"),

@@ -9,7 +9,7 @@ import sys
 
 import tensorflow as tf
 
-from services.trainer import build, feed, shards, step
+from services.trainer import build, feed, passes, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.watchdog import Watchdog
 from tests.trainer.programs.servers import hashes, module_of, places, started
@@ -28,7 +28,7 @@ feed.serve(module, Watchdog(module.__file__, 60.0, 60.0))
 train = step.traced(module, strategy, built)
 for _ in range(3):
     ledger, shard = shards.take(ledger, 16)
-    at = tuple(tf.constant(n, tf.int64) for n in shards.examples_of(ledger, shard))
+    at = step.arguments(passes.split_passes([shards.examples_of(ledger, shard)], None))
     coordinator.schedule(train, args=at).fetch()
     ledger = shards.done(ledger, shard)
 path = f"{TO}/ckpt-{int(built.meter.step)}"

@@ -8,7 +8,7 @@ import sys
 
 import tensorflow as tf
 
-from services.trainer import build, feed, files, shards, step
+from services.trainer import build, feed, files, passes, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.watchdog import Watchdog
 from tests.trainer.programs.servers import hashes, module_of, started
@@ -48,7 +48,7 @@ ledger = shards.fresh(module.examples(), 3)
 def trained(ledger, steps):
     for _ in range(steps):
         ledger, shard = shards.take(ledger, 16)
-        at = tuple(tf.constant(n, tf.int64) for n in shards.examples_of(ledger, shard))
+        at = step.arguments(passes.split_passes([shards.examples_of(ledger, shard)], None))
         coordinator.schedule(train, args=at).fetch()
         ledger = shards.done(ledger, shard)
     return ledger

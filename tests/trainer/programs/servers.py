@@ -13,12 +13,15 @@ def addresses(count):
     return [f"127.0.0.1:{free_port()}" for _ in range(count)]
 
 
-def started(ps):
-    """A strategy over so many ps and a worker, and the servers, which live as long as they are held."""
-    free = addresses(ps + 2)
-    spec = tf.train.ClusterSpec({"chief": free[:1], "worker": free[1:2], "ps": free[2:]})
-    servers = [tf.distribute.Server(spec, job_name="ps", task_index=n) for n in range(ps)]
-    servers.append(tf.distribute.Server(spec, job_name="worker", task_index=0))
+def started(ps, workers=1):
+    """A strategy over so many ps and workers, and the servers, which live as long as they are held."""
+    tf.config.threading.set_inter_op_parallelism_threads(workers + 4)
+    free = addresses(1 + ps + workers)
+    spec = tf.train.ClusterSpec({"chief": free[:1], "worker": free[1 : 1 + workers], "ps": free[1 + workers :]})
+    # with fewer threads, tasks of one process wait for each other for ever
+    threads = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=workers + 4)
+    tasks = [("ps", n) for n in range(ps)] + [("worker", n) for n in range(workers)]
+    servers = [tf.distribute.Server(spec, job_name=job, task_index=n, config=threads) for job, n in tasks]
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         spec, task_type="chief", task_id=0, rpc_layer="grpc"
     )

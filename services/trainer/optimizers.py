@@ -1,0 +1,191 @@
+"""The program's optimizer, made to do on parameter servers what it does under `Model.fit` in one process.
+
+Loss scaling: a model with the policy `mixed_float16` gets a `LossScaleOptimizer`, as `Model.compile` gives it one. The
+    step scales the loss (`step.py`). An update whose gradients are not finite is skipped; its examples count as used.
+Gradient accumulation: Keras decides in the graph whether a pass is the last of k, and a traced step on parameter
+    servers cannot hold that condition. Here the step computes the mean gradient of k passes and `_apply_mean` applies
+    it as Keras does in the k-th pass. The optimizer's state is then the same as in one process after those k passes:
+    `_iterations` counts passes, the accumulators are zero. With several workers each accumulates passes of its own.
+Averages (`use_ema`): Keras reads variable and average to the worker and writes the average back. Two workers at once
+    would lose one of two updates, and the model would travel three times. Here the ps adds
+    (1 - momentum) x (variable - average) to the average where both lie: the same number, with an atomic addition.
+Schedules: `ScaledSchedule` scales what a schedule gives, since no variable holds the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from services.trainer.program import NO_OVERWRITE, BadProgram
+
+
+class ScaledSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """Another schedule's rate at each step, times `share`."""
+
+    def __init__(self, schedule: Any, share: float) -> None:
+        self.schedule, self.share = schedule, share
+
+    def __call__(self, step: Any) -> Any:
+        return self.schedule(step) * self.share
+
+    def get_config(self) -> dict[str, Any]:
+        return {"schedule": keras.optimizers.schedules.serialize(self.schedule), "share": self.share}
+
+
+# ---------------------------------------------------------------- when it is built
+
+
+def build_optimizer(optimizer: Any, model: Any, maker: object = None) -> Any:
+    """Build the optimizer for the model's variables and return it, wrapped if the model's policy asks for that.
+
+    Raises `BadProgram` for what cannot be done; `maker` is the program's function that made it.
+    """
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if model.dtype_policy.name == "mixed_float16" and not scaled:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
+    optimizer.build(model.trainable_variables)
+    parts = optimizer_parts(optimizer)
+    if any(part.use_ema and part.ema_overwrite_frequency for part in parts):
+        raise BadProgram(f"optimizer() sets {NO_OVERWRITE}", maker)
+    if len({part.gradient_accumulation_steps for part in parts}) > 1:
+        raise BadProgram("optimizer() has parts with different gradient_accumulation_steps: give all the same", maker)
+    for part in parts:
+        if part.use_ema:
+            part._update_model_variables_moving_average = partial(_update_averages, part)
+        if part.gradient_accumulation_steps:
+            part._backend_apply_gradients = partial(_apply_mean, part)
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):  # it counts passes; here it sees updates
+        optimizer.dynamic_growth_steps = max(optimizer.dynamic_growth_steps // accumulated_batches(optimizer), 1)
+    return optimizer
+
+
+def optimizer_parts(optimizer: Any) -> list[Any]:
+    """Return the optimizers that update variables: those that a `LossScaleOptimizer` or `MultiOptimizer` wraps."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    return list(getattr(inner, "optimizers", [inner]))
+
+
+def accumulated_batches(optimizer: Any) -> int:
+    """Return of how many batches one update is made."""
+    return int(optimizer_parts(optimizer)[0].gradient_accumulation_steps or 1)
+
+
+# ---------------------------------------------------------------- within the traced step
+
+
+def loss_scale(optimizer: Any) -> tf.Tensor | None:
+    """Return by what the optimizer wants the loss scaled; None if it does not."""
+    one = tf.ones(())
+    scale = optimizer.scale_loss(one)
+    return None if scale is one else tf.convert_to_tensor(scale)
+
+
+def match_scale(optimizer: Any, gradients: Sequence[Any], scale: tf.Tensor | None) -> list[Any]:
+    """Return gradients of a loss times `scale` as those of a loss times the optimizer's scale of this moment.
+
+    `LossScaleOptimizer` divides by the latter, and another worker may have changed it since `scale` was read.
+    """
+    if scale is None or not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return list(gradients)
+    computed = [each.values if isinstance(each, tf.IndexedSlices) else each for each in gradients if each is not None]
+    with tf.control_dependencies(computed):
+        ratio = optimizer.dynamic_scale.value.read_value() / scale
+    return [multiply_gradient(each, ratio) for each in gradients]
+
+
+def multiply_gradient(gradient: Any, factor: tf.Tensor) -> Any:
+    """Return the gradient times a number; None stays None, rows of a table stay rows."""
+    if gradient is None:
+        return None
+    factor = tf.cast(factor, gradient.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
+
+
+def _apply_mean(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+    """Apply the mean gradient of k passes, as Keras does in the k-th; `apply` counts that one."""
+    passes = optimizer.gradient_accumulation_steps
+    optimizer._iterations.assign_add(passes - 1)
+    if optimizer.use_ema:
+        _update_averages(optimizer, optimizer._trainable_variables, times=passes - 1)
+    clipped = optimizer._clip_gradients([_summed_rows(each) for each in gradients])
+    optimizer._apply_weight_decay(variables)
+    optimizer._backend_update_step(clipped, variables, optimizer.learning_rate)
+    if optimizer.use_ema:
+        _update_averages(optimizer, optimizer._trainable_variables)
+
+
+def _summed_rows(gradient: Any) -> Any:
+    """Return a table's gradient with every row once, as after Keras has accumulated it."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, places = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
+    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+
+def _update_averages(optimizer: Any, variables: Sequence[Any], times: int = 1) -> None:
+    """Move each average `times` times towards its variable; before the first update it becomes the variable."""
+    started = tf.cast(tf.not_equal(optimizer.iterations, 0), tf.float32)
+    weight = 1.0 - started * optimizer.ema_momentum**times
+    averages = optimizer._model_variables_moving_average
+    pairs = [(v.value, a.value) for v, a in zip(variables, averages, strict=True) if a is not None]
+
+    def update_all(strategy: Any, weight: tf.Tensor) -> None:
+        for variable, average in pairs:
+            strategy.extended.update(average, _towards(variable), args=(weight,), group=False)
+
+    tf.__internal__.distribute.interim.maybe_merge_call(update_all, optimizer._distribution_strategy, weight)
+
+
+def _towards(variable: tf.Variable) -> Callable[[tf.Variable, tf.Tensor], Any]:
+    """Return a function that moves an average towards this variable."""
+
+    def move(average: tf.Variable, weight: tf.Tensor) -> Any:
+        return average.assign_add(tf.cast(weight, average.dtype) * (variable.read_value() - average.read_value()))
+
+    return move
+
+
+# ---------------------------------------------------------------- learning rates
+
+
+def program_rates(optimizer: Any) -> list[float | None]:
+    """Return the rate that the program chose for each part; None where it is a schedule."""
+    parts = optimizer_parts(optimizer)
+    return [float(part.learning_rate) if holds_rate(part) else None for part in parts]
+
+
+def holds_rate(optimizer: Any) -> bool:
+    """Return whether the optimizer keeps its learning rate in a variable."""
+    return isinstance(optimizer._learning_rate, keras.Variable)
+
+
+def scale_schedules(optimizer: Any, share: float) -> None:
+    """Let every schedule give `share` of its rate. Call it once, before the step is traced."""
+    for part in optimizer_parts(optimizer):
+        if share != 1.0 and not holds_rate(part):
+            part.learning_rate = _scaled(part._learning_rate, share)
+
+
+def _scaled(rate: Any, share: float) -> Any:
+    """A schedule of the step, or a function without arguments, that gives `share` of what `rate` gives."""
+    if isinstance(rate, keras.optimizers.schedules.LearningRateSchedule):
+        return ScaledSchedule(rate, share)
+    return lambda: rate() * share
+
+
+def set_rates(optimizer: Any, rates: Sequence[float | None], share: float) -> float | None:
+    """Set `share` of the program's rates where a variable holds them; return the first of these, if there is one."""
+    chosen = None
+    for part, rate in zip(optimizer_parts(optimizer), rates, strict=True):
+        if rate is not None:
+            part.learning_rate = rate * share
+            chosen = float(part.learning_rate) if chosen is None else chosen
+    return chosen

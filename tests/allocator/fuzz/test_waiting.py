@@ -1,0 +1,109 @@
+"""The bound on waiting is a law: under every policy, in random worlds with arrivals that never cease.
+
+    due(J)     = submitted(J) + reserve_after_s, or later: when the last job before it in the queue started
+    start(J)  <= the end of the last job that ran at due(J), and no later than due(J) if none did
+
+Before J in the queue are jobs of higher priority, and those of its own priority that were submitted earlier. Both
+times are those of decisions. A job counts if its smallest size fits the empty cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from services.allocator.policies import POLICIES
+from services.allocator.rules import Rules
+from services.allocator.simulator.outcome import Run
+from services.allocator.simulator.record import Record
+from services.allocator.simulator.run import simulate
+from services.allocator.simulator.scenario import Cluster, Machine, Scenario, Work
+from tests.allocator.simulator.worlds import scenario, span, work
+
+EXAMPLES = max(4, int(os.environ.get("FUZZ_DECISIONS", "20000")) // 2500)
+AFTER_S, SLACK_S = 120.0, 1.0
+STREAM, EVERY_S = 40, 11.0
+"""Small jobs, and the seconds between two of them."""
+MACHINES = st.lists(st.sampled_from([4.0, 6.0, 8.0]), min_size=1, max_size=3)
+TASKS = st.tuples(st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]), st.sampled_from([1.0, 1.5, 2.0, 4.0]))
+JOB = st.tuples(TASKS, st.booleans(), st.sampled_from([0, 0, 0, 3]), st.integers(0, 300), st.integers(1_000, 20_000))
+
+
+def stream_job(number: int) -> Work:
+    return work(f"small-{number}", samples=2_000 + 700 * (number % 5), submitted_s=number * EVERY_S)
+
+
+def drawn_job(number: int, shape: Any) -> Work:
+    (ps, workers, cores), elastic, priority, at_s, samples = shape
+    spans = {"ps": span(ps, least=ps), "workers": span(workers, least=workers)}
+    if elastic:
+        spans = {"ps": span(ps, most=ps + 1), "workers": span(workers, most=workers + 2)}
+    return work(
+        f"job-{number}",
+        **spans,
+        ps_cpu=cores,
+        worker_cpu=cores,
+        priority=priority,
+        submitted_s=float(at_s),
+        samples=samples,
+    )
+
+
+def world(machines: list[float], shapes: list[Any]) -> Scenario:
+    jobs = [drawn_job(number, shape) for number, shape in enumerate(shapes)]
+    jobs += [stream_job(number) for number in range(STREAM)]
+    nodes = tuple(Machine(name=f"node-{number}", cpu=cpu) for number, cpu in enumerate(machines))
+    ordered = tuple(sorted(jobs, key=lambda job: (job.submitted_s, job.job)))
+    return scenario(*ordered, cluster=Cluster(nodes=nodes), restart_s=1.0, report_s=20.0)
+
+
+def start_s(record: Record) -> float | None:
+    return record.sizes[0][0] if record.sizes else None
+
+
+def end_s(done: Run, record: Record) -> float:
+    return done.ended_s if record.finished_s is None else record.finished_s
+
+
+def is_before(one: Record, other: Record) -> bool:
+    """Of two jobs, whether the first one is served first; the queue has the order of the submissions."""
+    return (-one.work.priority, one.work.submitted_s, one.work.job) < (
+        -other.work.priority,
+        other.work.submitted_s,
+        other.work.job,
+    )
+
+
+def bound_s(done: Run, record: Record) -> float:
+    due_s, start = record.work.submitted_s + AFTER_S, start_s(record)
+    started = [at for each in done.records if is_before(each, record) and (at := start_s(each)) is not None]
+    due_s = max([due_s, *(at for at in started if start is None or at < start)])
+    running = [each for each in done.records if (at := start_s(each)) is not None and at <= due_s]
+    return max([due_s, *(end_s(done, each) for each in running if each is not record)])
+
+
+def fits_alone(machines: list[float], record: Record) -> bool:
+    asked = record.work
+    room = sorted(machines, reverse=True)
+    for _ in range(asked.ps.min + asked.workers.min):
+        room[0] -= asked.ps_cpu
+        room.sort(reverse=True)
+        if room[-1] < 0 or min(room) < 0:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(MACHINES, st.lists(JOB, min_size=1, max_size=6))
+def test_no_job_waits_longer_than_the_bound(policy: str, machines: list[float], shapes: list[Any]) -> None:
+    rules = Rules(policy=policy, reserve_after_s=AFTER_S)
+    done = simulate(world(machines, shapes), rules, 0, lambda: 0.0)
+    for record in done.records:
+        start = start_s(record)
+        if fits_alone(machines, record):
+            assert start is not None and start <= bound_s(done, record) + SLACK_S, (record.work.job, start)

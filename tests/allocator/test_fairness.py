@@ -1,0 +1,35 @@
+"""One namespace's requests do not keep the others' waiting, and its open jobs are bounded."""
+
+from __future__ import annotations
+
+from services.allocator.requests.admission import _too_many
+from services.allocator.rules import Rules
+from services.allocator.service import first_of_each, same_world
+from services.allocator.state import State, apply
+from shared.subjects import FACTS, ORDERS
+from tests.allocator.builders import accepted, progress, request
+
+
+def test_the_oldest_requests_of_each_namespace_are_answered_first() -> None:
+    namespaces = dict.fromkeys(range(1, 100), "team-a") | {100: "team-b"}
+
+    assert first_of_each(namespaces, 3) == [1, 2, 3, 100]
+
+
+def test_a_namespace_has_so_many_open_jobs_and_no_more() -> None:
+    state = apply(State(), accepted(request("one", namespace="team-a"), uid=1), ORDERS, 2, 0.0)
+    rules = Rules(open_jobs=1)
+
+    assert list(_too_many(state, "team-a", rules)) == [
+        "namespace: 1 jobs are open in 'team-a'; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
+    ]
+    assert not list(_too_many(state, "team-b", rules))
+    assert not list(_too_many(state, "team-a", Rules(open_jobs=0)))
+
+
+def test_a_fact_of_no_known_job_changes_nothing_to_decide_on() -> None:
+    empty = State()
+    known = apply(empty, accepted(request(), uid=1), ORDERS, 2, 0.0)
+
+    assert same_world(empty, apply(empty, progress(1, 1, 10, 1.0), FACTS, 1, 1.0))
+    assert not same_world(known, apply(known, progress(1, 1, 10, 1.0), FACTS, 1, 1.0))

@@ -1,0 +1,86 @@
+"""The hostile side of `make bench-flood`: one credential that publishes as fast as it can, until SIGTERM.
+
+    python -m tests.bench.flood_side URL submitter|job NAMESPACE.JOB CREDENTIALS DIGEST
+
+It writes one line when it begins, and at its end how many messages it has published. What it says: whatever its
+credentials let it say, on as many subjects as it can, small and large, readable and not, in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from shared import subjects
+from shared.client import dial
+from shared.messages import CancelRequested, JobFinished, Program, ProgressReported, TaskReady
+from shared.permissions import JOB, LEDGER_LETTERS, SAID_BY, entry
+from shared.subjects import LEDGER
+from tests.allocator.builders import request
+
+AT_ONCE = 500
+LARGE_EACH = 400
+SMALL, LARGE = b"{", b"\x01" * 250_000
+OF_NO_PROGRAM = "sha256-" + "0" * 64
+
+
+def of_submitter(namespace: str, digest: str) -> Iterator[tuple[str, bytes]]:
+    """Requests that cannot be read, that are wrong and that are right, each of another name; and cancellations."""
+    for number in itertools.count():
+        name = f"flood-{number}"
+        asked, cancel = f"weir.job.requested.{namespace}.{name}", CancelRequested(job=name, namespace=namespace)
+        yield asked, LARGE if number % LARGE_EACH == 0 else SMALL
+        for program in (digest, OF_NO_PROGRAM):
+            right = request(f"{name}-{program[7]}", namespace=namespace, program=Program(name="p.py", digest=program))
+            yield subjects.subject_of(right), subjects.encode(right)
+        yield subjects.subject_of(cancel), subjects.encode(cancel)
+
+
+def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
+    """Facts of every kind that a trainer may say, entries of the ledger, and letters about them."""
+    said = [subjects.pattern(kind, f"{namespace}.{job}") for kind, users in SAID_BY.items() if JOB in users]
+    said += [entry(LEDGER, f"{namespace}.{job}"), f"{LEDGER_LETTERS}.{namespace}.{job}"]
+    about: dict[str, Any] = {"job": job, "namespace": namespace, "uid": 1}
+    pod: dict[str, Any] = {
+        "pod": "p",
+        "pod_uid": "u",
+        "role": "worker",
+        "serial": 1,
+        "node": "n",
+        "host": "h",
+        "ports": (1, 2),
+    }
+    for number in itertools.count():
+        for subject in said:
+            yield subject, LARGE if number % LARGE_EACH == 0 else SMALL
+        counts: dict[str, Any] = {"step": number, "epoch": 0, "samples": number, "total_samples": 1 << 40}
+        for fact in (
+            ProgressReported(**about, generation=1, **counts, samples_per_second=1.0),
+            TaskReady(**about, **pod, generation=number),
+            JobFinished(**about, outcome="failed", cause=str(number)),
+        ):
+            yield subjects.subject_of(fact), subjects.encode(fact)
+
+
+async def flood(url: str, user: str, key: str, file: str, digest: str) -> None:
+    stop, published = asyncio.Event(), 0
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    client = await dial(url, file, pending_size=1 << 26)
+    namespace, _, job = key.partition(".")
+    messages = of_job(namespace, job) if user == JOB else of_submitter(namespace, digest)
+    print("begun", flush=True)
+    while not stop.is_set():
+        for subject, body in itertools.islice(messages, AT_ONCE):
+            await client.publish(subject, body)
+        published += AT_ONCE
+        await client.flush(60)
+    print(published, flush=True)
+    await client.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(flood(*sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""While one credential publishes as fast as it can, another namespace's jobs are decided and nothing of it is refused.
+
+The short form of `make bench-flood`, on the same parts: a real server with accounts, the real allocator, a flooding
+process. The latency that it measures is that of a busy machine, so only its order of magnitude is held here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from shared.dead import LETTER_BYTES, LETTERS_AT_ONCE
+from shared.permissions import JOB, SLOTS, SUBMITTER
+from shared.subjects import DEAD
+from tests.bench import flood
+
+
+async def test_a_flood_by_a_submitter_or_a_job_harms_no_other_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"QUIET_S": 1.0, "FLOOD_S": 4.0, "CONSUMERS": 40}.items():
+        monkeypatch.setattr(flood, name, value)
+
+    figures = await flood.main(tmp_path)
+
+    for phase in ("quiet", SUBMITTER, JOB):
+        assert figures[f"{phase}_refused"] == figures[f"{phase}_undecided"] == 0, figures
+        assert figures[f"{phase}_jobs"] > 0
+    for phase in (SUBMITTER, JOB):
+        assert figures[f"{phase}_published"] > 10_000, "the flood was too weak to say anything"
+        assert figures[f"{phase}_decided_p50_ms"] < 20_000, figures
+    assert figures[f"{DEAD}_messages"] <= 2 * LETTERS_AT_ONCE
+    assert figures[f"{DEAD}_bytes"] < LETTERS_AT_ONCE * LETTER_BYTES
+    assert figures["submitter_consumers"] <= SLOTS

@@ -1,0 +1,62 @@
+"""A job gives way to one of higher priority and goes on later, on real parts: it saves, and no example is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from shared.messages import (
+    AllocationDecided,
+    CancelRequested,
+    CheckpointSaved,
+    JobFinished,
+    JobMessage,
+    TaskExited,
+    TrainingResumed,
+)
+from tests.flow.stage import EPOCHS, JOB, LOOK_S, PATIENCE_S, Scene, left_behind, stage
+
+ONE_NODE = "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n"
+URGENT = "urgent"
+ELASTIC = {"ps": {"start": 1, "min": 1, "max": 1}, "workers": {"start": 1, "min": 1, "max": 2}, "policy": "static"}
+NEVER_S = 600.0
+"""Seconds between two checkpoints: none is due by itself."""
+M = TypeVar("M", bound=JobMessage)
+
+
+async def heard(scene: Scene, kind: type[M], job: str, fits: Callable[[M], bool] = lambda _: True) -> M:
+    """The first message of a job that fits; another job may be over already."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            found = next((m for m in scene.of(kind) if m.job == job and fits(m)), None)
+            if found is not None:
+                return found
+            await asyncio.sleep(LOOK_S)
+
+
+async def test_a_suspended_job_saves_waits_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    asked = {**ELASTIC, "grace_s": 40.0, "checkpoint": {"every_s": NEVER_S}}
+    async with stage(tmp_path, places=ONE_NODE) as scene:
+        await scene.submit(**asked)
+        await scene.hear(TrainingResumed)
+        before = await scene.goes_on()
+        await scene.submit(**asked, job=URGENT, priority=10)
+        given = await heard(scene, AllocationDecided, JOB, lambda m: m.generation == 2)
+        assert given.tasks == () and "gives way to default.urgent, which has priority 10" in given.reason
+        saved = await heard(scene, CheckpointSaved, JOB, lambda m: m.final)
+        assert saved.generation == 1 and saved.samples >= before.samples
+        await heard(scene, TrainingResumed, URGENT)
+        assert [m for m in scene.of(TrainingResumed) if m.job == JOB][-1].generation == 1
+        await scene.watched.bus.publish(CancelRequested(job=URGENT, namespace="default"))
+        await heard(scene, JobFinished, URGENT)
+        again = await heard(scene, TrainingResumed, JOB, lambda m: m.generation == 3)
+        assert (again.samples - saved.samples, again.previous) == (0, None) or again.samples > saved.samples
+        scene.pace(0)
+        over = await heard(scene, JobFinished, JOB)
+        counts = await scene.counts(over)
+        lost = [m.pod for m in scene.of(TaskExited) if m.job == JOB]
+    assert (over.outcome, set(counts)) == ("succeeded", {EPOCHS})
+    assert lost == [], "what was sent away is no loss"
+    assert left_behind(tmp_path) == []

@@ -1,0 +1,251 @@
+"""`python as_in_one_process.py`: train small nets on parameter servers, and by `Model.fit` in one process.
+
+Three ps and two workers live in this process; all but the placement uses one ps. Prints, as JSON, for each case how
+far weights and optimizer state are from those of `Model.fit` after the same batches in the same order, and for some
+the accuracy with two asynchronous workers.
+"""
+
+import json
+import queue
+import sys
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+from services.trainer import build, feed, optimizers, passes, shards, step
+from services.trainer.checkpoint import Checkpoint
+from services.trainer.lanes import Lanes
+from services.trainer.watchdog import Watchdog
+from tests.trainer.programs.servers import started
+
+EXAMPLES, BATCH = 1408, 32
+digits = load_digits()
+order = np.random.default_rng(0).permutation(len(digits.target))
+images = (digits.data[order] / 16.0).astype("float32")
+labels = digits.target[order].astype("int64")
+spoilt = images.copy()
+spoilt[5 * BATCH + 3, 0] = np.inf  # one number of the sixth batch
+words = (digits.data[order, :12]).astype("int64")
+strategy, servers = started(3, workers=2)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+entropy = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+fed = []
+
+
+def net():
+    layers = keras.layers
+    return keras.Sequential([layers.Input((64,)), layers.Dense(32, activation="relu"), layers.Dense(10)])
+
+
+def normalised():
+    layers = keras.layers
+    regularizer = keras.regularizers.L2(1e-3)
+    dense = layers.Dense(32, activation="relu", kernel_regularizer=regularizer)
+    return keras.Sequential([layers.Input((64,)), dense, layers.BatchNormalization(), layers.Dense(10)])
+
+
+def embedded():
+    layers = keras.layers
+    return keras.Sequential([layers.Input((12,)), layers.Embedding(17, 8), layers.Flatten(), layers.Dense(10)])
+
+
+def halved():
+    policy = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    try:
+        layers = keras.layers
+        dense = layers.Dense(32, activation="relu")
+        return keras.Sequential([layers.Input((64,)), dense, layers.Dense(10, dtype="float32")])
+    finally:
+        keras.mixed_precision.set_dtype_policy(policy)
+
+
+class Crossed(keras.Model):
+    """Creates its variables in another order than it lists them, and one more every time."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Crossed.made += 1
+        self.others = [tf.Variable(tf.zeros([900])) for _ in range(Crossed.made)]
+        self.last = keras.layers.Dense(10)
+        self.norm = keras.layers.BatchNormalization()
+        self.small = keras.layers.Dense(24)
+        self.large = keras.layers.Dense(200)
+        self.table = keras.layers.Embedding(17, 600)
+
+    def call(self, inputs, training=False):
+        rows = self.large(tf.reduce_mean(self.table(inputs), axis=1))
+        return self.last(self.norm(self.small(rows), training=training))
+
+
+def placed():
+    """Bytes of each ps, of the model's variables and of its slots; and of each variable."""
+    program = program_of(case_of(lambda: keras.optimizers.Adam(1e-2), Crossed, words))
+    built = build.build(program, strategy, 3)
+    held = {"model": [0, 0, 0], "optimizer": [0, 0, 0]}
+    for name, part in (("model", built.model), ("optimizer", built.optimizer)):
+        for variable in part.variables:
+            task = tf.DeviceSpec.from_string(variable.value.device).task
+            held[name][task] += 4 * int(np.prod(variable.shape))
+    return {**held, "sizes": [4 * int(np.prod(v.shape)) for v in built.model.variables], "made": Crossed.made}
+
+
+def decaying(rate):
+    return keras.optimizers.schedules.ExponentialDecay(rate, 20, 0.7)
+
+
+def program_of(case):
+    inputs = case.inputs
+
+    def dataset(start, stop):
+        fed.append(stop - start)
+        return tf.data.Dataset.from_tensor_slices((inputs[start:stop], labels[start:stop]))
+
+    def loss(labels, outputs):
+        if tf.reduce_any(labels < 0):  # as a program may have it: TensorFlow has to rewrite this function
+            outputs = outputs * 0.0
+        return keras.losses.sparse_categorical_crossentropy(labels, outputs, from_logits=True)
+
+    return SimpleNamespace(
+        __file__=__file__, model=case.model, optimizer=case.optimizer, loss=loss, dataset=dataset, examples=None
+    )
+
+
+def case_of(optimizer, model=net, inputs=images, most=None, share=1.0, fits=None, epochs=1):
+    """`fits`: another optimizer for `Model.fit`."""
+    return SimpleNamespace(
+        optimizer=optimizer,
+        model=model,
+        inputs=inputs,
+        most=most,
+        share=share,
+        fits=fits or optimizer,
+        epochs=epochs,
+    )
+
+
+def trained(case, lanes, weights=None):
+    """The model and its optimizer, trained as a chief does it."""
+    program = program_of(case)
+    feed.serve(program, Watchdog(__file__, 60.0, 60.0))
+    built = build.build(program, strategy, 1)
+    if weights is not None:
+        built.model.set_weights(weights)
+    optimizers.scale_schedules(built.optimizer, case.share)
+    optimizers.set_rates(built.optimizer, optimizers.program_rates(built.optimizer), case.share)
+    batches = optimizers.accumulated_batches(built.optimizer)
+    several = passes.has_several(batches, BATCH, case.most)
+    traced = step.traced(program, strategy, built, several).get_concrete_function()
+    inbox = queue.Queue()
+    fed.clear()
+    running = Lanes(coordinator, traced, BATCH, lanes, inbox, batches, case.most)
+    running.start(shards.fresh(EXAMPLES, case.epochs), 0)
+    while (word := inbox.get(timeout=120)) != "finished":
+        if isinstance(word, Exception):
+            raise word
+    running.drain()
+    with strategy.scope():
+        built.optimizer.finalize_variable_values(built.model.trainable_variables)
+    return built, running
+
+
+def fitted(case):
+    """The same by `Model.fit`, and the weights that it began with."""
+    model = case.model()
+    model.compile(case.fits(), entropy)
+    before = model.get_weights()
+    model.fit(case.inputs[:EXAMPLES], labels[:EXAMPLES], BATCH, case.epochs, shuffle=False, verbose=0)
+    return model, before
+
+
+def apart(ours, theirs):
+    """The greatest difference of two lists of variables, relative to the greatest of their numbers."""
+    assert [v.shape for v in ours] == [v.shape for v in theirs]
+    pairs = [(np.asarray(o, "float64"), np.asarray(t, "float64")) for o, t in zip(ours, theirs, strict=True)]
+    return max(float(np.abs(o - t).max() / max(np.abs(t).max(), 1e-6)) for o, t in pairs if t.size)
+
+
+def accuracy(model, inputs):
+    outputs = model(inputs[EXAMPLES:], training=False)
+    return float(np.mean(np.argmax(outputs, -1) == labels[EXAMPLES:]))
+
+
+def compared(case):
+    model, before = fitted(case)
+    built, lanes = trained(case, 1, before)
+    moved = apart([v.numpy() for v in model.variables], before)
+    scale = getattr(built.optimizer, "dynamic_scale", None)
+    return {
+        "weights": apart([v.numpy() for v in built.model.variables], [v.numpy() for v in model.variables]),
+        "state": apart([v.numpy() for v in built.optimizer.variables], [v.numpy() for v in model.optimizer.variables]),
+        "moved": moved,
+        "updates": lanes.steps,
+        "counted": [int(built.meter.step), int(built.meter.applied), lanes.ledger.applied],
+        "largest": max(fed),
+        "scale": None if scale is None else float(scale.numpy()),
+        "saved": sorted(part.key for part in Checkpoint(built)._parts) if scale is not None else [],
+    }
+
+
+def together(case):
+    """Two asynchronous workers with two lanes each; beside it what one process reaches."""
+    alone, _ = fitted(case)
+    built, lanes = trained(case, 4)
+    plain = case.model()
+    plain.set_weights(built.model.get_weights())
+    counted = [int(built.meter.step), int(built.meter.applied), lanes.ledger.applied]
+    return {
+        "accuracy": accuracy(plain, case.inputs),
+        "alone": accuracy(alone, case.inputs),
+        "updates": lanes.steps,
+        "counted": counted,
+        "largest": max(fed),
+    }
+
+
+o = keras.optimizers
+EXACT = {
+    "plain": case_of(lambda: o.SGD(0.1)),
+    "loss-scale": case_of(lambda: o.LossScaleOptimizer(o.SGD(0.1), dynamic_growth_steps=20)),
+    "loss-scale-factor": case_of(lambda: o.SGD(0.1, loss_scale_factor=1024.0)),
+    "mixed-float16": case_of(lambda: o.SGD(0.1), halved),
+    "not-finite": case_of(lambda: o.LossScaleOptimizer(o.SGD(0.1)), inputs=spoilt),
+    "ema": case_of(lambda: o.Adam(1e-2, use_ema=True, ema_momentum=0.9)),
+    "accumulation": case_of(lambda: o.Adam(decaying(1e-2), gradient_accumulation_steps=4)),
+    "accumulation-ema": case_of(lambda: o.SGD(0.2, 0.9, use_ema=True, ema_momentum=0.9, gradient_accumulation_steps=4)),
+    "accumulated-rows": case_of(lambda: o.Adam(1e-2, gradient_accumulation_steps=2), embedded, words),
+    "accumulation-scaled": case_of(
+        lambda: o.LossScaleOptimizer(o.SGD(0.2, gradient_accumulation_steps=2, clipnorm=0.5), dynamic_growth_steps=20)
+    ),
+    "device-rows": case_of(lambda: o.SGD(0.5), embedded, words, most=12),
+    "regularized": case_of(lambda: o.Adam(1e-2, gradient_accumulation_steps=2), normalised),
+    "clipnorm": case_of(lambda: o.SGD(0.5, clipnorm=0.05)),
+    "weight-decay-accumulated": case_of(
+        lambda: o.AdamW(1e-2, weight_decay=0.1, global_clipnorm=0.05, gradient_accumulation_steps=4)
+    ),
+    "schedule": case_of(lambda: o.SGD(decaying(0.4), 0.9), share=0.25, fits=lambda: o.SGD(decaying(0.1), 0.9)),
+    "several-optimizers": case_of(
+        lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD(0.4), {"dense.*": o.Adam(4e-2)})),
+        share=0.25,
+        fits=lambda: o.MultiOptimizer(o.OptimizerMap(o.SGD(0.1), {"dense.*": o.Adam(1e-2)})),
+    ),
+}
+TOGETHER = {
+    "loss-scale": case_of(lambda: o.LossScaleOptimizer(o.SGD(0.1)), epochs=12),
+    "ema": case_of(lambda: o.Adam(5e-3, use_ema=True, ema_momentum=0.95), epochs=8),
+    "accumulation": case_of(lambda: o.Adam(5e-3, gradient_accumulation_steps=4), epochs=12, most=20),
+}
+
+if __name__ == "__main__":
+    tf.get_logger().setLevel("ERROR")
+    said = {"exact": {}, "together": {}, "placed": placed()}
+    for kind, cases, look in (("exact", EXACT, compared), ("together", TOGETHER, together)):
+        for name, case in cases.items():
+            said[kind][name] = look(case)
+            print(kind, name, said[kind][name], file=sys.stderr, flush=True)  # how far it came, if it comes no further
+    print(json.dumps(said), flush=True)

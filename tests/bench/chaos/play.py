@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from shared.messages import CancelRequested, ClusterSpecPublished, HandOverOrdered, JobFinished
 from tests.bench.chaos import probes, standing
-from tests.bench.chaos.injectors import INJECTORS, TROUBLE, Missed
+from tests.bench.chaos.injectors import INJECTORS, TROUBLE
 from tests.bench.chaos.schedule import Fault, Moment
+from tests.bench.chaos.signals import Missed
 from tests.bench.chaos.tallies import Record
 from tests.bench.chaos.watch import Late
 from tests.bench.chaos.world import World

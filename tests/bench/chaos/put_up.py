@@ -17,6 +17,7 @@ from pathlib import Path
 from services.local.stack import SERVICES, Stack
 from shared import bus
 from shared.ports import free_port
+from tests.bench.chaos import intakes
 from tests.bench.chaos.gate import gate
 from tests.bench.chaos.watch import Watch
 from tests.bench.chaos.world import DISK_MIB, World
@@ -70,11 +71,13 @@ async def world(folder: Path) -> AsyncIterator[World]:
         async with (
             Stack(folder / "weir", file, {**QUICK, **through}, services=(), nats_servers=SERVERS) as stack,
             gate(port, stack.kube_port) as door,
+            intakes.submitters(stack) as submitters,
         ):
             for name in SERVICES:
                 await stack.start(name)
             watch = Watch(await bus.connect(stack.nats_url, "chaos", stack.operator))
             here = World(stack, watch, door, folder, disk_by)
+            here.submitters = submitters
             try:
                 yield here
             finally:

@@ -18,6 +18,7 @@ import structlog
 
 from shared import bus, config, log
 from shared.bus import Bus
+from shared.patience import is_outage
 from shared.permissions import SERVICES
 from shared.tasks import end
 from shared.vitals import BEGUN, Vitals
@@ -36,10 +37,18 @@ class Leave(Exception):
         self.code = code
 
 
-def run(service: str, settings: type[C], start: Start[C], stopped: int = 0, credentials: str = "") -> None:
+def run(
+    service: str,
+    settings: type[C],
+    start: Start[C],
+    stopped: int = 0,
+    credentials: str = "",
+    cut_off: int = CANNOT_GO_ON,
+) -> None:
     """Run until SIGTERM or SIGINT (exit `stopped`), or until something fails (says why, exits non-zero).
 
-    `credentials`: their text, where they are in no file that the settings name.
+    `credentials`: their text, where they are in no file that the settings name. `cut_off`: the exit code where the bus
+    is the cause, and not the service.
     """
     try:
         chosen = config.load(settings, service, os.environ)
@@ -47,11 +56,11 @@ def run(service: str, settings: type[C], start: Start[C], stopped: int = 0, cred
         print(f"weir {service}: {error}", file=sys.stderr)
         sys.exit(BAD_SETTINGS)
     log.configure(service, chosen.log_level, chosen.log_json)
-    code = asyncio.run(_live(service, chosen, start, credentials))
+    code = asyncio.run(_live(service, chosen, start, credentials, cut_off))
     sys.exit(stopped if code is None else code)
 
 
-async def _live(service: str, chosen: C, start: Start[C], credentials: str) -> int | None:
+async def _live(service: str, chosen: C, start: Start[C], credentials: str, cut_off: int) -> int | None:
     """The exit code; None where somebody stopped us."""
     logger = structlog.get_logger()
     logger.info("Starting", settings={f: getattr(chosen, f) for f in chosen.__struct_fields__})
@@ -61,9 +70,9 @@ async def _live(service: str, chosen: C, start: Start[C], credentials: str) -> i
         async with _asked(vitals, chosen.metrics_port):
             connection = await _connected(service, chosen, credentials, vitals, stop)
             return await _until_stopped(connection, chosen, start, stop) if connection else None
-    except Exception:
+    except Exception as error:
         logger.exception("CannotGoOn")
-        return CANNOT_GO_ON
+        return cut_off if is_outage(error) else CANNOT_GO_ON
 
 
 @asynccontextmanager
@@ -85,16 +94,20 @@ async def _connected(
     service: str, chosen: config.Common, credentials: str, vitals: Vitals, stop: asyncio.Event
 ) -> Bus | None:
     """The bus, with its streams; None where somebody stops us while we wait for it."""
-    connecting = asyncio.ensure_future(
-        bus.connect(chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca, vitals)
-    )
+    connecting = asyncio.ensure_future(_on_streams(service, chosen, credentials, vitals))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
     if not connecting.done():
         return None
     stopping.cancel()
-    await connecting.result().verify()
     return connecting.result()
+
+
+async def _on_streams(service: str, chosen: config.Common, credentials: str, vitals: Vitals) -> Bus:
+    """A connection to a bus that has the streams."""
+    made = await bus.connect(chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca, vitals)
+    await made.verify()
+    return made
 
 
 async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int | None:
@@ -109,8 +122,16 @@ async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyn
     await asyncio.wait((leaving, failing), return_when=asyncio.FIRST_COMPLETED)
     ended = failing if failing.done() else leaving
     await end(leaving, failing)
-    await asyncio.wait_for(connection.close(), chosen.drain_s)
+    await _close(connection, chosen.drain_s)
     return _outcome(ended)
+
+
+async def _close(connection: Bus, within_s: float) -> None:
+    """Close in time; a bus that does not answer changes nothing about how the service ends."""
+    try:
+        await asyncio.wait_for(connection.close(), within_s)
+    except TimeoutError:
+        structlog.get_logger().warning("CloseTimedOut", after_s=within_s)
 
 
 async def _begun(connection: Bus, start: Awaitable[None]) -> None:

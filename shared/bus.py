@@ -48,6 +48,9 @@ TRIES, TRY_AGAIN_S = 60, 1.0
 ANSWER_S = 5.0
 """So long one try waits for the server's answer."""
 
+PING_S, PINGS = 10.0, 2
+"""A server that leaves so many pings in a row unanswered, one sent every `PING_S`, is left for another one."""
+
 
 async def connect(url: str, name: str, credentials: str = "", ca: str = "", vitals: Vitals | None = None) -> Bus:
     """Connect, and reconnect; both are tried for ever, so that a service may start before its server.
@@ -73,6 +76,8 @@ async def connect(url: str, name: str, credentials: str = "", ca: str = "", vita
         max_reconnect_attempts=-1,
         reconnect_time_wait=RETRY_S,
         connect_timeout=5,
+        ping_interval=PING_S,
+        max_outstanding_pings=PINGS,
         error_cb=on_error,
         reconnected_cb=on_return,
     )
@@ -246,7 +251,7 @@ class Bus:
 
         All `filters` must live in one stream. `since_s` (a point in time) overrides `deliver`.
         """
-        return watching.tail(self.client, self.js, filters, deliver, since_s)
+        return watching.tail(self.client, self.js, filters, deliver, since_s, self.asked)
 
     async def last(self, kind: type[Message], key: str) -> Heard | None:
         """The newest message on one subject; None where there is none that can be read."""

@@ -108,7 +108,10 @@ class SturdyClient(Client):
         """As the library's; who was cancelled at the moment at which he was refused is cancelled all the same.
 
         Before Python 3.12 `asyncio.wait_for` forgets it (CPython issue 86296), and reconnecting would never end.
+        The socket of the try before, to a server that said nothing, is closed; the library forgets it.
         """
+        if self._transport is not None:
+            self._transport.close()  # type: ignore[no-untyped-call]
         try:
             await self._connect_by_name_or_address(s)
         except OSError:

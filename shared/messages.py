@@ -407,7 +407,7 @@ class TaskAddress(Part, frozen=True, kw_only=True):
 
 class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.published"):
     """A generation's tasks all stand: who they are and where. `previous` is the generation that runs now, if any;
-    `off_s`: for so long the cluster was off before, where none does."""
+    `off_s`: for so long the cluster was off before, where none does. `decided_s`: when it was decided; 0: not known."""
 
     revision: NotNegative
     request: JobRequested
@@ -416,6 +416,7 @@ class ClusterSpecPublished(JobMessage, frozen=True, kw_only=True, tag="cluster.p
     previous: NotNegative | None = None
     off_s: Seconds = 0.0
     published_s: Moment = 0.0
+    decided_s: Moment = 0.0
 
     def ordinal(self) -> str:
         return str(self.revision)
@@ -485,6 +486,7 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     `stood`: why training stood still while it was written, though it was not the last (empty: it went on).
     `digest`: of its files (`services/trainer/files.py`). `pause_s`: how long training stood still for it, drain
     included; `cost_s`: seconds of training that it cost: more, where writing slows what goes on beside it.
+    `waited_s`: how long its entry in the ledger waited for the bus. `next_s`: seconds from its end to the next one.
     """
 
     step: NotNegative
@@ -499,6 +501,8 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
     bytes: NotNegative = 0
     pause_s: Seconds = 0.0
     cost_s: Seconds = 0.0
+    waited_s: Seconds = 0.0
+    next_s: Seconds = 0.0
 
     def ordinal(self) -> str:
         """A generation may drain twice at one step, for one successor after another."""
@@ -552,10 +556,11 @@ class Phases(Part, frozen=True, kw_only=True):
 
 
 class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resumed"):
-    """The generation trains. `pause_s`: last update of the one before to first of this, on the ps' clocks, without
-    the time for which the whole cluster was off (`off_s`).
+    """The generation trains. `pause_s`: last update that was applied before to the first of this one, on the ps'
+    clocks (the chief's, where that update was lost), without the time for which the whole cluster was off (`off_s`).
 
-    `learning_rate`: with which it trains; None where the program has a schedule of its own.
+    `learning_rate`: with which it trains; None where the program has a schedule of its own. `change_s`: from the
+    decision to its first update; 0: not known.
     """
 
     step: NotNegative
@@ -565,6 +570,7 @@ class TrainingResumed(JobMessage, frozen=True, kw_only=True, tag="training.resum
     off_s: Seconds = 0.0
     phases: Phases = Phases()
     learning_rate: Measured | None = None
+    change_s: Seconds = 0.0
 
     @property
     def handover_s(self) -> float | None:
@@ -604,6 +610,7 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     """How far the job is. `loss` is the mean over the examples since the last report; `epoch`: how many are complete.
 
     `gradient_noise`: variance of an example's gradient over the mean's square, in examples; None: not measured.
+    `applied_s`: when the last update was applied, in seconds since 1970; 0: not known.
     """
 
     step: NotNegative
@@ -616,6 +623,7 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     usage: tuple[TaskUsage, ...] = ()
     profile: ModelProfile | None = None
     reported_s: Moment = 0.0
+    applied_s: Moment = 0.0
 
     def ordinal(self) -> str:
         return str(self.step)

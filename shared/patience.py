@@ -27,9 +27,22 @@ TOLD_S = 30.0
 NEVER = (APIError, BadSubjectError, MaxPayloadError, ConnectionClosedError, Refused)
 
 
+SERVER_ERROR = 500
+
+
 def passes(error: NatsError) -> bool:
     """Whether a later try may end otherwise. A server without a leader, say, answers that it is not available yet."""
     return isinstance(error, ServiceUnavailableError) or not isinstance(error, NEVER)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether an error says no more than that the bus cannot do it now: nothing is wrong with the request.
+
+    With its errors of 500 and above a server says that it has no leader, or no room.
+    """
+    if isinstance(error, APIError) and (error.code or 0) >= SERVER_ERROR:
+        return True
+    return isinstance(error, NatsError) and passes(error)
 
 
 class Plaint:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +27,7 @@ from shared.pull import Puller
 
 log = structlog.get_logger()
 
+Begun = tuple[Puller, int]
 IDLE_S = 60.0
 NAME_BYTES = 16  # of a consumer that nobody else is to find
 
@@ -42,9 +43,14 @@ def filtered(client: SturdyClient, filters: list[str]) -> dict[str, Any]:
 
 
 async def tail(
-    client: SturdyClient, js: JetStreamContext, filters: list[str], deliver: DeliverPolicy, since_s: float | None
+    client: SturdyClient,
+    js: JetStreamContext,
+    filters: list[str],
+    deliver: DeliverPolicy,
+    since_s: float | None,
+    asked: Callable[[Callable[[], Awaitable[Begun]]], Awaitable[Begun]],
 ) -> AsyncIterator[Heard]:
-    """See `Bus.tail`."""
+    """See `Bus.tail`. `asked` asks for the first consumer until there is an answer, or once (`Bus.asked`)."""
     config = ConsumerConfig(
         deliver_policy=deliver if since_s is None else DeliverPolicy.BY_START_TIME,
         opt_start_time=None if since_s is None else datetime.fromtimestamp(since_s, UTC),
@@ -54,7 +60,7 @@ async def tail(
         mem_storage=True,
     )
     watcher = Watcher(client, js, subjects.stream_holding(filters[0]), config)
-    puller, seen = await watcher.begin(config)
+    puller, seen = await asked(lambda: watcher.begin(config))
     while True:
         try:
             raw = await puller.next()

@@ -32,7 +32,6 @@ os.environ["WEIR_ALLOCATOR_STRICT"] = "true"  # in the services that tests start
 
 WITHIN_S, LOOK_S = 60.0, 0.005
 """Of whatever a test waits for: a machine that is busy, and now and then stands still for seconds, is not at fault."""
-wire.ANSWER_S = WITHIN_S / 3  # so that what was lost with a connection is asked again in time
 LONGEST = ("tests/flow/", "tests/deploy/test_image", "tests/trainer/test_training", "tests/trainer/", "tests/local/")
 
 

@@ -1,7 +1,7 @@
 """When is a job over, without its trainer saying so?
 
-Cancelled; too many generations with a task that failed by itself, or that was killed while the job got no further; or
-not started, or started again, in too many tries.
+Cancelled; too many generations within `failure_window_s` with a task that failed by itself; too many with one that was
+killed while the job got no further; or not started, or started again, in too many tries.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from services.allocator.job import Job
 from services.allocator.rules import Rules
 from services.allocator.verdict import Verdict
 from shared.messages import JobFinished, Outcome, TaskPlan
-from shared.words import counted
+from shared.words import counted, lasting
 
 
 def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
     if job.cancelled:
         return _over(job, "cancelled", "cancelled on request", now)
-    cause = _failure(job, max(1, rules.max_failures), max(1, rules.max_start_failures))
+    cause = _failure(job, now, rules, max(1, rules.max_failures), max(1, rules.max_start_failures))
     return _over(job, "failed", cause, now) if cause else None
 
 
-def charged(job: Job, lost: Iterable[TaskPlan], rules: Rules) -> str:
+def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str:
     """Against which budget the loss of these tasks counts, and how much of that is used."""
     ends = [ended for task in lost if (ended := job.exit_of(task))]
     most = max(1, rules.max_failures)
     if any(map(exits.own_fault, ends)):
-        return f"failed generation {len(job.failed_generations)} of {most}"
+        within = lasting(rules.failure_window_s)
+        return f"failed generation {job.recent_failures(now, rules.failure_window_s)} of {most} within {within}"
     if any(map(exits.unexplained, ends)):
         return f"killed generation {len(job.killed_generations)} of {most} while the job gets no further"
     return "not by its fault, so it counts against no budget"
 
 
-def _failure(job: Job, failures: int, tries: int) -> str | None:
-    if (failed := len(job.failed_generations)) >= failures:
-        return f"{counted(failed, 'generation')} failed; {_last(job, exits.own_fault)}"
+def _failure(job: Job, now: float, rules: Rules, failures: int, tries: int) -> str | None:
+    if (failed := job.recent_failures(now, rules.failure_window_s)) >= failures:
+        within = lasting(rules.failure_window_s)
+        return f"{counted(failed, 'generation')} failed within {within}; {_last(job, exits.own_fault)}"
     if (killed := len(job.killed_generations)) >= failures:
         at_most = f"none got further than {counted(job.furthest, 'example')}"
         were = "was" if killed == 1 else "were"

@@ -7,6 +7,8 @@ a task that failed by itself (1-127) or ran out of memory is replaced too, but c
 Nobody may say why a process was killed: it, or the machine, had too little memory, its code broke, somebody did it. A
 trainer whose child was killed, or that lost another task, ends as if it had been killed, too. Such an end counts as
 long as the job gets no further.
+
+A trainer that the bus failed says so by an exit code of its own, `BUS_LOST`. It is replaced and counts nowhere.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ SHUT_DOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 """Its node, or the whole cluster, was shut down in order: nothing broke."""
 SIGNALS = range(128, 256)
 TERMINATED = 128 + 15  # asked to end: somebody wanted it so
+BUS_LOST = 128 + 12  # the trainer's `EXIT_BUS_LOST`
 
 
 class Exit(msgspec.Struct, frozen=True, gc=False):
@@ -53,11 +56,16 @@ def own_fault(ended: Exit) -> bool:
 
 def unexplained(ended: Exit) -> bool:
     """Was it killed, without anybody saying why?"""
-    return ended.code in SIGNALS and ended.code != TERMINATED and ended.reason not in (*TAKEN, OUT_OF_MEMORY)
+    return (
+        ended.code in SIGNALS
+        and ended.code not in (TERMINATED, BUS_LOST)
+        and ended.reason not in (*TAKEN, OUT_OF_MEMORY)
+    )
 
 
 def told(ended: Exit) -> str:
     """In one line: of a log its end."""
     code = "" if ended.code is None else f"exit code {ended.code}"
+    code += " (it lost the bus)" if ended.code == BUS_LOST else ""
     last = ended.message.strip().splitlines()[-1:]
     return ", ".join(part for part in (ended.reason, code, *last) if part) or "gone"

@@ -125,6 +125,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     leaving: dict[str, Leaving] = {}
     """By pod: the notice to go by."""
     failed_generations: tuple[int, ...] = ()
+    failed_s: dict[int, float] = {}
+    """By failed generation: when a task of it last failed by its own fault."""
     killed_generations: tuple[int, ...] = ()
     """In which a task was killed without anybody saying why, since the job last got further."""
     furthest: int = 0
@@ -162,6 +164,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def wanted(self) -> AllocationDecided | None:
         return self.flies or self.runs
+
+    def recent_failures(self, now: float, window_s: float) -> int:
+        """Return how many generations failed by their own fault within the window."""
+        return sum(failed_s > now - window_s for failed_s in self.failed_s.values())
 
     @property
     def waiting_since_s(self) -> float:
@@ -352,7 +358,8 @@ def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
     if base is None or message.pod not in {job.pod(t) for t in base.tasks}:
         return job
     if exits.own_fault(ended):
-        return replace(job, failed_generations=tuple(sorted({*job.failed_generations, base.generation})))
+        failed = job.failed_s | {base.generation: stored_s}
+        return replace(job, failed_generations=tuple(sorted({*job.failed_generations, *failed})), failed_s=failed)
     if exits.unexplained(ended):
         return replace(job, killed_generations=tuple(sorted({*job.killed_generations, base.generation})))
     return job

@@ -74,7 +74,7 @@ def _replaced(
         waits = f"waits for room{lacking(room, job.key, keep, least, sizes)} to replace it"
         return Verdict(why=f"{names}; {never or waits}")
     whole = len(tasks) == len(wanted.tasks)
-    against = "" if _shut_down(job, lost) else f" ({charged(job, lost, rules)})"
+    against = "" if _shut_down(job, lost) else f" ({charged(job, lost, now, rules)})"
     reason = f"{names}; replaced{'' if whole else ' as far as there is room'}{against}"
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
     return Verdict(why=reason, action=action)

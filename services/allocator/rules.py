@@ -52,7 +52,10 @@ class Rules(config.Common, frozen=True, kw_only=True):
     still, with so many of which all tasks stood ready."""
     max_failures: int = 3
     """A job fails with so many generations in which a task failed by its own fault, and with so many in which one was
-    killed, nobody says why, while the job gets no further."""
+    killed, nobody says why, while the job gets no further. Lost nodes and outages of the bus count nowhere."""
+    failure_window_s: Annotated[float, Meta(gt=0)] = 3600.0
+    """Seconds. For so long a generation that failed by its own fault counts against `max_failures`; a job that fails
+    less often may run for ever."""
     reserve_after_s: float = 900.0
     """Seconds. When a job has waited for so long, the capacity that its smallest size needs is reserved for it; others
     give way to a higher priority at once. 0: nothing is ever reserved, and nobody gives way."""

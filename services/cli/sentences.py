@@ -169,12 +169,17 @@ def _updated(m: TaskUpdated) -> str:
 # ---------------------------------------------------------------- it happens
 
 
+WAITED_LEAST_S = 1.0
+
+
 def _saved(m: CheckpointSaved) -> str:
     final = ", and applies nothing more" if m.final else ""
     stood = f", and held all training up: {m.stood}" if m.stood else ""
     held = lasting(m.pause_s, fine=True) if m.pause_s and not (m.stood or m.final) else ""
     paused = f", of which it held training up for {held}" if held else ""
-    return f"generation {m.generation} saved step {m.step} in {lasting(m.seconds, fine=True)}{paused}{final}{stood}"
+    waited = f"; the bus answered only after {lasting(m.waited_s)}" if m.waited_s >= WAITED_LEAST_S else ""
+    took = lasting(m.seconds, fine=True)
+    return f"generation {m.generation} saved step {m.step} in {took}{paused}{final}{stood}{waited}"
 
 
 def _unsaved(m: CheckpointFailed) -> str:

@@ -62,6 +62,7 @@ class CreatePod(Action, frozen=True, kw_only=True):
     task: TaskPlan
     name: str
     owner_uid: str  # the service's
+    grace_s: float = 0.0  # that Kubernetes gives it to end; the request's, where that is longer
 
     def key(self) -> str:
         return f"create pod {self.decision.uid} {self.name}"

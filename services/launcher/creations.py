@@ -12,6 +12,7 @@ from services.launcher.jobs import Job
 from services.launcher.policies import guarded
 from services.launcher.settings import Settings
 from services.launcher.view import View
+from shared import grace
 
 
 def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action]:
@@ -24,8 +25,10 @@ def creations(view: View, job: Job, number: int, rules: Settings) -> list[Action
     if not guarded(view, job, rules):
         return []
     there = {*view.standing(job.uid), *job.known_pods(), *view.taken(job)}
+    most_s = rules.grace_most_s
+    grace_s = grace.needed_s(generation.decision.request.grace_s, job.changes_s or (most_s,), most_s)
     return [
-        CreatePod(decision=generation.decision, task=task, name=name, owner_uid=service.uid)
+        CreatePod(decision=generation.decision, task=task, name=name, owner_uid=service.uid, grace_s=grace_s)
         for name, task in generation.tasks.items()
         if name not in there
     ]

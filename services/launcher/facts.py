@@ -42,6 +42,7 @@ Kind = Literal["pods", "services", "networkpolicies", "nodes"]
 OVER = ("Succeeded", "Failed")
 BY_PHASE = {"Succeeded": "Completed", "Failed": "Error"}
 KEPT = 4096  # characters of a reason or message: as many as Kubernetes keeps of a container's last words
+MOST_GRACE_S = 86_400
 WHOLE = re.compile(r"[0-9]{1,18}")
 
 
@@ -71,6 +72,7 @@ class PodFact(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources = Resources()  # asked for
     actual: Resources | None = None  # given, where the node says
     made_with: Resources = Resources()
+    grace_s: int | None = None  # asked for by the request that it was made for
 
     @property
     def over(self) -> bool:
@@ -174,6 +176,7 @@ def _pod(pod: PodObject) -> PodFact | None:
         resources=resources(asked),
         actual=resources(given) if given else None,
         made_with=_made_with(notes.get(labels.RESOURCES, ""), resources(asked)),
+        grace_s=_grace_s(notes.get(labels.GRACE)),
     )
 
 
@@ -233,6 +236,12 @@ def _made_with(note: str, asked: Resources) -> Resources:
         return msgspec.json.decode(note, type=Resources)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return asked
+
+
+def _grace_s(note: str | None) -> int | None:
+    """As the annotation says; None where it says nothing that can be used."""
+    seconds = _whole(note)
+    return seconds if seconds is not None and seconds <= MOST_GRACE_S else None
 
 
 def _ending(status: PodStatus, state: State, leaving: bool) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.launcher.jobs import Generation, Job, Leaving, Notice, ahead, paused, sooner
+from shared import grace
 from shared.messages import (
     ABANDONED_KEPT,
     AllocationDecided,
@@ -100,6 +101,8 @@ def _abandoned(job: Job, message: GenerationAbandoned, at_s: float) -> Job:
 
 
 def _resumed(job: Job, message: TrainingResumed, at_s: float) -> Job:
+    if message.generation in job.generations and ahead(job, message.generation):
+        job = replace(job, changes_s=grace.added(job.changes_s, message.change_s))
     return _running(job, message.generation, at_s)
 
 

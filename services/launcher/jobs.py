@@ -76,6 +76,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     leaving: dict[str, Leaving] = {}
     exited: dict[str, TaskExited] = {}
     updated: dict[str, TaskUpdated] = {}
+    changes_s: tuple[float, ...] = ()  # what its last changes took, from the decision to the first update
 
     @property
     def newest(self) -> int | None:

@@ -8,6 +8,7 @@ MANAGED_BY, OURS = "app.kubernetes.io/managed-by", "weir"
 SELECTOR = f"{MANAGED_BY}={OURS}"
 JOB, UID, ROLE, SERIAL, INDEX = (f"weir.dev/{word}" for word in ("job", "uid", "role", "serial", "index"))
 GENERATION, RESOURCES = "weir.dev/generation", "weir.dev/resources"  # annotations: with what a pod was made
+GRACE = "weir.dev/grace-seconds"  # annotation: the request's `grace_s`
 
 
 def owner(service: str, uid: str) -> dict[str, object]:

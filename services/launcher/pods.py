@@ -18,7 +18,7 @@ from services.launcher.actions import CreatePod, CreateSecret
 from services.launcher.checkpoints import checkpoint_dir, checkpoint_mounts, checkpoint_volumes, continue_from
 from services.launcher.quantities import quantities
 from services.launcher.settings import Settings
-from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, TaskPlan, Volume
+from shared.messages import AllocationDecided, CpuLimits, JobRequested, Resources, Volume
 from shared.quantities import GPU
 
 Body = dict[str, Any]
@@ -98,10 +98,11 @@ def _pod(order: CreatePod, settings: Settings) -> Body:
             "annotations": {
                 labels.GENERATION: str(decision.generation),
                 labels.RESOURCES: msgspec.json.encode(task.resources).decode(),
+                labels.GRACE: str(round(decision.request.grace_s)),
             },
             "ownerReferences": [labels.owner(decision.job, order.owner_uid)],
         },
-        "spec": _spec(decision, task, order.name, settings),
+        "spec": _spec(order, settings),
     }
 
 
@@ -118,35 +119,39 @@ def amounts(resources: Resources, cpu_limits: CpuLimits) -> Body:
     return {"requests": wanted, "limits": limits}
 
 
-def _spec(decision: AllocationDecided, task: TaskPlan, name: str, settings: Settings) -> Body:
-    request = decision.request
-    volumes = [*_volumes(request), *checkpoint_volumes(decision, settings), confinement.volume(settings)]
+def _spec(order: CreatePod, settings: Settings) -> Body:
+    task, request = order.task, order.decision.request
+    volumes = [*_volumes(request), *checkpoint_volumes(order.decision, settings), confinement.volume(settings)]
     return {
-        "hostname": name,
-        "subdomain": decision.job,
+        "hostname": order.name,
+        "subdomain": order.decision.job,
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": round(request.grace_s),
+        "terminationGracePeriodSeconds": _grace_s(order),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "affinity": _on_node(task.node),
         "securityContext": confinement.of_pod(settings),
-        "containers": [_container(decision, task, settings)],
+        "containers": [_container(order, settings)],
         "volumes": volumes,
         **({"tolerations": [{"key": GPU, "operator": "Exists"}]} if task.resources.gpu else {}),
     }
 
 
-def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> Body:
-    request = decision.request
+def _grace_s(order: CreatePod) -> int:
+    return round(max(order.grace_s, order.decision.request.grace_s))
+
+
+def _container(order: CreatePod, settings: Settings) -> Body:
+    request = order.decision.request
     mounts = [{"name": v.name, "mountPath": v.mount_path} for v in request.volumes]
-    mounts += checkpoint_mounts(decision, settings)
+    mounts += checkpoint_mounts(order.decision, settings)
     port = int(settings.task_ports.split(",")[0])
     return {
         "name": CONTAINER,
         "image": request.image or settings.image,
         "command": COMMAND,
-        "env": [*_env(decision, task, settings), *_pod_env()],
-        "resources": amounts(task.resources, request.cpu_limits),
+        "env": [*_env(order, settings), *_pod_env()],
+        "resources": amounts(order.task.resources, request.cpu_limits),
         "securityContext": confinement.CONTAINER,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*mounts, confinement.mount()],
@@ -154,8 +159,8 @@ def _container(decision: AllocationDecided, task: TaskPlan, settings: Settings) 
     }
 
 
-def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> list[Body]:
-    request = decision.request
+def _env(order: CreatePod, settings: Settings) -> list[Body]:
+    decision, task, request = order.decision, order.task, order.decision.request
     values = {
         "WEIR_NATS_URL": settings.trainer_nats_url or settings.nats_url,
         "WEIR_LOG_LEVEL": settings.log_level,
@@ -169,6 +174,8 @@ def _env(decision: AllocationDecided, task: TaskPlan, settings: Settings) -> lis
         "WEIR_TRAINER_CPU": f"{task.resources.cpu:g}",
         "WEIR_TRAINER_MEMORY_GIB": f"{task.resources.memory_gib:g}",
         "WEIR_TRAINER_GRACE_S": f"{round(request.grace_s)}",
+        "WEIR_TRAINER_GRACE_MOST_S": f"{_grace_s(order)}",
+        "WEIR_TRAINER_REDO_S": f"{settings.redo_s:g}",
         "WEIR_TRAINER_STUCK_S": f"{settings.stuck_s:g}",
         "WEIR_TRAINER_STUCK_EARLY_S": f"{settings.stuck_early_s:g}",
         "WEIR_TRAINER_STUCK_PATIENCE": f"{settings.stuck_patience:g}",

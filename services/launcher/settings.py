@@ -41,6 +41,15 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     prepare_timeout_s: float = 180.0  # cluster spec -> every task prepared
     resume_timeout_s: float = 120.0  # hand-over -> training resumed
 
+    # Kubernetes gives a pod as long to end as its job's last changes took, half as much again, but no more than this; a
+    # longer `grace_s` of a request counts as it is. Of a job without a measurement this counts. A pod that is needed no
+    # more ends at once; what the launcher itself removes is given the request's `grace_s`.
+    grace_most_s: Annotated[float, Meta(ge=0)] = 180.0
+
+    # Seconds of training that are repeated at most after a loss, told to every pod (WEIR_TRAINER_REDO_S): it bounds the
+    # time between two checkpoints of jobs whose request does not name that.
+    redo_s: Annotated[float, Meta(gt=0)] = 60.0
+
     # The trainer's watchdog, told to every pod (WEIR_TRAINER_STUCK_...). The second, times the third, must be less than
     # the two limits above, so that a program that hangs is told with its stack before they pass.
     stuck_s: Annotated[float, Meta(gt=0)] = 300.0  # one call of the program's code; then the job fails for it

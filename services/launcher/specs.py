@@ -51,6 +51,7 @@ def cluster_spec(view: View, job: Job, generation: Generation, now: float) -> Cl
         previous=before,
         off_s=decision.off_s if before is None else 0.0,
         published_s=now,
+        decided_s=generation.decided_s,
     )
 
 

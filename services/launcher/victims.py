@@ -29,8 +29,8 @@ def remains(view: View, uid: int) -> list[Action]:
 
 
 def deletion(pod: PodFact) -> DeletePod:
-    """With the grace that the pod was made with (the request's `grace_s`)."""
-    return DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+    """With the grace that was asked for: nothing is handed over, so what Kubernetes gives for that is not needed."""
+    return DeletePod(namespace=pod.namespace, name=pod.name, uid=pod.uid, grace_s=pod.grace_s)
 
 
 def orphaned_s(view: View, uid: int, orphan_s: float) -> float | None:

@@ -36,4 +36,5 @@ def assignment(
         stuck_early_s=settings.stuck_early_s,
         stuck_s=settings.stuck_s,
         stuck_patience=settings.stuck_patience,
+        redo_s=settings.redo_s,
     )

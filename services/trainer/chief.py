@@ -69,6 +69,13 @@ def paused_s(last_s: float, first_s: float, off_s: float = 0.0) -> float | None:
     return max(first_s - last_s - off_s, 0.0) if first_s and last_s else None
 
 
+def last_applied_s(restored_s: float, restored_step: int, order: Begin) -> float:
+    """When the last update was applied before this generation: the one in the checkpoint, by its ps' clock; where later
+    ones were reported, and lost, the last of those, by its chief's clock. 0: none was.
+    """
+    return max(restored_s, order.applied_s) if order.applied_step > restored_step else restored_s
+
+
 class Chief:
     """One generation's training. `inbox` brings orders of the supervisor and words of the lanes, in order."""
 
@@ -98,8 +105,10 @@ class Chief:
             self.step = self._trace_step(strategy)
         self.lanes = self._make_lanes()
         self.lanes.deserted = lambda: len(lost(self.coordinator)) == self.workers
-        every_s = self.assignment.request.checkpoint.every_s
-        self.saving = Saving(self.checkpoint, self.folder, every_s, self.say, self.inbox, self._lost_ps, self._applied)
+        every_s, redo_s = self.assignment.request.checkpoint.every_s, self.assignment.redo_s
+        self.saving = Saving(
+            self.checkpoint, self.folder, every_s, self.say, self.inbox, self._lost_ps, self._applied, redo_s
+        )
         self.dog.checks.append(Pulse(self.lanes, self.dog, self.assignment.stuck_patience))
         if self.assignment.warms_up:
             self._warm()
@@ -148,7 +157,7 @@ class Chief:
 
     def begin(self, order: Begin) -> None:
         started = time.monotonic()
-        last_s = self._restore(order)
+        last_s = last_applied_s(self._restore(order), int(self.built.meter.step), order)
         settled = self._settle_rate()
         ready = time.monotonic()
         restored_at = self.ledger.applied
@@ -283,6 +292,7 @@ class Chief:
             total_samples=ledger.total,
             samples_per_second=max(speed, 0.0),
             loss=loss,
+            applied_s=self.lanes.applied_s,
             profile=self.built.profile,
         )
         self.say(word)

@@ -22,6 +22,7 @@ from services.trainer.leaving import Times
 from services.trainer.settings import Settings
 from services.trainer.supervise import Pod
 from services.trainer.voice import Voice
+from shared import grace
 from shared.bus import Bus
 from shared.messages import SIGTERM, CheckpointSaved, JobFinished, TaskLeaving, TrainingResumed
 
@@ -46,6 +47,8 @@ class Farewell:
         self.trainer = trainer
         self.stirred, self.may_go = asyncio.Event(), asyncio.Event()
         self.save_s = 0.0  # what the last save took, to its first byte and to its last
+        self.measured = -1  # the newest generation whose change was measured
+        self.changes_s: tuple[float, ...] = ()  # what the job's last changes took
 
     @property
     def times(self) -> Times:
@@ -57,6 +60,17 @@ class Farewell:
 
     def on_saved(self, fact: CheckpointSaved) -> None:
         self.save_s = fact.drain_s + fact.seconds
+
+    def on_resumed(self, fact: TrainingResumed) -> None:
+        """Remember how long a change takes, once for each generation; a generation that goes on tells nothing of it."""
+        if fact.generation > self.measured:
+            self.measured, self.changes_s = fact.generation, grace.added(self.changes_s, fact.change_s)
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds that this pod may take to end: as long as a change takes, as far as Kubernetes lets it."""
+        settings = self.trainer.settings
+        return grace.needed_s(settings.grace_s, self.changes_s, settings.grace_most_s)
 
     async def attend(self) -> None:
         """Do what is due, at every change and when its time has come, until we may go."""
@@ -72,13 +86,12 @@ class Farewell:
 
     async def leave(self) -> None:
         """We were told to end: returns when we may. The grace runs from now on, however long the bus takes."""
-        settings = self.trainer.settings
-        leaves_s = time.time() + settings.grace_s
+        began_s = time.time()
         over, resumed = await asyncio.gather(self._last(JobFinished), self._last(TrainingResumed))
         if over is not None or not await self._is_needed(resumed):
             return
-        logger.warning("ToldToEnd", grace_s=settings.grace_s)
-        fact = self.trainer.voice.leaving(self.trainer.pod.trains, SIGTERM, leaves_s)
+        logger.warning("ToldToEnd", grace_s=self.grace_s, asked_s=self.trainer.settings.grace_s)
+        fact = self.trainer.voice.leaving(self.trainer.pod.trains, SIGTERM, began_s + self.grace_s)
         await self.on_leaving(fact)
         self.trainer.bus.spawn(self._say(fact))
         await self.may_go.wait()
@@ -88,6 +101,7 @@ class Farewell:
 
     async def _is_needed(self, resumed: TrainingResumed | None) -> bool:
         if resumed is not None:
+            self.on_resumed(resumed)
             await self.trainer.perform(supervise.on_resumed(self.trainer.pod, resumed))
         return leaving.needed(self.trainer.pod)
 

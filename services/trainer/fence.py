@@ -6,23 +6,32 @@ this holder knows counts; who knows nothing begins anew.
 
 An entry carries its job's uid. A job may take the place of another job's entry, or of none, only while the newest
 decision about the name is its own: so a pod that outlived its job cannot overwrite the entry of the next job of that
-name. Uids are not compared: they start again from small numbers when the bus was lost and the ledger was not.
+name. Uids are not compared: they start again from small numbers when the bus was lost and the ledger was not. An entry
+whose checkpoints are not in the job's own folder is another job's, whatever its uid.
+
+Every read and every write is repeated until the ledger answers. A write without a clear answer (time-out, connection
+lost, no responders) may have been stored, so the ledger is read before the write is repeated: if it holds our entry,
+the write is done; if it holds another one, somebody else has written, and we are stale. A write that waits is logged
+at once and then every `patience.TOLD_S` seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 import msgspec
 import structlog
+from nats.errors import Error as NatsError
 from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError
-from nats.js.kv import KeyValue
 
 from services.trainer import interval
 from services.trainer.interval import Past
 from shared.bus import Bus, Stale
 from shared.messages import AllocationDecided, NotNegative
+from shared.patience import RETRY_S, Plaint, is_outage
 from shared.subjects import LEDGER
 
 logger = structlog.get_logger()
@@ -59,41 +68,55 @@ SetAside = Callable[[str, int, bytes, str], Awaitable[None]]
 """Key, revision, body, error: keep it where a person may find it."""
 
 
+class Stored(NamedTuple):
+    """What the ledger holds under a key; `body` is None where it holds nothing (any more)."""
+
+    revision: int
+    body: bytes | None
+
+
 async def _no_decision() -> int | None:
     return None
 
 
 class Fence:
-    """One job's entry, as one generation holds it."""
+    """One job's entry, as one generation holds it. Its calls are served one after the other.
+
+    `folder`: where the job's checkpoints are; empty: anywhere.
+    """
 
     newest_uid: NewestUid = staticmethod(_no_decision)
 
-    def __init__(self, bucket: KeyValue, key: str, uid: int, set_aside: SetAside) -> None:
-        self._bucket, self._key, self._uid, self._set_aside = bucket, key, uid, set_aside
+    def __init__(self, bus: Bus, key: str, uid: int, set_aside: SetAside, folder: str = "") -> None:
+        self._bucket, self._client = bus.entries(LEDGER), bus.client
+        self._key, self._uid, self._set_aside, self._folder = key, uid, set_aside, folder
         self._revision = 0
         self._held = -1  # the generation that claimed last
+        self._turn, self._plaint = asyncio.Lock(), Plaint()
         self.entry = Entry(uid=uid, generation=-1)
+        self.waited_s = 0.0  # for how long the last write waited for a clear answer
 
     async def claim(self, generation: int, *, back: bool = False) -> Entry:
         """Take the fence; raises `Stale` where a later generation has it (unless it gives it `back`).
 
         A server of several may show what another has overwritten just now: then we look again.
         """
-        for left in reversed(range(LOOKS)):
-            await self.look()
-            if self.entry.generation > generation and not back:
-                raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
-            if self.entry.generation < 0:
-                await self._check_name()
-            try:
-                await self._write(claimed(self.entry, generation))
-                self._held = generation
-                break
-            except Stale:
-                if not left:
-                    raise
-                await asyncio.sleep(LOOK_S)
-        return self.entry
+        async with self._turn:
+            for left in reversed(range(LOOKS)):
+                await self._look()
+                if self.entry.generation > generation and not back:
+                    raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
+                if self.entry.generation < 0:
+                    await self._check_name()
+                try:
+                    await self._write(claimed(self.entry, generation))
+                    self._held = generation
+                    break
+                except Stale:
+                    if not left:
+                        raise
+                    await asyncio.sleep(LOOK_S)
+            return self.entry
 
     async def commit(
         self,
@@ -106,29 +129,39 @@ class Fence:
         final: bool = False,
     ) -> Entry:
         """Name a checkpoint; raises `Stale` where another has written since our claim. `past` None: as before."""
-        if self.entry.generation != self._held:  # somebody looked since, and saw that another has claimed
-            raise Stale(f"{self._key}: generation {self._held} holds the fence no more")
-        paths = (path, *(p for p in self.entry.paths if p != path))[:keep]
-        known = {**self.entry.digests, path: digest}
-        await self._write(
-            msgspec.structs.replace(
-                self.entry,
-                paths=paths,
-                digests={path: known[path] for path in paths if known.get(path)},
-                step=step,
-                samples=samples,
-                drained=final,
-                past=self.entry.past if past is None else past,
+        async with self._turn:
+            if self.entry.generation != self._held:  # somebody looked since, and saw that another has claimed
+                raise Stale(f"{self._key}: generation {self._held} holds the fence no more")
+            paths = (path, *(p for p in self.entry.paths if p != path))[:keep]
+            known = {**self.entry.digests, path: digest}
+            await self._write(
+                msgspec.structs.replace(
+                    self.entry,
+                    paths=paths,
+                    digests={path: known[path] for path in paths if known.get(path)},
+                    step=step,
+                    samples=samples,
+                    drained=final,
+                    past=self.entry.past if past is None else past,
+                )
             )
-        )
-        return self.entry
+            return self.entry
 
     async def look(self) -> Entry:
         """Read what is there; an entry of another job of this name counts as none."""
+        async with self._turn:
+            return await self._look()
+
+    async def _look(self) -> Entry:
         found = await self._found()
         if found is not None and found is not ODD:
-            self.entry = found if found.uid == self._uid else Entry(uid=self._uid, generation=-1)
+            self.entry = found if self._is_own(found) else Entry(uid=self._uid, generation=-1)
         return self.entry
+
+    def _is_own(self, entry: Entry) -> bool:
+        """Return whether an entry is of this job: not of an earlier one whose uid was used again after a lost bus."""
+        below = f"{self._folder}/" if self._folder else ""
+        return entry.uid == self._uid and all(path.startswith(below) for path in entry.paths)
 
     async def _check_name(self) -> None:
         """Raise `Stale` where the name belongs to another job now."""
@@ -138,35 +171,83 @@ class Fence:
 
     async def _found(self) -> Entry | None:
         """The entry that is there; None where there is none, `ODD` where it cannot be read."""
-        try:
-            found = await self._bucket.get(self._key)
-        except KeyNotFoundError as error:
-            self._revision = int(getattr(error.entry, "revision", 0) or 0) if error.entry else 0
+        stored = await self._read()
+        self._revision = stored.revision
+        if stored.body is None:
             return None
-        self._revision = int(found.revision or 0)
         try:
-            return msgspec.json.decode(found.value or b"", type=Entry)
+            return msgspec.json.decode(stored.body, type=Entry)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.error("OddLedgerEntry", bucket=LEDGER, key=self._key, revision=self._revision, error=str(error))
-            await self._set_aside(self._key, self._revision, found.value or b"", str(error))
+            await self._set_aside(self._key, self._revision, stored.body, str(error))
             await self._check_name()
             return ODD
 
     async def _write(self, entry: Entry) -> None:
-        if not await self._written(entry) and (await self._found() is not ODD or not await self._written(entry)):
-            raise Stale(f"{self._key}: somebody else has saved since")
+        """Store an entry on top of the one that we know; raises `Stale` where there is another one."""
+        began, body = time.monotonic(), msgspec.json.encode(entry)
+        try:
+            if not await self._is_stored(body) and (await self._found() is not ODD or not await self._is_stored(body)):
+                raise Stale(f"{self._key}: somebody else has saved since")
+        finally:
+            self.waited_s = time.monotonic() - began
         self.entry = entry
 
-    async def _written(self, entry: Entry) -> bool:
-        """Whether nobody has written since we last looked or wrote."""
-        try:
-            self._revision = await self._bucket.update(self._key, msgspec.json.encode(entry), last=self._revision)
-        except KeyWrongLastSequenceError:
-            return False
-        return True
+    async def _is_stored(self, body: bytes) -> bool:
+        """Write until the ledger says that it has this on top of the known revision, or that it has another entry."""
+        unclear, refusals = False, 0
+        while True:
+            await self._connected()
+            try:
+                self._revision = await self._bucket.update(self._key, body, last=self._revision)
+                return True
+            except KeyWrongLastSequenceError as error:
+                if not unclear:
+                    return False
+                refusals += 1
+                await self._wait("LedgerWriteWaits", error)
+            except NatsError as error:
+                if not is_outage(error):
+                    raise
+                unclear = True
+                await self._wait("LedgerWriteWaits", error)
+            there = await self._read()
+            if there.revision > self._revision:
+                mine = there.body == body
+                self._revision = there.revision if mine else self._revision
+                return mine
+            if there.revision < self._revision and refusals >= LOOKS:
+                return False  # no server that lags behind: the bucket was made anew
+
+    async def _read(self) -> Stored:
+        """What the ledger holds, as soon as it answers. A server of several may show an older revision."""
+        while True:
+            await self._connected()
+            try:
+                found = await self._bucket.get(self._key)
+                return Stored(int(found.revision or 0), found.value or b"")
+            except KeyNotFoundError as error:
+                return Stored(int(getattr(error.entry, "revision", 0) or 0) if error.entry else 0, None)
+            except NatsError as error:
+                if not is_outage(error):
+                    raise
+                await self._wait("LedgerReadWaits", error)
+
+    async def _connected(self) -> None:
+        """Return when there is a connection; else the client would keep what it cannot send, and send it late."""
+        while self._client.is_reconnecting:
+            await self._wait("LedgerWaits", NatsError("the connection to the bus is lost"))
+
+    async def _wait(self, event: str, error: NatsError) -> None:
+        """Wait until the next try, and say in the log why."""
+        self._plaint.tell(event, error, key=self._key, revision=self._revision, remedy=REMEDY)
+        await asyncio.sleep(RETRY_S)
 
 
-async def of(bus: Bus, key: str, uid: int) -> Fence:
+REMEDY = "nothing is lost: it is tried until the bus answers; training goes on meanwhile, unless it has to drain"
+
+
+async def of(bus: Bus, key: str, uid: int, folder: str = "") -> Fence:
     async def set_aside(key: str, revision: int, body: bytes, error: str) -> None:
         await bus.bury_entry(LEDGER, key, revision, body, error)
 
@@ -174,6 +255,6 @@ async def of(bus: Bus, key: str, uid: int) -> Fence:
         decided = await bus.last(AllocationDecided, key)
         return decided.message.uid if decided and isinstance(decided.message, AllocationDecided) else None
 
-    fence = Fence(bus.entries(LEDGER), key, uid, set_aside)
+    fence = Fence(bus, key, uid, set_aside, folder)
     fence.newest_uid = newest_uid
     return fence

@@ -11,6 +11,8 @@ import shutil
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from services.trainer import priority, program_file
 from services.trainer.actions import BeginChild, DrainChild, EndChild, ForChild, GoOnChild, SaveChild, StartChild
 from services.trainer.assignment import assignment
@@ -20,6 +22,7 @@ from services.trainer.orders import Assignment, Begin, Drain, Failed, GoOn, Orde
 from services.trainer.program import BadProgram
 from services.trainer.settings import Settings
 from services.trainer.usage import lacks_room, limit_gib
+from services.trainer.voice import last_progress
 from shared.bus import Bus
 from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished
 
@@ -125,9 +128,10 @@ class Hands:
         """
         if not chief:
             return self.tell(generation, Begin())
-        entry = await self.gate.claim(generation)
+        entry, last = await asyncio.gather(self.gate.claim(generation), last_progress(self.bus, self.settings))
         paths = entry.paths or ((path,) if path else ())
-        self.tell(generation, Begin(paths=paths, digests=entry.digests, past=entry.past))
+        begin = Begin(paths=paths, digests=entry.digests, past=entry.past)
+        self.tell(generation, replace(begin, applied_step=last.step, applied_s=last.applied_s) if last else begin)
 
     def tell(self, generation: int, order: Order) -> None:
         """A child may die while we make up our mind; its end is heard of, too."""

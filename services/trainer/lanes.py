@@ -78,6 +78,7 @@ class Lanes:
         self._threads: list[threading.Thread] = []
         self._losses: list[tuple[float, int]] = []
         self._steps = 0
+        self.applied_s = 0.0  # when the last update came home, in seconds since 1970
         self._said: set[str] = set()
         self.deserted: Callable[[], bool] = lambda: False  # whether no worker is left
         self.ledger: Ledger = shards.fresh(1, 1)
@@ -144,6 +145,7 @@ class Lanes:
                 self.ledger = shards.done(self.ledger, shard)
             self._losses.append((loss, sum(shard.size for shard in taken)))
             self._steps += 1
+            self.applied_s = time.time()
             finished = self.ledger.finished
         self._say("first", "first")
         if finished:

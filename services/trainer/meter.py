@@ -39,7 +39,8 @@ class Meter:
             left = await asyncio.to_thread(spare, limit, self.child())
             rounded = {key: round(value, 3) for key, value in msgspec.structs.asdict(look).items()}
             sample = TaskUsage(task=name, **rounded, spare_gib=left)
-            await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
+            if self.bus.client.is_connected:  # what is old when the bus is back is of no use
+                await self.bus.client.publish(self.subject, msgspec.json.encode(sample))
 
     async def collect(self) -> None:
         await self.bus.client.subscribe(self.subject, cb=self.on_usage)

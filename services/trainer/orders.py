@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
+from services.trainer import interval
 from services.trainer.interval import Past
 from shared.messages import JobRequested, ModelProfile, Resources, Role
 
@@ -29,7 +30,8 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     `continue_from`: the folder of a finished job, from whose last checkpoint this job begins (empty: from nothing).
 
     `stuck_early_s`, `stuck_s`: how long one call of the program's code may take before the first update, and later;
-    `stuck_patience`: times that, how long no update may be applied.
+    `stuck_patience`: times that, how long no update may be applied. `redo_s`: seconds of training that are repeated at
+    most after a loss, where the request does not say how often to save.
     """
 
     generation: int
@@ -52,17 +54,21 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
     stuck_early_s: float = 90.0
     stuck_s: float = 300.0
     stuck_patience: float = 1.5
+    redo_s: float = interval.REDO_S
 
 
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
     """Restore the first of `paths` that is whole (none: begin from nothing) and train.
 
-    `digests`: of those that were sealed, by path; `past`: what is known of saves and failures.
+    `digests`: of those that were sealed, by path; `past`: what is known of saves and failures. `applied_s`: when the
+    last update that was reported was applied, which was number `applied_step`; 0: none was.
     """
 
     paths: tuple[str, ...] = ()
     digests: dict[str, str] = {}
     past: Past = Past()
+    applied_step: int = 0
+    applied_s: float = 0.0
 
 
 class Drain(Line, frozen=True, kw_only=True, tag="drain"):
@@ -103,7 +109,9 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
     """`stood`: why training stood still while this was written, where it need not have.
 
     `pause_s`: for how long it did; `cost_s`: seconds of training that were lost in all; `ran_s`: since the last one, or
-    the beginning.
+    the beginning; `next_s`: until the next one.
+
+    `planned`: it was due, and not asked for; only such a one shows what saves cost.
     """
 
     step: int
@@ -119,6 +127,8 @@ class Saved(Line, frozen=True, kw_only=True, tag="saved"):
     pause_s: float = 0.0
     cost_s: float = 0.0
     ran_s: float = 0.0
+    next_s: float = 0.0
+    planned: bool = False
 
 
 class Unsaved(Line, frozen=True, kw_only=True, tag="unsaved"):
@@ -161,6 +171,7 @@ class Progress(Line, frozen=True, kw_only=True, tag="progress"):
     total_samples: int
     samples_per_second: float
     loss: float | None
+    applied_s: float = 0.0
     profile: ModelProfile | None = None
 
 
@@ -186,6 +197,12 @@ ORDERS = msgspec.json.Decoder(Order)
 EXIT_FINISHED, EXIT_FAILED, EXIT_PEER_LOST = 0, 1, 75
 CAUSE_LENGTH = 20_000  # characters of a traceback that are told
 GENERATED = "__autograph_generated_file"  # in the file names of what TensorFlow makes of a program's functions
+
+
+def past_after(before: Past, word: Saved) -> Past:
+    """Return what is known of saves after one more."""
+    cost_s = word.cost_s if word.planned else None
+    return interval.saved(before, word.ran_s, cost_s, word.drain_s + word.seconds)
 
 
 def line(item: Line) -> bytes:

@@ -23,9 +23,11 @@ from services.trainer.program import BadProgram, digest_of, file_name
 from shared import programs
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM, Program
+from shared.patience import is_outage
 
 TRIES, AGAIN_S = 3, 0.5
 FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
+ANSWER_S = 2.0  # until a bus that answers has answered
 WRONG = (APIError, msgspec.DecodeError, ValueError, KeyError, TypeError, programs.NotProvisioned)
 """Answers, but no program."""
 logger = structlog.get_logger()
@@ -48,12 +50,13 @@ def _keep(path: Path, body: bytes) -> None:
 
 
 async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
-    why = ""
-    for _ in range(TRIES):
+    why, tries = "", 0
+    while tries < TRIES:
         body, why = await _looked_up(bus, namespace, program.digest)
         if body is not None:
             return body
         logger.warning("ProgramNotAsAskedFor", program=program.name, why=why)
+        tries += await _answers(bus, namespace, program.digest)
         await asyncio.sleep(AGAIN_S)
     raise BadProgram(f"{program.name} is not to be had: {why}")
 
@@ -75,6 +78,18 @@ async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | Non
     return None, f"what the store has under {digest} is something else, of {len(body)} bytes and the digest {found}"
 
 
+async def _answers(bus: Bus, namespace: str, digest: str) -> bool:
+    """Return whether the bus answers at all; a try that failed while it did not says nothing about the program."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await programs.described(bus, namespace, digest)
+    except TimeoutError:
+        return False
+    except WRONG as error:
+        return not is_outage(error)
+    return True
+
+
 async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
     """What lies under this name, as soon as the bus is there."""
     while True:
@@ -82,9 +97,9 @@ async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
             return await programs.fetched(bus, namespace, digest, LARGEST_PROGRAM)
         except (NotFoundError, programs.NotProvisioned) as error:
             return await _stored_earlier(bus, digest, error)
-        except WRONG:
-            raise
-        except NatsError as error:
+        except (NatsError, *WRONG) as error:
+            if not is_outage(error):
+                raise
             logger.warning("FetchWaits", digest=digest, error=repr(error))
             await asyncio.sleep(AGAIN_S)
 

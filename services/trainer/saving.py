@@ -19,7 +19,7 @@ import tensorflow as tf
 from services.trainer import disk, files, interval, room
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.interval import Past
-from services.trainer.orders import Drain, Line, Saved, Unsaved
+from services.trainer.orders import Drain, Line, Saved, Unsaved, past_after
 from services.trainer.room import Spare
 from services.trainer.shards import Ledger
 
@@ -49,8 +49,9 @@ class Saving:
         inbox: queue.Queue[Any],
         lost: Lost,
         applied: Callable[[], int],
+        redo_s: float = interval.REDO_S,
     ) -> None:
-        self._checkpoint, self._folder, self._every_s = checkpoint, folder, every_s
+        self._checkpoint, self._folder, self._every_s, self._redo_s = checkpoint, folder, every_s, redo_s
         self._say, self._inbox, self._lost, self._applied = say, inbox, lost, applied
         self._writes: threading.Thread | None = None
         self._last_s = self._from_s = time.monotonic()
@@ -98,7 +99,7 @@ class Saving:
         stood = room.lacking(self._checkpoint.largest, self.spare)
         self._checkpoint.cut(draft.ledger)
         if stood:
-            self._write(draft, stood=stood)
+            self._write(draft, stood=stood, planned=True)
             return
         cut_s = time.monotonic()
         self._writes = threading.Thread(target=self._beside, args=(draft, cut_s), name="saving", daemon=True)
@@ -110,12 +111,19 @@ class Saving:
 
     def _beside(self, draft: Draft, cut_s: float) -> None:
         try:
-            self._write(draft, cut_s=cut_s)
+            self._write(draft, cut_s=cut_s, planned=True)
         except Exception as error:
             self._inbox.put(error)
 
-    def _write(self, draft: Draft, drain: Drain | None = None, stood: str = "", cut_s: float | None = None) -> bool:
-        """Write what was cut, and say what became of it. `cut_s`: training has gone on since."""
+    def _write(
+        self,
+        draft: Draft,
+        drain: Drain | None = None,
+        stood: str = "",
+        cut_s: float | None = None,
+        planned: bool = False,
+    ) -> bool:
+        """Write what was cut, and say what became of it. `cut_s`: training has gone on since; `planned`: it was due."""
         path = f"{self._folder}/ckpt-{draft.step}"
         try:
             self._checkpoint.write_cut(path)
@@ -126,9 +134,10 @@ class Saving:
         finally:
             self._last_s = time.monotonic()
         made = self.newest = self._saved(draft, path, sealed, stood, cut_s)
-        self.past = interval.saved(self.past, made.ran_s, made.cost_s if drain is None else None)
+        said = msgspec.structs.replace(made, planned=planned, **_final(drain))
+        self.past = past_after(self.past, said)
         self._from_s, self._wait_s = self._last_s, self._interval()
-        self._say(msgspec.structs.replace(made, **_final(drain)))
+        self._say(msgspec.structs.replace(said, next_s=self._wait_s))
         return True
 
     def _saved(self, draft: Draft, path: str, sealed: files.Seal, stood: str, cut_s: float | None) -> Saved:
@@ -162,7 +171,7 @@ class Saving:
         self._say(Unsaved(step=draft.step, path=path, cause=cause, remedy=remedy, **_final(drain)))
 
     def _interval(self) -> float:
-        return self._every_s or interval.chosen(self.past)
+        return self._every_s or interval.chosen(self.past, self._redo_s)
 
 
 def _final(drain: Drain | None) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from services.trainer.children import Nursery
 from services.trainer.ends import KILLED, Ends
 from services.trainer.farewell import Farewell
 from services.trainer.hands import Hands
+from services.trainer.interval import Past
 from services.trainer.meter import Meter
 from services.trainer.orders import (
     Failed,
@@ -42,6 +43,7 @@ from services.trainer.orders import (
     Skipped,
     Unsaved,
     Word,
+    past_after,
 )
 from services.trainer.ports import Ports
 from services.trainer.settings import Settings as Settings
@@ -66,6 +68,8 @@ ORDERS: tuple[type[Message], ...] = (ClusterSpecPublished, HandOverOrdered, Gene
 FACTS: tuple[type[Message], ...] = (CheckpointSaved, TrainingResumed)
 NOTICES: tuple[type[Message], ...] = (TaskLeaving,)
 EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = 143, 138, 137  # taken away; lost another task; the child was killed
+EXIT_BUS_LOST = 140  # the bus failed it: no fault of the job (`services/allocator/exits.py`)
+ROUNDING_S = 0.001
 AGAIN_S = 0.5  # until a child of a generation that is just going has gone
 
 
@@ -79,6 +83,7 @@ class Trainer:
         self.voice, self.ports = Voice(bus, settings), Ports(settings.ports)
         self.meter = Meter(bus, settings, self.hands.eldest)
         self.ends, self.farewell = Ends(), Farewell(self)
+        self.warned = False  # that saves cost too much
         self.drains: dict[int, CheckpointSaved] = {}  # with which a generation made way
 
     # ------------------------------------------------------------ facts from the bus
@@ -118,6 +123,7 @@ class Trainer:
             self.pod = supervise.on_saved_again(self.pod, fact)
 
     async def on_resumed(self, fact: TrainingResumed) -> None:
+        self.farewell.on_resumed(fact)
         await self.perform(supervise.on_resumed(self.pod, fact))
 
     # ------------------------------------------------------------ what is done about them
@@ -189,12 +195,28 @@ class Trainer:
 
     async def on_checkpoint(self, spec: ClusterSpecPublished, word: Saved) -> None:
         """It exists once the ledger names it; then those go that the ledger names no more."""
-        past = interval.saved(self.gate.entry.past, word.ran_s, None if word.final else word.cost_s)
+        past = past_after(self.gate.entry.past, word)
         keep, final = spec.request.checkpoint.keep, word.final
         entry = await self.gate.commit(word.path, word.step, word.samples, keep, word.digest, past, final)
-        await self.voice.saved(spec.generation, word)
+        await self.voice.saved(spec.generation, word, self.gate.waited_s)
+        self.warn_of_costs(spec, word, past)
         if not word.final:
             self.hands.tell(spec.generation, Kept(paths=entry.paths))
+
+    def warn_of_costs(self, spec: ClusterSpecPublished, word: Saved, past: Past) -> None:
+        """Log, once, that a loss may repeat more than it should, because saves cost too much to be made more often."""
+        repeated_s = interval.repeated_s(past, word.next_s)
+        if self.warned or spec.request.checkpoint.every_s or repeated_s <= self.settings.redo_s + ROUNDING_S:
+            return
+        self.warned = True
+        logger.warning(
+            "SavesCostMuch",
+            save_cost_s=past.cost_s,
+            interval_s=word.next_s,
+            repeated_s=repeated_s,
+            wanted_s=self.settings.redo_s,
+            remedy="faster storage for checkpoints, fewer variables on each ps, or a larger WEIR_LAUNCHER_REDO_S",
+        )
 
     def tell_room(self, spec: ClusterSpecPublished) -> None:
         """A chief is to know whether its ps have room for a copy of what they hold."""
@@ -244,7 +266,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     warm = not (decided and decided.message.request.handover == "restart")  # type: ignore[attr-defined]
     folder = Path(tempfile.mkdtemp(prefix="weir-trainer-"))
     os.environ["TMPDIR"] = str(folder)  # what TensorFlow writes in children goes with the pod
-    gate = await fence.of(bus, key, settings.uid)
+    gate = await fence.of(bus, key, settings.uid, settings.checkpoint_dir)
     trainer = Trainer(bus, settings, gate, folder, Nursery(settings.role) if warm else None)
     bus.on_close(trainer.hands.close)
     await trainer.voice.ready(trainer.ports.numbers)

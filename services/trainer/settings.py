@@ -38,9 +38,15 @@ class Settings(Common, frozen=True, kw_only=True):
 
     # Told to end, it works on until another generation trains; else until `leave_s` before its grace is over. So long
     # before that, or twice as long as the last save took, the chief begins the last save for who has to go.
+    # Where the job's last changes took longer than that, it stays longer, up to what Kubernetes gives it (the second).
     grace_s: float = 30.0
+    grace_most_s: float = 0.0
     leave_s: float = 1.0
     last_save_s: float = 3.0
+
+    # Seconds of training that are repeated at most after a loss, where the request does not say how often to save. More
+    # may be, where saving would take more than a tenth of the time; that is logged (`SavesCostMuch`).
+    redo_s: Annotated[float, Meta(gt=0)] = 60.0
 
     peer_grace_s: float = 10.0  # how long a chief that lost a task waits for a new generation before its pod ends
 

@@ -30,7 +30,19 @@ from shared.messages import (
 logger = structlog.get_logger()
 JOB = ("job", "namespace", "uid")
 TASK = (*JOB, "pod", "pod_uid", "role", "serial")
-LOGGED = ("step", "pause_s", "learning_rate", "final", "outcome", "path", "cause", "remedy", "stood")
+LOGGED = (
+    "step",
+    "pause_s",
+    "learning_rate",
+    "final",
+    "outcome",
+    "path",
+    "cause",
+    "remedy",
+    "stood",
+    "waited_s",
+    "next_s",
+)
 M = TypeVar("M", bound=JobMessage)
 
 
@@ -57,7 +69,7 @@ class Voice:
     async def not_prepared(self, generation: int, why: str) -> None:
         await self.bus.publish(GenerationPrepared(**self.task, generation=generation, error=why))
 
-    async def saved(self, generation: int, word: Saved) -> None:
+    async def saved(self, generation: int, word: Saved, waited_s: float) -> None:
         await self._say(
             CheckpointSaved,
             generation,
@@ -73,6 +85,8 @@ class Voice:
             bytes=word.bytes,
             pause_s=word.pause_s,
             cost_s=word.cost_s,
+            waited_s=waited_s,
+            next_s=word.next_s,
         )
 
     async def unsaved(self, generation: int, word: Unsaved) -> None:
@@ -122,6 +136,7 @@ class Voice:
                 first_step_s=word.first_step_s,
             ),
             learning_rate=word.learning_rate,
+            change_s=max(time.time() - spec.decided_s, 0.0) if spec.decided_s else 0.0,
         )
 
     async def progress(self, generation: int, word: Progress, usage: tuple[TaskUsage, ...]) -> None:
@@ -137,6 +152,7 @@ class Voice:
             usage=usage,
             profile=word.profile,
             reported_s=time.time(),
+            applied_s=word.applied_s,
         )
 
     async def finished(self, generation: int, word: Finished) -> None:
@@ -165,13 +181,19 @@ class Voice:
 
     async def _trained(self) -> tuple[int, int]:
         """Updates and samples, as the chief has last reported, whichever pod that was."""
-        last = await self.bus.last(ProgressReported, self.key)
-        if last is None or not isinstance(last.message, ProgressReported) or last.message.uid != self.settings.uid:
-            return 0, 0
-        return last.message.step, last.message.samples
+        last = await last_progress(self.bus, self.settings)
+        return (last.step, last.samples) if last else (0, 0)
 
     async def _say(self, kind: type[M], generation: int, **fields: Any) -> M:
         message = kind(**self.job, generation=generation, **fields)
         await self.bus.publish(message)
         logger.info(kind.__name__, **{name: value for name, value in fields.items() if name in LOGGED})
         return message
+
+
+async def last_progress(bus: Bus, settings: Settings) -> ProgressReported | None:
+    """The last report of this very job's chief, whichever pod that was; None where there is none."""
+    last = await bus.last(ProgressReported, f"{settings.namespace}.{settings.job}")
+    if last is None or not isinstance(last.message, ProgressReported) or last.message.uid != settings.uid:
+        return None
+    return last.message

@@ -232,7 +232,9 @@ def test_a_task_that_fails_by_itself_counts_and_three_times_fail_the_job():
     worker = tasks(story.state.jobs["default.mnist"].runs, "worker")[0]
     (finished,) = story.hear(exited(worker, 1, "Error", 3)).decide()
     assert isinstance(finished, JobFinished) and finished.outcome == "failed"
-    assert finished.cause == f"3 generations failed; the last: mnist-worker-{worker.serial}: Error, exit code 1"
+    assert (
+        finished.cause == f"3 generations failed within 1 h; the last: mnist-worker-{worker.serial}: Error, exit code 1"
+    )
     assert story.state.jobs == {}
 
 

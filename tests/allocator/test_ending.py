@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.rules import Rules
+from services.trainer.service import EXIT_BUS_LOST
 from shared.messages import AllocationDecided, GenerationAbandoned, JobFinished, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, abandoned, accepted, exited, node, progress, resumed
 
-KILLED, LOST_ANOTHER, TERMINATED = 137, 138, 143
+KILLED, LOST_ANOTHER, LOST_BUS, TERMINATED = 137, 138, EXIT_BUS_LOST, 143
 RULES = replace(AT_ONCE, max_failures=3, max_start_failures=2)
 
 
@@ -41,10 +42,11 @@ def comes_to_train(story: Story, action: object) -> AllocationDecided:
 @pytest.mark.parametrize(
     ("code", "reason", "charged"),
     [
-        (1, "Error", "failed generation 1 of 3"),
-        (KILLED, "OOMKilled", "failed generation 1 of 3"),
+        (1, "Error", "failed generation 1 of 3 within 1 h"),
+        (KILLED, "OOMKilled", "failed generation 1 of 3 within 1 h"),
         (KILLED, "Error", "killed generation 1 of 3 while the job gets no further"),
         (TERMINATED, "Error", "not by its fault, so it counts against no budget"),
+        (LOST_BUS, "Error", "not by its fault, so it counts against no budget"),
         (KILLED, "Evicted", "not by its fault, so it counts against no budget"),
         (None, "NodeLost", "not by its fault, so it counts against no budget"),
     ],
@@ -81,9 +83,10 @@ def test_a_job_that_gets_further_each_time_may_lose_tasks_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(KILLED, "Evicted"), (KILLED, "Deleted"), (None, "NodeLost"), (TERMINATED, "Error")]
+    ("code", "reason"),
+    [(KILLED, "Evicted"), (KILLED, "Deleted"), (None, "NodeLost"), (TERMINATED, "Error"), (LOST_BUS, "Error")],
 )
-def test_tasks_that_somebody_takes_away_never_count(code: int | None, reason: str) -> None:
+def test_tasks_that_somebody_takes_away_or_that_lose_the_bus_never_count(code: int | None, reason: str) -> None:
     story, running = started()
     for _ in range(10):
         running = comes_to_train(story, replaced(story, running, "ps", code, reason))
@@ -100,8 +103,29 @@ def test_a_task_that_fails_by_itself_counts_however_far_the_job_gets_and_its_log
 
     assert isinstance(finished, JobFinished)
     first, *log = finished.cause.splitlines()
-    assert first.startswith("3 generations failed; the last: mnist-worker-") and first.endswith("exit code 1, three")
+    assert first.startswith("3 generations failed within 1 h; the last: mnist-worker-") and first.endswith(
+        "exit code 1, three"
+    )
     assert log == ["one", "two", "three"]
+
+
+def test_failures_are_forgotten_once_they_are_older_than_the_window() -> None:
+    story, running = started(replace(RULES, failure_window_s=600.0))
+    for _ in range(10):
+        story.decide(after_s=400.0)
+        running = comes_to_train(story, replaced(story, running, "worker", 1))
+
+    (finished,) = story.hear(exited(of_role(running, "worker"), 1, "Error", running.generation)).decide(after_s=100.0)
+    assert isinstance(finished, JobFinished)
+    assert finished.cause.startswith("3 generations failed within 10 min; the last: mnist-worker-")
+
+
+def test_several_tasks_of_one_generation_that_fail_are_one_failure() -> None:
+    story, running = started()
+    for role in ("chief", "ps", "worker"):
+        story.hear(exited(of_role(running, role), 1, "Error", running.generation))
+    (action,) = story.decide()
+    assert isinstance(action, AllocationDecided)
 
 
 # ------------------------------------------------------------ none comes to train

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from services.launcher import pods
@@ -21,6 +22,7 @@ def made(
     wanted: JobRequested | None = None,
     resources: Resources | None = None,
     folder: str = "",
+    grace_s: float = 0.0,
     **fields: Any,
 ) -> Any:
     amounts = resources or Resources(cpu=0.5, memory_gib=1.5)
@@ -28,7 +30,8 @@ def made(
     decision = replace(decision, request=wanted or request(), checkpoint_folder=folder)
     task = decision.tasks[0]
     name = f"net-{task.role}-{task.serial}"
-    return pods.pod(CreatePod(decision=decision, task=task, name=name, owner_uid="owner"), Settings(**fields))
+    order = CreatePod(decision=decision, task=task, name=name, owner_uid="owner", grace_s=grace_s)
+    return pods.pod(order, Settings(**fields))
 
 
 def container(pod: Any) -> Any:
@@ -91,6 +94,31 @@ def test_the_trainer_is_told_who_it_is() -> None:
     assert paths == ["metadata.name", "metadata.uid", "spec.nodeName", "status.podIP"]
     assert (found["WEIR_TRAINER_CPU"], found["WEIR_TRAINER_MEMORY_GIB"]) == ("0.5", "1.5")
     assert found["GRPC_FAIL_FAST"] == "use_caller"
+
+
+@pytest.mark.parametrize(("asked_s", "given_s", "found_s"), [(30.0, 90.0, "90"), (300.0, 90.0, "300")])
+def test_a_pod_is_given_what_its_job_needs_to_end_and_no_less_than_was_asked_for(
+    asked_s: float, given_s: float, found_s: str
+) -> None:
+    pod = made(wanted=request(grace_s=asked_s), grace_s=given_s)
+    told = env(pod)
+    assert str(pod["spec"]["terminationGracePeriodSeconds"]) == told["WEIR_TRAINER_GRACE_MOST_S"] == found_s
+    assert told["WEIR_TRAINER_GRACE_S"] == f"{asked_s:g}"
+
+
+@pytest.mark.parametrize(("note", "grace_s"), [("45", 45), ("-1", None), ("a while", None), ("9" * 12, None)])
+def test_what_was_asked_for_is_read_back_from_the_pod_if_it_can_be_used(note: str, grace_s: int | None) -> None:
+    pod = made(wanted=request(grace_s=45.0))
+    assert pod["metadata"]["annotations"]["weir.dev/grace-seconds"] == "45"
+    pod["metadata"] |= {"uid": "u", "annotations": {"weir.dev/grace-seconds": note}}
+    fact = pod_fact(sent(pod))
+    assert fact is not None and fact.grace_s == grace_s
+
+
+def test_the_trainer_is_told_how_much_may_be_repeated_and_understands_it() -> None:
+    own = {name: text for name, text in env(made(redo_s=90)).items() if "REDO" in name}
+    who = {f"WEIR_TRAINER_{word}": "1" for word in ("UID", "JOB", "POD", "POD_UID", "SERIAL")}
+    assert config.load(Trainer, "trainer", {**own, **who, "WEIR_TRAINER_ROLE": "ps"}).redo_s == 90.0
 
 
 def test_the_trainer_is_told_how_long_it_may_be_stuck_and_understands_it() -> None:

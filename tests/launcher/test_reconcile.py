@@ -9,6 +9,7 @@ from services.launcher.actions import CreatePod, CreatePolicy, CreateService, De
 from services.launcher.facts import PodFact, ServiceFact
 from services.launcher.generations import previous
 from services.launcher.reconcile import reconcile
+from services.launcher.victims import deletion
 from services.launcher.view import View, awake, pod_forgotten, pod_seen, refused, service_seen
 from shared.messages import (
     ClusterSpecPublished,
@@ -527,6 +528,35 @@ def test_a_deletion_is_ordered_for_that_very_pod() -> None:
     victim = world.pod("net-worker-2").uid
     world.train(decided(2, "c0 p1"))
     assert [a.uid for a in world.done if isinstance(a, DeletePod)] == [victim]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_pod_is_given_as_long_to_end_as_the_last_changes_of_its_job_took(restarts: bool) -> None:
+    world = World(restarts=restarts, grace_most_s=200.0)
+    for generation, (words, change_s) in enumerate([("c0 p1", 60.0), ("c0 p1 w2", 5.0), ("c0 p1 w3", 900.0)], 1):
+        world.train(decided(generation, words), change_s=change_s)
+    world.train(decided(4, "c0 p1 w4"))
+
+    given = {action.name: action.grace_s for action in world.done if isinstance(action, CreatePod)}
+    assert given == {
+        "net-chief-0": 200.0,  # nothing was measured yet
+        "net-ps-1": 200.0,
+        "net-worker-2": 90.0,
+        "net-worker-3": 90.0,  # the longest of those that count
+        "net-worker-4": 200.0,  # no more than is allowed
+    }
+
+
+def test_what_is_sent_away_is_given_what_was_asked_for() -> None:
+    pod = PodFact(namespace="d", job="o", job_uid=3, role="ps", serial=0, name="o-ps-0", uid="x", grace_s=45)
+    assert deletion(pod).grace_s == 45
+
+
+def test_a_spec_says_when_its_generation_was_decided() -> None:
+    world = World()
+    world.train(decided(1, "c0 p1"))
+    (spec,) = [message for message in world.said if isinstance(message, ClusterSpecPublished)]
+    assert spec.decided_s == world.view.told.jobs[UID].generations[1].decided_s > 0
 
 
 def test_the_view_of_an_empty_world_wants_nothing() -> None:

@@ -224,8 +224,8 @@ class World:
         about: dict[str, Any] = {"step": 9, "path": "/c", "cause": "it is full", "remedy": "make room"}
         self.hear(CheckpointFailed(job=JOB, uid=UID, generation=generation, successor=successor, **about))
 
-    def resume(self, generation: int) -> None:
-        self.hear(TrainingResumed(job=JOB, uid=UID, generation=generation, step=9, samples=9))
+    def resume(self, generation: int, change_s: float = 0.0) -> None:
+        self.hear(TrainingResumed(job=JOB, uid=UID, generation=generation, step=9, samples=9, change_s=change_s))
 
     def finish(self) -> None:
         self.hear(JobFinished(job=JOB, uid=UID, outcome="succeeded"))
@@ -252,10 +252,10 @@ class World:
         self.prepare(decision.generation)
         self.settle()
 
-    def train(self, decision: AllocationDecided) -> None:
+    def train(self, decision: AllocationDecided, change_s: float = 0.0) -> None:
         """All the way to training."""
         self.hand_over(decision)
-        self.resume(decision.generation)
+        self.resume(decision.generation, change_s)
         self.settle()
 
     def wait(self) -> None:

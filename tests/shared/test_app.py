@@ -17,8 +17,11 @@ ROOT = Path(__file__).parents[2]
 SERVICE = """
 import asyncio
 import os
-from shared import app, config
+import signal
+from shared import app, bus, config
 from shared.app import Leave
+
+bus.ANSWER_S = float(os.environ.get("ANSWER_S", bus.ANSWER_S))
 
 class Settings(config.Common, frozen=True, kw_only=True):
     mood: str = "patient"
@@ -36,6 +39,13 @@ async def start(bus, settings):
         bus.on_stop(farewell)
     if settings.mood == "polite-but-broken":
         bus.spawn(fail_later())
+    if settings.mood == "cut-off-later":
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, told.set)
+        await told.wait()
+        await bus.js.stream_info("weir")
+    if settings.mood == "hangs":
+        bus.on_close(asyncio.Event().wait)
     if settings.mood == "done":
         raise Leave(75)
     await asyncio.Event().wait()
@@ -61,7 +71,7 @@ async def fail():
 async def say_goodbye():
     print("goodbye", flush=True)
 
-app.run("baker", Settings, start, stopped=int(os.environ.get("STOPPED", 0)))
+app.run("baker", Settings, start, stopped=int(os.environ.get("STOPPED", 0)), cut_off=140)
 """
 
 
@@ -105,6 +115,31 @@ async def test_a_service_whose_background_task_raises_says_why_and_exits_non_zer
         code, _, err = await ended(process)
 
     assert code == 1 and "the oven is cold" in err
+
+
+async def test_a_service_that_the_bus_fails_says_so_by_its_code(
+    bus: Bus, nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANSWER_S", "0.3")
+    async with Service(nats_server.url, mood="cut-off-later") as process:
+        assert process.stdout and await process.stdout.readline() == b"started\n"
+        with nats_server.hung():
+            process.send_signal(signal.SIGUSR1)
+            code, _, err = await ended(process)
+
+    assert code == 140 and "CannotGoOn" in err and "TimeoutError" in err
+
+
+async def test_a_service_that_cannot_close_in_time_ends_as_it_would_have_ended(
+    bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_DRAIN_S", "0.2")
+    async with Service(nats_url, mood="hangs") as process:
+        assert process.stdout and await process.stdout.readline() == b"started\n"
+        process.send_signal(signal.SIGTERM)
+        code, _, err = await ended(process)
+
+    assert code == 0 and "CloseTimedOut" in err and "CannotGoOn" not in err
 
 
 async def test_a_service_that_is_asked_to_stop_drains_and_exits_zero(bus: Bus, nats_url: str) -> None:

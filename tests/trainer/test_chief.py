@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from services.trainer.build import Meter
-from services.trainer.chief import paused_s
+from services.trainer.chief import last_applied_s, paused_s
+from services.trainer.orders import Begin
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,23 @@ def test_a_pause_lasts_from_the_last_update_to_the_first_and_else_is_not_known(
     last_s: float, first_s: float, off_s: float, paused: float | None
 ) -> None:
     assert paused_s(last_s, first_s, off_s) == paused
+
+
+@pytest.mark.parametrize(
+    ("restored_s", "restored_step", "reported", "last_s"),
+    [
+        (1000.0, 50, (50, 1000.2), 1000.0),  # a hand-over: the ps' own clock
+        (1000.0, 50, (90, 1118.0), 1118.0),  # 40 updates were lost with a node
+        (0.0, 0, (90, 1118.0), 1118.0),  # all were: there was no checkpoint
+        (1000.0, 50, (90, 0.0), 1000.0),  # an older chief did not say when
+        (0.0, 0, (0, 0.0), 0.0),  # nothing ran before
+    ],
+)
+def test_the_last_update_before_may_be_one_that_is_in_no_checkpoint(
+    restored_s: float, restored_step: int, reported: tuple[int, float], last_s: float
+) -> None:
+    order = Begin(applied_step=reported[0], applied_s=reported[1])
+    assert last_applied_s(restored_s, restored_step, order) == last_s
 
 
 def test_when_the_first_update_was_is_read_once_by_every_update() -> None:

@@ -49,11 +49,11 @@ async def chief(bus: Bus, tmp_path: Path) -> Pod:
     return await pod_of(bus, tmp_path, "chief-0")
 
 
-async def trains(pod: Pod) -> None:
+async def trains(pod: Pod, change_s: float = 0.0) -> None:
     """Generation 1, as a pod hears of it that does not lead."""
     await pod.hears(spec(1))
     await pod.trainer.perform((_running(pod), ()))
-    await pod.hears(resumed(1))
+    await pod.hears(msgspec.structs.replace(resumed(1), change_s=change_s))
 
 
 def _running(pod: Pod) -> object:
@@ -82,6 +82,27 @@ async def test_it_goes_by_itself_shortly_before_its_grace_is_over(ps: Pod) -> No
     await trains(ps)
     began = time.monotonic()
     assert await gone(await told(ps, grace_s=1.5, leave_s=0.5)) and time.monotonic() - began >= 0.9
+
+
+@pytest.mark.parametrize(("most_s", "grace_s"), [(600.0, 90.0), (80.0, 80.0), (0.0, 30.0)])
+async def test_it_stays_as_long_as_a_change_of_its_job_takes_where_it_is_given_that(
+    ps: Pod, most_s: float, grace_s: float
+) -> None:
+    """As it was: 30 s, where the job needed 60 s to prepare, so that training stood still for 58 s."""
+    ps.trainer.settings = msgspec.structs.replace(ps.trainer.settings, grace_most_s=most_s)
+    await trains(ps, change_s=60.0)
+    began_s = time.time()
+    leaving = await told(ps, grace_s=30.0)
+    said = await heard(ps)
+    assert said and began_s <= said.leaves_s - grace_s <= time.time() and not leaving.done()
+    leaving.cancel()
+
+
+async def test_a_generation_that_goes_on_says_nothing_of_how_long_a_change_takes(ps: Pod) -> None:
+    await trains(ps)
+    await ps.hears(msgspec.structs.replace(resumed(2), change_s=60.0))
+    await ps.hears(msgspec.structs.replace(resumed(2), step=90, change_s=6000.0))
+    assert ps.trainer.farewell.changes_s == (60.0,)
 
 
 async def test_one_that_does_nothing_goes_at_once_without_a_word(ps: Pod) -> None:

@@ -18,7 +18,7 @@ from services.trainer.program import digest_of
 from services.trainer.settings import Settings
 from services.trainer.supervise import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
 from shared.bus import Bus, Stale
-from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished, Program
+from shared.messages import NOT_ENOUGH_MEMORY, ClusterSpecPublished, Program, ProgressReported
 from tests.trainer.builders import request, spec
 
 KEY = "default.digits"
@@ -129,6 +129,22 @@ async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_o
 
     assert (chief.orders, server.orders) == ([Begin(paths=("/c/10",), past=Past(failures=1))], [Begin()])
     assert (await (await fence.of(bus, KEY, 7)).look()).generation == 2
+
+
+@pytest.mark.parametrize(("uid", "told"), [(7, (90, 1118.0)), (6, (0, 0.0))], ids=["this job", "an earlier one"])
+async def test_a_chief_is_told_when_the_last_update_was_applied_that_its_job_reported(
+    mine: Hands, bus: Bus, uid: int, told: tuple[int, float]
+) -> None:
+    chief = given(mine, 2)
+    about: dict[str, Any] = {"generation": 1, "epoch": 0, "samples": 2880, "total_samples": 9000, "step": 90}
+    await bus.publish(
+        ProgressReported(job="digits", uid=uid, **about, samples_per_second=9.0, applied_s=1118.0, reported_s=1150.0)
+    )
+
+    await mine.perform(BeginChild(2, None, chief=True))
+
+    (order,) = chief.orders
+    assert isinstance(order, Begin) and (order.applied_step, order.applied_s) == told
 
 
 async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if_it_is_torn(mine: Hands) -> None:

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from services.trainer.interval import (
     FIRST_S,
+    KEPT,
     LEAST_S,
-    MOST_S,
     PRIOR_S,
+    REDO_S,
+    SHARE_MOST,
     Past,
     between_failures,
     chosen,
     failed,
     lost,
+    repeated_s,
     saved,
     young,
 )
@@ -39,13 +42,13 @@ def test_until_a_save_is_measured_it_is_the_first() -> None:
 
 
 def test_a_dear_save_is_made_seldom_and_a_cheap_one_often() -> None:
-    assert chosen(Past(cost_s=1.0)) == pytest.approx(sqrt(2 * 1.0 * PRIOR_S))
-    assert chosen(Past(cost_s=4.0)) == pytest.approx(2 * chosen(Past(cost_s=1.0)))
+    assert chosen(Past(cost_s=0.1)) == pytest.approx(sqrt(2 * 0.1 * PRIOR_S))
+    assert chosen(Past(cost_s=0.4)) == pytest.approx(2 * chosen(Past(cost_s=0.1)))
 
 
 def test_who_fails_often_saves_often_and_who_runs_long_saves_seldom() -> None:
-    calm = Past(cost_s=1.0)
-    assert chosen(failed(failed(calm))) < chosen(calm) < chosen(saved(calm, 7200.0, 1.0))
+    calm = Past(cost_s=0.1)
+    assert chosen(failed(failed(calm))) < chosen(calm) < chosen(saved(calm, 7200.0, 0.1))
 
 
 def test_one_failure_an_hour_is_the_guess_that_what_happens_is_weighed_against() -> None:
@@ -56,13 +59,53 @@ def test_one_failure_an_hour_is_the_guess_that_what_happens_is_weighed_against()
 
 @given(st.floats(0, 1e6), st.integers(0, 1000), st.floats(0, 1e5))
 def test_it_stays_within_its_bounds(ran_s: float, failures: int, cost_s: float) -> None:
-    assert LEAST_S <= chosen(Past(ran_s=ran_s, failures=failures, cost_s=cost_s)) <= MOST_S
+    past = Past(ran_s=ran_s, failures=failures, cost_s=cost_s)
+    assert LEAST_S <= chosen(past) <= max(REDO_S, cost_s * (1 / SHARE_MOST - 1))
 
 
-def test_the_newest_measurement_counts_half_and_a_final_save_is_none() -> None:
-    past = saved(saved(Past(), 60.0, 4.0), 60.0, 2.0)
-    assert past == Past(ran_s=120.0, cost_s=3.0)
-    assert saved(past, 30.0, None) == Past(ran_s=150.0, cost_s=3.0)
+SECOND = st.floats(0.001, 100)
+
+
+@given(st.lists(st.tuples(SECOND, SECOND), min_size=1, max_size=9), st.floats(1, 600))
+def test_no_more_is_repeated_than_is_allowed_unless_saving_would_take_a_tenth_of_the_time(
+    saves: list[tuple[float, float]], redo_s: float
+) -> None:
+    past = Past()
+    for cost_s, took_s in saves:
+        past = saved(past, 30.0, cost_s, took_s)
+    interval_s, cost_s = chosen(past, redo_s), past.cost_s or 0.0
+
+    if interval_s > LEAST_S and repeated_s(past, interval_s) > redo_s + 1e-6:
+        assert cost_s / (cost_s + interval_s) >= SHARE_MOST - 1e-9
+
+
+def test_one_slow_save_does_not_stretch_the_interval() -> None:
+    """As it was: three saves of 0.1 s, one of 4 s while a node was drained, and 175 s to the next one."""
+    past = Past()
+    for _ in range(3):
+        past = saved(past, 27.0, 0.1, 0.3)
+    before_s = chosen(past, 600.0)
+    past = saved(past, 27.0, 4.0, 4.2)
+
+    assert chosen(past, 600.0) <= before_s * 1.05
+    assert repeated_s(past, chosen(past)) <= REDO_S
+
+
+def test_saves_that_stay_slow_count() -> None:
+    past = saved(Past(), 27.0, 0.1, 0.3)
+    for _ in range(KEPT):
+        past = saved(past, 27.0, 4.0, 4.2)
+    assert past.cost_s == 4.0 and chosen(past, 600.0) > 150.0
+
+
+def test_a_save_that_was_not_due_shows_nothing() -> None:
+    past = saved(saved(Past(), 60.0, 4.0, 5.0), 60.0, 2.0, 3.0)
+    assert past == Past(ran_s=120.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0))
+    assert saved(past, 30.0, None, 9.0) == Past(ran_s=150.0, cost_s=2.0, costs_s=(4.0, 2.0), took_s=(5.0, 3.0))
+
+
+def test_the_one_number_that_an_older_version_kept_counts_as_a_measurement() -> None:
+    assert saved(Past(cost_s=0.5), 30.0, 9.0, 9.0).cost_s == 0.5
 
 
 def test_a_save_beside_training_costs_its_pause_and_what_it_slowed() -> None:

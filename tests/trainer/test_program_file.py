@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from nats.js.api import ObjectLink, ObjectMeta, ObjectMetaOptions
+from structlog.testing import capture_logs
 
 from services.trainer import program_file
 from services.trainer.program import BadProgram
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM, Program
+from tests.conftest import WITHIN_S, NatsServer
 
 BODY = b"def model(): ..."
 DIGEST = "sha256-" + hashlib.sha256(BODY).hexdigest()
@@ -81,6 +83,24 @@ async def test_what_is_put_right_meanwhile_is_used(bus: Bus, tmp_path: Path, mon
     fetching = asyncio.create_task(program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
     await asyncio.sleep(0.1)
     await stored(bus, BODY)
+
+    assert (await fetching).read_bytes() == BODY
+
+
+async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
+    nats_server: NatsServer, bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program_file, "FETCH_S", 0.2)
+    monkeypatch.setattr(program_file, "TRIES", 2)
+    monkeypatch.setattr(program_file, "ANSWER_S", 0.2)
+    bus.js._timeout = 0.3
+    await stored(bus, BODY)
+    with capture_logs() as lines, nats_server.hung():
+        fetching = asyncio.create_task(program_file.fetched(bus, PROGRAM, tmp_path / "pod"))
+        async with asyncio.timeout(WITHIN_S):
+            while len([line for line in lines if line["event"] == "ProgramNotAsAskedFor"]) < 3:
+                assert not fetching.done()
+                await asyncio.sleep(0.05)
 
     assert (await fetching).read_bytes() == BODY
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shared.bus import Bus
+from shared.bus import ANSWER_S, Bus
 from shared.messages import (
     CheckpointFailed,
     CheckpointRule,
     CheckpointSaved,
     CheckpointSkipped,
     JobFinished,
+    ProgressReported,
     TrainingResumed,
 )
-from tests.trainer.fleet import Fleet
+from tests.conftest import NatsServer
+from tests.trainer.fleet import WITHIN_S, Fleet
 from tests.trainer.test_training import BATCH, counted_once
 
 OFTEN = CheckpointRule(every_s=1.0)
@@ -68,6 +72,61 @@ async def test_what_is_saved_beside_training_is_what_a_killed_ps_and_chief_go_on
 
         fleet.pace(0)
         counted_once(fleet, await fleet.finished())
+
+
+async def test_a_pause_counts_from_the_last_update_and_not_from_the_checkpoint_before_it(start: Start) -> None:
+    async with start(checkpoint=CheckpointRule(every_s=6.0)) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        saved = await fleet.until(CheckpointSaved, lambda m: m.step > 0)
+        ahead_s = time.time() + 3.0
+        last = await fleet.until(ProgressReported, lambda m: m.applied_s >= ahead_s)
+        assert last.step > saved.step and last.applied_s <= last.reported_s
+
+        await fleet.kill("ps-0")
+        fact = await fleet.generation(2, ps=[1], workers=1)
+        stood_s = time.time() - last.applied_s
+        assert fact.pause_s is not None and 0 < fact.pause_s <= stood_s
+
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def test_a_bus_that_stands_still_during_a_commit_ends_nobody_and_training_goes_on(
+    start: Start, nats_server: NatsServer
+) -> None:
+    """For longer than two tries of the ledger. Only a real chief trains on while its supervisor waits."""
+    settings = {"progress_s": 3600.0, "usage_s": 3600.0}  # so that the commit is the first to meet the silence
+    async with start(checkpoint=CheckpointRule(every_s=1.0, keep=100), epochs=32, settings=settings) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        before = await fleet.until(CheckpointSaved)
+        with nats_server.hung():
+            await told(fleet, "LedgerWriteWaits")
+            began_s = time.monotonic()
+            await files_of(fleet, 1, 4)
+            await asyncio.sleep(max(0.0, began_s + ANSWER_S - time.monotonic()))  # the read after it waits, too
+
+        late = await fleet.until(CheckpointSaved, lambda m: m.waited_s >= ANSWER_S)
+        after = await fleet.until(CheckpointSaved, lambda m: m.step > late.step and m.waited_s < ANSWER_S)
+        assert before.samples < late.samples < after.samples
+        assert all(pod.returncode is None for pod in fleet.pods.values())
+
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def told(fleet: Fleet, event: str) -> None:
+    """Return when the chief has logged this."""
+    async with asyncio.timeout(WITHIN_S):
+        while event not in (fleet.folder / "chief-0.log").read_text():
+            await asyncio.sleep(0.05)
+
+
+async def files_of(fleet: Fleet, generation: int, more: int) -> None:
+    """Return when the chief has written so many more checkpoints."""
+    count = len(list(folder(fleet, generation).glob("*.index")))
+    async with asyncio.timeout(WITHIN_S):
+        while len(list(folder(fleet, generation).glob("*.index"))) < count + more:
+            await asyncio.sleep(0.05)
 
 
 async def test_where_the_memory_does_not_hold_a_copy_training_stands_still_and_it_is_told_why(start: Start) -> None:

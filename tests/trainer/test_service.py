@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from services.trainer import fence
 from services.trainer.actions import BeginChild, DrainChild, EndChild, GoOnChild, StartChild
@@ -157,13 +158,42 @@ async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay
     brief = msgspec.structs.replace(FIRST, request=KEEP_ONE)
 
     for step in (10, 20):
-        about: dict[str, Any] = {"path": f"/c/{step}", "digest": f"d{step}", "cost_s": 2.0, "ran_s": 9.0}
+        about: dict[str, Any] = {
+            "path": f"/c/{step}",
+            "digest": f"d{step}",
+            "cost_s": 2.0,
+            "ran_s": 9.0,
+            "planned": True,
+        }
         await chief.trainer.on_word(brief, Saved(step=step, samples=step * 32, seconds=0.1, **about))
 
     said, entry = await chief.said(CheckpointSaved), chief.trainer.gate.entry
     assert (said.path, said.digest, said.cost_s) == ("/c/20", "d20", 2.0)
-    assert (entry.paths, entry.digests, entry.past) == (("/c/20",), {"/c/20": "d20"}, Past(ran_s=18.0, cost_s=2.0))
+    assert (entry.paths, entry.digests) == (("/c/20",), {"/c/20": "d20"})
+    assert entry.past == Past(ran_s=18.0, cost_s=2.0, costs_s=(2.0, 2.0), took_s=(0.1, 0.1))
     assert chief.hands.told == [Kept(paths=("/c/10",)), Kept(paths=("/c/20",))]
+
+
+async def test_a_save_that_somebody_asked_for_says_nothing_of_what_saves_cost(chief: Pod) -> None:
+    await chief.trainer.gate.claim(1)
+    await chief.trainer.on_word(FIRST, Saved(step=10, samples=320, path="/c/10", seconds=4.0, cost_s=4.0, ran_s=9.0))
+
+    assert chief.trainer.gate.entry.past == Past(ran_s=9.0)
+
+
+@pytest.mark.parametrize(("next_s", "warnings"), [(50.0, 0), (90.0, 1)])
+async def test_that_more_may_be_repeated_than_is_allowed_is_logged_once(
+    chief: Pod, next_s: float, warnings: int
+) -> None:
+    await chief.trainer.gate.claim(1)
+    with capture_logs() as lines:
+        for step in (10, 20):
+            about: dict[str, Any] = {"path": f"/c/{step}", "cost_s": 10.0, "planned": True, "next_s": next_s}
+            await chief.trainer.on_word(FIRST, Saved(step=step, samples=step * 32, seconds=1.0, **about))
+
+    told = [line for line in lines if line["event"] == "SavesCostMuch"]
+    assert [(line["repeated_s"], line["wanted_s"]) for line in told] == [(next_s + 2.0, 60.0)] * warnings
+    assert (await chief.said(CheckpointSaved)).next_s == next_s
 
 
 async def test_a_last_checkpoint_before_a_hand_over_clears_nothing_away(chief: Pod) -> None:

@@ -21,5 +21,6 @@ keeps its objects in memory, so where it is killed all pods end with it and noth
 lost and comes back empty, which is more than an API server that is away (`API cut off`).
 
 Environment, for shorter runs: CHAOS_FAULTS (80), CHAOS_SEED (1), CHAOS_NAIVE (2: restarts of everything, to compare),
-CHAOS_KINDS (comma-separated: only these), CHAOS_MINUTES (50: then no further fault), CHAOS_KEEP=1 (leave all logs).
+CHAOS_KINDS (comma-separated: only these), CHAOS_MINUTES (50: then no further fault), CHAOS_KEEP=1 (leave all logs),
+CHAOS_EVERY_S (4: seconds between checkpoints; 0: as a job has it by default).
 """

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from services.allocator import memory
 from services.allocator.state import HEARD, State, apply
 from services.local.kubelet import processes
+from services.trainer.interval import FIRST_S, REDO_S
 from shared.bus import Heard
 from shared.messages import CheckpointSaved, JobFinished
 from shared.subjects import DEAD
@@ -45,7 +47,7 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
         "jobs_finished": len(counts),
         **await lost(world, logs),
         "recovery_s": tallies.recovery(play.records),
-        "redone_intervals_max": round(max((redone(world, log, play.records) for log in logs.values()), default=0.0), 3),
+        **redone(world, logs.values(), play.records),
         "lost_worker_gap_s": gap_s(world, play.records),
         **_naive(rounds),
         "ended_by_themselves": _surplus(world),
@@ -53,11 +55,19 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
     }
 
 
-def redone(world: World, log: list[Heard], records: list[Record]) -> float:
-    """The most of one job, in intervals between its checkpoints; not while the disk was full."""
+def redone(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> dict[str, Any]:
+    """The most of one job, in intervals between its checkpoints and in seconds; not while the disk was full."""
     full = [(r.struck_s, r.settled_s) for r in records if r.fault.kind == "disk full" and r.hit]
-    again_s = tallies.redone_s(log, world.beats(0.0, float("inf")), full)
-    return max(again_s, default=0.0) / tallies.interval_s(log, EVERY_S)
+    beats = world.beats(0.0, float("inf"))
+    found = [(max(tallies.redone_s(log, beats, full), default=0.0), log) for log in logs]
+    most_s = max((again_s for again_s, _ in found), default=0.0)
+    intervals = [again_s / tallies.interval_s(log, EVERY_S or FIRST_S) for again_s, log in found]
+    return {
+        "redone_intervals_max": round(max(intervals, default=0.0), 3),
+        "redone_s_max": round(most_s, 2),
+        "redone_s_bound": REDO_S,
+        "redone_s_within": most_s <= REDO_S,
+    }
 
 
 def _succeeded(log: list[Heard]) -> bool:

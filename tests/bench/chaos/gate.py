@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 PART_BYTES = 1 << 16
 
 
 class Gate:
-    """Shut: who is inside is thrown out, and who comes is turned away."""
+    """Shut: who is inside is thrown out, and who comes is turned away.
+
+    `mute_at`: once this has been asked for, all answers are dropped (`mute`) until somebody sets that back.
+    """
 
     def __init__(self, behind: int) -> None:
         self._behind, self._open = behind, True
+        self.mute, self.mute_at = False, b""
         self._inside: set[asyncio.StreamWriter] = set()
         self.guests: set[asyncio.Future[None]] = set()
 
@@ -40,17 +44,25 @@ class Gate:
             there, back = await asyncio.open_connection("127.0.0.1", self._behind)
             self._inside |= {writer, back}
             try:
-                await asyncio.gather(_carry(reader, back), _carry(there, writer))
+                await asyncio.gather(_carry(reader, back, self._asked), _carry(there, writer, self._answered))
             finally:
                 self._inside -= {writer, back}
                 back.close()
         writer.close()
 
+    def _asked(self, part: bytes) -> bytes:
+        if self.mute_at and self.mute_at in part:
+            self.mute, self.mute_at = True, b""
+        return part
 
-async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _answered(self, part: bytes) -> bytes:
+        return b"" if self.mute else part
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: Callable[[bytes], bytes]) -> None:
     with contextlib.suppress(OSError):
         while part := await reader.read(PART_BYTES):
-            writer.write(part)
+            writer.write(passed(part))
             await writer.drain()
     with contextlib.suppress(OSError, RuntimeError):
         writer.write_eof()

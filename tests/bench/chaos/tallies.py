@@ -2,7 +2,8 @@
 
 applied_twice   of all examples, how often one was applied beyond its epochs; the bound: one batch for each worker lost
 redone          updates applied after the checkpoint that training went on from, in seconds of training, over the
-                interval between checkpoints, as the job had it (`every_s` and what a save takes): at most 1
+                interval between checkpoints, as the job had it (`every_s` and what a save takes): at most 1;
+                in seconds: at most what the trainer's `redo_s` allows by default
 messages_lost   requests without an answer, gaps in a job's revisions, generations without an end, jobs that the
                 allocator remembers otherwise than the streams have it, dead letters
 """

@@ -1,0 +1,32 @@
+"""How long a task may take to end: what was asked for, or what its job was seen to need, within a bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from shared import grace
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "changes_s", "most_s", "needed_s"),
+    [
+        (30.0, (), 180.0, 30.0),  # nothing was measured
+        (30.0, (10.0,), 180.0, 30.0),  # it needs less
+        (30.0, (60.0,), 180.0, 90.0),  # it needs more
+        (30.0, (60.0, 5.0), 180.0, 90.0),  # one that was quick does not make the next one quick
+        (30.0, (600.0,), 180.0, 180.0),  # it needs more than it may have
+        (30.0, (60.0,), 0.0, 30.0),  # nothing is given beyond what was asked for
+        (300.0, (60.0,), 180.0, 300.0),  # more was asked for than it needs
+    ],
+)
+def test_it_is_what_the_job_needs_and_no_less_than_was_asked_for(
+    asked_s: float, changes_s: tuple[float, ...], most_s: float, needed_s: float
+) -> None:
+    assert grace.needed_s(asked_s, changes_s, most_s) == needed_s
+
+
+def test_the_last_measurements_count_and_one_that_is_not_known_is_none() -> None:
+    changes_s: tuple[float, ...] = ()
+    for change_s in (90.0, 1.0, 0.0, 2.0, 3.0):
+        changes_s = grace.added(changes_s, change_s)
+    assert changes_s == (1.0, 2.0, 3.0)

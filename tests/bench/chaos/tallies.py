@@ -4,6 +4,8 @@ applied_twice   of all examples, how often one was applied beyond its epochs; th
 redone          updates applied after the checkpoint that training went on from, in seconds of training, over the
                 interval between checkpoints, as the job had it (`every_s` and what a save takes): at most 1;
                 in seconds: at most what the trainer's `redo_s` allows by default
+commit_waits    of each server lost in a commit: the longest that a checkpoint then waited for its entry in the ledger
+drained_redone  the most seconds of training that were repeated because of a drain with nowhere to go
 messages_lost   requests without an answer, gaps in a job's revisions, generations without an end, jobs that the
                 allocator remembers otherwise than the streams have it, dead letters
 """
@@ -113,6 +115,18 @@ def interval_s(heard: Sequence[Heard], every_s: float) -> float:
     saved = [(h.stored_s, h.message) for h in heard if isinstance(h.message, CheckpointSaved)]
     found = [b_s - a_s for (a_s, a), (b_s, b) in pairwise(saved) if a.generation == b.generation and not b.final]
     return statistics.median(found) if found else every_s
+
+
+def redone_between_s(heard: Sequence[Heard], beats: Sequence[float], from_s: float, to_s: float) -> float:
+    """The most that was done again by a generation that resumed between two moments."""
+    until = [each for each in heard if each.stored_s <= to_s]
+    return max(redone_s(until, beats, [(float("-inf"), from_s)]), default=0.0)
+
+
+def commit_wait_s(heard: Sequence[Heard], from_s: float, to_s: float) -> float:
+    """The longest that a checkpoint announced between two moments had waited for its entry in the ledger."""
+    between = [each for each in heard if from_s <= each.stored_s <= to_s]
+    return max((m.waited_s for m in of(between, CheckpointSaved)), default=0.0)
 
 
 # ---------------------------------------------------------------- gaps

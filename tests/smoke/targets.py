@@ -115,6 +115,8 @@ SMOKE = {
             "not_recovered",
             "examples_lost",
             "applied_twice_within",
+            "commit_waits_s",
+            "drained_redone_s_max",
             "pods_leaked",
             "jobs_finished",
             "recovery_s",

@@ -115,6 +115,7 @@ SMOKE = {
             "not_recovered",
             "examples_lost",
             "applied_twice_within",
+            "own_failures",
             "commit_waits_s",
             "drained_redone_s_max",
             "pods_leaked",

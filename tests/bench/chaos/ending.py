@@ -48,6 +48,7 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
         **await lost(world, logs),
         "recovery_s": tallies.recovery(play.records),
         **redone(world, logs.values(), play.records),
+        "own_failures": [pod for log in logs.values() for pod in tallies.own_failures(log)],
         **by_kind(world, logs.values(), play.records),
         "lost_worker_gap_s": gap_s(world, play.records),
         **_naive(rounds),

@@ -6,6 +6,7 @@ redone          updates applied after the checkpoint that training went on from,
                 in seconds: at most what the trainer's `redo_s` allows by default
 commit_waits    of each server lost in a commit: the longest that a checkpoint then waited for its entry in the ledger
 drained_redone  the most seconds of training that were repeated because of a drain with nowhere to go
+own_failures    pods that ended by their own fault, as the allocator sees it: nothing that is struck here is one
 messages_lost   requests without an answer, gaps in a job's revisions, generations without an end, jobs that the
                 allocator remembers otherwise than the streams have it, dead letters
 """
@@ -20,6 +21,7 @@ from itertools import pairwise
 
 import msgspec
 
+from services.allocator.exits import Exit, own_fault
 from shared.bus import Heard
 from shared.messages import (
     AllocationDecided,
@@ -139,6 +141,12 @@ def longest_gap_s(beats: Sequence[float], from_s: float, to_s: float) -> float:
 
 
 # ---------------------------------------------------------------- messages
+
+
+def own_failures(heard: Iterable[Heard]) -> list[str]:
+    """The pods of one job whose end counts as a failure of the job."""
+    ends = {m.pod: Exit(m.role, m.exit_code, m.reason, m.message) for m in of(heard, TaskExited)}
+    return sorted(pod for pod, ended in ends.items() if own_fault(ended))
 
 
 def unanswered(heard: Iterable[Heard]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from shared.bus import Heard
 from shared.messages import (
     AllocationDecided,
@@ -102,6 +104,12 @@ def test_of_one_fault_only_what_it_made_do_again_is_counted() -> None:
     assert tallies.redone_between_s(log, beats, 15.0, 30.0) == 3.0
     assert tallies.redone_between_s(log, beats, 30.0, 50.0) == 4.5
     assert tallies.redone_between_s(log, beats, 41.0, 50.0) == 0.0
+
+
+def test_a_pod_that_ends_with_a_code_of_its_own_failed_and_one_that_was_killed_or_evicted_did_not() -> None:
+    ends = {"a": (1, "Error"), "b": (137, "Error"), "c": (1, "Evicted"), "d": (0, "Completed"), "e": (137, "OOMKilled")}
+    log = [at(1, replace(lost(pod), exit_code=code, reason=reason)) for pod, (code, reason) in ends.items()]
+    assert tallies.own_failures([*log, *log]) == ["a", "e"]
 
 
 def test_the_longest_wait_of_a_commit_is_that_of_a_checkpoint_of_the_time() -> None:

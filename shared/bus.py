@@ -160,7 +160,8 @@ class Bus:
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
         subject = subjects.subject_of(message)
-        return await self.submit(subject, subjects.encode(message), headers_of(message, subject, self.name))
+        headers = headers_of(message, subject, self.name, self.outbox.secret)
+        return await self.submit(subject, subjects.encode(message), headers)
 
     async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
         """Publish once, as a person; return the sequence in the subject's stream, also if an intake took it first."""

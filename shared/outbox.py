@@ -11,6 +11,7 @@ Of one subject's messages the next is published when the last one is stored: so 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeGuard
@@ -28,6 +29,7 @@ from shared.traffic import Traffic
 from shared.troubles import Troubles
 
 ROOM_S = 2.0
+SECRET_BYTES = 8
 WRONG_LAST_SEQUENCE = 10071
 NO_ROOM = (10077, 10047, 10023)
 """A stream could not store it (`max_bytes`, say); the server's, or the account's, storage is used up."""
@@ -59,11 +61,12 @@ class Outbox:
         self._client, self._js, self._name, self._traffic, self._may_say = client, js, name, traffic, may_say
         self._plaint, self.troubles = Plaint(), Troubles(name)
         self._lines: dict[str, Line] = {}  # by subject
+        self.secret = secrets.token_hex(SECRET_BYTES)
 
     async def publish(self, message: Message, expect_last: int | None, over: str) -> int:
         """See `Bus.publish`."""
         subject, body = subjects.subject_of(message), subjects.encode(message)
-        headers = headers_of(message, subject, self._name)
+        headers = headers_of(message, subject, self._name, self.secret)
         if expect_last is not None:
             headers |= {EXPECTED: str(expect_last)} | ({f"{EXPECTED}-Subject": over} if over else {})
         try:
@@ -80,7 +83,7 @@ class Outbox:
     async def once(self, message: Message) -> int:
         """See `Bus.request`."""
         subject = subjects.subject_of(message)
-        headers = headers_of(message, subject, self._name)
+        headers = headers_of(message, subject, self._name, self.secret)
         return int((await self._js.publish(subject, subjects.encode(message), headers=headers)).seq)
 
     async def replace(self, subject: str, body: bytes, on_top_of: int, timeout_s: float | None) -> int:
@@ -150,7 +153,7 @@ class Outbox:
             last = await self.last_on(subject)
         except NotFoundError:
             return 0
-        return int(last.seq or 0) if (last.headers or {}).get("Nats-Msg-Id") == message.id() else 0
+        return int(last.seq or 0) if (last.headers or {}).get("ce-id") == message.id() else 0
 
     async def last_on(self, subject: str) -> RawStreamMsg:
         """Of orders as their stream's leader has it; of facts as any server, for nobody may ask for all of those."""
@@ -159,11 +162,16 @@ class Outbox:
         return await asked(self._client, lambda: self._js.get_msg(stream, subject=subject, direct=direct), self._plaint)
 
 
-def headers_of(message: Message, subject: str, source: str) -> dict[str, str]:
-    """CloudEvents 1.0 attributes, and the id by which the server ignores repetitions."""
+def headers_of(message: Message, subject: str, source: str, secret: str = "") -> dict[str, str]:
+    """Return CloudEvents 1.0 attributes, and the id by which the server ignores repetitions.
+
+    The server drops a message whose id another one of its stream has had, whoever published that. Ids of messages can
+    be foretold, so a tenant could have another one's messages dropped. `secret`: added to the id, so that nobody else
+    can know it; the same for all tries of one process.
+    """
     said = message.id()
     return {
-        "Nats-Msg-Id": said,
+        "Nats-Msg-Id": f"{said}.{secret}" if secret else said,
         "ce-specversion": "1.0",
         "ce-id": said,
         "ce-type": f"dev.weir.{subjects.tag_of(type(message))}.v1",

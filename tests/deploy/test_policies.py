@@ -74,6 +74,7 @@ def test_it_is_simulated_by_its_name(folder: Path) -> None:
     assert figures[NAME]["makespan_s"] < figures["static"]["makespan_s"]
 
 
+@pytest.mark.usefixtures("failures_set_aside")
 def test_what_fails_in_a_simulation_is_told_with_its_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,7 +83,7 @@ def test_what_fails_in_a_simulation_is_told_with_its_line(
 
     assert simulate(folder, "--policies", "slips:mine") == 1
     said = capsys.readouterr().err
-    assert "policy slips:mine failed: " in said and "slips.py" in said and "line 2, in mine" in said
+    assert "policy slips:mine failed with 6 jobs" in said and "slips.py" in said and "line 2, in mine" in said
 
 
 def test_it_decides_for_scripts() -> None:

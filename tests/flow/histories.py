@@ -32,6 +32,7 @@ KINDS = (
     "decide",
     "decide",
     "resize",
+    "suspend",
     "pods",
     "spec",
     "spec",
@@ -99,6 +100,18 @@ class History:
         if self.generation not in self.given_up:
             self.revision += 1
             self.store(self.decision())
+
+    def suspend(self, choice: int) -> None:
+        """Only of a job that trains and has no generation in flight."""
+        settled = self.generation == self.trains or self.generation in self.given_up
+        if self.trains is None or not settled:
+            return
+        self.saved(final=True)
+        self.generation += 1
+        self.revision += 1
+        self.store(decided(self.generation, "", self.revision, uid=self.uid))
+        self.trains = None
+        self.ordered.clear()  # its pods end, and nothing of it resumes any more
 
     def decision(self) -> AllocationDecided:
         return decided(self.generation, f"c0 p0 w{self.generation}", self.revision, uid=self.uid)

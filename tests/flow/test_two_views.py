@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from services.allocator.state import State, apply
 from services.launcher import view as views
 from services.launcher.generations import in_flight
-from services.launcher.jobs import ahead, locked
+from services.launcher.jobs import ahead, locked, paused
 from services.launcher.service import HEARD, SAID
 from services.launcher.view import Told, View
 from shared.messages import CheckpointSaved
@@ -57,6 +57,8 @@ def launcher(history: History, order: Order) -> dict[int, Belief]:
 
 def belief(job) -> Belief:
     """A generation that is `locked` has its turn before the one in flight, which stays what it is."""
+    if paused(job):
+        return Belief()
     newest = job.generations[job.newest]
     flight = job.newest if newest.decision.tasks and not newest.abandoned and ahead(job, job.newest) else None
     assert locked(job) is not None or in_flight(job) == flight

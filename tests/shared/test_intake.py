@@ -15,9 +15,10 @@ from shared.bus import Bus
 from shared.intake import intake_stream, reports_stream
 from shared.messages import CancelRequested, JobFinished, TrainingResumed
 from shared.permissions import JOB, LEDGER_LETTERS, OPERATOR, SETUP, SUBMITTER
-from shared.subjects import DEAD, FACTS, ORDERS
+from shared.subjects import DEAD, FACTS, ORDERS, subject_of
 from tests.conftest import NatsServer
 from tests.shared.guarded import Visitor, credentials, guarded, visitor
+from tests.shared.words import abandoned
 
 WITHIN_S = 60.0
 CANCEL = CancelRequested(job="mine", namespace="team-a", request_id="1")
@@ -203,3 +204,23 @@ async def test_a_namespace_is_provisioned_again_without_a_loss_and_keeps_or_chan
         ]
     async with visitor(server.url, credentials(SUBMITTER)) as person:
         assert await person.bus.request(CANCEL) == 1
+
+
+async def test_a_message_id_that_somebody_guessed_does_not_block_the_message_of_another_namespace(bus: Bus) -> None:
+    """The server drops a message whose id its stream has had; a copy from an intake counts."""
+    guessed, before = abandoned(), int((await bus.js.stream_info(ORDERS)).state.last_seq)
+    await bus.js.publish(
+        "weir-intake.job.requested.default.flood", b"{}", headers={"Nats-Msg-Id": guessed.id(), "ce-id": guessed.id()}
+    )
+    async with asyncio.timeout(WITHIN_S):
+        while (await bus.js.stream_info(ORDERS)).state.last_seq == before:
+            await asyncio.sleep(0.02)
+
+    stored = await bus.publish(guessed)
+
+    raw = await bus.js.get_msg(ORDERS, stored)
+    assert stored > before + 1 and raw.subject == subject_of(guessed)
+
+
+async def test_a_message_that_is_tried_twice_is_stored_once(bus: Bus) -> None:
+    assert await bus.publish(abandoned()) == await bus.publish(abandoned())

@@ -47,7 +47,7 @@ PARAMETERS = {
 KEYS: dict[type[Message], str] = {CapacityChanged: "{node}", ServiceTroubled: "{service}"}
 """The end of the subject of what is about no job."""
 HEADERS = {
-    "Nats-Msg-Id": "by which the server ignores a repetition; equals ce-id",
+    "Nats-Msg-Id": "by which the server ignores a repetition: ce-id, and a secret of the publishing process behind it",
     "ce-specversion": "CloudEvents 1.0",
     "ce-id": "the same each time the same is said",
     "ce-type": "dev.weir.<area>.<fact>.v1",

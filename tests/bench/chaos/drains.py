@@ -7,9 +7,8 @@ import time
 from typing import Any
 
 from shared.quantities import parse
-from tests.bench.chaos import probes, standing
+from tests.bench.chaos import probes
 from tests.bench.chaos.schedule import Fault
-from tests.bench.chaos.signals import Missed
 from tests.bench.chaos.world import TASK, World
 
 NO_PLACE_S = 10.0  # besides `hold_s`: longer than the grace of the tasks that are evicted
@@ -18,13 +17,8 @@ GOES_ON_S = 180.0
 
 async def drain_node(world: World, fault: Fault) -> str:
     """As `kubectl drain` does: cordon, then evict. Later the neighbours have room; the node stays closed until then."""
-    here = {task.pod for task in standing.tasks(world.heard)}
-    pods = [pod for pod in await world.pods() if pod["metadata"]["name"] in here]
-    nodes = sorted({pod["spec"]["nodeName"] for pod in pods})
-    if not nodes:
-        raise Missed("no pod on any node")
-    node = nodes[fault.choice % len(nodes)]
-    evicted = sorted(pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] == node)
+    node, pods = await world.occupied_node(fault.choice)
+    evicted = sorted(pod["metadata"]["name"] for pod in pods)
     await world.cordon(node, True)
     try:
         await _fill_neighbours(world, node)

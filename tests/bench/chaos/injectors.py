@@ -122,13 +122,7 @@ async def cut_off(world: World, fault: Fault) -> str:
 
 async def lose_node(world: World, fault: Fault) -> str:
     """A node of the running generation is not ready; its pods' processes die, or stand still; then it is back."""
-    here = {t.pod for t in standing.tasks(world.heard)}
-    pods = [p for p in await world.pods() if p["metadata"]["name"] in here]
-    nodes = sorted({p["spec"]["nodeName"] for p in pods})
-    if not nodes:
-        raise Missed("no pod on any node")
-    node = nodes[fault.choice % len(nodes)]
-    hit = [p for p in pods if p["spec"]["nodeName"] == node]
+    node, hit = await world.occupied_node(fault.choice)
     await _ready(world, node, "Unknown")
     try:
         await _silence(hit, fault)

@@ -115,6 +115,16 @@ class World:
     async def pods(self, namespace: str = "default") -> list[dict[str, Any]]:
         return await self.listed(f"namespaces/{namespace}/pods")
 
+    async def occupied_node(self, choice: int) -> tuple[str, list[dict[str, Any]]]:
+        """Return one of the nodes of the running generation, and its pods there; raises `Missed` if there is none."""
+        here = {task.pod for task in standing.tasks(self.heard)}
+        pods = [pod for pod in await self.pods() if pod["metadata"]["name"] in here and "nodeName" in pod["spec"]]
+        nodes = sorted({pod["spec"]["nodeName"] for pod in pods})
+        if not nodes:
+            raise Missed("no pod on any node")
+        node = nodes[choice % len(nodes)]
+        return node, [pod for pod in pods if pod["spec"]["nodeName"] == node]
+
     async def nodes(self) -> list[dict[str, Any]]:
         return await self.listed("nodes")
 

@@ -153,7 +153,10 @@ class Outbox:
             last = await self.last_on(subject)
         except NotFoundError:
             return 0
-        return int(last.seq or 0) if (last.headers or {}).get("ce-id") == message.id() else 0
+        return int(last.seq or 0) if (last.headers or {}).get("Nats-Msg-Id") == self._message_id(message) else 0
+
+    def _message_id(self, message: Message) -> str:
+        return headers_of(message, "", "", self.secret)["Nats-Msg-Id"]
 
     async def last_on(self, subject: str) -> RawStreamMsg:
         """Of orders as their stream's leader has it; of facts as any server, for nobody may ask for all of those."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -11,10 +13,11 @@ from typing import TypeVar
 import msgspec
 import pytest
 from nats.js.errors import NotFoundError
+from structlog.testing import capture_logs
 
 from services.allocator import memory
-from services.allocator.service import Settings, start
-from services.allocator.state import State
+from services.allocator.service import Allocator, Settings, start
+from services.allocator.state import HEARD, State, apply
 from services.allocator.view import JobView
 from shared import bus as wire
 from shared import subjects
@@ -32,7 +35,7 @@ from shared.messages import (
 from shared.permissions import descriptions
 from shared.programs import digest_of, meta_token
 from shared.tasks import end
-from tests.allocator.builders import node, own, request, resumed, size
+from tests.allocator.builders import abandoned, accepted, node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
 
 M = TypeVar("M", bound=Message)
@@ -275,3 +278,60 @@ async def test_a_decision_on_an_old_state_is_refused_and_made_anew(nats_url: str
         await person.publish(resumed(2, uid=first.uid))
         await person.publish(node("n2", cpu=2))
         assert (await last(person, AllocationDecided, past=sequence)).generation == 3
+
+
+async def shorten_duplicate_window(bus: Bus) -> None:
+    """Make the server forget after 0.1 s, and not after two minutes, that it has stored a message of the same id."""
+    config = (await bus.js.stream_info(subjects.ORDERS)).config
+    await bus.js.update_stream(dataclasses.replace(config, duplicate_window=0.1))
+
+
+async def forget_ids(bus: Bus) -> None:
+    """Wait until the server takes an id again that it took at the call, and so any earlier one."""
+    probe = abandoned(1, "probe")
+    taken = await bus.publish(probe)
+    async with asyncio.timeout(60):
+        while await bus.publish(probe) == taken:
+            await asyncio.sleep(0.02)
+
+
+async def stored_decisions(bus: Bus) -> int:
+    subject = subjects.pattern(AllocationDecided, "default.mnist")
+    state = (await bus.js.stream_info(subjects.ORDERS, subjects_filter=subject)).state
+    return (state.subjects or {}).get(subject, 0)
+
+
+async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgotten_its_id(nats_url: str, person: Bus):
+    """The server ignores a second message of one id for two minutes only. Behind that the expected sequence decides."""
+    await shorten_duplicate_window(person)
+    asked = await with_program(person)
+    seen_at, uid = await person.publish(node(cpu=3)), await person.request(asked)
+    answer = accepted(asked, uid)
+    answered_at = await person.publish(answer)
+    known = apply(State(), node(cpu=3), subjects.FACTS, seen_at, time.time())
+    known = apply(known, asked, subjects.ORDERS, uid, time.time())
+    known = apply(known, answer, subjects.ORDERS, answered_at, time.time())
+    async with allocator(nats_url):
+        await last(person, AllocationDecided)
+        await person.publish(resumed(1, uid=uid))
+        first_at = await person.last_sequence(AllocationDecided, answer.key())
+        await person.publish(node("n2", cpu=2))
+        assert (await last(person, AllocationDecided, past=first_at)).revision == 2
+    second_at = await person.last_sequence(AllocationDecided, answer.key())
+    await forget_ids(person)
+
+    connection = await wire.connect(nats_url, "stale")
+    stale = Allocator(connection, QUICK, known)
+    await stale.live()
+    with capture_logs() as lines:
+        connection.spawn(stale.decide_for_ever())
+        async with asyncio.timeout(60):
+            while "DecidedOnAnOldState" not in [line["event"] for line in lines] and await stored_decisions(person) < 3:
+                await asyncio.sleep(0.01)
+    assert await stored_decisions(person) == 2, "the server stored a decision on an old state"
+
+    await connection.follow(HEARD, stale.on_fact, known.sequences)
+    await person.publish(resumed(2, uid=uid))
+    await person.publish(node("n3", cpu=2))
+    assert (await last(person, AllocationDecided, past=second_at)).revision == 3
+    await connection.close()

@@ -58,6 +58,17 @@ def test_a_message_with_an_old_sequence_is_the_same_state():
     assert apply(story.state, message, stream, 1, stored_s) is story.state
 
 
+def test_a_message_with_the_last_sequence_is_the_same_state():
+    story = eventful()
+    assert all(apply(story.state, m, stream, seq, at_s) is story.state for m, stream, seq, at_s in story.log)
+
+
+def test_an_acceptance_that_comes_after_the_end_of_its_job_opens_nothing():
+    story = Story().hear(request(), accepted(uid=1), JobFinished(job="mnist", uid=1, outcome="succeeded"))
+    assert story.hear(accepted(uid=1)).state.jobs == {}
+    assert story.hear(accepted(uid=8)).state.jobs["default.mnist"].uid == 8
+
+
 def test_a_request_said_twice_under_one_request_id_is_one_request():
     story = Story().hear(request(request_id="a"), request(request_id="a"), request(request_id="b"))
     assert list(story.state.asked) == [1, 3]

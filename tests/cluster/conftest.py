@@ -1,6 +1,6 @@
 """A Kubernetes that somebody names: Weir is deployed there, tried, and taken away with all that the tests made.
 
-Only `make test-cluster KUBECONFIG=FILE` collects these tests. It changes the cluster, so it refuses one that has Weir.
+Only `make test-cluster KUBECONFIG=FILE` collects the story. It changes the cluster, so it refuses one that has Weir.
 Settings, all optional: `WEIR_IMAGE` and `WEIR_TRAINER_IMAGE` instead of the overlay's; `OVERLAY` (dev).
 
 `WEIR_TEST_DEPLOYED=1`: Weir is there already, at `WEIR_NATS_URL` with `WEIR_NATS_CREDENTIALS`; nothing is deployed, nor
@@ -19,7 +19,7 @@ import pytest
 from tests.cluster.cluster import Cluster
 from tests.cluster.deployed import deployed, job_namespace, stranger_image
 
-collect_ignore_glob = [] if os.environ.get("WEIR_TEST_CLUSTER") else ["test_*.py"]
+collect_ignore_glob = [] if os.environ.get("WEIR_TEST_CLUSTER") else ["test_story.py"]
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from services.trainer import shards
 from services.trainer.lanes import Lanes, fetched
+from services.trainer.shards import Shard
 
 
 def gone() -> tf.errors.UnavailableError:
@@ -70,9 +71,13 @@ def test_lanes_go_on_over_lost_workers_and_count_every_batch_once() -> None:
 
 
 class Never:
-    """A batch whose worker is dead."""
+    """A batch whose worker is dead. `waited_for`: released once for each that somebody waits for."""
+
+    def __init__(self, waited_for: threading.Semaphore) -> None:
+        self.waited_for = waited_for
 
     def fetch(self) -> float:
+        self.waited_for.release()
         threading.Event().wait()
         raise AssertionError
 
@@ -81,17 +86,19 @@ class Deserted:
     """Two batches come home, then the last worker dies."""
 
     def __init__(self) -> None:
-        self.left = itertools.count()
+        self.left, self.lost = itertools.count(), threading.Semaphore(0)
 
     def schedule(self, fn: object, args: object = None) -> Value | Never:
-        return Value(iter([1.0])) if next(self.left) < 2 else Never()
+        return Value(iter([1.0])) if next(self.left) < 2 else Never(self.lost)
 
 
 def test_without_workers_draining_ends_with_batches_out_and_nothing_is_begun_again() -> None:
-    lanes = Lanes(Deserted(), None, 16, 2, queue.Queue())
+    coordinator = Deserted()
+    lanes = Lanes(coordinator, None, 16, 2, queue.Queue())
     lanes.start(shards.fresh(64, 3), 0)
-    while lanes.steps < 2 or len(lanes.ledger.given) < 2:
-        time.sleep(0.01)
+    for _ in range(2):
+        assert coordinator.lost.acquire(timeout=10), "a lane does not wait for its batch"
+    assert (lanes.steps, len(lanes.ledger.given)) == (2, 2)
     lanes.deserted = lambda: True
 
     lanes.drain()
@@ -148,3 +155,68 @@ def test_no_pass_has_more_examples_than_a_device_holds() -> None:
 
     assert coordinator.asked == [[(0, 6, 0.375), (6, 12, 0.375), (12, 16, 0.25)]]
     assert lanes.steps == 1
+
+
+class Held:
+    """A batch that is applied once it is released."""
+
+    def __init__(self) -> None:
+        self.waited_for, self.released = threading.Event(), threading.Event()
+
+    def fetch(self) -> float:
+        self.waited_for.set()
+        assert self.released.wait(60)
+        return 1.0
+
+
+class Slow:
+    """Applies no batch before it is told to. `out`: the batches, in order."""
+
+    def __init__(self) -> None:
+        self.out: queue.Queue[Held] = queue.Queue()
+
+    def schedule(self, fn: object, args: object = None) -> Held:
+        self.out.put(batch := Held())
+        return batch
+
+
+def test_a_batch_is_counted_when_it_is_applied_and_not_before() -> None:
+    inbox: queue.Queue[object] = queue.Queue()
+    coordinator = Slow()
+    lanes = Lanes(coordinator, None, 16, 1, inbox)
+    lanes.start(shards.fresh(48, 1), 0)
+    for before in range(3):
+        batch = coordinator.out.get(timeout=60)
+        while not batch.waited_for.is_set() and lanes.steps == before:
+            time.sleep(0.001)
+        assert (lanes.steps, lanes.ledger.applied) == (before, 16 * before), "counted before it was applied"
+        assert lanes.ledger.given == (Shard(16 * before, 16 * before + 16),)
+        assert list(inbox.queue) == (["first"] if before else [])
+        batch.released.set()
+    while not lanes.ledger.finished:
+        time.sleep(0.001)
+    lanes.drain()
+    assert list(inbox.queue) == ["first", "finished"]
+    assert (lanes.steps, lanes.ledger.applied) == (3, 48)
+
+
+class Broken:
+    """Gives up every batch with the same error."""
+
+    def __init__(self) -> None:
+        self.error = tf.errors.InvalidArgumentError(None, None, "the program raised")
+
+    def schedule(self, fn: object, args: object = None) -> Value:
+        return Value(itertools.repeat(self.error))
+
+
+def test_a_batch_that_fails_is_not_counted_and_stays_to_be_done() -> None:
+    inbox: queue.Queue[object] = queue.Queue()
+    lanes = Lanes(Broken(), None, 16, 1, inbox)
+    lanes.start(shards.fresh(48, 1), 0)
+    word = inbox.get(timeout=60)
+    lanes.drain()
+
+    assert isinstance(word, tf.errors.InvalidArgumentError), word
+    assert (lanes.steps, lanes.ledger.applied) == (0, 0)
+    assert shards.settled(lanes.ledger) == shards.settled(shards.take(shards.fresh(48, 1), 16)[0])

@@ -111,13 +111,41 @@ async def test_a_long_list_comes_in_pages(seen: Picture) -> None:
 @pytest.mark.parametrize("how", ["expire", "forget"])
 async def test_where_what_happened_is_forgotten_all_is_listed_again(seen: Picture, how: str) -> None:
     seen.server.put("nodes", {"metadata": {"name": "a"}}, silent=True)
+    calls = len(seen.server.calls)
     if how == "expire":
         seen.server.expire()
     else:
         seen.server.forget()
         seen.server.hang_up()
+        calls += 1  # the watch that is told so
+    seen.server.node("b")  # a reader that trusts the watch still hears of this one
+    await seen.until(lambda: len(seen.events) > 1 or len(seen.server.calls) >= calls + 2)
+    assert seen.server.lists["nodes"] > 1, "the next request was no list"
     await seen.watching(lists=2)
-    assert seen.told() == [["node-0"], ["a", "node-0"]]
+    assert seen.told() == [["node-0"], ["a", "b", "node-0"]]
+
+
+class Forgotten(ApiServer):
+    """Answers a watch of what it has forgotten with the status 410, and not inside a stream."""
+
+    async def watch(self, request: web.Request, kind: str) -> web.StreamResponse:
+        if int(request.query["resourceVersion"]) < self.floor:
+            return refusal(410, "Expired")
+        return await super().watch(request, kind)
+
+
+async def test_a_watch_that_is_refused_as_expired_is_listed_again() -> None:
+    async with serving(Forgotten()) as server, pictured(server, Picture(server)) as picture:
+        server.node("a")
+        await picture.watching()
+        server.put("nodes", {"metadata": {"name": "b"}}, silent=True)
+        calls = len(server.calls)
+        server.forget()
+        server.hang_up()
+        await picture.until(lambda: len(server.calls) >= calls + 3)  # a watch, a list, a watch
+        assert server.lists["nodes"] == 2, "the next request was no list"
+        await picture.watching(lists=2)
+        assert picture.there.keys() == {"a", "b"}
 
 
 async def test_a_watch_that_is_cut_goes_on_where_it_was_and_nothing_is_listed(seen: Picture) -> None:

@@ -31,7 +31,8 @@ def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str
     if any(map(exits.own_fault, ends)):
         within = lasting(rules.failure_window_s)
         return f"failed generation {job.recent_failures(now, rules.failure_window_s)} of {most} within {within}"
-    if any(map(exits.unexplained, ends)):
+    base = job.runs or job.flies
+    if any(map(exits.unexplained, ends)) and base and base.generation in job.killed_generations:
         return f"killed generation {len(job.killed_generations)} of {most} while the job gets no further"
     return "not by its fault, so it counts against no budget"
 

@@ -6,7 +6,7 @@ a task that failed by itself (1-127) or ran out of memory is replaced too, but c
 
 Nobody may say why a process was killed: it, or the machine, had too little memory, its code broke, somebody did it. A
 trainer whose child was killed, or that lost another task, ends as if it had been killed, too. Such an end counts as
-long as the job gets no further.
+long as the job gets no further, unless the task that was lost had been taken away.
 
 A trainer that the bus failed says so by an exit code of its own, `BUS_LOST`. It is replaced and counts nowhere.
 """
@@ -24,6 +24,7 @@ SHUT_DOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 """Its node, or the whole cluster, was shut down in order: nothing broke."""
 SIGNALS = range(128, 256)
 TERMINATED = 128 + 15  # asked to end: somebody wanted it so
+LOST_ANOTHER = 128 + 10  # the trainer's `EXIT_RETRY`
 BUS_LOST = 128 + 12  # the trainer's `EXIT_BUS_LOST`
 
 

@@ -360,9 +360,15 @@ def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
     if exits.own_fault(ended):
         failed = job.failed_s | {base.generation: stored_s}
         return replace(job, failed_generations=tuple(sorted({*job.failed_generations, *failed})), failed_s=failed)
-    if exits.unexplained(ended):
+    if exits.unexplained(ended) and not _lost_taken_task(job, base, ended):
         return replace(job, killed_generations=tuple(sorted({*job.killed_generations, base.generation})))
     return job
+
+
+def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
+    """Return whether a task ended because another one of its generation had been taken away."""
+    others = [job.exit_of(task) for task in base.tasks]
+    return ended.code == exits.LOST_ANOTHER and any(other and other.reason in exits.TAKEN for other in others)
 
 
 def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:

@@ -20,7 +20,7 @@ from types import TracebackType
 
 import structlog
 
-from services.local import kube_access
+from services.local import kube_access, nats_clusters
 from services.local.closing import close_nodes
 from shared import bus, keyring, lifeline
 from shared.permissions import MONITOR, OPERATOR, SETUP
@@ -114,17 +114,26 @@ class Stack:
         nats_port: int = 0,
         kube_port: int = 0,
         services: tuple[str, ...] = SERVICES,
+        nats_servers: int = 1,
     ) -> None:
+        """`nats_servers`: how many servers the bus is a cluster of, 1 or 3; each stream has a replica on every one."""
         self.folder, self.cluster_file, self.settings = folder, cluster_file, dict(settings or {})
         self.nats_port, self.kube_port = nats_port or free_port(), kube_port or free_port()
         self.services = services
+        self.nats_ports = (self.nats_port, *(free_port() for _ in range(nats_servers - 1)))
         self.credentials = folder.resolve() / "credentials"
         self.kubeconfig = ""
         self.parts: dict[str, Part] = {}
 
     @property
     def nats_url(self) -> str:
+        """The address of the first server; from it clients learn those of the others."""
         return f"nats://127.0.0.1:{self.nats_port}"
+
+    @property
+    def nats_parts(self) -> tuple[str, ...]:
+        """The names of the servers of the bus: of their parts, and in their cluster."""
+        return tuple(nats_clusters.server_name(number) for number in range(len(self.nats_ports)))
 
     @property
     def operator(self) -> str:
@@ -170,7 +179,8 @@ class Stack:
 
     async def close(self) -> None:
         await self.wind_down()
-        await self._stop("nats")
+        for name in self.nats_parts:
+            await self._stop(name)
 
     async def wind_down(self) -> None:
         """All but the bus. Nobody decides any more when the pods end; monitor and launcher are there to tell of it."""
@@ -188,14 +198,16 @@ class Stack:
     # ------------------------------------------------------------ parts
 
     async def _start_nats(self) -> None:
-        store = self.folder / "nats"
         server = Path(sys.executable).with_name("nats-server")
         keyring.issue(self.credentials, time.time())
-        where = ["-a", "127.0.0.1", "-p", str(self.nats_port), "-js", "-sd", str(store)]
-        await self._start("nats", [str(server), *where, "-c", str(self.credentials / keyring.CONFIG)], {})
-        await self._answers("nats", self.nats_port)
+        cluster = nats_clusters.route_options([free_port() for _ in self.nats_ports])
+        for name, port, options in zip(self.nats_parts, self.nats_ports, cluster, strict=True):
+            where = ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(self.folder / name), *options]
+            await self._start(name, [str(server), *where, "-c", str(self.credentials / keyring.CONFIG)], {})
+        for name, port in zip(self.nats_parts, self.nats_ports, strict=True):
+            await self._answers(name, port)
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
-        await connection.create(namespaces=self.namespaces)
+        await nats_clusters.create_streams(connection, len(self.nats_ports), self.namespaces, START_S)
         await connection.close()
 
     async def _close_nodes(self) -> None:

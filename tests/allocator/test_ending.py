@@ -92,6 +92,25 @@ def test_tasks_that_somebody_takes_away_or_that_lose_the_bus_never_count(code: i
         running = comes_to_train(story, replaced(story, running, "ps", code, reason))
 
 
+def test_a_task_that_ends_because_another_one_was_taken_away_never_counts() -> None:
+    """A drain with nowhere to go: the chief waits for a next generation, and then ends without one."""
+    story, running = started()
+    for _ in range(10):
+        evicted = exited(of_role(running, "worker"), TERMINATED, "Evicted", running.generation)
+        left_alone = exited(of_role(running, "chief"), LOST_ANOTHER, "Error", running.generation)
+        (again,) = story.hear(evicted, left_alone).decide()
+        running = comes_to_train(story, again)
+        assert running.reason.endswith("(not by its fault, so it counts against no budget)")
+
+
+def test_a_task_that_is_killed_while_another_one_is_taken_away_counts() -> None:
+    story, running = started()
+    evicted = exited(of_role(running, "worker"), TERMINATED, "Evicted", running.generation)
+    (again,) = story.hear(evicted, exited(of_role(running, "chief"), KILLED, "Error", running.generation)).decide()
+    assert isinstance(again, AllocationDecided)
+    assert again.reason.endswith("(killed generation 1 of 3 while the job gets no further)")
+
+
 def test_a_task_that_fails_by_itself_counts_however_far_the_job_gets_and_its_log_is_told_below() -> None:
     story, running = started()
     for times in range(1, 3):

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nats.errors import Error as NatsError
 from nats.js.api import DeliverPolicy
 
 from services.local.stack import Stack
-from shared.bus import connect
-from shared.messages import CapacityChanged
+from shared.bus import Bus, connect
+from shared.messages import CancelRequested, CapacityChanged
 from shared.permissions import OPERATOR
-from shared.subjects import pattern
+from shared.subjects import ORDERS, pattern
 from tests.shared.guarded import is_let_in
 
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 2}\n"
@@ -86,6 +87,35 @@ async def node_told(stack: Stack, ready: bool) -> CapacityChanged:
     finally:
         await bus.close()
     raise AssertionError
+
+
+async def test_a_bus_of_three_servers_keeps_all_and_goes_on_without_the_leader_of_a_stream(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    async with Stack(tmp_path / "weir", file, services=(), nats_servers=3) as up:
+        bus = await connect(up.nats_url, OPERATOR, up.operator)
+        stored = await bus.request(CancelRequested(job="nobody", request_id="1"))
+        before = await bus.js.stream_info(ORDERS)
+        assert before.config.num_replicas == 3
+        assert before.cluster is not None and before.cluster.leader in up.nats_parts
+        lost = up.parts.pop(before.cluster.leader)
+        await lost.stop()
+        async with asyncio.timeout(60):
+            while await next_stored(bus) is None:
+                await asyncio.sleep(0.1)
+        after = await bus.js.stream_info(ORDERS)
+        assert after.cluster is not None and after.cluster.leader not in (None, before.cluster.leader)
+        raw = await bus.js.get_msg(ORDERS, stored)
+        assert raw.subject == "weir.job.cancel.default.nobody"
+        await bus.close()
+
+
+async def next_stored(bus: Bus) -> int | None:
+    """Return the sequence of a further cancellation; None while no server takes it."""
+    try:
+        return await bus.request(CancelRequested(job="nobody", request_id="2"))
+    except NatsError:
+        return None
 
 
 async def test_before_anybody_decides_the_nodes_of_one_that_was_killed_are_told_to_take_nothing(tmp_path: Path) -> None:

@@ -48,9 +48,11 @@ async def result(world: World, play: Play, rounds: Rounds) -> dict[str, Any]:
         **await lost(world, logs),
         "recovery_s": tallies.recovery(play.records),
         **redone(world, logs.values(), play.records),
+        "own_failures": [pod for log in logs.values() for pod in tallies.own_failures(log)],
+        **by_kind(world, logs.values(), play.records),
         "lost_worker_gap_s": gap_s(world, play.records),
         **_naive(rounds),
-        "ended_by_themselves": _surplus(world, play.records),
+        "ended_by_themselves": _surplus(world),
         "disk_full_by": world.disk_by,
     }
 
@@ -68,6 +70,22 @@ def redone(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> 
         "redone_s_bound": REDO_S,
         "redone_s_within": most_s <= REDO_S,
     }
+
+
+def by_kind(world: World, logs: Iterable[list[Heard]], records: list[Record]) -> dict[str, Any]:
+    """How long commits waited where a server was lost, and what was done again where a node was drained."""
+    every, beats = [*logs], world.beats(0.0, float("inf"))
+    waits, again = list[float](), list[float]()
+    for record in records:
+        spans = (record.struck_s, record.settled_s)
+        if record.hit and record.fault.kind in IN_COMMIT:
+            waits.append(round(max((tallies.commit_wait_s(log, *spans) for log in every), default=0.0), 2))
+        if record.hit and record.fault.kind == "node drained":
+            again += [tallies.redone_between_s(log, beats, *spans) for log in every]
+    return {"commit_waits_s": waits, "drained_redone_s_max": round(max(again, default=0.0), 2)}
+
+
+IN_COMMIT = ("nats killed in commit", "nats frozen in commit")
 
 
 def _succeeded(log: list[Heard]) -> bool:
@@ -169,11 +187,7 @@ def _decided(state: State) -> dict[str, object]:
     return {key: replace(job, **quiet) for key, job in jobs.items()}
 
 
-def _surplus(world: World, records: list[Record]) -> dict[str, int]:
+def _surplus(world: World) -> dict[str, int]:
     """Parts of the stack that ended without being killed."""
-    killed = Counter(r.fault.who for r in records if r.hit and r.fault.kind in KILLS)
-    found = {name: part.restarts - killed[name] for name, part in world.stack.parts.items()}
+    found = {name: part.restarts - world.killed[name] for name, part in world.stack.parts.items()}
     return {name: many for name, many in found.items() if many}
-
-
-KILLS = ("service killed", "nats-server killed", "cluster lost")

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+from nats.errors import Error as NatsError
 
 from services.local.kubelet import processes
 from services.trainer.interval import FIRST_S
 from shared.messages import ClusterSpecPublished
-from tests.bench.chaos import doubling, standing
+from tests.bench.chaos import commits, doubling, drains, intakes, standing
 from tests.bench.chaos.schedule import Fault
+from tests.bench.chaos.signals import Missed, held, send
+from tests.bench.chaos.watch import Late
 from tests.bench.chaos.world import DISK_MIB, EVERY_S, World
 from tests.flow.kills import Family, family
 
@@ -31,31 +33,27 @@ NODE_AWAY_S = 6.0  # besides `hold_s`: longer than until its pods count as lost
 FILLER = "somebody-else-s"
 
 
-class Missed(Exception):
-    """Nobody was there to be hit."""
-
-
 # ---------------------------------------------------------------- tasks
 
 
 async def kill_task(world: World, fault: Fault) -> str:
     role = fault.kind.split()[0]
     pod, pid = await _victim(world, fault, role, fault.who)
-    _send([pid], signal.SIGKILL)
+    send([pid], signal.SIGKILL)
     return f"{fault.who} of {pod}"
 
 
 async def freeze_task(world: World, fault: Fault) -> str:
     role = fault.kind.split()[0]
     pod, pid = await _victim(world, fault, role, fault.who)
-    await _held([pid], fault.hold_s)
+    await held([pid], fault.hold_s)
     return f"{fault.who} of {pod}"
 
 
 async def kill_next(world: World, fault: Fault) -> str:
     """A child of the generation that comes; the one that runs is there beside it."""
     pod, pid = await _victim(world, fault, fault.who, "next")
-    _send([pid], signal.SIGKILL)
+    send([pid], signal.SIGKILL)
     return f"next child of {pod}"
 
 
@@ -86,21 +84,20 @@ def _process(found: Family, part: str, since_s: float) -> int | None:
 
 async def kill_part(world: World, fault: Fault) -> str:
     """Of the stack; which starts it again at once, as Kubernetes would."""
-    pid = _pid(world, fault.who)
-    _send([pid], signal.SIGKILL)
-    return f"{fault.who} (pid {pid})"
+    names = _parts(world, fault.who)
+    world.kill(*names)
+    return ", ".join(names)
 
 
 async def freeze_part(world: World, fault: Fault) -> str:
-    await _held([_pid(world, fault.who)], fault.hold_s)
-    return fault.who
+    names = _parts(world, fault.who)
+    await held([world.pid(name) for name in names], fault.hold_s)
+    return ", ".join(names)
 
 
-def _pid(world: World, name: str) -> int:
-    process = world.stack.parts[name].process
-    if process is None or process.returncode is not None:
-        raise Missed(f"{name} is just starting")
-    return process.pid
+def _parts(world: World, who: str) -> tuple[str, ...]:
+    """Return the processes that a part of the stack has: the bus has one for each server."""
+    return world.stack.nats_parts if who == "nats" else (who,)
 
 
 async def lose_cluster(world: World, fault: Fault) -> str:
@@ -112,7 +109,7 @@ async def lose_cluster(world: World, fault: Fault) -> str:
 async def cut_off(world: World, fault: Fault) -> str:
     """The API server is away for monitor and launcher, or answers nobody; pods go on."""
     if fault.who == "frozen":
-        await _held([_pid(world, "cluster")], fault.hold_s)
+        await held([world.pid("cluster")], fault.hold_s)
         return "the API server, frozen"
     world.door.shut()
     await asyncio.sleep(fault.hold_s)
@@ -125,13 +122,7 @@ async def cut_off(world: World, fault: Fault) -> str:
 
 async def lose_node(world: World, fault: Fault) -> str:
     """A node of the running generation is not ready; its pods' processes die, or stand still; then it is back."""
-    here = {t.pod for t in standing.tasks(world.heard)}
-    pods = [p for p in await world.pods() if p["metadata"]["name"] in here]
-    nodes = sorted({p["spec"]["nodeName"] for p in pods})
-    if not nodes:
-        raise Missed("no pod on any node")
-    node = nodes[fault.choice % len(nodes)]
-    hit = [p for p in pods if p["spec"]["nodeName"] == node]
+    node, hit = await world.occupied_node(fault.choice)
     await _ready(world, node, "Unknown")
     try:
         await _silence(hit, fault)
@@ -143,9 +134,9 @@ async def lose_node(world: World, fault: Fault) -> str:
 async def _silence(pods: Iterable[dict[str, Any]], fault: Fault) -> None:
     pids = [pid for pod in pods for pid in processes.by_pod().get(pod["metadata"]["uid"], [])]
     if fault.who == "silent":
-        await _held(pids, NODE_AWAY_S + fault.hold_s)
+        await held(pids, NODE_AWAY_S + fault.hold_s)
     else:
-        _send(pids, signal.SIGKILL)
+        send(pids, signal.SIGKILL)
         await asyncio.sleep(NODE_AWAY_S + fault.hold_s)
 
 
@@ -198,25 +189,7 @@ def _forbidden(disk: Path):  # type: ignore[no-untyped-def]
             folder.chmod(0o755)
 
 
-# ---------------------------------------------------------------- signals
-
-
-async def _held(pids: Sequence[int], seconds: float) -> None:
-    """Stopped for so long; one that has died meanwhile is no error."""
-    _send(pids, signal.SIGSTOP)
-    try:
-        await asyncio.sleep(seconds)
-    finally:
-        _send(pids, signal.SIGCONT)
-
-
-def _send(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-TROUBLE = (Missed, aiohttp.ClientError, TimeoutError)
+TROUBLE = (Missed, Late, intakes.NotRefused, aiohttp.ClientError, NatsError, TimeoutError)
 INJECTORS: dict[str, Injector] = {
     "worker killed": kill_task,
     "ps killed": kill_task,
@@ -234,4 +207,8 @@ INJECTORS: dict[str, Injector] = {
     "API cut off": cut_off,
     "disk full": fill_disk,
     "messages doubled": doubling.double,
+    "nats killed in commit": commits.kill_server,
+    "nats frozen in commit": commits.freeze_server,
+    "intake full": intakes.fill_intake,
+    "node drained": drains.drain_node,
 }

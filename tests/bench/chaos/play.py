@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from shared.messages import CancelRequested, ClusterSpecPublished, HandOverOrdered, JobFinished
 from tests.bench.chaos import probes, standing
-from tests.bench.chaos.injectors import INJECTORS, TROUBLE, Missed
+from tests.bench.chaos.injectors import INJECTORS, TROUBLE
 from tests.bench.chaos.schedule import Fault, Moment
+from tests.bench.chaos.signals import Missed
 from tests.bench.chaos.tallies import Record
 from tests.bench.chaos.watch import Late
 from tests.bench.chaos.world import World
@@ -39,12 +40,19 @@ async def _monitor(world: World, since_s: float, within_s: float) -> float:
     return await probes.monitor(world, within_s)
 
 
+async def _submitters(world: World, since_s: float, within_s: float) -> float:
+    return await probes.submitters(world, within_s)
+
+
 PROBES: dict[str, tuple[Probe, ...]] = {
     "nats-server killed": (_allocator, probes.saving),
     "nats-server frozen": (_allocator, probes.saving),
     "cluster lost": (_monitor,),
     "API cut off": (_monitor,),
     "messages doubled": (_allocator,),
+    "nats killed in commit": (_allocator, probes.saving),
+    "nats frozen in commit": (_allocator, probes.saving),
+    "intake full": (_submitters,),
     "disk full": (),
 }
 OF_SERVICE: dict[str, tuple[Probe, ...]] = {"allocator": (_allocator,), "monitor": (_monitor,)}
@@ -182,6 +190,8 @@ class Play:
         """When what was struck answered again, and updates were applied."""
         of_kind = PROBES.get(fault.kind, ())
         asked = (*of_kind, *(OF_SERVICE.get(fault.who, ()) if fault.kind.startswith("service") else ()))
+        if fault.kind == "node drained":  # it trained on for a while
+            struck_s = time.time()
         if fault.kind == "disk full":
             return await probes.saving(self.world, time.time(), LIMIT_S)
         moments = [await probe(self.world, struck_s, LIMIT_S) for probe in (probes.training, *asked)]

@@ -1,6 +1,7 @@
 """Whether a service answers: it is asked something, and the answer is waited for.
 
 allocator   a request that cannot be: JobRejected
+submitters  the same with the credentials of each namespace's submitter
 monitor     a stranger that comes: CapacityChanged of its node
 launcher    a new generation, for which every fault of the launcher is struck inside a hand-over
 """
@@ -15,7 +16,7 @@ import aiohttp
 import msgspec
 from nats.errors import Error as NatsError
 
-from shared.bus import Heard
+from shared.bus import Bus, Heard
 from shared.messages import CapacityChanged, JobFinished, JobRejected, JobRequested
 from tests.bench.chaos import standing
 from tests.bench.chaos.watch import LOOK_S, Late
@@ -28,22 +29,40 @@ DIGEST = "sha256-" + "0" * 64
 
 async def allocator(world: World, within_s: float) -> float:
     """When it answered; raises `Late`, or `TimeoutError` where not even the bus did."""
+    return await _rejected(world, world.watch.bus, invalid_request(world), within_s)
+
+
+async def submitters(world: World, within_s: float) -> float:
+    """When the last of them was answered."""
+    answers = [
+        await _rejected(world, submitter, invalid_request(world, namespace), within_s)
+        for namespace, submitter in world.submitters.items()
+    ]
+    return max(answers)
+
+
+def invalid_request(world: World, namespace: str = "default") -> JobRequested:
+    """Return a request of a new name that the allocator has to reject."""
     world.made += 1
-    ask = {"job": f"probe-{world.made}", "request_id": str(world.made), "epochs": 1}
+    ask = {"job": f"probe-{world.made}", "namespace": namespace, "request_id": str(world.made), "epochs": 1}
     wrong = {**REQUEST, "ps": {"start": 2, "min": 2, "max": 1}, "program": {"name": "-", "digest": DIGEST}}
-    request, since = msgspec.convert({**wrong, **ask}, JobRequested), len(world.watch.heard)
-    uid = await _asked(world, request, within_s)
+    return msgspec.convert({**wrong, **ask}, JobRequested)
+
+
+async def _rejected(world: World, client: Bus, request: JobRequested, within_s: float) -> float:
+    since = len(world.watch.heard)
+    uid = await _asked(client, request, within_s)
     await world.watch.until(
         lambda: any(m.uid == uid for m in world.watch.of(JobRejected, since)), within_s, "the allocator's answer"
     )
     return time.time()
 
 
-async def _asked(world: World, request: JobRequested, within_s: float) -> int:
+async def _asked(client: Bus, request: JobRequested, within_s: float) -> int:
     async with asyncio.timeout(within_s):
         while True:
             try:
-                return await world.watch.bus.request(request)
+                return await client.request(request)
             except NatsError:
                 await asyncio.sleep(LOOK_S)
 

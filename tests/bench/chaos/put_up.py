@@ -17,6 +17,7 @@ from pathlib import Path
 from services.local.stack import SERVICES, Stack
 from shared import bus
 from shared.ports import free_port
+from tests.bench.chaos import intakes
 from tests.bench.chaos.gate import gate
 from tests.bench.chaos.watch import Watch
 from tests.bench.chaos.world import DISK_MIB, World
@@ -37,6 +38,10 @@ QUICK = {
     "WEIR_LAUNCHER_UNSCHEDULABLE_S": "5",
     "WEIR_LAUNCHER_NODE_LOST_S": "3",
 }
+
+
+SERVERS = 3
+"""Of the bus. One of three may be lost; with all three lost there is no bus."""
 
 
 def mounted(disk: Path) -> bool:
@@ -64,13 +69,15 @@ async def world(folder: Path) -> AsyncIterator[World]:
     through = {f"WEIR_{name}_KUBE_URL": f"http://127.0.0.1:{port}" for name in ("MONITOR", "LAUNCHER")}
     with small_disk(folder / "weir" / "checkpoints") as disk_by:
         async with (
-            Stack(folder / "weir", file, {**QUICK, **through}, services=()) as stack,
+            Stack(folder / "weir", file, {**QUICK, **through}, services=(), nats_servers=SERVERS) as stack,
             gate(port, stack.kube_port) as door,
+            intakes.submitters(stack) as submitters,
         ):
             for name in SERVICES:
                 await stack.start(name)
             watch = Watch(await bus.connect(stack.nats_url, "chaos", stack.operator))
             here = World(stack, watch, door, folder, disk_by)
+            here.submitters = submitters
             try:
                 yield here
             finally:

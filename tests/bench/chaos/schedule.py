@@ -53,6 +53,10 @@ KINDS = (
     Kind("API cut off", ("refused", "frozen")),
     Kind("disk full", ("checkpoints",), (AT_REST,)),
     Kind("messages doubled", ("late", "reordered")),
+    Kind("nats killed in commit", ("leader", "follower"), (AT_REST,)),
+    Kind("nats frozen in commit", ("leader", "follower"), (AT_REST,)),
+    Kind("intake full", ("own", "another"), (AT_REST,)),
+    Kind("node drained", ("neighbours full",), (AT_REST,), trains=True),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -78,7 +82,7 @@ class Fault(msgspec.Struct, frozen=True):
 
     def told(self) -> str:
         held = f", for {self.hold_s:.1f} s" if "killed" not in self.kind else ""
-        return f"{self.number:3} {self.kind:18} {self.who:11} {self.moment}, {self.delay_s:.2f} s later{held}"
+        return f"{self.number:3} {self.kind:21} {self.who:15} {self.moment}, {self.delay_s:.2f} s later{held}"
 
 
 def schedule(seed: int, faults: int, kinds: Sequence[str] = tuple(BY_NAME)) -> tuple[Fault, ...]:

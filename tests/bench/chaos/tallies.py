@@ -4,6 +4,9 @@ applied_twice   of all examples, how often one was applied beyond its epochs; th
 redone          updates applied after the checkpoint that training went on from, in seconds of training, over the
                 interval between checkpoints, as the job had it (`every_s` and what a save takes): at most 1;
                 in seconds: at most what the trainer's `redo_s` allows by default
+commit_waits    of each server lost in a commit: the longest that a checkpoint then waited for its entry in the ledger
+drained_redone  the most seconds of training that were repeated because of a drain with nowhere to go
+own_failures    pods that ended by their own fault, as the allocator sees it: nothing that is struck here is one
 messages_lost   requests without an answer, gaps in a job's revisions, generations without an end, jobs that the
                 allocator remembers otherwise than the streams have it, dead letters
 """
@@ -18,6 +21,7 @@ from itertools import pairwise
 
 import msgspec
 
+from services.allocator.exits import Exit, own_fault
 from shared.bus import Heard
 from shared.messages import (
     AllocationDecided,
@@ -115,6 +119,18 @@ def interval_s(heard: Sequence[Heard], every_s: float) -> float:
     return statistics.median(found) if found else every_s
 
 
+def redone_between_s(heard: Sequence[Heard], beats: Sequence[float], from_s: float, to_s: float) -> float:
+    """The most that was done again by a generation that resumed between two moments."""
+    until = [each for each in heard if each.stored_s <= to_s]
+    return max(redone_s(until, beats, [(float("-inf"), from_s)]), default=0.0)
+
+
+def commit_wait_s(heard: Sequence[Heard], from_s: float, to_s: float) -> float:
+    """The longest that a checkpoint announced between two moments had waited for its entry in the ledger."""
+    between = [each for each in heard if from_s <= each.stored_s <= to_s]
+    return max((m.waited_s for m in of(between, CheckpointSaved)), default=0.0)
+
+
 # ---------------------------------------------------------------- gaps
 
 
@@ -125,6 +141,12 @@ def longest_gap_s(beats: Sequence[float], from_s: float, to_s: float) -> float:
 
 
 # ---------------------------------------------------------------- messages
+
+
+def own_failures(heard: Iterable[Heard]) -> list[str]:
+    """The pods of one job whose end counts as a failure of the job."""
+    ends = {m.pod: Exit(m.role, m.exit_code, m.reason, m.message) for m in of(heard, TaskExited)}
+    return sorted(pod for pod, ended in ends.items() if own_fault(ended))
 
 
 def unanswered(heard: Iterable[Heard]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from shared.bus import Heard
 from shared.messages import (
     AllocationDecided,
@@ -37,8 +39,9 @@ def report(generation: int, samples: int) -> ProgressReported:
     return ProgressReported(**JOB, generation=generation, step=samples, samples=samples, **fields)
 
 
-def saved(generation: int, samples: int) -> CheckpointSaved:
-    return CheckpointSaved(**JOB, generation=generation, step=samples, samples=samples, path="/c", seconds=0.5)
+def saved(generation: int, samples: int, waited_s: float = 0.0) -> CheckpointSaved:
+    fields: dict[str, Any] = {"path": "/c", "seconds": 0.5, "waited_s": waited_s}
+    return CheckpointSaved(**JOB, generation=generation, step=samples, samples=samples, **fields)
 
 
 def lost(pod: str, role: Any = "worker") -> TaskExited:
@@ -86,6 +89,33 @@ def test_what_was_redone_already_is_counted_where_it_was() -> None:
     ]
     assert tallies.redone_s(log, beats=[9.5, 31.0, 32.5, 41.0]) == [0.0, 2.5]
     assert tallies.redone_s(log, beats=[9.5, 31.0, 32.5, 41.0], unsaved=[(35, 45)]) == [0.0]
+
+
+def test_of_one_fault_only_what_it_made_do_again_is_counted() -> None:
+    log = [
+        at(0, resumed(1)),
+        at(10, saved(1, 20)),
+        at(12.9, report(1, 26)),
+        at(20, resumed(2, 21)),
+        at(25, report(2, 40)),
+        at(40, resumed(3, 21)),
+    ]
+    beats = [9.5, 11.0, 12.5, 21.0, 24.5]
+    assert tallies.redone_between_s(log, beats, 15.0, 30.0) == 3.0
+    assert tallies.redone_between_s(log, beats, 30.0, 50.0) == 4.5
+    assert tallies.redone_between_s(log, beats, 41.0, 50.0) == 0.0
+
+
+def test_a_pod_that_ends_with_a_code_of_its_own_failed_and_one_that_was_killed_or_evicted_did_not() -> None:
+    ends = {"a": (1, "Error"), "b": (137, "Error"), "c": (1, "Evicted"), "d": (0, "Completed"), "e": (137, "OOMKilled")}
+    log = [at(1, replace(lost(pod), exit_code=code, reason=reason)) for pod, (code, reason) in ends.items()]
+    assert tallies.own_failures([*log, *log]) == ["a", "e"]
+
+
+def test_the_longest_wait_of_a_commit_is_that_of_a_checkpoint_of_the_time() -> None:
+    log = [at(10, saved(1, 20, 9.0)), at(20, saved(1, 30, 6.5)), at(24, saved(1, 40, 0.1)), at(30, saved(1, 50, 7.0))]
+    assert tallies.commit_wait_s(log, 15.0, 25.0) == 6.5
+    assert tallies.commit_wait_s(log, 40.0, 50.0) == 0.0
 
 
 def test_the_interval_is_that_between_checkpoints_of_one_generation() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,11 @@ from services.cli import store
 from services.local.node_spec import TenantSpec
 from services.local.stack import Stack
 from services.local.tenancy import pod_spec
-from shared.bus import Heard
+from shared.bus import Bus, Heard
 from shared.messages import JobRequested
 from tests.bench.chaos import standing
 from tests.bench.chaos.gate import Gate
+from tests.bench.chaos.signals import Missed, send
 from tests.bench.chaos.watch import Watch
 from tests.flow.stage import PACED, SLEEP
 from tests.trainer import fleet
@@ -61,6 +64,8 @@ class World:
         self.strangers: list[str] = []
         self.uid, self.job = 0, ""
         self.made = 0
+        self.killed = Counter[str]()  # how often each part of the stack was killed
+        self.submitters: dict[str, Bus] = {}  # by namespace, each with the credentials of its submitters
 
     # ------------------------------------------------------------ jobs
 
@@ -95,8 +100,30 @@ class World:
 
     # ------------------------------------------------------------ the cluster
 
+    def pid(self, part: str) -> int:
+        """Return the process of a part of the stack; raises `Missed` while there is none."""
+        process = self.stack.parts[part].process
+        if process is None or process.returncode is not None:
+            raise Missed(f"{part} is just starting")
+        return process.pid
+
+    def kill(self, *parts: str) -> None:
+        """Kill parts of the stack, which starts them again at once, as Kubernetes would."""
+        send([self.pid(part) for part in parts], signal.SIGKILL)
+        self.killed.update(parts)
+
     async def pods(self, namespace: str = "default") -> list[dict[str, Any]]:
         return await self.listed(f"namespaces/{namespace}/pods")
+
+    async def occupied_node(self, choice: int) -> tuple[str, list[dict[str, Any]]]:
+        """Return one of the nodes of the running generation, and its pods there; raises `Missed` if there is none."""
+        here = {task.pod for task in standing.tasks(self.heard)}
+        pods = [pod for pod in await self.pods() if pod["metadata"]["name"] in here and "nodeName" in pod["spec"]]
+        nodes = sorted({pod["spec"]["nodeName"] for pod in pods})
+        if not nodes:
+            raise Missed("no pod on any node")
+        node = nodes[choice % len(nodes)]
+        return node, [pod for pod in pods if pod["spec"]["nodeName"] == node]
 
     async def nodes(self) -> list[dict[str, Any]]:
         return await self.listed("nodes")
@@ -117,6 +144,20 @@ class World:
 
     async def evict(self, pod: str) -> None:
         async with self.http.delete(f"{self.stack.kube_url}/api/v1/namespaces/default/pods/{pod}") as answer:
+            answer.raise_for_status()
+
+    async def evict_politely(self, pod: str) -> None:
+        """As `kubectl drain` does: the pod has its grace."""
+        url = f"{self.stack.kube_url}/api/v1/namespaces/default/pods/{pod}/eviction"
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
+        async with self.http.post(url, json=body) as answer:
+            answer.raise_for_status()
+
+    async def cordon(self, node: str, closed: bool) -> None:
+        """Close a node to new pods, or open it again."""
+        url = f"{self.stack.kube_url}/api/v1/nodes/{node}"
+        headers = {"Content-Type": "application/merge-patch+json"}
+        async with self.http.patch(url, json={"spec": {"unschedulable": closed}}, headers=headers) as answer:
             answer.raise_for_status()
 
     async def strangers_come(self) -> None:

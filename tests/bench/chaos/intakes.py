@@ -1,0 +1,135 @@
+"""The intake of a namespace is filled with the credentials of its submitters, until the server refuses.
+
+Cancellations of unknown jobs fill it: large ones first, then smaller ones, until not even the smallest has room. It
+passes on so few bytes a second that it stays full; at the end the owner of the cluster raises the rate, as
+`weir streams create` would, and it drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.js.errors import APIError
+
+from services.local.stack import Stack
+from shared import authority, bus, keyring, streams, subjects, tokens
+from shared.authority import Keys
+from shared.bus import Bus
+from shared.intake import DEFAULT_RATES, KIB, LARGEST_MESSAGE, Rates, intake_stream
+from shared.messages import CancelRequested
+from shared.permissions import SETUP, SUBMITTER
+from shared.subjects import DEFAULT_NAMESPACE
+from tests.bench.chaos import probes
+from tests.bench.chaos.schedule import Fault
+from tests.bench.chaos.watch import Late
+from tests.bench.chaos.world import World
+
+OTHER_NAMESPACE = "team-b"
+NAMESPACES = {"own": DEFAULT_NAMESPACE, "another": OTHER_NAMESPACE}
+PADDINGS = (LARGEST_MESSAGE - 4 * KIB, 16 * KIB, KIB, 0)
+"""Bytes of the messages that fill an intake, one size after the other."""
+DRAIN = Rates(requests=8 * 1024, reports=DEFAULT_RATES.reports)
+FILL_S, REFUSED_S, DRAINED_S, LOOK_S = 60.0, 30.0, 120.0, 0.25
+FULL = "is full"
+
+
+class NotRefused(Exception):
+    """A request was taken although the intake was full."""
+
+
+async def fill_intake(world: World, fault: Fault) -> str:
+    namespace = NAMESPACES[fault.who]
+    submitter = world.submitters[namespace]
+    try:
+        refusal = await _refused(world, submitter, namespace)
+        end_s = time.monotonic() + fault.hold_s
+        while time.monotonic() < end_s:
+            await _fill(submitter, namespace)
+            await asyncio.sleep(LOOK_S)
+    finally:
+        await _drain(world, namespace)
+    return f"the intake of {namespace}: {refusal}"
+
+
+async def _refused(world: World, submitter: Bus, namespace: str) -> str:
+    """Fill until a request is refused; return the text of the refusal. Some bytes may pass on in between."""
+    end_s = time.monotonic() + REFUSED_S
+    while time.monotonic() < end_s:
+        await _fill(submitter, namespace)
+        try:
+            await submitter.request(probes.invalid_request(world, namespace))
+        except NatsError as error:
+            if FULL in str(error):
+                return str(error)
+    raise NotRefused(f"no request of {namespace} was refused within {REFUSED_S:g} s")
+
+
+async def _fill(submitter: Bus, namespace: str) -> None:
+    """Publish cancellations until the server has no room for the smallest."""
+    async with asyncio.timeout(FILL_S):
+        for padding in PADDINGS:
+            while await _is_taken(submitter, namespace, padding):
+                pass
+
+
+async def _is_taken(submitter: Bus, namespace: str, padding: int) -> bool:
+    name = f"unknown-{secrets.token_hex(4)}"
+    cancel = CancelRequested(job=name, namespace=namespace, request_id=name)
+    body = {**json.loads(subjects.encode(cancel)), "padding": "x" * padding}
+    try:
+        await submitter.js.publish(subjects.subject_of(cancel), json.dumps(body).encode())
+    except APIError:
+        return False
+    return True
+
+
+async def _drain(world: World, namespace: str) -> None:
+    """Raise the rate until the intake is empty."""
+    async with _owner(world.stack) as owner:
+        await _set_rates(owner, world.stack, namespace, DRAIN)
+        try:
+            end_s = time.monotonic() + DRAINED_S
+            while (await owner.js.stream_info(intake_stream(namespace))).state.messages:
+                if time.monotonic() > end_s:
+                    raise Late(f"the intake of {namespace} did not drain within {DRAINED_S:g} s")
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await _set_rates(owner, world.stack, namespace, DEFAULT_RATES)
+
+
+async def _set_rates(owner: Bus, stack: Stack, namespace: str, rates: Rates) -> None:
+    await streams.create_namespace(owner.js, namespace, len(stack.nats_parts), rates=rates)
+
+
+@asynccontextmanager
+async def _owner(stack: Stack) -> AsyncIterator[Bus]:
+    connection = await bus.connect(stack.nats_url, SETUP, stack.credentials_of(SETUP))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def submitters(stack: Stack) -> AsyncIterator[dict[str, Bus]]:
+    """Provision the other namespace, and yield a connection of each namespace's submitter."""
+    keys = msgspec.json.decode((stack.credentials / keyring.KEYS).read_bytes(), type=Keys)
+    async with _owner(stack) as owner:
+        await _set_rates(owner, stack, OTHER_NAMESPACE, DEFAULT_RATES)
+    made: dict[str, Bus] = {}
+    for namespace in NAMESPACES.values():
+        text = authority.submitter(keys, namespace, os.urandom(tokens.CHANCE_BYTES), time.time())
+        made[namespace] = await bus.connect(stack.nats_url, f"{SUBMITTER}.{namespace}", text)
+    try:
+        yield made
+    finally:
+        for connection in made.values():
+            await connection.close()

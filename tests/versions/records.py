@@ -85,7 +85,7 @@ async def _dump(client: Client) -> list[Record]:
     records = []
     for info in await js.streams_info():
         stream = str(info.config.name)
-        for sequence in range(info.state.first_seq, info.state.last_seq + 1):
+        for sequence in range(max(info.state.first_seq, 1), info.state.last_seq + 1):
             try:
                 raw = await js.get_msg(stream, sequence)
             except NotFoundError:

@@ -34,10 +34,7 @@ from services.cli.terminal import Terminal
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
 from shared.words import counted
 
-EXAMPLES = (
-    "weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",
-    "weir events --json > log; weir simulate --from-log log --policies weir,static",
-)
+EXAMPLES = ("weir simulate --jobs jobs.csv --surfaces speeds.csv --cluster nodes.yaml",)
 T = TypeVar("T")
 WIDTH = 110  # of the table, where no terminal says how wide it is
 
@@ -57,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--noise", type=at_least_zero, default=usual.noise, metavar="SHARE", help=said)
     said = f"between two reports of a job (default: {usual.report_s:g}, or the log's)"
     parser.add_argument("--report-seconds", type=above_zero, metavar="S", help=said)
-    said = f"jobs that have waited so long have capacity reserved (default: {Rules().reserve_after_s:g}; 0: never)"
+    said = f"reserve capacity after such a wait ({Rules().reserve_after_s:g}; 0: never)"
     parser.add_argument("--reserve-after", type=at_least_zero, default=Rules().reserve_after_s, metavar="S", help=said)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="the same seed, the same world (default: 0)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write each policy's figures here")

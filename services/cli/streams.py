@@ -29,21 +29,21 @@ NAMESPACES = "WEIR_JOB_NAMESPACES"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
-    said = "create: make them, or bring them up to date; verify: fail unless they are there"
+    said = "make or update them; or fail unless they are there"
     parser.add_argument("what", choices=("create", "verify"), help=said)
-    kept = "how many servers of a cluster keep each stream (default: 1)"
+    kept = "servers that keep each stream (default: 1)"
     parser.add_argument("--replicas", type=int, choices=(1, 3, 5), default=1, help=kept)
-    room = "how much weir-orders may hold (default: 1, or what it has been given before); full, it refuses every order"
+    room = "room of weir-orders (default: 1, or as before)"
     parser.add_argument("--orders-gib", type=int, default=0, metavar="N", help=room)
-    said = f"a namespace to provision besides `default` and those of {NAMESPACES}; may be repeated"
+    said = f"one more than {NAMESPACES} lists; may be repeated"
     parser.add_argument("--namespace", type=namespace_name, action="append", default=[], metavar="NS", help=said)
-    said = f"room for the programs of each namespace (default: {PROGRAMS_BYTES // MIB}, or as before)"
+    said = f"room of a namespace's programs (default: {PROGRAMS_BYTES // MIB})"
     parser.add_argument("--programs-mib", type=int, default=0, metavar="N", help=said)
     for option, what, usual in (
-        ("--requests-kib-s", "requests and cancellations of each namespace", DEFAULT_RATES.requests),
-        ("--reports-kib-s", "facts of each namespace's jobs", DEFAULT_RATES.reports),
+        ("--requests-kib-s", "requests", DEFAULT_RATES.requests),
+        ("--reports-kib-s", "facts", DEFAULT_RATES.reports),
     ):
-        said = f"how fast {what} pass on to the services, behind a burst of 256 KiB (default: {usual}, or as before)"
+        said = f"rate of a namespace's {what} (default: {usual})"
         parser.add_argument(option, type=int, default=0, metavar="N", help=said)
 
 

@@ -12,6 +12,7 @@ import tensorflow as tf
 from services.trainer import cause, disk, files, shards
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.shards import Ledger
+from shared.words import counted
 
 FIELD = "checkpoint.continue_from"
 
@@ -35,7 +36,7 @@ def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledg
 def _fit_ledger(earlier: Ledger, folder: str, ledger: Ledger) -> Ledger:
     if earlier.examples != ledger.examples:
         raise cause.plainly(
-            f"{FIELD}: {folder} was trained on {earlier.examples:,} examples an epoch, and this program has "
+            f"{FIELD}: {folder} was trained on {counted(earlier.examples, 'example')} an epoch, and this program has "
             f"{ledger.examples:,}"
         )
     try:

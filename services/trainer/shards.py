@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from shared.words import counted
+
 
 class Shard(msgspec.Struct, frozen=True, order=True, array_like=True):
     """Positions start .. stop - 1."""
@@ -92,7 +94,7 @@ def extend(ledger: Ledger, epochs: int) -> Ledger:
     Raises ValueError if it has more epochs than that already.
     """
     if epochs < ledger.epochs:
-        raise ValueError(f"it has {ledger.epochs} epochs, more than {epochs}")
+        raise ValueError(f"it has {counted(ledger.epochs, 'epoch')}, more than {epochs}")
     ledger = settled(ledger)
     if epochs == ledger.epochs:
         return ledger

@@ -6,6 +6,7 @@ from services.allocator.requests.admission import _too_many
 from services.allocator.rules import Rules
 from services.allocator.service import first_of_each, same_world
 from services.allocator.state import State, apply
+from shared.messages import CancelRequested
 from shared.subjects import FACTS, ORDERS
 from tests.allocator.builders import accepted, progress, request
 
@@ -21,7 +22,7 @@ def test_a_namespace_has_so_many_open_jobs_and_no_more() -> None:
     rules = Rules(open_jobs=1)
 
     assert list(_too_many(state, "team-a", rules)) == [
-        "namespace: 1 jobs are open in 'team-a'; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
+        "namespace: it has 1 open job; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
     ]
     assert not list(_too_many(state, "team-b", rules))
     assert not list(_too_many(state, "team-a", Rules(open_jobs=0)))
@@ -32,4 +33,4 @@ def test_a_fact_of_no_known_job_changes_nothing_to_decide_on() -> None:
     known = apply(empty, accepted(request(), uid=1), ORDERS, 2, 0.0)
 
     assert same_world(empty, apply(empty, progress(1, 1, 10, 1.0), FACTS, 1, 1.0))
-    assert not same_world(known, apply(known, progress(1, 1, 10, 1.0), FACTS, 1, 1.0))
+    assert not same_world(known, apply(known, CancelRequested(job="mnist"), ORDERS, 3, 1.0))

@@ -38,11 +38,13 @@ from shared.permissions import ALLOCATOR, JOB, MONITOR, OPERATOR, SUBMITTER
 from tests.allocator.builders import EVEN, node, request
 from tests.allocator.test_service import QUICK, last, soon
 from tests.conftest import NatsServer
-from tests.shared.guarded import DIGEST, credentials, guarded, visitor
+from tests.shared.guarded import credentials, guarded, visitor
 
 WEIR = replace(QUICK, policy="weir", snapshot_s=3600.0)
 """Each start reads the whole log."""
 OFFENDER = "team-a.mine"
+BODY = b"def model(): ..."
+STORED = programs.digest_of(BODY)
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ async def allocating(server: NatsServer, settings: Settings = WEIR) -> AsyncIter
 
 async def ask(server: NatsServer, namespace: str, job: str, **fields: Any) -> int:
     """As a submitter of the namespace, whatever the numbers are."""
-    asked = request(job, namespace=namespace, program=Program(name="train.py", digest=DIGEST), **fields)
+    asked = request(job, namespace=namespace, program=Program(name="train.py", digest=STORED), **fields)
     async with speaking(server, SUBMITTER, f"{namespace}.any") as person:
         return await person.request(asked)
 
@@ -83,7 +85,8 @@ async def say_anything(server: NatsServer, message: Message, **numbers: float) -
 
 
 async def set_up(operator: Bus, server: NatsServer) -> None:
-    await programs.keep(operator, DIGEST, b"def model(): ...")
+    for namespace in ("team-a", "team-b"):
+        await programs.keep(operator, namespace, STORED, BODY)
     large = Resources(cpu=100, memory_gib=400)
     async with speaking(server, MONITOR) as monitor:
         await monitor.publish(replace(node(), allocatable=large, free=large))

@@ -23,6 +23,7 @@ from shared.messages import (
     Message,
     ServiceTroubled,
     TaskExited,
+    TaskLeaving,
     Trouble,
 )
 from tests.bench.chaos.schedule import BY_NAME
@@ -46,6 +47,10 @@ TOLD: dict[str, tuple[type[Message] | Trouble, ...]] = {
     "cluster lost": ("kubernetes away", *LOST),
     "API cut off": ("kubernetes away",),
     "disk full": (CheckpointFailed,),
+    "nats killed in commit": ("bus away",),
+    "nats frozen in commit": ("bus away",),
+    "intake full": (),  # whoever submits is told at once
+    "node drained": (TaskLeaving,),
     "messages doubled": (),  # nothing fails: each is taken once
 }
 BESIDE: dict[str, tuple[type[Message] | Trouble, ...]] = {

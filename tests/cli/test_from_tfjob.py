@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
     service = await wire.connect(nats_url, "allocator")
-    await start(service, Settings())
+    await start(service, Settings(images=()))
     yield
     await closed(service)
 

@@ -96,7 +96,7 @@ async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
     bus.js._timeout = 0.3
     await stored(bus, BODY)
     with capture_logs() as lines, nats_server.hung():
-        fetching = asyncio.create_task(program_file.fetched(bus, PROGRAM, tmp_path / "pod"))
+        fetching = asyncio.create_task(program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod"))
         async with asyncio.timeout(WITHIN_S):
             while len([line for line in lines if line["event"] == "ProgramNotAsAskedFor"]) < 3:
                 assert not fetching.done()

@@ -19,6 +19,7 @@ from services.allocator.rules import Rules
 from services.allocator.state import Asked, State
 from shared.checkpoint_folders import location, new_folder
 from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested, Resources, RoleResources
+from shared.words import counted
 
 
 def unanswered(state: State) -> dict[int, Asked]:
@@ -77,7 +78,7 @@ def _folder_in_use(state: State, request: JobRequested) -> Iterator[str]:
 def _too_many(state: State, namespace: str, rules: Rules) -> Iterator[str]:
     count = sum(job.request.namespace == namespace for job in state.jobs.values())
     if rules.open_jobs and count >= rules.open_jobs:
-        yield f"namespace: {count} jobs are open in {namespace!r}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
+        yield f"namespace: it has {counted(count, 'open job')}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
 
 
 def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:

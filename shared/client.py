@@ -31,7 +31,11 @@ REFUSAL = re.compile(r'permissions violation for publish to "(.*)"')
 """What the server says beside a request; the library has made its letters small."""
 
 
-class Refused(NatsError):
+class Final(NatsError):
+    """No later try can end otherwise."""
+
+
+class Refused(Final):
     """The server does not let these credentials say this; no later try can end otherwise."""
 
     def __init__(self, subject: str) -> None:

@@ -15,7 +15,7 @@ from nats.errors import BadSubjectError, ConnectionClosedError, MaxPayloadError
 from nats.errors import Error as NatsError
 from nats.js.errors import APIError, ServiceUnavailableError
 
-from shared.client import Refused, SturdyClient
+from shared.client import Final, SturdyClient
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -24,7 +24,7 @@ RETRY_S = 0.2
 """From one try to the next: of all that is tried again, the connection too."""
 TOLD_S = 30.0
 """Between two words about one thing that waits: a bus that is away for long fills no log."""
-NEVER = (APIError, BadSubjectError, MaxPayloadError, ConnectionClosedError, Refused)
+NEVER = (APIError, BadSubjectError, MaxPayloadError, ConnectionClosedError, Final)
 
 
 SERVER_ERROR = 500

@@ -19,7 +19,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import APIError
 
 from shared import subjects
-from shared.client import SturdyClient
+from shared.client import Final, SturdyClient
 from shared.hearing import Heard, read
 from shared.patience import RETRY_S, Plaint
 from shared.permissions import API, SLOTS, SUBMITTER, slots
@@ -138,7 +138,7 @@ async def add_consumer(client: SturdyClient, js: JetStreamContext, stream: str, 
     raise TooManyReaders(f"namespace {namespace} has {SLOTS} readers of {stream} already; end one of them")
 
 
-class TooManyReaders(NatsError):
+class TooManyReaders(Final):
     """All names of consumers that the submitters of a namespace may use are taken."""
 
 

@@ -236,9 +236,9 @@ async def test_a_submitter_has_a_few_consumers_of_its_namespace_s_names_and_none
 ) -> None:
     filtered = "weir.*.*.team-a.*"
     async with visitor(server.url, credentials(SUBMITTER)) as guest:
-        free = [f"hoard-{number}" for number in range(300)]
+        free = [f"hoard-{number}" for number in range(5)]
         assert await accepted_consumers(guest, free, filtered) == 0
-        assert await accepted_consumers(guest, slots("team-b"), filtered) == 0
+        assert await accepted_consumers(guest, slots("team-b")[:5], filtered) == 0
         assert await accepted_consumers(guest, slots("team-a"), filtered) == SLOTS
         assert not await guest.may_say(f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{slots('team-b')[0]}")
 

@@ -90,7 +90,7 @@ def _error(want: Want, job: JobSeen | None) -> Exception | None:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether it can be part of a message."""
+    """Return whether a value can be part of a message."""
     return not any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else True
 
 

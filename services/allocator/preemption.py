@@ -44,7 +44,7 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
     claim: Reservation | None = None
 
     def freed(self) -> list[Held]:
-        """What it gives up."""
+        """Return the capacity that it gives up."""
         kept = {task.serial for task in self.tasks}
         runs = self.job.runs.tasks if self.job.runs else ()
         return [Held(-inf, self.job.key, t.node, t.resources) for t in runs if t.serial not in kept]

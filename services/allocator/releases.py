@@ -93,7 +93,7 @@ def _is_listed(seen: CapacityChanged | None, namespace: str, pod: str) -> bool:
 
 
 class Coming(Struct, frozen=True):
-    """What is being released: by node, and by namespace. Nothing: an empty `free`.
+    """Capacity that is being released, by node and by namespace. Nothing: an empty `free`.
 
     `until_s`: when the first part of it is no longer waited for.
     """

@@ -31,7 +31,7 @@ def unanswered(state: State) -> dict[int, Asked]:
 
 
 class ProgramFault(Enum):
-    """Why the store has no usable program for a request."""
+    """Reasons why the store has no usable program for a request."""
 
     NO_BUCKET = (
         "namespace: {namespace!r} is not provisioned on the bus; `weir streams create --namespace {namespace}` does it"

@@ -274,7 +274,7 @@ class Bus:
         return await self.last_over(subjects.pattern(kind, key))
 
     async def last_over(self, filtered: str) -> int:
-        """The same of all subjects that a filter lets through."""
+        """The same of all subjects that a filter lets through. On a bus of several servers it may be out of date."""
         try:
             return int((await self.outbox.last_on(filtered)).seq or 0)
         except NotFoundError:

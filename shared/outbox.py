@@ -150,7 +150,7 @@ class Outbox:
     async def _said_already(self, subject: str, message: Message) -> int:
         """Where we ourselves said this last on its subject, before an acknowledgement got lost; 0: we did not."""
         try:
-            last = await self.last_on(subject)
+            last = await self.last_on(subject, direct=subjects.stream_holding(subject) == subjects.FACTS)
         except NotFoundError:
             return 0
         return int(last.seq or 0) if (last.headers or {}).get("Nats-Msg-Id") == self._message_id(message) else 0
@@ -158,10 +158,13 @@ class Outbox:
     def _message_id(self, message: Message) -> str:
         return headers_of(message, "", "", self.secret)["Nats-Msg-Id"]
 
-    async def last_on(self, subject: str) -> RawStreamMsg:
-        """Of orders as their stream's leader has it; of facts as any server, for nobody may ask for all of those."""
+    async def last_on(self, subject: str, direct: bool = True) -> RawStreamMsg:
+        """Return the last message on the subjects that a pattern covers.
+
+        `direct`: any server of the stream answers, perhaps from a copy that lags. A direct get does not wait behind
+        other users' requests to JetStream's API, which has one queue for all. False: the stream's leader answers.
+        """
         stream = subjects.stream_holding(subject)
-        direct = stream == subjects.FACTS
         return await asked(self._client, lambda: self._js.get_msg(stream, subject=subject, direct=direct), self._plaint)
 
 

@@ -1,10 +1,10 @@
-"""A hostile tenant on the bus: `make bench-flood` (about 3 minutes).
+"""A hostile tenant on the bus: `make bench-flood` (about 4 minutes).
 
 A nats-server with accounts, and the real allocator as a process. Two namespaces: credentials of `team-a` publish as
 fast as they can, each kind for BENCH_FLOOD_S: first a submitter's, then those of one job (`flood_side.py`, a process of
-its own). Beside them `team-b` works: every BENCH_EACH_S its submitter asks for a job of a new name; once that is
-decided, the launcher gives an order for it, the job's trainer says a fact and writes its ledger, and the submitter
-cancels it.
+its own); then the job's credentials request consumers in place of publishing. Beside them `team-b` works: every
+BENCH_EACH_S its submitter asks for a job of a new name; once that is decided, the launcher gives an order for it, the
+job's trainer says a fact and writes its ledger, and the submitter cancels it.
 
 Of `team-b`, in each phase (`quiet`: nobody floods):
     decided_*       from before the request is published to the decision, as a follower of the stream sees it
@@ -13,7 +13,7 @@ Of `team-b`, in each phase (`quiet`: nobody floods):
     refused         requests, orders, facts and entries that the server refused; each is said once
     undecided       requests that were not decided within WITHIN_S
 Of the server: messages and bytes of each stream at the end, its own memory at most, and how many durable consumers each
-kind of credential could create of CONSUMERS that it tried.
+kind of credential could create of BENCH_CONSUMERS that it tried.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from shared.messages import (
 from shared.permissions import ALLOCATOR, JOB, LAUNCHER, MONITOR, OPERATOR, SUBMITTER, entry, slots
 from shared.subjects import DEAD, FACTS, LEDGER, ORDERS, pattern
 from tests.allocator.builders import node, request
+from tests.bench.flood_side import CONSUMERS
 from tests.bench.report import finish, percentile, say
 from tests.conftest import NatsServer
 from tests.shared.guarded import credentials, guarded
@@ -57,7 +58,7 @@ from tests.shared.guarded import credentials, guarded
 FLOOD_S = float(os.environ.get("BENCH_FLOOD_S", "60"))
 QUIET_S = float(os.environ.get("BENCH_QUIET_S", "15"))
 EACH_S = float(os.environ.get("BENCH_EACH_S", "0.5"))
-CONSUMERS = int(os.environ.get("BENCH_CONSUMERS", "300"))
+CONSUMERS_TRIED = int(os.environ.get("BENCH_CONSUMERS", "300"))
 WITHIN_S = 60.0
 HOSTILE, PEACEFUL = "team-a", "team-b"
 STREAMS = (ORDERS, FACTS, DEAD, f"KV_{LEDGER}")
@@ -206,9 +207,10 @@ class Bench:
         return Tenant(await self.bus(SUBMITTER), launcher, trainer, operator, digest)
 
     @asynccontextmanager
-    async def flood(self, user: str, digest: str) -> AsyncIterator[list[int]]:
+    async def flood(self, kind: str, digest: str) -> AsyncIterator[list[int]]:
         """Somebody else publishes as fast as the server takes it; at the end: how many messages."""
-        words = (self.server.url, user, f"{HOSTILE}.mine", str(self.file(user, f"{HOSTILE}.mine")), digest)
+        user = SUBMITTER if kind == SUBMITTER else JOB
+        words = (self.server.url, kind, f"{HOSTILE}.mine", str(self.file(user, f"{HOSTILE}.mine")), digest)
         side = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tests.bench.flood_side", *words, stdout=asyncio.subprocess.PIPE
         )
@@ -230,8 +232,10 @@ class Bench:
         """How many durable consumers with this filter the credentials can create."""
         client = await dial(self.server.url, credentials(user, f"{HOSTILE}.mine"))
         made = 0
-        names = [*(slots(HOSTILE) if user == SUBMITTER else ()), *(f"hoard-{number}" for number in range(CONSUMERS))]
-        for name in names[:CONSUMERS]:
+        names = [f"hoard-{number}" for number in range(CONSUMERS_TRIED)]
+        if user == SUBMITTER:
+            names = [*slots(HOSTILE), *names]
+        for name in names[:CONSUMERS_TRIED]:
             config = {"name": name, "durable_name": name, "filter_subject": pattern_of, "ack_policy": "explicit"}
             subject = f"{client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{pattern_of}"
             try:
@@ -261,14 +265,13 @@ async def main(folder: Path) -> dict[str, Any]:
         async with asyncio.timeout(WITHIN_S):  # until the allocator has begun
             await tenant.one_job()
         figures: dict[str, Any] = {}
-        phases: tuple[tuple[str, float], ...] = (("quiet", QUIET_S), (SUBMITTER, FLOOD_S), (JOB, FLOOD_S))
-        for name, seconds in phases:
+        for name in ("quiet", SUBMITTER, JOB, CONSUMERS):
             phase = Phase()
             if name == "quiet":
-                await tenant.work(phase, seconds)
+                await tenant.work(phase, QUIET_S)
             else:
                 async with bench.flood(name, tenant.digest) as published:
-                    await tenant.work(phase, seconds)
+                    await tenant.work(phase, FLOOD_S)
                 phase.published = published[0]
             figures |= phase.figures(name)
             say(f"{name}: {json.dumps(phase.figures(name))} {phase.refused[:3]}")

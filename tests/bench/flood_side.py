@@ -1,15 +1,17 @@
 """The hostile side of `make bench-flood`: one credential that publishes as fast as it can, until SIGTERM.
 
-    python -m tests.bench.flood_side URL submitter|job NAMESPACE.JOB CREDENTIALS DIGEST
+    python -m tests.bench.flood_side URL submitter|job|consumers NAMESPACE.JOB CREDENTIALS DIGEST
 
-It writes one line when it begins, and at its end how many messages it has published. What it says: whatever its
-credentials let it say, on as many subjects as it can, small and large, readable and not, in turn.
+It writes one line when it begins, and at its end how many messages it has published. `submitter` and `job` publish
+whatever their credentials let them say, on as many subjects as they can, small and large, readable and not, in turn.
+`consumers` has a job's credentials and requests consumers, each of another name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import signal
 import sys
 from collections.abc import Iterator
@@ -18,13 +20,14 @@ from typing import Any
 from shared import subjects
 from shared.client import dial
 from shared.messages import CancelRequested, JobFinished, Program, ProgressReported, TaskReady
-from shared.permissions import JOB, LEDGER_LETTERS, SAID_BY, entry
-from shared.subjects import LEDGER
+from shared.permissions import JOB, LEDGER_LETTERS, OUTER_API, SAID_BY, entry
+from shared.subjects import LEDGER, ORDERS
 from tests.allocator.builders import request
 
 AT_ONCE = 500
 LARGE_EACH = 400
 SMALL, LARGE = b"{", b"\x01" * 250_000
+CONSUMERS = "consumers"
 OF_NO_PROGRAM = "sha256-" + "0" * 64
 
 
@@ -66,16 +69,30 @@ def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
             yield subjects.subject_of(fact), subjects.encode(fact)
 
 
-async def flood(url: str, user: str, key: str, file: str, digest: str) -> None:
+def of_consumers(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
+    """Requests for consumers, which the server keeps until nobody has read from them for a while."""
+    filtered = f"weir.cluster.*.{namespace}.{job}"
+    for number in itertools.count():
+        name = f"hoard-{number}"
+        config = {"name": name, "durable_name": name, "filter_subject": filtered, "ack_policy": "explicit"}
+        body = json.dumps({"stream_name": ORDERS, "config": config}).encode()
+        yield f"{OUTER_API}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}", body
+
+
+async def flood(url: str, kind: str, key: str, file: str, digest: str) -> None:
     stop, published = asyncio.Event(), 0
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     client = await dial(url, file, pending_size=1 << 26)
     namespace, _, job = key.partition(".")
-    messages = of_job(namespace, job) if user == JOB else of_submitter(namespace, digest)
+    messages, reply = of_submitter(namespace, digest), ""
+    if kind == JOB:
+        messages = of_job(namespace, job)
+    elif kind == CONSUMERS:
+        messages, reply = of_consumers(namespace, job), client.new_inbox()
     print("begun", flush=True)
     while not stop.is_set():
         for subject, body in itertools.islice(messages, AT_ONCE):
-            await client.publish(subject, body)
+            await client.publish(subject, body, reply=reply)
         published += AT_ONCE
         await client.flush(60)
     print(published, flush=True)

@@ -77,6 +77,8 @@ class SimulatedJob:
             await self.take_over(message)
         elif isinstance(message, GenerationAbandoned):
             self.specs.pop(message.generation, None)
+        elif isinstance(message, JobFinished):
+            self.ended = True
 
     async def on_pod(self, pod: dict[str, Any]) -> None:
         """One of its pods is bound and runs."""

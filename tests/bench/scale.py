@@ -101,7 +101,7 @@ async def watching(http: aiohttp.ClientSession, query: dict[str, str], on_line: 
     """Give each event of pods to `on_line`, from now on."""
 
     async def follow() -> None:
-        async with http.get("/api/v1/pods", params={"watch": "true", **query}) as answer:
+        async with http.get("/api/v1/pods", params={"watch": "true", **query}, timeout=WHOLE) as answer:
             async for line in answer.content:
                 await on_line(json.loads(line))
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from nats.errors import Error as NatsError
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
@@ -16,10 +15,12 @@ from services.trainer import fence
 from services.trainer.fence import Entry, Fence
 from shared import bus as wire
 from shared.bus import Bus, Stale
+from shared.permissions import stream_of
 from shared.ports import free_port
 from shared.subjects import LEDGER
 from tests.bench.chaos.gate import Gate, gate
 from tests.conftest import WITHIN_S, NatsServer, connected
+from tests.shared.three_servers import three_servers
 
 KEY = "default.digits"
 ANSWER_S = 0.5
@@ -233,65 +234,11 @@ async def test_who_was_taken_over_after_its_commit_was_stored_is_stale_and_nothi
 # ------------------------------------------------------------ three servers
 
 
-class Cluster:
-    """Three servers that keep every stream three times."""
-
-    def __init__(self, folder: Path) -> None:
-        routes = [f"nats://127.0.0.1:{free_port()}" for _ in range(3)]
-        self.servers = {f"n{n}": NatsServer(folder / f"n{n}", *_clustered(f"n{n}", routes, n)) for n in range(3)}
-
-    @property
-    def url(self) -> str:
-        """Of one of them; who connects there is told of the others."""
-        return self.servers["n0"].url
-
-    async def leader(self, bus: Bus) -> NatsServer:
-        """The server that leads the ledger's stream."""
-        info = await bus.js.stream_info(f"KV_{LEDGER}")
-        assert info.cluster is not None and info.cluster.leader is not None
-        return self.servers[info.cluster.leader]
-
-
-def _clustered(name: str, routes: list[str], number: int) -> tuple[str, ...]:
-    cluster = ("--cluster_name", "weir", "--cluster", routes[number], "--routes", ",".join(routes))
-    return ("--server_name", name, *cluster)
-
-
-@pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    made = Cluster(tmp_path)
-    await asyncio.gather(*(server.start() for server in made.servers.values()))
-    yield made
-    for server in made.servers.values():
-        await server.kill()
-
-
-@asynccontextmanager
-async def on_cluster(cluster: Cluster) -> AsyncIterator[Bus]:
-    made = await wire.connect(cluster.url, "test")
-    async with asyncio.timeout(WITHIN_S):
-        while not await created(made):
-            await asyncio.sleep(0.1)
-    try:
-        yield made
-    finally:
-        await made.client.close()
-
-
-async def created(bus: Bus) -> bool:
-    """False while the servers have not elected a leader yet."""
-    try:
-        await bus.create(replicas=3)
-    except NatsError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("fault", ["killed", "frozen"])
-async def test_of_three_servers_the_leader_of_the_ledger_may_go_during_commits(cluster: Cluster, fault: str) -> None:
-    async with on_cluster(cluster) as bus:
+async def test_of_three_servers_the_leader_of_the_ledger_may_go_during_commits(tmp_path: Path, fault: str) -> None:
+    async with three_servers(tmp_path) as servers, servers.connection() as bus:
         mine = await begun(bus)
-        leader = await cluster.leader(bus)
+        leader = await servers.leader(bus, stream_of(LEDGER))
         commits = asyncio.ensure_future(_commits(mine, 30))
         if fault == "killed":
             await leader.kill()

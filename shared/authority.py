@@ -134,16 +134,27 @@ def submitter(root: Keys, namespace: str, chance: bytes, issued_s: float) -> str
     return _credentials(root.outside, f"{SUBMITTER}.{namespace}", allowed, chance, issued_s)
 
 
-def job(by: Signer, namespace: str, name: str, meta: str, chance: bytes, issued_s: float, lasts_s: float = 0.0) -> str:
+def job(
+    by: Signer,
+    namespace: str,
+    name: str,
+    meta: str,
+    chance: bytes,
+    issued_s: float,
+    lasts_s: float = 0.0,
+    reader_blocks: int = 1,
+) -> str:
     """Credentials of one job's trainers; raises `ValueError` where a word is none that a subject may have.
 
     `meta`: the last token of the subject on which the job's program is described. `lasts_s`: when it has passed, the
-    server lets nobody in with them, and puts out who is; 0: never.
+    server lets nobody in with them, and puts out who is; 0: never. `reader_blocks`: how many blocks of names its
+    consumers may have (`permissions.reader_blocks`).
     """
     values = (namespace, name, meta)
     if odd := [value for value in values if not TOKEN.match(value)]:
         raise ValueError(f"{odd[0]!r} is not a word of a subject")
     tags = [f"{tag}:{value}" for tag, value in zip(permissions.TAGS, values, strict=True)]
+    tags += [f"{permissions.READERS_TAG}:{block}" for block in range(reader_blocks)]
     fields = {"tags": tags, "issuer_account": by.account}
     return _credentials(by.seed, f"{JOB}.{namespace}.{name}", fields, chance, issued_s, lasts_s)
 

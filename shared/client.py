@@ -15,7 +15,7 @@ import contextlib
 import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,8 @@ class SturdyClient(Client):
     """The prefix of JetStream's API."""
     user = ""
     """The name in our credentials; empty: we have none."""
+    consumer_names: Sequence[str] = ()
+    """The only names that our consumers of orders and facts may have; none: any."""
     veiled = False
     """Whether to speak over TLS only. The library would speak in the clear with a server that does not ask for it."""
 
@@ -166,8 +168,10 @@ async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) ->
     """
     client = SturdyClient()
     if credentials:
-        name, user = _user(credentials)
+        claimed, user = _user(credentials)
+        name = tokens.name_in(claimed)
         client.api, client.user = permissions.api(name), name
+        client.consumer_names = _consumer_names(name, tokens.tags_in(claimed))
         options |= {"user_credentials": user, "inbox_prefix": permissions.inbox(name)}
     client.veiled = bool(ca) or url.startswith("tls://")
     if ca:
@@ -183,10 +187,22 @@ async def dial(url: str, credentials: str = "", ca: str = "", **options: Any) ->
 
 
 def _user(credentials: str) -> tuple[str, Credentials]:
-    """The user's name, and how the library is to be told."""
+    """Return the text of credentials, and how the library is to be told of them."""
     if _is_text(credentials):
-        return tokens.name_in(credentials), RawCredentials(credentials)
-    return tokens.name_in(Path(credentials).read_text()), credentials
+        return credentials, RawCredentials(credentials)
+    return Path(credentials).read_text(), credentials
+
+
+def _consumer_names(user: str, tags: Sequence[str]) -> list[str]:
+    kind, _, key = user.partition(".")
+    if kind == permissions.SUBMITTER:
+        return permissions.slots(key)
+    if kind != permissions.JOB:
+        return []
+    namespace, _, job = key.partition(".")
+    prefix = f"{permissions.READERS_TAG}:"
+    blocks = [tag.removeprefix(prefix) for tag in tags if tag.startswith(prefix)]
+    return [name for block in blocks for name in permissions.reader_names(namespace, job, block)]
 
 
 def _is_text(given: str) -> bool:

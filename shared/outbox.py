@@ -148,9 +148,12 @@ class Outbox:
         return sum(line.length for line in self._lines.values() if line.stuck)
 
     async def _said_already(self, subject: str, message: Message) -> int:
-        """Where we ourselves said this last on its subject, before an acknowledgement got lost; 0: we did not."""
+        """Return where we ourselves said this last on its subject, before an acknowledgement got lost.
+
+        0: we did not, or a copy that lags does not have it yet; then who asks again finds it.
+        """
         try:
-            last = await self.last_on(subject, direct=subjects.stream_holding(subject) == subjects.FACTS)
+            last = await self.last_on(subject)
         except NotFoundError:
             return 0
         return int(last.seq or 0) if (last.headers or {}).get("Nats-Msg-Id") == self._message_id(message) else 0
@@ -158,14 +161,14 @@ class Outbox:
     def _message_id(self, message: Message) -> str:
         return headers_of(message, "", "", self.secret)["Nats-Msg-Id"]
 
-    async def last_on(self, subject: str, direct: bool = True) -> RawStreamMsg:
-        """Return the last message on the subjects that a pattern covers.
+    async def last_on(self, subject: str) -> RawStreamMsg:
+        """Return the last message on the subjects that a pattern covers, by direct get.
 
-        `direct`: any server of the stream answers, perhaps from a copy that lags. A direct get does not wait behind
-        other users' requests to JetStream's API, which has one queue for all. False: the stream's leader answers.
+        Any server of the stream answers, perhaps from a copy that lags. A direct get does not wait behind requests of
+        other users to JetStream's API, which has one queue for all of them.
         """
         stream = subjects.stream_holding(subject)
-        return await asked(self._client, lambda: self._js.get_msg(stream, subject=subject, direct=direct), self._plaint)
+        return await asked(self._client, lambda: self._js.get_msg(stream, subject=subject, direct=True), self._plaint)
 
 
 def headers_of(message: Message, subject: str, source: str, secret: str = "") -> dict[str, str]:

@@ -34,6 +34,8 @@ As narrow as it goes, and where that is wider than the table:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from shared import subjects
@@ -63,7 +65,7 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
-from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, PROGRAMS, STATE
+from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE
 
 INSIDE, OUTSIDE = "weir", "weir-outside"
 MONITOR, ALLOCATOR, LAUNCHER, SETUP, OPERATOR = "monitor", "allocator", "launcher", "setup", "operator"
@@ -158,8 +160,6 @@ def chunks(bucket: str) -> str:
 
 
 BUCKET_STREAMS = tuple(map(stream_of, (STATE, JOBS, LEDGER)))
-EARLIER_STREAM = f"OBJ_{PROGRAMS}"
-"""Of the bucket that version 0.1.0 had for the programs of all namespaces."""
 ANY_DESCRIPTION, ANY_CHUNK = f"{descriptions('*')}.*", f"{chunks('*')}.*"
 """In the program bucket of any namespace."""
 
@@ -247,7 +247,6 @@ _BESIDE: dict[str, list[str]] = {
     ALLOCATOR: [
         *_follow(ALLOCATOR, ORDERS, FACTS),
         *_lead(ALLOCATOR),
-        f"{API}.STREAM.MSG.GET.{ORDERS}",
         _last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
         entry(STATE, ALLOCATOR),
@@ -260,7 +259,6 @@ _BESIDE: dict[str, list[str]] = {
         *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
         *_follow(LAUNCHER, ORDERS, FACTS),
         *_lead(LAUNCHER),
-        f"{API}.STREAM.MSG.GET.{ORDERS}",
         _last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
         entry(STATE, LAUNCHER),
@@ -327,11 +325,26 @@ def _from_outside(*publish: str) -> tuple[str, ...]:
 
 SLOTS = 32
 """Consumers that all submitters of a namespace may have on one stream at a time."""
+READERS_BLOCK = 32
+"""Names of consumers that a job has on one stream, or a whole multiple of it (`reader_blocks`)."""
+READERS_PER_TASK = 8
+"""Each trainer has one consumer on orders and two on facts; the pods of two generations may run beside each other, and
+the name of one that was killed is free again `streams.FORGOTTEN_S` later."""
 
 
 def slots(namespace: str) -> list[str]:
     """Return the only names of consumers that submitters of a namespace may use: so the server limits their number."""
     return [f"{SUBMITTER}_{namespace}_{number}" for number in range(SLOTS)]
+
+
+def reader_names(namespace: str, job: str, block: int | str) -> list[str]:
+    """Return one block of the only names of consumers that the trainers of a job, and nobody else, may use."""
+    return [f"{JOB}_{namespace}_{job}_{block}_{number}" for number in range(READERS_BLOCK)]
+
+
+def reader_blocks(tasks: int) -> int:
+    """Return how many blocks of names a job of at most so many tasks needs."""
+    return -(-READERS_PER_TASK * tasks // READERS_BLOCK)
 
 
 def of_submitter(namespace: str) -> Permissions:
@@ -356,17 +369,19 @@ def of_submitter(namespace: str) -> Permissions:
     )
 
 
-def of_job(namespace: str, job: str, meta: str) -> Permissions:
-    """Of one job's trainers. `meta`: the last token of the subject on which its program is described."""
+def of_job(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permissions:
+    """Of one job's trainers. `meta`: the last token of the subject on which its program is described; `readers`: the
+    names of consumers of orders and facts that they may use.
+    """
     key = f"{namespace}.{job}"
     bucket, stream = subjects.program_bucket(namespace), program_stream(namespace)
     ledger = entry(LEDGER, key)
     return Permissions(
         publish=_from_outside(
             *said(JOB, key),
-            *_pull(ORDERS, f"weir.cluster.*.{key}"),
-            *_pull(FACTS, f"weir.training.*.{key}"),
-            *_pull(FACTS, subjects.pattern(TaskLeaving, key)),
+            *(each for name in readers for each in _pull(ORDERS, f"weir.cluster.*.{key}", name)),
+            *(each for name in readers for each in _pull(FACTS, f"weir.training.*.{key}", name)),
+            *(each for name in readers for each in _pull(FACTS, subjects.pattern(TaskLeaving, key), name)),
             *(_last(ORDERS, subjects.pattern(kind, key)) for kind in (AllocationDecided, JobFinished)),
             *(_last(FACTS, subjects.pattern(kind, key)) for kind in (ProgressReported, TrainingResumed)),
             ledger,
@@ -387,22 +402,19 @@ USAGE = "weir-usage"
 
 # ---------------------------------------------------------------- through the wall
 
-TAGS = ("namespace", "job", "meta")
-CHUNKS_TAG = "chunks"
-"""Only credentials that version 0.1.0 made have it: the token of the subject where the program's contents are."""
+TAGS = ("job_namespace", "job_name", "program")
+READERS_TAG = "readers"
+"""Once for each block of names that the job's consumers may have, with its number."""
 
 
 def template() -> Permissions:
     """`of_job` for the job that a credential's tags name: so much, and no more, the launcher's key can give.
 
-    The server leaves out a subject whose tag a credential lacks: so the credentials of 0.1.0 alone read the one bucket
-    that it had for all namespaces, each its own program, and a job that it started goes on after an upgrade.
+    Version 0.1.0 named the tags otherwise. The server leaves out a subject whose tag a credential lacks, so the
+    credentials that it made for jobs have no rights: they could pull from consumers of any name.
     """
-    own = of_job(*map(_tag, TAGS))
-    description = f"{descriptions(PROGRAMS)}.{_tag('meta')}"
-    contents = f"{chunks(PROGRAMS)}.{_tag(CHUNKS_TAG)}"
-    earlier = (_last(EARLIER_STREAM, description), *_pull(EARLIER_STREAM, contents))
-    return msgspec.structs.replace(own, publish=(*own.publish, *_from_outside(*earlier)))
+    namespace, job, meta = map(_tag, TAGS)
+    return of_job(namespace, job, meta, reader_names(namespace, job, _tag(READERS_TAG)))
 
 
 def _tag(name: str) -> str:

@@ -21,6 +21,8 @@ DAY_S = 86_400.0
 MIB, GIB = 1 << 20, 1 << 30
 PROGRAMS_BYTES = 256 * MIB
 """Default size of the program bucket of one namespace, in bytes."""
+PROGRAM_READERS = 1_024
+"""Consumers that all users of a namespace may have on its program bucket at a time: one for each pod that starts."""
 DEAD_S = 30 * DAY_S
 DEAD_BYTES = 512 * MIB
 """Size of the dead letters of all namespaces, in bytes; the oldest are discarded. `dead.LETTERS_A_DAY`
@@ -109,11 +111,16 @@ def program_bucket_config(namespace: str) -> StreamConfig:
         discard=DiscardPolicy.NEW,
         allow_rollup_hdrs=True,
         allow_direct=True,
+        max_consumers=PROGRAM_READERS,
+        consumer_limits=LIMITED,
     )
 
 
 async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: int) -> None:
-    """Create a stream, or update it: it keeps its size if that is larger, and what it sources from."""
+    """Create a stream, or update it: it keeps its size if that is larger, and what it sources from.
+
+    The limit on its consumers stays as it was: the server does not change it.
+    """
     try:
         await js.add_stream(replace(config, max_bytes=max_bytes or config.max_bytes))
     except APIError as error:
@@ -121,7 +128,9 @@ async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: 
             raise
         there = (await js.stream_info(str(config.name))).config
         size = max_bytes or max(config.max_bytes or 0, there.max_bytes or 0)
-        await js.update_stream(replace(config, max_bytes=size, sources=there.sources))
+        await js.update_stream(
+            replace(config, max_bytes=size, sources=there.sources, max_consumers=there.max_consumers)
+        )
 
 
 async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:

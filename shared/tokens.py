@@ -61,10 +61,30 @@ def credentials(token: str, secret: str) -> str:
 
 def name_in(text: str) -> str:
     """The user's name in credentials; raises `BadCredentials`."""
+    return _claims(text).name
+
+
+def tags_in(text: str) -> list[str]:
+    """Return the tags in credentials, each `name:value`; raises `BadCredentials`."""
+    return _claims(text).nats.tags
+
+
+class _Nats(msgspec.Struct):
+    tags: list[str] = []
+
+
+class _Claims(msgspec.Struct):
+    """What we read of a user's claims."""
+
+    name: str
+    nats: _Nats = msgspec.field(default_factory=_Nats)
+
+
+def _claims(text: str) -> _Claims:
     try:
         token = text.split(BEGIN.format(JWT))[1].split()[0]
         claims = token.split(".")[1]
         body = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
-        return str(msgspec.json.decode(body)["name"])
-    except (IndexError, KeyError, ValueError, TypeError) as error:
+        return msgspec.json.decode(body, type=_Claims)
+    except (IndexError, ValueError) as error:
         raise BadCredentials("these are no NATS credentials") from error

@@ -22,7 +22,7 @@ from shared import subjects
 from shared.client import Final, SturdyClient
 from shared.hearing import Heard, read
 from shared.patience import RETRY_S, Plaint
-from shared.permissions import API, SLOTS, SUBMITTER, slots
+from shared.permissions import API, SLOTS, SUBMITTER
 from shared.pull import Puller
 
 log = structlog.get_logger()
@@ -121,12 +121,13 @@ NAME_TAKEN = (10148, 10105, 10013)
 
 
 async def add_consumer(client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig) -> ConsumerInfo:
-    """Create a consumer that is ours alone: of a random name or, for a submitter, of one of its names that is free."""
-    kind, _, namespace = client.user.partition(".")
-    if kind != SUBMITTER:
+    """Create a consumer that is ours alone: of one of our names that is free or, where we may use any, a random one."""
+    if not client.consumer_names:
         return await js.add_consumer(stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
-    ours = replace(config, inactive_threshold=SLOT_IDLE_S, metadata={"reader": secrets.token_hex(NAME_BYTES)})
-    for name in random.sample(slots(namespace), SLOTS):
+    ours = replace(config, metadata={"reader": secrets.token_hex(NAME_BYTES)})
+    if _is_submitter(client):
+        ours = replace(ours, inactive_threshold=SLOT_IDLE_S)
+    for name in random.sample(client.consumer_names, len(client.consumer_names)):
         asked = {"stream_name": stream, "action": "create", "config": replace(ours, name=name).as_dict()}
         subject = f"{client.api}.CONSUMER.CREATE.{stream}.{name}.{config.filter_subject}"
         try:
@@ -135,7 +136,15 @@ async def add_consumer(client: SturdyClient, js: JetStreamContext, stream: str, 
         except APIError as error:
             if error.err_code not in NAME_TAKEN:
                 raise
-    raise TooManyReaders(f"namespace {namespace} has {SLOTS} readers of {stream} already; end one of them")
+    if _is_submitter(client):
+        raise TooManyReaders(
+            f"namespace {client.user.partition('.')[2]} has {SLOTS} readers of {stream} already; end one of them"
+        )
+    raise NatsError(f"all {len(client.consumer_names)} consumers that {client.user} may have on {stream} are in use")
+
+
+def _is_submitter(client: SturdyClient) -> bool:
+    return client.user.startswith(f"{SUBMITTER}.")
 
 
 class TooManyReaders(Final):

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import structlog
@@ -195,9 +195,17 @@ class Allocator:
         )
         if len(unreadable) < len(refused) or len(readable) < len(open_requests):
             self.awake.set()
-        answering = [self._answer(refused[uid]) for uid in unreadable]
+        same_name: dict[str, list[JobRejected]] = {}
+        for uid in unreadable:
+            same_name.setdefault(refused[uid].key(), []).append(refused[uid])
+        answering = [self._answer_in_turn(answers) for answers in same_name.values()]
         answering += [self._answer_request(uid) for uid in readable]  # each of another name
         await asyncio.gather(*answering)
+
+    async def _answer_in_turn(self, answers: Sequence[JobRejected]) -> None:
+        """Publish answers on one subject, of which each has to be on top of the last."""
+        for answer in answers:
+            await self._answer(answer)
 
     async def _answer_request(self, uid: int) -> None:
         program = await self._stored_program(self.state.asked[uid].request)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from services.launcher.actions import CreateSecret
-from shared import authority, programs, tokens
+from shared import authority, permissions, programs, tokens
 from shared.authority import Signer
 from shared.messages import AllocationDecided
 
@@ -34,7 +34,17 @@ class Minter:
 
     def _minted(self, decision: AllocationDecided) -> str:
         meta, chance = programs.meta_token(decision.request.program.digest), os.urandom(tokens.CHANCE_BYTES)
-        return authority.job(self.signer, decision.namespace, decision.job, meta, chance, time.time(), self.lasts_s)
+        request = decision.request
+        return authority.job(
+            self.signer,
+            decision.namespace,
+            decision.job,
+            meta,
+            chance,
+            time.time(),
+            self.lasts_s,
+            permissions.reader_blocks(1 + request.ps.max + request.workers.max),
+        )
 
 
 def minter(key_file: str, lasts_s: float) -> Minter | None:

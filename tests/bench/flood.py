@@ -27,6 +27,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ from shared.messages import (
     Resources,
     TrainingResumed,
 )
-from shared.permissions import ALLOCATOR, JOB, LAUNCHER, MONITOR, OPERATOR, SUBMITTER, entry, slots
+from shared.permissions import ALLOCATOR, JOB, LAUNCHER, MONITOR, OPERATOR, SUBMITTER, entry, reader_names, slots
 from shared.subjects import DEAD, FACTS, LEDGER, ORDERS, pattern
 from tests.allocator.builders import node, request
 from tests.bench.flood_side import CONSUMERS
@@ -232,10 +233,9 @@ class Bench:
         """How many durable consumers with this filter the credentials can create."""
         client = await dial(self.server.url, credentials(user, f"{HOSTILE}.mine"))
         made = 0
-        names = [f"hoard-{number}" for number in range(CONSUMERS_TRIED)]
-        if user == SUBMITTER:
-            names = [*slots(HOSTILE), *names]
-        for name in names[:CONSUMERS_TRIED]:
+        names = slots(HOSTILE) if user == SUBMITTER else reader_names(HOSTILE, "mine", 0)
+        names += [f"hoard-{number}" for number in range(CONSUMERS_TRIED - len(names))]
+        for name in names:
             config = {"name": name, "durable_name": name, "filter_subject": pattern_of, "ack_policy": "explicit"}
             subject = f"{client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{pattern_of}"
             try:
@@ -250,7 +250,7 @@ class Bench:
         operator = await self.bus(OPERATOR)
         found: dict[str, Any] = {"server_mb": self.most_memory / (1 << 20)}
         for stream in STREAMS:
-            state = (await operator.js.stream_info(stream)).state
+            state = (await operator.asked(partial(operator.js.stream_info, stream))).state  # requests may be waiting
             found |= {f"{stream}_messages": state.messages, f"{stream}_bytes": state.bytes}
         return found
 

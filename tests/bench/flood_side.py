@@ -4,7 +4,7 @@
 
 It writes one line when it begins, and at its end how many messages it has published. `submitter` and `job` publish
 whatever their credentials let them say, on as many subjects as they can, small and large, readable and not, in turn.
-`consumers` has a job's credentials and requests consumers, each of another name.
+`consumers` has a job's credentials and requests consumers, of each name that it may use, again and again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from shared import subjects
 from shared.client import dial
 from shared.messages import CancelRequested, JobFinished, Program, ProgressReported, TaskReady
-from shared.permissions import JOB, LEDGER_LETTERS, OUTER_API, SAID_BY, entry
+from shared.permissions import JOB, LEDGER_LETTERS, OUTER_API, SAID_BY, entry, reader_names
 from shared.subjects import LEDGER, ORDERS
 from tests.allocator.builders import request
 
@@ -72,8 +72,7 @@ def of_job(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
 def of_consumers(namespace: str, job: str) -> Iterator[tuple[str, bytes]]:
     """Requests for consumers, which the server keeps until nobody has read from them for a while."""
     filtered = f"weir.cluster.*.{namespace}.{job}"
-    for number in itertools.count():
-        name = f"hoard-{number}"
+    for name in itertools.cycle(reader_names(namespace, job, 0)):
         config = {"name": name, "durable_name": name, "filter_subject": filtered, "ack_policy": "explicit"}
         body = json.dumps({"stream_name": ORDERS, "config": config}).encode()
         yield f"{OUTER_API}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}", body

@@ -112,8 +112,11 @@ class Trainers(Protocol):
     def begin(self, job: str, uid: int) -> None:
         """The job was submitted."""
 
+    def length(self, chance: random.Random, succeeds: bool) -> dict[str, Any]:
+        """Return what the request of a job says of its length, that is to succeed by itself or to be cancelled."""
+
     async def finish(self, job: str) -> None:
-        """Let the job succeed soon."""
+        """Let the job succeed soon; where it does by itself, nothing."""
 
 
 class Cluster:
@@ -211,13 +214,13 @@ async def completed_round(cluster: Cluster, number: int, chance: random.Random, 
 
 async def run_round(cluster: Cluster, number: int, chance: random.Random, quiet_s: float) -> Round:
     ends, stays = f"ends-{number}", f"stays-{number}"
-    await cluster.submit(ends, **size_of_ending(cluster.ending, chance))
+    succeeds = chance.random() < 0.5
+    await cluster.submit(ends, **size_of_ending(cluster.ending, chance), **cluster.trainers.length(chance, succeeds))
     await cluster.until(lambda: cluster.heard(AllocationDecided, ends), f"the start of {ends}")
     await cluster.submit(stays)
     await cluster.until(lambda: has_reported(cluster, ends) and has_reported(cluster, stays), "reports of both")
     await asyncio.sleep(chance.uniform(*MOMENT_S))
     await cluster.until(lambda: not in_flight(cluster, stays), f"rest of {stays}")
-    succeeds = chance.random() < 0.5
     ended_s = await cluster.end(ends, succeeds=succeeds)
     await cluster.until(lambda: not any(cluster.pods_of(ends).values()), f"the pods of {ends} to go")
     gone_s = cluster.gone_s(ends, ended_s)
@@ -301,12 +304,16 @@ async def main() -> dict[str, Any]:
 
 
 async def real_rounds(count: int, seed: int) -> list[Round]:
-    """Rounds with real trainers, under the settings of `weir up`."""
+    """Rounds with real trainers, under the settings of `weir up`, of a program whose speeds are known.
+
+    While they are not, a job may grow in two steps, because the first one shows that a second one pays.
+    """
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder, cluster_file(None, PLACES) as file:
         async with Stack(Path(folder) / "weir", file, RELEASE) as stack, trial(stack) as watched:
             cluster = Cluster(watched, PacedPrograms(Path(folder)), REAL_REQUEST, REAL_ENDING)
             cluster.patience_s = REAL_PATIENCE_S
+            say(f"alone, with TensorFlow: {await run_alone(cluster, 'alone', REAL_QUIET_S)}")
             rounds = []
             for number in range(count):
                 rounds.append(await completed_round(cluster, number, chance, REAL_QUIET_S))

@@ -11,25 +11,26 @@ from pathlib import Path
 import pytest
 
 from shared.dead import LETTER_BYTES, LETTERS_AT_ONCE
-from shared.permissions import JOB, SLOTS, SUBMITTER
+from shared.permissions import JOB, READERS_BLOCK, SLOTS, SUBMITTER
 from shared.subjects import DEAD
 from tests.bench import flood
+from tests.bench.flood_side import CONSUMERS
 
 
 async def test_a_flood_by_a_submitter_or_a_job_harms_no_other_namespace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"QUIET_S": 1.0, "FLOOD_S": 4.0, "CONSUMERS": 40}.items():
+    for name, value in {"QUIET_S": 1.0, "FLOOD_S": 3.0, "CONSUMERS_TRIED": 40}.items():
         monkeypatch.setattr(flood, name, value)
 
     figures = await flood.main(tmp_path)
 
-    for phase in ("quiet", SUBMITTER, JOB):
+    for phase in ("quiet", SUBMITTER, JOB, CONSUMERS):
         assert figures[f"{phase}_refused"] == figures[f"{phase}_undecided"] == 0, figures
         assert figures[f"{phase}_jobs"] > 0
-    for phase in (SUBMITTER, JOB):
+    for phase in (SUBMITTER, JOB, CONSUMERS):
         assert figures[f"{phase}_published"] > 10_000, "the flood was too weak to say anything"
         assert figures[f"{phase}_decided_p50_ms"] < 20_000, figures
     assert figures[f"{DEAD}_messages"] <= 2 * LETTERS_AT_ONCE
     assert figures[f"{DEAD}_bytes"] < LETTERS_AT_ONCE * LETTER_BYTES
-    assert figures["submitter_consumers"] <= SLOTS
+    assert figures["submitter_consumers"] <= SLOTS and figures["job_consumers"] <= READERS_BLOCK

@@ -42,15 +42,6 @@ def unlimited() -> str:
     return authority._credentials(KEYS.inside, "root", authority._allowed(anything), os.urandom(32), NOW_S)
 
 
-def credentials_of_0_1_0(key: str, digest: str, nuid: str) -> str:
-    """Credentials of a job as the launcher of version 0.1.0 made them: good for one nuid of the program's contents."""
-    namespace, _, job = key.partition(".")
-    by, meta = authority.signer(KEYS), programs.meta_token(digest)
-    tags = [f"namespace:{namespace}", f"job:{job}", f"meta:{meta}", f"chunks:{nuid}"]
-    fields = {"tags": tags, "issuer_account": by.account}
-    return authority._credentials(by.seed, f"{permissions.JOB}.{key}", fields, os.urandom(32), NOW_S)
-
-
 @asynccontextmanager
 async def guarded(folder: Path) -> AsyncIterator[NatsServer]:
     """Its streams and buckets are there."""

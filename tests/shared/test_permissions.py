@@ -13,6 +13,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from shared import streams, subjects
+from shared.bus import Bus
 from shared.messages import MESSAGES, CapacityChanged, Message, ServiceTroubled
 from shared.permissions import (
     ALLOCATOR,
@@ -24,6 +25,7 @@ from shared.permissions import (
     OPERATOR,
     PAGE,
     PUT_BACK_BY,
+    READERS_BLOCK,
     SAID_BY,
     SERVICES,
     SETUP,
@@ -36,6 +38,7 @@ from shared.permissions import (
     inbox,
     lease_key,
     program_stream,
+    reader_names,
     slots,
 )
 from shared.programs import meta_token
@@ -78,7 +81,8 @@ def subject_of(kind: type[Message], key: str) -> str:
 
 def consumer_of(user: str) -> str:
     """The name of a consumer that a user may create, where it may read at all."""
-    return slots("team-a")[0] if user == SUBMITTER else "a-name"
+    named = {SUBMITTER: slots("team-a")[0], JOB: reader_names(*OWN.split("."), 0)[0]}
+    return named.get(user, "a-name")
 
 
 async def hears(guest: Visitor, kind: type[Message], key: str) -> bool:
@@ -246,9 +250,29 @@ async def test_a_submitter_has_a_few_consumers_of_its_namespace_s_names_and_none
             await anext(guest.bus.tail([f"weir.job.accepted.team-a.{name}" for name in "ab"]))
 
 
+async def test_a_job_has_consumers_of_its_own_names_and_pulls_from_nobody_else_s(server: NatsServer) -> None:
+    filtered, own = f"weir.cluster.*.{OWN}", reader_names(*OWN.split("."), 0)
+    others = (*reader_names(*NEIGHBOUR.split("."), 0), *slots("team-a"), *slots("team-b"))
+    async with visitor(server.url, credentials(JOB)) as guest:
+        assert await accepted_consumers(guest, ["hoard", others[0], reader_names(*OWN.split("."), 1)[0]], filtered) == 0
+        assert await accepted_consumers(guest, own, filtered) == READERS_BLOCK
+        for name in others:
+            assert not await guest.may_say(f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{name}"), name
+
+        with pytest.raises(NatsError, match=r"all 32 consumers .* are in use"):
+            await anext(Bus(guest.client, "impatient", patient=False).tail([f"weir.cluster.published.{OWN}"]))
+
+
+async def test_readers_of_programs_are_counted_for_each_namespace(server: NatsServer) -> None:
+    async with visitor(server.url, credentials(OPERATOR)) as person:
+        config = (await person.bus.js.stream_info(program_stream("team-a"))).config
+    assert config.max_consumers == streams.PROGRAM_READERS
+    assert config.consumer_limits and config.consumer_limits.inactive_threshold == streams.FORGOTTEN_S
+
+
 @pytest.mark.parametrize("user", [SUBMITTER, JOB])
 async def test_a_durable_consumer_that_nobody_reads_is_forgotten(server: NatsServer, user: str) -> None:
-    filtered, name = (f"weir.cluster.*.{OWN}", "a-name") if user == JOB else ("weir.*.*.team-a.*", consumer_of(user))
+    filtered, name = f"weir.cluster.*.{OWN}" if user == JOB else "weir.*.*.team-a.*", consumer_of(user)
     async with visitor(server.url, credentials(user)) as guest:
         config = {**ORDINARY, "name": name, "durable_name": name, "filter_subject": filtered}
         subject = f"{guest.client.api}.CONSUMER.CREATE.{ORDERS}.{name}.{filtered}"
@@ -304,8 +328,9 @@ async def test_a_consumer_that_pushes_writes_nothing_and_acknowledges_nothing(se
         await lie(guest)
         filtered = f"weir.training.*.{OWN}"
         for number, target in enumerate((reply, f"weir.cluster.published.{STRANGER}", entry(LEDGER, NEIGHBOUR))):
-            config: dict[str, Any] = {"name": f"p{number}", "filter_subject": filtered, "deliver_subject": target}
-            asked = f"{guest.client.api}.CONSUMER.CREATE.{FACTS}.p{number}.{filtered}"
+            name = reader_names(*OWN.split("."), 0)[number]
+            config: dict[str, Any] = {"name": name, "filter_subject": filtered, "deliver_subject": target}
+            asked = f"{guest.client.api}.CONSUMER.CREATE.{FACTS}.{name}.{filtered}"
             answer = await guest.asked(asked, {"stream_name": FACTS, "config": {**config, **ORDINARY}})
             assert answer is not None
         await asyncio.sleep(0.3)

@@ -44,4 +44,6 @@ def is_in_namespace(folder: str, namespace: str) -> bool:
     parts = below.strip("/").split("/")
     if not OWN_FOLDER.fullmatch(parts[-1]):
         return False
-    return namespace in parts[1:-1] if "://" in folder else len(parts) > 1 and parts[0] == namespace
+    if "://" in folder:
+        return len(parts) > 2 and parts[-2] == namespace
+    return len(parts) > 1 and parts[0] == namespace

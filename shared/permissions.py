@@ -13,12 +13,12 @@ at all, under its own subject, and nobody's acknowledgement is forged; a test me
 As narrow as it goes, and where that is wider than the table:
 
 - A consumer's filter is part of the request's subject only where there is one filter. Trainers and submitters have
-  one; of what it covers a job's trainers need not hear their own job's `GenerationPrepared`.
+  one; it covers facts about their own job that trainers need not hear.
 - Allocator, launcher, page and operator read with several filters, so each may hear the whole of orders and facts.
 - Who may ask a stream for its state (`STREAM.INFO`: services, operator) may be told the subjects in it.
 - A consumer has a name that its maker chooses, and a permission holds a name as a whole or not at all. The names of the
-  services' consumers are denied. Submitters have a fixed list of names, which limits how many consumers they have; a
-  job has as many as it has pods, so its names are random, and the streams forget a consumer that nobody reads.
+  services' consumers are denied. The submitters of a namespace and the trainers of a job have fixed lists of names,
+  which limit how many consumers they have. The names can be guessed, but nobody else may pull from them.
 - The streams of a namespace bear its name, and a permission holds a token as a whole or not at all: so who sets up may
   create and update any stream.
 - To put a message back is to say it, so the operator may say what he likes: no server can tell whether it lay among the
@@ -34,6 +34,7 @@ As narrow as it goes, and where that is wider than the table:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -327,9 +328,14 @@ SLOTS = 32
 """Consumers that all submitters of a namespace may have on one stream at a time."""
 READERS_BLOCK = 32
 """Names of consumers that a job has on one stream, or a whole multiple of it (`reader_blocks`)."""
-READERS_PER_TASK = 8
-"""Each trainer has one consumer on orders and two on facts; the pods of two generations may run beside each other, and
-the name of one that was killed is free again `streams.FORGOTTEN_S` later."""
+READERS_PER_TASK = 3
+"""Each trainer has one consumer on orders and one on facts. The pods of two generations may run beside each other, and
+the name of one that has lost its connection is free again `watching.READER_IDLE_S` later.
+"""
+MOST_READER_BLOCKS = 30
+"""The server lets nobody in whose scoped permissions come to more than 4,096 subjects; a name takes four."""
+MOST_TRAINERS = 900
+"""Tasks that a job may have, so that each finds a name."""
 
 
 def slots(namespace: str) -> list[str]:
@@ -343,8 +349,8 @@ def reader_names(namespace: str, job: str, block: int | str) -> list[str]:
 
 
 def reader_blocks(tasks: int) -> int:
-    """Return how many blocks of names a job of at most so many tasks needs."""
-    return -(-READERS_PER_TASK * tasks // READERS_BLOCK)
+    """Return how many blocks of names a job of at most so many tasks gets."""
+    return min(math.ceil(READERS_PER_TASK * tasks / READERS_BLOCK), MOST_READER_BLOCKS)
 
 
 def of_submitter(namespace: str) -> Permissions:
@@ -380,8 +386,7 @@ def of_job(namespace: str, job: str, meta: str, readers: Sequence[str]) -> Permi
         publish=_from_outside(
             *said(JOB, key),
             *(each for name in readers for each in _pull(ORDERS, f"weir.cluster.*.{key}", name)),
-            *(each for name in readers for each in _pull(FACTS, f"weir.training.*.{key}", name)),
-            *(each for name in readers for each in _pull(FACTS, subjects.pattern(TaskLeaving, key), name)),
+            *(each for name in readers for each in _pull(FACTS, f"weir.*.*.{key}", name)),
             *(_last(ORDERS, subjects.pattern(kind, key)) for kind in (AllocationDecided, JobFinished)),
             *(_last(FACTS, subjects.pattern(kind, key)) for kind in (ProgressReported, TrainingResumed)),
             ledger,

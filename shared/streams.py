@@ -35,9 +35,15 @@ FORGOTTEN_S = 60.0
 LIMITED = StreamConsumerLimits(inactive_threshold=FORGOTTEN_S)
 BUCKET_BOUNDS: dict[str, dict[str, Any]] = {
     JOBS: {"consumer_limits": LIMITED},
-    LEDGER: {"max_msg_size": intake.LARGEST_ENTRY, "duplicate_window": intake.REPORTS_REPEAT_S},
+    LEDGER: {
+        "max_msg_size": intake.LARGEST_ENTRY,
+        "duplicate_window": intake.REPORTS_REPEAT_S,
+        "allow_rollup_hdrs": False,
+    },
 }
-"""Jobs write the ledger themselves. Its entries have no ids, and ids of a flood would stay in the server's memory."""
+"""Jobs write the ledger themselves. With a header `Nats-Rollup: all` one of them could remove everybody's entries. Its
+entries have no ids, and ids of a flood would stay in the server's memory.
+"""
 NAME_IN_USE = 10058
 
 

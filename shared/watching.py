@@ -116,6 +116,10 @@ async def admitted(client: SturdyClient, js: JetStreamContext, subject: str, mes
 
 SLOT_IDLE_S = 5.0
 """A submitter's consumer is removed when nobody has read from it for so long: its name is one of few."""
+READER_IDLE_S = 15.0
+"""The same of a trainer's."""
+READER_TRIES, READER_PAUSE_S = 8, (0.5, 1.5)
+"""Names that a trainer tries at once, and how long it pauses then."""
 NAME_TAKEN = (10148, 10105, 10013)
 """A consumer of this name exists, with another configuration."""
 
@@ -124,10 +128,9 @@ async def add_consumer(client: SturdyClient, js: JetStreamContext, stream: str, 
     """Create a consumer that is ours alone: of one of our names that is free or, where we may use any, a random one."""
     if not client.consumer_names:
         return await js.add_consumer(stream, replace(config, name=secrets.token_hex(NAME_BYTES)))
-    ours = replace(config, metadata={"reader": secrets.token_hex(NAME_BYTES)})
-    if _is_submitter(client):
-        ours = replace(ours, inactive_threshold=SLOT_IDLE_S)
-    for name in random.sample(client.consumer_names, len(client.consumer_names)):
+    idle_s, tries = (SLOT_IDLE_S, SLOTS) if _is_submitter(client) else (READER_IDLE_S, READER_TRIES)
+    ours = replace(config, metadata={"reader": secrets.token_hex(NAME_BYTES)}, inactive_threshold=idle_s)
+    for name in random.sample(client.consumer_names, min(tries, len(client.consumer_names))):
         asked = {"stream_name": stream, "action": "create", "config": replace(ours, name=name).as_dict()}
         subject = f"{client.api}.CONSUMER.CREATE.{stream}.{name}.{config.filter_subject}"
         try:
@@ -140,7 +143,8 @@ async def add_consumer(client: SturdyClient, js: JetStreamContext, stream: str, 
         raise TooManyReaders(
             f"namespace {client.user.partition('.')[2]} has {SLOTS} readers of {stream} already; end one of them"
         )
-    raise NatsError(f"all {len(client.consumer_names)} consumers that {client.user} may have on {stream} are in use")
+    await asyncio.sleep(random.uniform(*READER_PAUSE_S))  # all requests for consumers wait in one queue of the server
+    raise NatsError(f"{tries} names of {client.user} for a consumer of {stream} are in use; it tries others")
 
 
 def _is_submitter(client: SturdyClient) -> bool:
@@ -152,7 +156,7 @@ class TooManyReaders(Final):
 
 
 class Watcher:
-    """Makes consumers that nobody else can find."""
+    """Makes consumers from which nobody else may pull."""
 
     def __init__(self, client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig) -> None:
         self.client, self.js, self.stream, self.config = client, js, stream, config

@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +64,12 @@ from shared.messages import (
 )
 
 logger = structlog.get_logger()
-ORDERS: tuple[type[Message], ...] = (ClusterSpecPublished, HandOverOrdered, GenerationAbandoned)
-FACTS: tuple[type[Message], ...] = (CheckpointSaved, TrainingResumed)
-NOTICES: tuple[type[Message], ...] = (TaskLeaving,)
+Kinds = tuple[type[Message], ...]
+ORDERS: Kinds = (ClusterSpecPublished, HandOverOrdered, GenerationAbandoned)
+FACTS: Kinds = (CheckpointSaved, TrainingResumed)
+NOTICES: Kinds = (TaskLeaving,)
+LANES = (ORDERS,), (FACTS, NOTICES)
+"""By stream. A notice does not wait until a fact is dealt with."""
 EXIT_EVICTED, EXIT_RETRY, EXIT_KILLED = 143, 138, 137  # taken away; lost another task; the child was killed
 EXIT_BUS_LOST = 140  # the bus failed it: no fault of the job (`services/allocator/exits.py`)
 ROUNDING_S = 0.001
@@ -273,13 +276,28 @@ async def start(bus: Bus, settings: Settings) -> None:
     if settings.role == "chief":
         await trainer.meter.collect()
     bus.on_stop(trainer.leave)
-    heard = [[subjects.pattern(kind, key) for kind in kinds] for kinds in (ORDERS, FACTS, NOTICES)]
-    following = [_each(bus, filters, trainer) for filters in heard]
+    following = [_follow(bus, key, lanes, trainer) for lanes in LANES]
     await asyncio.gather(*following, trainer.meter.measure(), trainer.attend())
 
 
-async def _each(bus: Bus, filters: list[str], trainer: Trainer) -> None:
-    async for heard in bus.tail(filters, deliver=DeliverPolicy.LAST_PER_SUBJECT):
+async def _follow(bus: Bus, key: str, lanes: Sequence[Kinds], trainer: Trainer) -> None:
+    """Hear the messages of one stream by one consumer; those of each lane in order, beside those of the others."""
+    queues: dict[type[Message], asyncio.Queue[Heard]] = {}
+    for kinds in lanes:
+        queues |= dict.fromkeys(kinds, asyncio.Queue())
+    filters = [subjects.pattern(kind, key) for kind in queues]
+    hearing = [_hear_each(queue, trainer) for queue in set(queues.values())]
+    await asyncio.gather(_sort(bus.tail(filters, deliver=DeliverPolicy.LAST_PER_SUBJECT), queues), *hearing)
+
+
+async def _sort(heard: AsyncIterator[Heard], queues: Mapping[type[Message], asyncio.Queue[Heard]]) -> None:
+    async for each in heard:
+        queues[type(each.message)].put_nowait(each)
+
+
+async def _hear_each(queue: asyncio.Queue[Heard], trainer: Trainer) -> None:
+    while True:
+        heard = await queue.get()
         with fenced():
             await trainer.hear(heard)
 

@@ -57,6 +57,17 @@ def test_a_job_folder_of_the_namespace_is_recognised(folder: str) -> None:
     assert is_in_namespace(folder, "team-a") and not is_in_namespace(folder, "team-b")
 
 
-@pytest.mark.parametrize("folder", ["team-a", "net-7", "team-a/net", "gs://team-a/net-7", "team-b/team-a/net-7"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "team-a",
+        "net-7",
+        "team-a/net",
+        "gs://team-a/net-7",
+        "team-b/team-a/net-7",
+        "gs://bucket/team-a/team-b/net-7",
+        "gs://bucket/team-a/deep/net-7",
+    ],
+)
 def test_another_folder_is_none_of_the_namespace(folder: str) -> None:
     assert not is_in_namespace(folder, "team-a")

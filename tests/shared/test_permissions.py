@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,18 @@ import pytest
 from nats.errors import Error as NatsError
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from shared import streams, subjects
+from shared import authority, streams, subjects
 from shared.bus import Bus
-from shared.messages import MESSAGES, CapacityChanged, Message, ServiceTroubled
+from shared.messages import (
+    MESSAGES,
+    CapacityChanged,
+    Message,
+    ServiceTroubled,
+    TaskExited,
+    TaskReady,
+    TaskStarted,
+    TaskUpdated,
+)
 from shared.permissions import (
     ALLOCATOR,
     BUCKET_STREAMS,
@@ -22,6 +33,7 @@ from shared.permissions import (
     JOB,
     LAUNCHER,
     MONITOR,
+    MOST_TRAINERS,
     OPERATOR,
     PAGE,
     PUT_BACK_BY,
@@ -38,6 +50,7 @@ from shared.permissions import (
     inbox,
     lease_key,
     program_stream,
+    reader_blocks,
     reader_names,
     slots,
 )
@@ -49,6 +62,8 @@ from tests.conftest import NatsServer
 from tests.shared import guarded
 from tests.shared.guarded import Visitor, credentials, visitor
 
+TASK_FACTS = (TaskReady, TaskStarted, TaskExited, TaskUpdated)
+"""A job's trainers may hear them of their own job, since one filter covers all facts that they need."""
 USERS = (MONITOR, ALLOCATOR, LAUNCHER, SETUP, PAGE, OPERATOR, SUBMITTER, JOB)
 WHOLE = (
     ALLOCATOR,
@@ -129,7 +144,7 @@ async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(server: N
     async with visitor(server.url, credentials(user)) as guest:
         for kind in MESSAGES:
             for key, own in keys_of(user):
-                may = own and user in HEARD_BY[kind]
+                may = own and (user in HEARD_BY[kind] or (user == JOB and kind in TASK_FACTS))
                 assert await hears(guest, kind, key) == may, (kind, key)
 
 
@@ -259,8 +274,30 @@ async def test_a_job_has_consumers_of_its_own_names_and_pulls_from_nobody_else_s
         for name in others:
             assert not await guest.may_say(f"{guest.client.api}.CONSUMER.MSG.NEXT.{ORDERS}.{name}"), name
 
-        with pytest.raises(NatsError, match=r"all 32 consumers .* are in use"):
+        with pytest.raises(NatsError, match=r"8 names of job\.team-a\.mine for a consumer of weir-orders are in use"):
             await anext(Bus(guest.client, "impatient", patient=False).tail([f"weir.cluster.published.{OWN}"]))
+
+
+async def test_the_largest_job_that_is_accepted_is_let_in_and_has_a_name_for_each_trainer(server: NatsServer) -> None:
+    blocks = reader_blocks(MOST_TRAINERS)
+    text = authority.job(
+        authority.signer(guarded.KEYS), *OWN.split("."), "m", os.urandom(32), guarded.NOW_S, reader_blocks=blocks
+    )
+    async with visitor(server.url, text) as guest:
+        last = reader_names(*OWN.split("."), blocks - 1)[-1]
+        assert len(guest.client.consumer_names) >= MOST_TRAINERS and guest.client.consumer_names[-1] == last
+        assert await accepted_consumers(guest, [last], f"weir.cluster.*.{OWN}") == 1
+
+
+async def test_a_job_cannot_remove_the_ledger_entries_of_others(server: NatsServer) -> None:
+    theirs = entry(LEDGER, STRANGER)
+    async with visitor(server.url, credentials(JOB, STRANGER)) as stranger:
+        await stranger.client.request(theirs, b"{}", timeout=60)
+    async with visitor(server.url, credentials(JOB)) as guest:
+        answer = await guest.client.request(entry(LEDGER, OWN), b"{}", timeout=60, headers={"Nats-Rollup": "all"})
+        assert "rollup not permitted" in json.loads(answer.data)["error"]["description"]
+
+    assert theirs in await orders_in(server)
 
 
 async def test_readers_of_programs_are_counted_for_each_namespace(server: NatsServer) -> None:

@@ -24,6 +24,7 @@ from services.allocator.requests.wording import reworded
 from services.allocator.rules import Limit, Rules
 from shared import checkpoint_folders
 from shared.messages import DNS_LABEL, CheckpointRule, JobRequested, RoleResources, Span, Volume
+from shared.permissions import MOST_TRAINERS
 from shared.unknown_fields import struct_type
 from shared.words import counted
 
@@ -179,6 +180,7 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> list[str]:
         *_checkpoint(parts.get("checkpoint"), parts.get("namespace", "default")),
         *_volumes(parts.get("volumes", ())),
         *_grace(parts.get("grace_s"), rules),
+        *_trainers(parts.get("ps"), parts.get("workers")),
         *allowed.reasons(parts, rules),
     ]
 
@@ -191,6 +193,12 @@ def _span(name: str, span: Span | None) -> list[str]:
     if name != "batch" and span.max > MOST_TASKS:
         return [f"{name}.max: {span.max} is more than {counted(MOST_TASKS, 'task')}"]
     return []
+
+
+def _trainers(ps: Span | None, workers: Span | None) -> list[str]:
+    if ps is None or workers is None or ps.max + workers.max < MOST_TRAINERS:
+        return []
+    return [f"ps.max + workers.max: {ps.max + workers.max} and a chief are more than {counted(MOST_TRAINERS, 'task')}"]
 
 
 def _device_batch(most: int | None, batch: Span | None) -> list[str]:

@@ -105,6 +105,13 @@ def test_an_unusable_name_is_answered_under_a_digest():
         assert isinstance(wrong, Wrong) and wrong.job.startswith("invalid-") and wrong.namespace == "-"
 
 
+def test_a_job_has_no_more_trainers_than_the_bus_lets_in() -> None:
+    assert reasons(ps={"start": 1, "min": 1, "max": 100}, workers={"start": 1, "min": 1, "max": 799}) == ()
+    assert reasons(ps={"start": 1, "min": 1, "max": 100}, workers={"start": 1, "min": 1, "max": 800}) == (
+        "ps.max + workers.max: 900 and a chief are more than 900 tasks",
+    )
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.dictionaries(st.sampled_from([*GOOD, "extra"]), JSON, max_size=4))
 def test_a_fuzzed_request_is_read_or_refused_with_reasons(changed):

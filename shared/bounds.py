@@ -1,7 +1,8 @@
-"""The bounds of a message's numbers, kept by whoever says it.
+"""The bounds of a message's numbers, texts and lists, kept by whoever says it.
 
 What is measured may lie beyond the bounds of its field: a speed over a very short time, a pause of a job that stood
-still for years. A message with such a number would become a dead letter, and all else that it says would be lost.
+still for years. What a program raises may be longer than its field. A message with such a value would become a dead
+letter, and all else that it says would be lost.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from shared.words import shortened
+
 P = TypeVar("P", bound=msgspec.Struct)
 Clamp = Callable[[Any], Any]
+PROSE = 1_000
+"""Bound, in characters, from which on a text is one that is read: it loses its middle. Shorter ones lose their end."""
 
 
 def clamped(part: P) -> P:
-    """Return the message, or a part of one, with each number within the bounds of its field.
+    """Return the message, or a part of one, with each number, text and list within the bounds of its field.
 
     A number that JSON does not know becomes null where the field may be, else the lower bound.
     """
@@ -33,7 +38,7 @@ def clamped(part: P) -> P:
 
 @cache
 def _clamps(kind: type[msgspec.Struct]) -> tuple[tuple[str, Clamp], ...]:
-    """The fields that hold numbers, and how each is clamped."""
+    """The fields that have bounds, and how each is clamped."""
     told = inspect.type_info(kind)
     fields = told.fields if isinstance(told, inspect.StructType) else ()
     found = ((field.name, _clamp(field.type)) for field in fields)
@@ -41,7 +46,7 @@ def _clamps(kind: type[msgspec.Struct]) -> tuple[tuple[str, Clamp], ...]:
 
 
 def _clamp(kind: inspect.Type) -> Clamp | None:
-    """None for a type without numbers."""
+    """None for a type without bounds. A name that has a pattern is never changed."""
     if isinstance(kind, inspect.UnionType):
         clamps = [clamp for one in kind.types if (clamp := _clamp(one))]
         optional = any(isinstance(one, inspect.NoneType) for one in kind.types)
@@ -50,9 +55,13 @@ def _clamp(kind: inspect.Type) -> Clamp | None:
         return _between(kind.ge, kind.le)
     if isinstance(kind, inspect.StructType) and _clamps(kind.cls):
         return clamped
+    if isinstance(kind, inspect.StrType) and kind.max_length is not None and kind.pattern is None:
+        return _cut(kind.max_length)
     if isinstance(kind, inspect.VarTupleType):
         inner = _clamp(kind.item_type)
-        return _each(inner) if inner else None
+        return _each(inner, kind.max_length) if inner or kind.max_length is not None else None
+    if isinstance(kind, inspect.DictType) and kind.max_length is not None:
+        return _entries(_clamp(kind.key_type), kind.max_length)
     return None
 
 
@@ -78,9 +87,31 @@ def _nullable(clamp: Clamp, optional: bool) -> Clamp:
     return nullable
 
 
-def _each(clamp: Clamp) -> Clamp:
+def _cut(longest: int) -> Clamp:
+    def cut(text: str) -> str:
+        if len(text) <= longest:
+            return text
+        return shortened(text, longest) if longest >= PROSE else text[:longest]
+
+    return cut
+
+
+def _each(clamp: Clamp | None, most: int | None) -> Clamp:
     def each(values: tuple[Any, ...]) -> tuple[Any, ...]:
-        kept = tuple(map(clamp, values))
-        return values if all(new is old for new, old in zip(kept, values, strict=True)) else kept
+        kept = values[:most]
+        kept = tuple(map(clamp, kept)) if clamp else kept
+        same = len(kept) == len(values) and all(new is old for new, old in zip(kept, values, strict=True))
+        return values if same else kept
 
     return each
+
+
+def _entries(clamp: Clamp | None, most: int) -> Clamp:
+    """The first entries of a dict, with keys that are not too long."""
+
+    def entries(values: dict[Any, Any]) -> dict[Any, Any]:
+        if len(values) <= most and (clamp is None or all(clamp(key) is key for key in values)):
+            return values
+        return {clamp(key) if clamp else key: values[key] for key in list(values)[:most]}
+
+    return entries

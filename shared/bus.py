@@ -147,7 +147,7 @@ class Bus:
     # ------------------------------------------------------------ saying
 
     async def publish(self, message: Message, *, expect_last: int | None = None, over: str = "") -> int:
-        """Say something; returns its stream sequence once the server has it. The numbers of a fact are kept in bounds.
+        """Say something; returns its stream sequence once the server has it. What a fact says is kept in bounds.
 
         Keeps trying while the bus is away, or has no room. `expect_last` is the sequence of the last message on the
         same subject that the sender has seen (0: none), or on those that `over` (of the same stream) lets through;

@@ -8,7 +8,8 @@ Units: `*_s` seconds (points in time: seconds since 1970, UTC), `cpu` cores, `me
 
 Every number has bounds, which are part of its type and are checked on arrival: a message beyond them
 becomes a dead letter. Within them no decision overflows. The sender of a fact keeps to them (`shared/bounds.py`).
-`metrics` alone, which are only shown, may be any number of JSON.
+`metrics` alone, which are only shown, may be any number of JSON. In the same way every text and every list of what a
+job may say has a longest length: the services remember these, and a program may write anything.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ Speed = Annotated[float, Meta(ge=0, le=FASTEST)]
 Cores = Annotated[float, Meta(ge=0, le=MOST_AMOUNT)]
 Measured = Annotated[float, Meta(ge=-MOST_MEASURED, le=MOST_MEASURED)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Name = Annotated[str, Meta(max_length=253)]  # of a pod, node or host, or a uid: the longest that Kubernetes allows
+Path = Annotated[str, Meta(max_length=4_096)]
+Sentence = Annotated[str, Meta(max_length=1_024)]  # a reason, a remedy or a digest
+Text = Annotated[str, Meta(max_length=4_096)]
+Cause = Annotated[str, Meta(max_length=32_768)]  # with tracebacks
+MetricName = Annotated[str, Meta(max_length=200)]
+Metrics = Annotated[dict[MetricName, float], Meta(max_length=256)]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -332,8 +340,8 @@ class AllocationDecided(JobMessage, frozen=True, kw_only=True, tag="allocation.d
 class TaskMessage(JobMessage, frozen=True, kw_only=True):
     """A fact about one pod of a job."""
 
-    pod: str
-    pod_uid: str
+    pod: Name
+    pod_uid: Name
     role: Role
     serial: NotNegative
 
@@ -347,8 +355,8 @@ class TaskMessage(JobMessage, frozen=True, kw_only=True):
 class TaskReady(TaskMessage, frozen=True, kw_only=True, tag="task.ready"):
     """One task stands ready at these addresses. A generation takes the port that the running one does not use."""
 
-    node: str
-    host: str
+    node: Name
+    host: Name
     ports: tuple[Port, Port]
 
 
@@ -372,10 +380,10 @@ class TaskLeaving(TaskMessage, frozen=True, kw_only=True, tag="task.leaving"):
     it.
     """
 
-    node: str
-    why: str
+    node: Name
+    why: Sentence
     leaves_s: Moment = 0.0
-    message: str = ""
+    message: Text = ""
 
     def ordinal(self) -> str:
         """One notice may follow another, and each says another time."""
@@ -434,7 +442,7 @@ class GenerationPrepared(TaskMessage, frozen=True, kw_only=True, tag="training.p
     """One task of the next generation stands ready beside the running one; or could not (`error`)."""
 
     seconds: Seconds = 0.0
-    error: str | None = None
+    error: Text | None = None
 
     def ordinal(self) -> str:
         return self.pod_uid if self.error is None else f"{self.pod_uid}.error"
@@ -491,13 +499,13 @@ class CheckpointSaved(JobMessage, frozen=True, kw_only=True, tag="training.saved
 
     step: NotNegative
     samples: NotNegative
-    path: str
+    path: Path
     seconds: Seconds
     drain_s: Seconds = 0.0
     final: bool = False
     successor: NotNegative | None = None
-    stood: str = ""
-    digest: str = ""
+    stood: Sentence = ""
+    digest: Sentence = ""
     bytes: NotNegative = 0
     pause_s: Seconds = 0.0
     cost_s: Seconds = 0.0
@@ -516,9 +524,9 @@ class CheckpointFailed(JobMessage, frozen=True, kw_only=True, tag="training.unsa
     """
 
     step: NotNegative
-    path: str
-    cause: str
-    remedy: str
+    path: Path
+    cause: Text
+    remedy: Sentence
     successor: NotNegative | None = None
     failed_s: Moment = 0.0
 
@@ -529,9 +537,9 @@ class CheckpointFailed(JobMessage, frozen=True, kw_only=True, tag="training.unsa
 class CheckpointSkipped(JobMessage, frozen=True, kw_only=True, tag="training.skipped"):
     """A checkpoint that the ledger names is torn or missing; `instead` is restored (empty: none is left)."""
 
-    path: str
-    cause: str
-    instead: str = ""
+    path: Path
+    cause: Text
+    instead: Path = ""
 
     def ordinal(self) -> str:
         """The end of the path: which of them."""
@@ -590,7 +598,7 @@ class TaskUsage(Part, frozen=True, kw_only=True):
     `spare_gib`: what would be left of its limit beside a second child as large as the one that runs; None: no limit.
     """
 
-    task: str
+    task: Name
     cpu: Cores
     memory_gib: Cores
     waited: Cores | None = None
@@ -620,7 +628,7 @@ class ProgressReported(JobMessage, frozen=True, kw_only=True, tag="training.prog
     samples_per_second: Speed
     loss: Measured | None = None
     gradient_noise: Measured | None = None
-    usage: tuple[TaskUsage, ...] = ()
+    usage: Annotated[tuple[TaskUsage, ...], Meta(max_length=10_000)] = ()
     profile: ModelProfile | None = None
     reported_s: Moment = 0.0
     applied_s: Moment = 0.0
@@ -633,11 +641,11 @@ class JobFinished(JobMessage, frozen=True, kw_only=True, tag="job.finished"):
     """The job is over. `counted`: examples applied, counted on the ps; `cause` says why, with the traceback."""
 
     outcome: Outcome
-    cause: str = ""
+    cause: Cause = ""
     step: NotNegative = 0
     samples: NotNegative = 0
     counted: NotNegative = 0
-    metrics: dict[str, float] = {}
+    metrics: Metrics = {}
     finished_s: Moment = 0.0
 
     def id(self) -> str:

@@ -193,7 +193,8 @@ def _known(board: Board, said: JobMessage, at_s: float) -> Story | None:
 
 def _what_came_early(begins: Story, board: Board) -> tuple[Story, Board]:
     """The story with all that was said of it before it began, and a board that waits for it no more."""
-    own = [told for told in board.early if isinstance(told.message, JobMessage) and told.message.uid == begins.uid]
+    facts = [(told, told.message) for told in board.early if isinstance(told.message, JobMessage)]
+    own = [told for told, fact in facts if fact.uid == begins.uid and fact.key() == begins.key]
     state = board.state
     for told in own:
         begins, state = story.heard(begins, told), belated(state, told.message, told.at_s)

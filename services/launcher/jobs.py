@@ -79,6 +79,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     changes_s: tuple[float, ...] = ()  # what its last changes took, from the decision to the first update
 
     @property
+    def key(self) -> str:
+        """Its name as a message has it (`Spoken.key`)."""
+        return f"{self.namespace}.{self.job}"
+
+    @property
     def newest(self) -> int | None:
         return max(self.generations, default=None)
 

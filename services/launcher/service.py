@@ -27,6 +27,7 @@ from services.launcher.reconcile import next_due, reconcile
 from services.launcher.settings import Settings as Settings
 from services.launcher.watch import watch, watched
 from shared import subjects
+from shared.bounds import clamped
 from shared.bus import Bus, Heard, Stale
 from shared.kube import counting
 from shared.kube.client import Api, connect
@@ -214,6 +215,7 @@ class Launcher:
         if type(message) in ORDERS:
             await self.order(message)
         else:
+            message = clamped(message)  # as it is heard, or what was said would not be what is remembered
             await self.bus.publish(message)
             self.remember(message, self.clock())
             self.meters.said(message)

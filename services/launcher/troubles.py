@@ -110,7 +110,7 @@ def _behind(message: str) -> str:
 
 def _awaited(view: View, job: Job) -> set[str]:
     """Pods that are ready before Kubernetes has shown them to us: a watch may be late, and they are not gone."""
-    return {job.ready[uid].pod for uid in view.awaited if uid in job.ready}
+    return {job.ready[pod_uid].pod for uid, pod_uid in view.awaited if uid == job.uid and pod_uid in job.ready}
 
 
 def _of_pod(view: View, job: Job, number: int, name: str, rules: Settings) -> list[Trouble]:

@@ -37,4 +37,9 @@ def orphaned_s(view: View, uid: int, orphan_s: float) -> float | None:
     """When what belongs to a job that the bus does not know is to be removed; None: not at all."""
     if uid in view.told.jobs or not orphan_s:
         return None
-    return 0.0 if uid in view.told.finished else view.awake_s + orphan_s
+    names = {f"{pod.namespace}.{pod.job}" for pod in view.pods_of(uid)}
+    if service := view.services.get(uid):
+        names.add(f"{service.namespace}.{service.name}")
+    if not names:
+        return None
+    return 0.0 if any(view.told.has_finished(name, uid) for name in names) else view.awake_s + orphan_s

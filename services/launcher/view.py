@@ -31,9 +31,8 @@ from shared.messages import (
     TrainingResumed,
 )
 
-FINISHED_KEPT = 10_000  # uids of finished jobs, the newest: a late decision must not bring one back
-
-
+FINISHED_KEPT = 10_000  # ends that were told last: a late decision must not bring a job back
+FINISHED_OF_NAME = 32  # of them, most under one job name: a job can announce the end of any uid, under its own name
 EARLY_KEPT = 256  # most facts that wait for their decision, of all jobs
 Fact = (
     TrainingResumed
@@ -56,11 +55,23 @@ class EarlyFact(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What the bus said, by job uid."""
+    """What the bus said: `jobs` by uid, `finished` by name and uid, in the order in which the ends were told.
+
+    Law: a message about a job counts only under the name of the job with that uid. The server checks the name, which is
+    part of the subject; the uid in the body is whatever the sender wrote.
+    """
 
     jobs: dict[int, Job] = {}
-    finished: dict[int, float] = {}
+    finished: dict[str, float] = {}
     early: tuple[EarlyFact, ...] = ()
+
+    def has_finished(self, key: str, uid: int) -> bool:
+        """Return whether this job is over. Snapshots of version 0.2.0 and before have ends by uid alone."""
+        return _end_key(key, uid) in self.finished or str(uid) in self.finished
+
+
+def _end_key(key: str, uid: int) -> str:
+    return f"{key}.{uid}"
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +88,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[tuple[int, int], str] = {}
     provided: frozenset[str] = frozenset()  # services (uids) whose job has its credentials
     asked: frozenset[str] = frozenset()
-    awaited: frozenset[str] = frozenset()  # uids of pods that have spoken on the bus, and have yet to be shown to us
+    awaited: frozenset[tuple[int, str]] = frozenset()
+    """Job uid and uid of each pod that has spoken on the bus and has yet to be shown to us."""
     awake_s: float = 0.0  # since when we watch: no step is late before its time has passed before our eyes
 
     def pods_of(self, uid: int) -> list[PodFact]:
@@ -112,20 +124,25 @@ def told(view: View, message: JobMessage, at_s: float) -> View:
         return view
     gone = (uid, message.generation)
     keep = {k: v for k, v in view.refused.items() if not (isinstance(message, GenerationAbandoned) and k == gone)}
-    speaks = {message.pod_uid} if isinstance(message, TaskReady) else set()
-    return replace(view, told=new, refused=keep, awaited=view.awaited | (speaks - view.pods.get(uid, {}).keys()))
+    return replace(view, told=new, refused=keep, awaited=view.awaited | _unseen_speakers(view, new, uid))
+
+
+def _unseen_speakers(view: View, new: Told, uid: int) -> set[tuple[int, str]]:
+    """The pods of a job that are newly ready, and that Kubernetes has not shown to us."""
+    before, now = view.told.jobs.get(uid), new.jobs.get(uid)
+    if now is None or (before is not None and before.ready is now.ready):
+        return set()
+    spoke_before = before.ready.keys() if before else set()
+    return {(uid, pod_uid) for pod_uid in now.ready.keys() - spoke_before - view.pods.get(uid, {}).keys()}
 
 
 def _told(said: Told, message: JobMessage, at_s: float) -> Told:
-    uid = message.uid
-    if uid in said.finished:
+    uid, key = message.uid, message.key()
+    job = said.jobs.get(uid)
+    if said.has_finished(key, uid) or (job is not None and job.key != key):
         return said
     if isinstance(message, JobFinished):
-        newest = sorted([*said.finished, uid])[-FINISHED_KEPT:]
-        left = {u: job for u, job in said.jobs.items() if u != uid}
-        early = tuple(each for each in said.early if each.fact.uid != uid)
-        return Told(jobs=left, finished={u: said.finished.get(u, at_s) for u in newest}, early=early)
-    job = said.jobs.get(uid)
+        return _without(said, key, uid, at_s)
     if isinstance(message, Fact) and is_early(job, message):
         return replace(said, early=(*said.early, EarlyFact(message, at_s))[-EARLY_KEPT:])
     if job is None and isinstance(message, AllocationDecided):
@@ -133,13 +150,29 @@ def _told(said: Told, message: JobMessage, at_s: float) -> Told:
     if job is None:
         return said
     said = replace(said, jobs={**said.jobs, uid: fold(job, message, at_s)})
-    return _with_early(said, uid) if isinstance(message, AllocationDecided) and said.early else said
+    return _with_early(said, key, uid) if isinstance(message, AllocationDecided) and said.early else said
 
 
-def _with_early(said: Told, uid: int) -> Told:
+def _without(said: Told, key: str, uid: int, at_s: float) -> Told:
+    """Forget a job that is over, except that it is."""
+    of_name = [end for end in said.finished if end.startswith(f"{key}.")]
+    dropped = set(of_name[: max(0, len(of_name) + 1 - FINISHED_OF_NAME)])
+    ends = [(end, told_s) for end, told_s in said.finished.items() if end not in dropped]
+    return Told(
+        jobs={other: job for other, job in said.jobs.items() if other != uid},
+        finished=dict([*ends, (_end_key(key, uid), at_s)][-FINISHED_KEPT:]),
+        early=tuple(each for each in said.early if not _is_about(each, key, uid)),
+    )
+
+
+def _is_about(early: EarlyFact, key: str, uid: int) -> bool:
+    return early.fact.uid == uid and early.fact.key() == key
+
+
+def _with_early(said: Told, key: str, uid: int) -> Told:
     """Fold the facts of a job that waited for the decision which is known now."""
-    waiting = [each for each in said.early if each.fact.uid == uid]
-    said = replace(said, early=tuple(each for each in said.early if each.fact.uid != uid))
+    waiting = [each for each in said.early if _is_about(each, key, uid)]
+    said = replace(said, early=tuple(each for each in said.early if not _is_about(each, key, uid)))
     for each in waiting:
         said = _told(said, each.fact, each.at_s)
     return said
@@ -154,7 +187,7 @@ def pod_seen(view: View, pod: PodFact) -> View:
     if not (pod.gone and pod.phase == "Pending"):
         own[pod.uid] = pod
     done = {actions.creation(pod.name, pod.job_uid)} | ({f"delete pod {pod.uid}"} if pod.gone else set())
-    shown = {"asked": view.asked - done, "awaited": view.awaited - {pod.uid}}
+    shown = {"asked": view.asked - done, "awaited": view.awaited - {(pod.job_uid, pod.uid)}}
     return replace(view, pods=_put(view.pods, pod.job_uid, own), **shown)
 
 

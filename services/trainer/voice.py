@@ -10,6 +10,7 @@ import structlog
 from services.trainer.fence import Entry
 from services.trainer.orders import Finished, Progress, Resumed, Saved, Skipped, Unsaved
 from services.trainer.settings import Settings
+from shared.bounds import clamped
 from shared.bus import Bus
 from shared.messages import (
     CheckpointFailed,
@@ -26,6 +27,7 @@ from shared.messages import (
     TaskUsage,
     TrainingResumed,
 )
+from shared.words import shortened
 
 logger = structlog.get_logger()
 JOB = ("job", "namespace", "uid")
@@ -43,6 +45,9 @@ LOGGED = (
     "waited_s",
     "next_s",
 )
+ERROR_LENGTH, ERROR_HEAD = 3_500, 1 / 8
+"""Characters of an error that kept a generation from being prepared, and the share of its beginning. The launcher tells
+it in the reason of the abandonment, with the task's name before it, and shortens no further."""
 M = TypeVar("M", bound=JobMessage)
 
 
@@ -67,7 +72,8 @@ class Voice:
         await self.bus.publish(GenerationPrepared(**self.task, generation=generation, seconds=seconds))
 
     async def not_prepared(self, generation: int, why: str) -> None:
-        await self.bus.publish(GenerationPrepared(**self.task, generation=generation, error=why))
+        error = shortened(why, ERROR_LENGTH, ERROR_HEAD)
+        await self.bus.publish(GenerationPrepared(**self.task, generation=generation, error=error))
 
     async def saved(self, generation: int, word: Saved, waited_s: float) -> None:
         await self._say(
@@ -185,7 +191,7 @@ class Voice:
         return (last.step, last.samples) if last else (0, 0)
 
     async def _say(self, kind: type[M], generation: int, **fields: Any) -> M:
-        message = kind(**self.job, generation=generation, **fields)
+        message = clamped(kind(**self.job, generation=generation, **fields))
         await self.bus.publish(message)
         logger.info(kind.__name__, **{name: value for name, value in fields.items() if name in LOGGED})
         return message

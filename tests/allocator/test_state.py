@@ -74,6 +74,15 @@ def test_a_request_said_twice_under_one_request_id_is_one_request():
     assert list(story.state.asked) == [1, 3]
 
 
+def test_a_fact_with_the_uid_of_another_job_changes_nothing_of_that_job():
+    story = eventful()
+    before = story.state.jobs
+    stranger = {"job": "x", "namespace": "team-b"}
+    for fact in (resumed(3), progress(3, 999, 1000, 5, step=99), JobFinished(job="mnist", uid=1, outcome="failed")):
+        story.hear(replace(fact, uid=before["default.mnist"].uid, **stranger))
+    assert story.state.jobs == before and story.state.closed == {}
+
+
 def test_a_stale_generation_reports_into_the_void():
     story = eventful()
     before = story.state.jobs["default.mnist"]

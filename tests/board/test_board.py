@@ -192,3 +192,9 @@ def test_facts_that_come_before_the_orders_they_follow_from_are_not_lost() -> No
     assert [report.samples for report in story.reports] == [100, 200] and board.early == ()
     assert (story.view.phase, story.view.generation, story.view.samples) == ("Running", 1, 200)
     assert story.stretches[0].gives == story.decisions[0].gives
+
+
+def test_what_another_job_said_under_the_uid_of_a_job_yet_to_come_is_no_part_of_its_story() -> None:
+    board = Log().say(progress(900, job="other"), accepted(), decided(), resumed(1), progress(200))
+
+    assert [report.samples for report in board.jobs[JOB].reports] == [200]

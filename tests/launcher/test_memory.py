@@ -12,7 +12,7 @@ from shared.bus import Bus
 from shared.messages import TrainingResumed
 from tests.launcher.builders import JOB, UID, decided
 
-KEPT = Told(finished={UID: 1.0})
+KEPT = Told(finished={f"default.{JOB}.{UID}": 1.0})
 
 
 async def streams_with_two_messages(bus: Bus) -> dict[str, int]:

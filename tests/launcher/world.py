@@ -107,7 +107,7 @@ class World:
     def create_service(self, action: CreateService) -> None:
         self.born += 1
         decision = action.decision
-        assert decision.uid not in self.view.told.finished, "made for a job that is over"
+        assert not self.view.told.has_finished(decision.key(), decision.uid), "made for a job that is over"
         fact = ServiceFact(namespace="default", name=decision.job, uid=f"s{self.born}", job_uid=decision.uid)
         self.services[decision.uid] = fact
         self.view = views.service_seen(self.view, fact, gone=False)
@@ -115,7 +115,7 @@ class World:
     def create_policy(self, action: CreatePolicy) -> None:
         self.born += 1
         decision = action.decision
-        assert decision.uid not in self.view.told.finished, "made for a job that is over"
+        assert not self.view.told.has_finished(decision.key(), decision.uid), "made for a job that is over"
         assert self.services[decision.uid].uid == action.owner_uid, "who owns it is not there"
         fact = PolicyFact(namespace="default", name=decision.job, uid=f"p{self.born}", job_uid=decision.uid)
         self.policies[decision.uid] = fact
@@ -130,7 +130,7 @@ class World:
         self.born += 1
         decision, task = action.decision, action.task
         assert action.name not in {p.name for p in self.pods.values()}, f"two pods are called {action.name}"
-        assert decision.uid not in self.view.told.finished, "made for a job that is over"
+        assert not self.view.told.has_finished(decision.key(), decision.uid), "made for a job that is over"
         assert decision.uid in self.policies, f"{action.name} is open to everybody"
         fact = PodFact(
             namespace="default",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 from msgspec.structs import replace
 
 from shared import subjects
@@ -20,6 +22,8 @@ from shared.messages import (
     Resources,
     TaskPlan,
 )
+from shared.permissions import JOB as JOB_USER
+from shared.permissions import SAID_BY
 from shared.subjects import Unusable
 from tests.shared.words import JOB, abandoned, one_of_each, request, spoken_again, with_fields
 
@@ -154,6 +158,33 @@ def test_a_job_name_that_is_no_dns_label_is_unusable(name: str) -> None:
 def test_a_value_out_of_bounds_is_unusable_and_says_where(wrong: dict[str, object]) -> None:
     with pytest.raises(Unusable, match=next(iter(wrong))):
         subjects.decode("weir.job.requested.digits", with_fields(subjects.encode(request()), **wrong))
+
+
+def unbounded(kind: inspect.Type, at: str) -> Iterator[str]:
+    """The places in a type where a text or a list may be of any length."""
+    if isinstance(kind, inspect.StrType | inspect.VarTupleType | inspect.DictType) and kind.max_length is None:
+        yield at
+    if isinstance(kind, inspect.VarTupleType):
+        yield from unbounded(kind.item_type, f"{at}[]")
+    if isinstance(kind, inspect.DictType):
+        yield from unbounded(kind.key_type, f"{at} key")
+        yield from unbounded(kind.value_type, f"{at} value")
+    if isinstance(kind, inspect.UnionType):
+        yield from (place for one in kind.types for place in unbounded(one, at))
+    if isinstance(kind, inspect.StructType):
+        yield from (place for field in kind.fields for place in unbounded(field.type, f"{at}.{field.name}"))
+
+
+@pytest.mark.parametrize("kind", [kind for kind, users in SAID_BY.items() if JOB_USER in users])
+def test_each_text_and_list_that_a_job_may_say_has_a_longest_length(kind: type[Message]) -> None:
+    assert list(unbounded(inspect.type_info(kind), kind.__name__)) == []
+
+
+def test_a_text_that_is_too_long_makes_a_fact_unusable_and_says_where() -> None:
+    saved = next(m for m in one_of_each() if isinstance(m, CheckpointSaved))
+
+    with pytest.raises(Unusable, match="path"):
+        subjects.decode(subjects.subject_of(saved), subjects.encode(replace(saved, path="/" * 4_097)))
 
 
 def test_a_subject_that_is_none_of_ours_is_unusable() -> None:

@@ -85,3 +85,12 @@ async def test_a_job_that_fails_has_nothing_of_an_earlier_one_of_its_name(bus: B
     over = await said(bus, JobFinished)
 
     assert (over.uid, over.step, over.samples) == (7, 0, 0)
+
+
+async def test_a_program_that_fails_with_a_very_long_exception_is_told_with_its_beginning_and_its_end(bus: Bus) -> None:
+    why = f"net.py:3: ValueError: {'x' * 300_000}\nat the end"
+    await voice(bus).failed(1, why)
+    await voice(bus).not_prepared(2, why)
+
+    told = [(await said(bus, JobFinished)).cause, (await said(bus, GenerationPrepared)).error]
+    assert all(each.startswith("net.py:3: ValueError") and each.endswith("at the end") for each in told)

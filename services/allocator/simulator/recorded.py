@@ -83,8 +83,10 @@ def past(log: Sequence[Told]) -> Past:
             grounds.see(one.message, now)
         elif isinstance(one.message, JobAccepted):
             _begin(jobs, one.message, state, from_s)
-        elif isinstance(one.message, JobMessage) and one.message.uid in jobs:
-            _note(jobs[one.message.uid], one.message, state, now)
+        elif isinstance(one.message, JobMessage):
+            known = jobs.get(one.message.uid)
+            if known is not None and known.accepted.key() == one.message.key():
+                _note(known, one.message, state, now)
     whole = [known for known in jobs.values() if known.total]
     for known in whole:
         known.record.work = replace(known.record.work, samples=known.total)

@@ -23,9 +23,11 @@ from services.trainer.program import BadProgram, digest_of, file_name
 from shared import programs
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM, Program
-from shared.patience import is_outage
+from shared.patience import Plaint, is_outage
 
 TRIES, AGAIN_S = 3, 0.5
+BUSY_S = 2.0
+"""Between two tries where the bucket has as many readers as it may have: pods that wait ask no more often."""
 FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
 ANSWER_S = 2.0  # until a bus that answers has answered
 WRONG = (APIError, msgspec.DecodeError, ValueError, KeyError, TypeError, programs.NotProvisioned)
@@ -50,9 +52,14 @@ def _keep(path: Path, body: bytes) -> None:
 
 
 async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
-    why, tries = "", 0
+    why, tries, busy = "", 0, Plaint()
     while tries < TRIES:
-        body, why = await _looked_up(bus, namespace, program.digest)
+        try:
+            body, why = await _looked_up(bus, namespace, program.digest)
+        except programs.BucketBusy as error:
+            busy.tell("ProgramWaitsForOtherReaders", error, program=program.name, remedy=BUSY)
+            await asyncio.sleep(BUSY_S)
+            continue
         if body is not None:
             return body
         logger.warning("ProgramNotAsAskedFor", program=program.name, why=why)
@@ -61,8 +68,11 @@ async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
     raise BadProgram(f"{program.name} is not to be had: {why}")
 
 
+BUSY = "many pods of the namespace fetch programs at once; this one tries again until it is its turn"
+
+
 async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | None, str]:
-    """The program; or None, and why."""
+    """The program; or None, and why. Raises `BucketBusy`, which says nothing about the program."""
     try:
         async with asyncio.timeout(FETCH_S):
             body = await _stored(bus, namespace, digest)
@@ -97,6 +107,8 @@ async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
             return await programs.fetched(bus, namespace, digest, LARGEST_PROGRAM)
         except (NotFoundError, programs.NotProvisioned) as error:
             return await _stored_earlier(bus, digest, error)
+        except programs.BucketBusy:
+            raise
         except (NatsError, *WRONG) as error:
             if not is_outage(error):
                 raise

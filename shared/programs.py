@@ -27,7 +27,7 @@ from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM
 from shared.permissions import API, chunks, descriptions
 from shared.pull import Gone, Puller
-from shared.subjects import PROGRAMS, program_bucket
+from shared.subjects import program_bucket
 from shared.watching import NAME_BYTES
 
 IDLE_S = 5.0
@@ -183,11 +183,6 @@ async def fetched(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PRO
     description that leads anywhere but to one object (a link, or a pattern), and `BucketBusy`.
     """
     return await _content(bus, program_bucket(namespace), await described(bus, namespace, digest), most)
-
-
-async def fetched_earlier(bus: Bus, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
-    """Return what version 0.1.0 stored, in its one bucket for all namespaces. Asks once; raises any error."""
-    return await _content(bus, PROGRAMS, await _described(bus, PROGRAMS, digest), most)
 
 
 async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:

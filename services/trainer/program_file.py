@@ -4,8 +4,7 @@ The store keeps a digest of its own for what it holds, but nobody has checked th
 name says; a request that was written by hand may even name something else. What the store says of an object's size is
 its sender's word: no more than is allowed is read in any case. The file's name is the request's; no folder is.
 
-Each try reads the program's description anew, so a program that is stored again meanwhile is found. A job that version
-0.1.0 started has its program in the one bucket that this version had for all namespaces; it is looked for there, too.
+Each try reads the program's description anew, so a program that is stored again meanwhile is found.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 import msgspec
 import structlog
 from nats.errors import Error as NatsError
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError
 
 from services.trainer.program import BadProgram, digest_of, file_name
 from shared import programs
@@ -101,12 +100,10 @@ async def _answers(bus: Bus, namespace: str, digest: str) -> bool:
 
 
 async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
-    """What lies under this name, as soon as the bus is there."""
+    """Return what lies under this name, as soon as the bus is there."""
     while True:
         try:
             return await programs.fetched(bus, namespace, digest, LARGEST_PROGRAM)
-        except (NotFoundError, programs.NotProvisioned) as error:
-            return await _stored_earlier(bus, digest, error)
         except programs.BucketBusy:
             raise
         except (NatsError, *WRONG) as error:
@@ -114,11 +111,3 @@ async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
                 raise
             logger.warning("FetchWaits", digest=digest, error=repr(error))
             await asyncio.sleep(AGAIN_S)
-
-
-async def _stored_earlier(bus: Bus, digest: str, missing: Exception) -> bytes:
-    """Return what version 0.1.0 stored under this name; raises `missing` if that is nothing, or not for us to read."""
-    try:
-        return await programs.fetched_earlier(bus, digest, LARGEST_PROGRAM)
-    except (NatsError, *WRONG):
-        raise missing from None

@@ -18,18 +18,21 @@ import secrets
 from datetime import UTC, datetime
 
 import msgspec
+from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 from nats.js.api import AckPolicy, ConsumerConfig
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM
 from shared.permissions import API, chunks, descriptions
 from shared.pull import Gone, Puller
-from shared.subjects import PROGRAMS, program_bucket
+from shared.subjects import program_bucket
 from shared.watching import NAME_BYTES
 
-IDLE_S = 60.0
+IDLE_S = 5.0
+"""A reader is removed when nobody has read from it for so long: a bucket has a limited number, and jobs delete none."""
+MAX_CONSUMERS_REACHED = 10026
 READ_BACK_S = 30.0
 """For reading back what is stored already, in seconds; where that takes longer the program is stored again."""
 PART_BYTES = 128 << 10
@@ -44,6 +47,10 @@ class TooLarge(Exception):
 
 class NotProvisioned(Exception):
     """The bus has no program bucket for this namespace."""
+
+
+class BucketBusy(NatsError):
+    """A bucket has as many readers as it may have. One is free again `IDLE_S` after its program was fetched."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,15 +179,10 @@ def _stream(bucket: str) -> str:
 async def fetched(bus: Bus, namespace: str, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
     """Return all that is stored under this digest; nobody has checked that it has it.
 
-    Raises as `described`, `TooLarge` for more than `most` bytes, whatever its description says, and `ValueError` for a
-    description that leads anywhere but to one object: a link, or a pattern.
+    Raises as `described`, `TooLarge` for more than `most` bytes, whatever its description says, `ValueError` for a
+    description that leads anywhere but to one object (a link, or a pattern), and `BucketBusy`.
     """
     return await _content(bus, program_bucket(namespace), await described(bus, namespace, digest), most)
-
-
-async def fetched_earlier(bus: Bus, digest: str, most: int = LARGEST_PROGRAM) -> bytes:
-    """Return what version 0.1.0 stored, in its one bucket for all namespaces. Asks once; raises any error."""
-    return await _content(bus, PROGRAMS, await _described(bus, PROGRAMS, digest), most)
 
 
 async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:
@@ -195,7 +197,12 @@ async def _content(bus: Bus, bucket: str, info: Info, most: int) -> bytes:
         inactive_threshold=IDLE_S,
         mem_storage=True,
     )
-    made = await bus.js.add_consumer(_stream(bucket), config)
+    try:
+        made = await bus.js.add_consumer(_stream(bucket), config)
+    except APIError as error:
+        if error.err_code != MAX_CONSUMERS_REACHED:
+            raise
+        raise BucketBusy(f"{bucket} has as many readers as it may have; try again in a few seconds") from error
     puller = Puller(bus.client, _stream(bucket), made.name)
     body = bytearray()
     try:

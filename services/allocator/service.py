@@ -39,7 +39,7 @@ from shared.dead import namespace_of
 from shared.letters import Letters
 from shared.log import about
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
-from shared.patience import Plaint
+from shared.patience import RETRY_S, Plaint
 
 log = structlog.get_logger()
 
@@ -87,6 +87,8 @@ class Allocator:
         self.bus, self.rules, self.state = bus, rules, state
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
+        self.resting = set[str]()  # subjects on which the last message was refused: nothing is published for `RETRY_S`
+        self.maybe_purged = set[str]()  # jobs whose subject held less than we know when their last decision was refused
         self.refused_in: dict[int, str] = {}  # by sequence of an unreadable request: the namespace that it came from
         self.replayed: Merge[Heard] | None = Merge(subjects.ORDERS)
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
@@ -180,13 +182,18 @@ class Allocator:
             del self.plaints[next(iter(self.plaints))]
 
     async def _sleep(self, until_s: float | None) -> None:
-        wait = None if until_s is None else max(0.0, until_s - time.time())
+        wait = None if until_s is None else max(RETRY_S if self.resting else 0.0, until_s - time.time())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.awake.wait(), wait)
 
     async def _answer_requests(self) -> None:
         """Answer the oldest requests of each namespace, a few at a time: the others' jobs are decided in between."""
-        refused, open_requests = self.state.refused, admission.unanswered(self.state)
+        refused = {uid: each for uid, each in self.state.refused.items() if self._may_answer(each.key())}
+        open_requests = {
+            uid: asked
+            for uid, asked in admission.unanswered(self.state).items()
+            if self._may_answer(asked.request.key())
+        }
         unreadable = first_of_each(
             {uid: self.refused_in.get(uid, each.namespace) for uid, each in refused.items()}, ANSWERED_AT_ONCE
         )
@@ -203,9 +210,13 @@ class Allocator:
         await asyncio.gather(*answering)
 
     async def _answer_in_turn(self, answers: Sequence[JobRejected]) -> None:
-        """Publish answers on one subject, of which each has to be on top of the last."""
+        """Publish answers on one subject, of which each has to be on top of the last, until one is refused."""
         for answer in answers:
-            await self._answer(answer)
+            if self._may_answer(answer.key()):
+                await self._answer(answer)
+
+    def _may_answer(self, key: str) -> bool:
+        return subjects.about(key, "job") not in self.resting
 
     async def _answer_request(self, uid: int) -> None:
         program = await self._stored_program(self.state.asked[uid].request)
@@ -223,7 +234,7 @@ class Allocator:
             sequence = await self.bus.publish(answer, expect_last=last, over=over)
         except Stale:
             log.info("AnswersAgain", job=answer.key(), uid=answer.uid)
-            self.awake.set()  # the state keeps the request until its answer is heard
+            self._rest(over)  # the state keeps the request until its answer is heard
             return
         await self._heard(sequence)
 
@@ -244,14 +255,18 @@ class Allocator:
     # ------------------------------------------------------------ saying
 
     async def _say(self, action: AllocationDecided | JobFinished, since_s: float | None) -> None:
+        decided = subjects.pattern(AllocationDecided, action.key())
+        if decided in self.resting:
+            return
         with about(action):
             try:
-                decided = subjects.pattern(AllocationDecided, action.key())
                 sequence = await self.bus.publish(action, expect_last=self._expected(action), over=decided)
             except Stale:
                 log.warning("DecidedOnAnOldState")
                 await self._catch_up(action)
+                self._rest(decided)
                 return
+            self.maybe_purged.discard(action.key())
             log.info(type(action).__name__, why=self.decisions.why.get(action.key(), ""))
             waited_s = None if since_s is None else max(0.0, time.time() - since_s)
             self.meters.said(action, self.state, self.rules.policy, waited_s)
@@ -262,11 +277,29 @@ class Allocator:
         return self.expected.pop(action.key(), self.state.spoken.get(action.key(), 0))
 
     async def _catch_up(self, action: Message) -> None:
-        """Hear what we lacked; go by what the subject holds, be it less than we know (purged) or more (unreadable)."""
-        last = await self.bus.last_sequence(AllocationDecided, action.key())
-        self.expected[action.key()] = last
-        if last > self.state.spoken.get(action.key(), 0):
+        """Hear what we lacked; go by what the subject holds, be it more than we know (unreadable) or less (purged).
+
+        A copy that lags holds less, too. So less is believed only when the next decision was refused as well.
+        """
+        key = action.key()
+        known, last = self.state.spoken.get(key, 0), await self.bus.last_sequence(AllocationDecided, key)
+        if last < known and key not in self.maybe_purged:
+            self.maybe_purged.add(key)
+            return
+        self.expected[key] = last
+        if last > known:
             await self._heard(last)
+
+    def _rest(self, filtered: str) -> None:
+        """Publish nothing on these subjects for `RETRY_S`, then look again; other jobs do not wait for that.
+
+        Any copy of a stream may have said what is there. While it lags, all that goes by it is refused.
+        """
+        self.resting.add(filtered)
+        asyncio.get_running_loop().call_later(RETRY_S, self._end_rest, filtered)
+
+    def _end_rest(self, filtered: str) -> None:
+        self.resting.discard(filtered)
         self.awake.set()
 
     async def _heard(self, sequence: int) -> None:

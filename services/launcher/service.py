@@ -50,6 +50,7 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
+from shared.patience import RETRY_S
 
 log = structlog.get_logger()
 
@@ -89,6 +90,7 @@ class Launcher:
         self.backlog: list[Heard] | None = []  # until all that was said is read
         self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
+        self.resting = set[int]()  # jobs whose last order was refused: they are looked at again `RETRY_S` later
         self.dues: dict[int, float] = {}  # when time alone changes something, by job
         self.hands = Hands(api, settings, self.on_outcome, self.on_made, minter)
         self.given: dict[str, int] = {}  # by job: the last order for it, though it may not have come back yet
@@ -184,7 +186,7 @@ class Launcher:
     async def answer(self) -> None:
         """Once for all that has happened since the last time."""
         self.wake.clear()
-        uids, self.dirty = self.dirty, set()
+        uids, self.dirty = self.dirty - self.resting, self.dirty & self.resting
         for action in reconcile(self.view, self.clock(), self.settings, uids):
             if isinstance(action, Say):
                 await self.say(action.message)
@@ -205,7 +207,8 @@ class Launcher:
     async def until_stirred(self) -> None:
         """Sleep until something happens, or until time alone changes something."""
         saving = [self.saved_s + self.settings.snapshot_s] if self.unsaved else []
-        due = min([*self.dues.values(), *saving], default=None)
+        dues = [at for uid, at in self.dues.items() if uid not in self.resting]
+        due = min([*dues, *saving], default=None)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wake.wait(), None if due is None else max(0.0, due - self.clock()))
         self.stir(*(uid for uid, at in self.dues.items() if at <= self.clock()))
@@ -225,17 +228,33 @@ class Launcher:
 
         We looked while we led, so a later leader's order is behind what we saw, and ours is refused.
         """
-        over = subjects.about(message.key(), "cluster")
-        last = await self.bus.last_over(over)
-        if not await self.heard(last, message.key()):
+        if message.uid in self.resting:
+            return  # what this order follows on was refused
+        key, over = message.key(), subjects.about(message.key(), "cluster")
+        last = max(await self.bus.last_over(over), self.given.get(key, 0))  # a copy that lags has not even our own
+        if not await self.heard(last, key):
             return self.stir(message.uid)
         try:
-            self.given[message.key()] = await self.bus.publish(message, expect_last=last, over=over)
+            self.given[key] = await self.bus.publish(message, expect_last=last, over=over)
         except Stale:
-            log.warning("OrderedOnAnOldView", job=message.key())
-            return self.stir(message.uid)
+            log.warning("OrderedOnAnOldView", job=key)
+            self.given.pop(key, None)  # the subject may hold less: it was purged
+            return self.rest(message.uid)
         self.remember(message, self.clock())
         self.meters.said(message)
+
+    def rest(self, uid: int) -> None:
+        """Leave a job alone for `RETRY_S`, then look again; other jobs do not wait for that.
+
+        Any copy of the stream may have said what is there. While it lags, every order that goes by it is refused.
+        """
+        self.resting.add(uid)
+        self.dirty.add(uid)
+        asyncio.get_running_loop().call_later(RETRY_S, self.end_rest, uid)
+
+    def end_rest(self, uid: int) -> None:
+        self.resting.discard(uid)
+        self.stir(uid)
 
     async def heard(self, sequence: int, key: str) -> bool:
         """Whether an order is ours or in the view; else wait for it. One that never comes cannot be read."""

@@ -4,8 +4,7 @@ The store keeps a digest of its own for what it holds, but nobody has checked th
 name says; a request that was written by hand may even name something else. What the store says of an object's size is
 its sender's word: no more than is allowed is read in any case. The file's name is the request's; no folder is.
 
-Each try reads the program's description anew, so a program that is stored again meanwhile is found. A job that version
-0.1.0 started has its program in the one bucket that this version had for all namespaces; it is looked for there, too.
+Each try reads the program's description anew, so a program that is stored again meanwhile is found.
 """
 
 from __future__ import annotations
@@ -17,15 +16,17 @@ from pathlib import Path
 import msgspec
 import structlog
 from nats.errors import Error as NatsError
-from nats.js.errors import APIError, NotFoundError
+from nats.js.errors import APIError
 
 from services.trainer.program import BadProgram, digest_of, file_name
 from shared import programs
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM, Program
-from shared.patience import is_outage
+from shared.patience import Plaint, is_outage
 
 TRIES, AGAIN_S = 3, 0.5
+BUSY_S = 2.0
+"""Between two tries where the bucket has as many readers as it may have: pods that wait ask no more often."""
 FETCH_S = 60.0  # one try; of an object that has lost a part the client would wait for ever
 ANSWER_S = 2.0  # until a bus that answers has answered
 WRONG = (APIError, msgspec.DecodeError, ValueError, KeyError, TypeError, programs.NotProvisioned)
@@ -50,9 +51,14 @@ def _keep(path: Path, body: bytes) -> None:
 
 
 async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
-    why, tries = "", 0
+    why, tries, busy = "", 0, Plaint()
     while tries < TRIES:
-        body, why = await _looked_up(bus, namespace, program.digest)
+        try:
+            body, why = await _looked_up(bus, namespace, program.digest)
+        except programs.BucketBusy as error:
+            busy.tell("ProgramWaitsForOtherReaders", error, program=program.name, remedy=BUSY)
+            await asyncio.sleep(BUSY_S)
+            continue
         if body is not None:
             return body
         logger.warning("ProgramNotAsAskedFor", program=program.name, why=why)
@@ -61,8 +67,11 @@ async def _asked_for(bus: Bus, namespace: str, program: Program) -> bytes:
     raise BadProgram(f"{program.name} is not to be had: {why}")
 
 
+BUSY = "many pods of the namespace fetch programs at once; this one tries again until it is its turn"
+
+
 async def _looked_up(bus: Bus, namespace: str, digest: str) -> tuple[bytes | None, str]:
-    """The program; or None, and why."""
+    """The program; or None, and why. Raises `BucketBusy`, which says nothing about the program."""
     try:
         async with asyncio.timeout(FETCH_S):
             body = await _stored(bus, namespace, digest)
@@ -91,22 +100,14 @@ async def _answers(bus: Bus, namespace: str, digest: str) -> bool:
 
 
 async def _stored(bus: Bus, namespace: str, digest: str) -> bytes:
-    """What lies under this name, as soon as the bus is there."""
+    """Return what lies under this name, as soon as the bus is there."""
     while True:
         try:
             return await programs.fetched(bus, namespace, digest, LARGEST_PROGRAM)
-        except (NotFoundError, programs.NotProvisioned) as error:
-            return await _stored_earlier(bus, digest, error)
+        except programs.BucketBusy:
+            raise
         except (NatsError, *WRONG) as error:
             if not is_outage(error):
                 raise
             logger.warning("FetchWaits", digest=digest, error=repr(error))
             await asyncio.sleep(AGAIN_S)
-
-
-async def _stored_earlier(bus: Bus, digest: str, missing: Exception) -> bytes:
-    """Return what version 0.1.0 stored under this name; raises `missing` if that is nothing, or not for us to read."""
-    try:
-        return await programs.fetched_earlier(bus, digest, LARGEST_PROGRAM)
-    except (NatsError, *WRONG):
-        raise missing from None

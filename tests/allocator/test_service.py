@@ -32,6 +32,7 @@ from shared.messages import (
     Program,
     ProgressReported,
 )
+from shared.patience import RETRY_S
 from shared.permissions import descriptions
 from shared.programs import digest_of, meta_token
 from shared.tasks import end
@@ -181,6 +182,36 @@ async def test_a_request_is_rejected_though_another_message_on_its_name_came_fir
         sequence = (await person.js.publish("weir.job.requested.default.wrong", body)).seq
         async with asyncio.timeout(10):
             assert (await last(person, JobRejected, name)).uid == sequence
+
+
+def behind(connection: Bus, filtered: str) -> asyncio.Event:
+    """Let a copy of orders answer that has nothing on these subjects until the event is set."""
+    look, caught_up = connection.last_over, asyncio.Event()
+
+    async def look_at_copy(asked: str) -> int:
+        return 0 if asked == filtered and not caught_up.is_set() else await look(asked)
+
+    connection.last_over = look_at_copy  # type: ignore[method-assign]
+    return caught_up
+
+
+async def test_a_copy_that_lags_delays_the_answers_on_one_name_and_is_asked_again_after_a_pause(
+    nats_url: str, person: Bus
+):
+    async with allocator(nats_url) as connection:
+        caught_up = behind(connection, subjects.about("default.late", "job"))
+        with capture_logs() as lines:
+            begun_s = time.monotonic()
+            late = await person.request(await with_program(person, job="late"))
+            for number in range(50):  # facts that make the allocator look
+                await person.publish(node(cpu=3 + number % 2, labels={"seen": str(number)}))
+                await asyncio.sleep(0.02)
+            other = await person.request(await with_program(person))
+            assert (await last(person, JobAccepted)).uid == other
+            again = [line for line in lines if line["event"] == "AnswersAgain"]
+            assert 1 < len(again) <= 1 + (time.monotonic() - begun_s) / RETRY_S
+        caught_up.set()
+        assert (await last(person, JobAccepted, "default.late")).uid == late
 
 
 async def test_a_request_that_could_not_be_answered_before_a_restart_is_answered_after_it(nats_url: str, person: Bus):
@@ -335,3 +366,69 @@ async def test_a_stale_leaders_decision_is_refused_even_if_the_server_has_forgot
     await person.publish(node("n3", cpu=2))
     assert (await last(person, AllocationDecided, past=second_at)).revision == 3
     await connection.close()
+
+
+async def test_a_copy_that_lags_makes_no_storm_of_refused_decisions(nats_url: str, person: Bus):
+    asked = await with_program(person)
+    seen_at, uid = await person.publish(node(cpu=3)), await person.request(asked)
+    known = apply(State(), node(cpu=3), subjects.FACTS, seen_at, time.time())
+    known = apply(known, asked, subjects.ORDERS, uid, time.time())
+    known = apply(known, accepted(asked, uid), subjects.ORDERS, await person.publish(accepted(asked, uid)), time.time())
+    await person.js.publish(subjects.pattern(AllocationDecided, asked.key()), b"{not json")
+
+    connection = await wire.connect(nats_url, "behind")
+    caught_up = behind(connection, subjects.pattern(AllocationDecided, asked.key()))
+    allocator = Allocator(connection, msgspec.structs.replace(QUICK, echo_s=0.1), known)
+    await allocator.live()
+    begun_s = time.monotonic()
+    with capture_logs() as lines:
+        connection.spawn(allocator.decide_for_ever())
+        for _ in range(50):
+            allocator.awake.set()  # as other jobs' facts do
+            await asyncio.sleep(0.02)
+        refused = [line for line in lines if line["event"] == "DecidedOnAnOldState"]
+    assert 1 < len(refused) <= 1 + (time.monotonic() - begun_s) / RETRY_S
+    caught_up.set()
+    assert (await last(person, AllocationDecided)).uid == uid
+    await connection.close()
+
+
+async def with_a_decision(bus: Bus) -> tuple[Allocator, AllocationDecided]:
+    """Return an allocator that has heard one decision of a job, and the decision."""
+    asked = await with_program(bus)
+    first = AllocationDecided(
+        job=asked.job, uid=1, generation=1, revision=1, request=asked, tasks=(), batch=0, reason="first"
+    )
+    known = apply(State(), first, subjects.ORDERS, await bus.publish(first), time.time())
+    return Allocator(bus, msgspec.structs.replace(QUICK, echo_s=0.1), known), first
+
+
+async def refusals(allocator: Allocator, action: AllocationDecided, times: int) -> int:
+    """Try to publish a decision so many times; return how many were refused."""
+    with capture_logs() as lines:
+        for _ in range(times):
+            await allocator._say(action, None)
+            await asyncio.sleep(2 * RETRY_S)
+    return [line["event"] for line in lines].count("DecidedOnAnOldState")
+
+
+async def test_a_copy_that_lags_costs_one_decision(bus: Bus):
+    ours, first = await with_a_decision(bus)
+    caught_up = behind(bus, subjects.pattern(AllocationDecided, first.key()))
+    rival = msgspec.structs.replace(first, revision=2, reason="a rival's")
+    sequence = await bus.publish(rival)
+    third = msgspec.structs.replace(first, revision=3, reason="third")
+
+    assert await refusals(ours, third, times=1) == 1
+    caught_up.set()
+    ours.state = apply(ours.state, rival, subjects.ORDERS, sequence, time.time())
+    assert await refusals(ours, third, times=1) == 0
+    assert (await last(bus, AllocationDecided)).reason == "third"
+
+
+async def test_a_subject_that_was_purged_costs_two_decisions(bus: Bus):
+    ours, first = await with_a_decision(bus)
+    await bus.js.purge_stream(subjects.ORDERS, subject=subjects.pattern(AllocationDecided, first.key()))
+
+    assert await refusals(ours, msgspec.structs.replace(first, revision=2, reason="second"), times=3) == 2
+    assert (await last(bus, AllocationDecided)).reason == "second"

@@ -7,7 +7,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from services.launcher import memory
 from services.launcher.service import start
@@ -28,6 +30,7 @@ from shared.messages import (
     TaskStarted,
     TrainingResumed,
 )
+from shared.patience import RETRY_S
 from tests.launcher.builders import JOB, UID, decided, names
 from tests.shared.kube.api_server import ApiServer, api_server
 
@@ -240,3 +243,50 @@ async def test_time_limits_need_no_event(stage: Stage) -> None:
     await stage.bus.publish(decided(1, "c0"))
     assert "net-chief-0 (Pending)" in (await stage.heard(GenerationAbandoned)).reason
     await stage.until(lambda: not stage.server.names("pods"))
+
+
+async def test_a_copy_that_lags_delays_the_orders_of_one_job_and_is_asked_again_after_a_pause(stage: Stage) -> None:
+    """Whatever else is heard of the job meanwhile, and whatever is to be done for another one."""
+    await stage.begin(echo_s=0.1)
+    assert stage.launcher
+    await stage.bus.js.publish(subjects.pattern(HandOverOrdered, decided(1, "").key()), b"{not json")
+    look, caught_up = stage.launcher.last_over, asyncio.Event()
+
+    async def look_at_copy(filtered: str) -> int:
+        return await look(filtered) if caught_up.is_set() or f".{JOB}" not in filtered else 0
+
+    stage.launcher.last_over = look_at_copy  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        await stage.bus.publish(decided(1, "c0"))
+        begun_s = time.monotonic()
+        for _ in range(50):
+            await stage.ready(*names("c0"))
+            await asyncio.sleep(0.02)
+        other = msgspec.structs.replace(decided(1, "c0", uid=UID + 1), job="other")
+        await stage.bus.publish(other)
+        await stage.until(lambda: "other-chief-0" in stage.server.names("pods"))
+        refused = [line for line in lines if line["event"] == "OrderedOnAnOldView"]
+        assert 1 < len(refused) <= 1 + (time.monotonic() - begun_s) / RETRY_S
+        assert not stage.all(ClusterSpecPublished)
+    caught_up.set()
+    await stage.heard(ClusterSpecPublished)
+
+
+async def test_a_copy_that_has_not_our_last_order_yet_does_not_delay_the_next(stage: Stage) -> None:
+    await stage.begin()
+    assert stage.launcher
+
+    async def look_at_copy(_: str) -> int:
+        return 0
+
+    stage.launcher.last_over = look_at_copy  # type: ignore[method-assign]
+    with capture_logs() as lines:
+        await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
+    assert "OrderedOnAnOldView" not in [line["event"] for line in lines]
+
+
+async def test_orders_go_on_after_their_subjects_were_purged(stage: Stage) -> None:
+    await stage.begin()
+    await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
+    await stage.bus.js.purge_stream(subjects.ORDERS, subject=subjects.about(decided(1, "").key(), "cluster"))
+    await stage.train(decided(2, "c0 p1 w2"), "c0 p1 w2", 2)

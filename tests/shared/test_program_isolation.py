@@ -185,32 +185,7 @@ async def test_a_program_that_is_stored_again_is_there_for_later_pods_of_a_runni
     assert path.read_bytes() == OWN
 
 
-async def stored_by_0_1_0(person: Visitor, body: bytes) -> None:
-    """In the one bucket that there was."""
-    store = await person.bus.js.create_object_store("weir-programs")
-    await store.put(digest_of(body), body)
-
-
-async def test_a_job_of_0_1_0_finds_its_program_where_that_version_stored_it(
-    server: NatsServer, tmp_path: Path
-) -> None:
-    """Where the bus asks for no credentials; with some, the job of 0.1.0 has no rights any more, and a new one none
-    in the earlier bucket.
-    """
-    body = b"def model(): 'earlier'"
-    program = Program(name="net.py", digest=digest_of(body))
-    async with visitor(server.url, unlimited()) as person:
-        await stored_by_0_1_0(person, body)
-        assert (await program_file.fetched(person.bus, "team-b", program, tmp_path / "pod")).read_bytes() == body
-
-    async with visitor(server.url, credentials(JOB, "team-b.mine", digest_of(body))) as pod:
-        with pytest.raises(BadProgram, match="the store has no"):
-            await program_file.fetched(pod.bus, "team-b", program, tmp_path / "later")
-
-
-async def test_on_a_server_that_never_had_the_earlier_bucket_nothing_is_waited_for(
-    server: NatsServer, tmp_path: Path
-) -> None:
+async def test_a_program_that_nobody_has_stored_is_not_waited_for(server: NatsServer, tmp_path: Path) -> None:
     missing = digest_of(os.urandom(8))
     async with visitor(server.url, credentials(JOB, "team-b.mine", missing)) as pod:
         with pytest.raises(BadProgram, match="the store has no"):

@@ -12,8 +12,10 @@ from structlog.testing import capture_logs
 
 from services.trainer import program_file
 from services.trainer.program import BadProgram
+from shared import programs, streams
 from shared.bus import Bus
 from shared.messages import LARGEST_PROGRAM, Program
+from shared.permissions import program_stream
 from tests.conftest import WITHIN_S, NatsServer
 
 BODY = b"def model(): ..."
@@ -68,10 +70,10 @@ async def test_what_is_too_large_is_not_read_to_its_end(bus: Bus, tmp_path: Path
 
 
 async def test_a_link_to_something_else_is_not_followed(bus: Bus, tmp_path: Path) -> None:
-    programs = await bus.programs()
-    await programs.put("elsewhere", BODY)
+    bucket = await bus.programs()
+    await bucket.put("elsewhere", BODY)
     link = ObjectMeta(name=DIGEST, options=ObjectMetaOptions(ObjectLink("weir-programs-default", "elsewhere"), 1024))
-    await programs.put(DIGEST, b"", link)
+    await bucket.put(DIGEST, b"", link)
 
     with pytest.raises(BadProgram, match="a link to something else"):
         await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
@@ -108,3 +110,23 @@ async def test_an_outage_of_the_bus_is_no_fault_of_the_program(
 async def test_what_is_not_there_is_named(bus: Bus, tmp_path: Path) -> None:
     with pytest.raises(BadProgram, match=rf"the store has no {DIGEST}: .*NotFound"):
         await program_file.fetched(bus, "default", PROGRAM, tmp_path / "pod")
+
+
+async def test_more_pods_than_a_bucket_has_readers_fetch_one_after_the_other(
+    bus: Bus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod cannot remove its reader; the server does, soon after it was read. What waits for that has not failed."""
+    monkeypatch.setattr(streams, "PROGRAM_READERS", 2)
+    await bus.create(namespaces=["crowded"])
+    await programs.keep(bus, "crowded", DIGEST, BODY)
+    with capture_logs() as lines:
+        fetching = [program_file.fetched(bus, "crowded", PROGRAM, tmp_path / f"pod-{n}") for n in range(4)]
+        async with asyncio.timeout(WITHIN_S / 2):  # less than after a minute, when any server forgets a reader
+            paths = await asyncio.gather(*fetching)
+        readers = await bus.js.consumers_info(program_stream("crowded"))
+
+    assert [path.read_bytes() for path in paths] == [BODY] * 4
+    waiting = [line for line in lines if line["event"] == "ProgramWaitsForOtherReaders"]
+    assert waiting and "as many readers as it may have" in waiting[0]["error"] and len(waiting) <= 2
+    assert "ProgramNotAsAskedFor" not in [line["event"] for line in lines]
+    assert [reader.config.inactive_threshold for reader in readers] == [programs.IDLE_S] * 2 == [5.0] * 2

@@ -3,11 +3,12 @@
 Law: whatever a policy or a step of `decide` raises, the pass ends with a decision for every job that does not cause it.
 A job that does is set aside for this pass: it keeps what it has, and its reason says why.
 
-The search adds jobs to a set for which the computation works, by halves: k faulty jobs among n take about 2 k log2(n)
-computations. One pass makes at most `MOST_TRIES`, for all its policies and steps together. Jobs that it did not come to
-are `untried`: they are set aside for `UNTRIED_S`, and the next pass tries them first. A job that was faulty in the last
-pass is left out of the search, and at most `RETRIED` of these are tried again, one by one and in turn. So every pass
-either clears all jobs that work or finds more faulty ones, and k jobs that stay faulty cost few computations.
+The search adds jobs to a set for which the computation works, by halves; it never tries the computation with no job.
+With k faulty jobs among n that takes about 2 k log2(n) computations. One pass makes at most `MOST_TRIES`, for all its
+policies and steps together. Jobs that it did not come to are `untried`: they are set aside for `UNTRIED_S`, and the
+next pass tries them first. A job that was faulty in the last pass is left out of the search, and at most `RETRIED` of
+these are tried again, one by one and in turn. So every pass either clears all jobs that work or finds more faulty ones,
+and k jobs that stay faulty cost few computations.
 """
 
 from __future__ import annotations
@@ -131,11 +132,7 @@ def isolate(
 
     `error`: what it raised for all of them together. `policy`: whose computation it is; empty: a step's.
     """
-    adding = _Adding(compute, items, search, policy)
-    if adding.works_with([]) is False:
-        for item in items:
-            search.blame(item, error, policy)
-        return Isolated(None)
+    adding = _Adding(compute, items, error, search, policy)
     suspects = search.suspects(items, policy)
     first, last = search.untried.difference(suspects), search.untried.union(suspects)
     adding.add([item for item in items if item in first])
@@ -149,11 +146,16 @@ class _Adding(Generic[R]):
     """A set of items that the computation works with, and which grows."""
 
     def __init__(
-        self, compute: Callable[[Sequence[str]], R], items: Sequence[str], search: FaultSearch, policy: str
+        self,
+        compute: Callable[[Sequence[str]], R],
+        items: Sequence[str],
+        error: Exception,
+        search: FaultSearch,
+        policy: str,
     ) -> None:
         self.compute, self.items, self.search, self.policy = compute, items, search, policy
+        self.error_of_all = self.error = error
         self.result: R | None = None
-        self.error = Exception()
         self.sound: set[str] = set()
         self.untried: list[str] = []
 
@@ -175,10 +177,13 @@ class _Adding(Generic[R]):
 
     def works_with(self, items: Sequence[str]) -> bool | None:
         """Return whether the computation works with these items, too; None if it may not be tried any more."""
+        tried = self.sound.union(items)
+        if len(tried) == len(self.items):
+            self.error = self.error_of_all
+            return False
         if not self.search.may_try(self.policy):
             return None
         self.search.tries -= 1
-        tried = self.sound.union(items)
         try:
             self.result = self.compute([item for item in self.items if item in tried])
         except Exception as error:

@@ -58,7 +58,7 @@ def call_policy(name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now
     keys = [*zip(map(id, wants), map(id, asked), strict=True)]
     errors = _known_errors.all_of(keys, [*zip(wants, asked, strict=True)], lambda pairs: starmap(_error, pairs))
     if wrong := next(filter(None, errors), None):
-        raise wrong
+        raise type(wrong)(*wrong.args)  # the known one stays without a traceback, which would grow with each raise
     found = dict(zip(names, wants, strict=True))
     if len(found) < len(wants):
         raise ValueError("it wants several sizes for one job")

@@ -94,8 +94,45 @@ def test_of_two_jobs_that_fail_only_together_one_is_set_aside(fragile: Callable[
 def test_a_policy_that_always_raises_leaves_its_jobs_as_they_are_at_little_cost(fragile: Callable[..., Calls]) -> None:
     calls, told = fragile(), story(*JOBS)
 
-    assert told.decide() == () and len(told.decisions.failures) == len(JOBS) and len(calls) == 2
+    assert told.decide() == () and len(told.decisions.failures) == len(JOBS) and len(calls) == 2 * len(JOBS) - 1
+    calls.clear()
+    assert told.decide() == () and len(told.decisions.failures) == len(JOBS) and len(calls) == 1 + failures.RETRIED
     assert all(why.startswith("set aside: ") for why in told.decisions.why.values())
+
+
+def test_a_policy_that_fails_without_jobs_is_never_called_without_any(
+    monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
+) -> None:
+    def policy(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
+        share = 100 // len(jobs)
+        if any(job.request.job == "j07" for job in jobs):
+            raise OverflowError("by design")
+        return [at_start(job, f"starts with {share} %") for job in jobs]
+
+    monkeypatch.setitem(POLICIES, "fragile", policy)
+    told = story(*JOBS)
+    told.decide()
+
+    assert started(told) == [name for name in JOBS if name != "j07"]
+    assert told.why("j07").endswith("OverflowError: by design")
+
+
+def test_the_traceback_of_a_want_that_stays_wrong_does_not_grow(
+    monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
+) -> None:
+    wants: dict[str, Want] = {}
+
+    def policy(cluster: Any, jobs: Sequence[JobSeen], now: float) -> list[Want]:
+        return [wants.setdefault(job.key, replace(at_start(job, "starts"), ps=99)) for job in jobs]
+
+    monkeypatch.setitem(POLICIES, "fragile", policy)
+    told = story("j00", "j01", "j02")
+    lengths = []
+    for _ in range(20):
+        told.decide()
+        lengths.append(sorted(len(each.traceback) for each in told.decisions.failures))
+
+    assert max(lengths[-1]) <= max(lengths[0]) and len(lengths[-1]) == 3
 
 
 def test_the_search_for_many_faulty_jobs_ends(fragile: Callable[..., Calls]) -> None:
@@ -112,7 +149,7 @@ def test_the_search_for_many_faulty_jobs_ends(fragile: Callable[..., Calls]) -> 
     found = isolate(compute, [f"{number:04}" for number in range(2_000)], ValueError(), search, "fragile")
 
     assert len(search.faulty) > 20 and len(search.faulty) + len(found.untried) == 2_000
-    assert found.result == [] and calls == failures.MOST_TRIES
+    assert found.result is None and calls == failures.MOST_TRIES
 
 
 def test_a_job_that_stays_faulty_costs_few_computations_a_pass(fragile: Callable[..., Calls]) -> None:
@@ -121,7 +158,7 @@ def test_a_job_that_stays_faulty_costs_few_computations_a_pass(fragile: Callable
     calls.clear()
     told.decide()
 
-    assert [each.job for each in told.decisions.failures] == ["default.j07"] and len(calls) == 4  # all, none, sound, it
+    assert [each.job for each in told.decisions.failures] == ["default.j07"] and len(calls) == 2  # all, the sound
 
 
 BAD, GOOD = [f"bad{number:02}" for number in range(60)], [f"good{number:02}" for number in range(60)]

@@ -7,7 +7,7 @@ generation is in flight, except to replace a task that was lost.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from services.allocator import change, failures, leaving, outgrowing, relief, repair, unanswered
 from services.allocator.capacity import free_nodes, purses
 from services.allocator.ending import ending
-from services.allocator.failures import Failure, failure, isolate
+from services.allocator.failures import Failure, FaultSearch, isolate, untried_reason
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin, by_program
@@ -46,7 +46,9 @@ class Decisions(msgspec.Struct, frozen=True):
     why: dict[str, str] = {}
     wishes: dict[str, Wish] = {}
     failures: tuple[Failure, ...] = ()
-    """The jobs that were set aside, because a policy or a step raised (`failures.py`)."""
+    """Of the jobs that were set aside, because a policy or a step raised with them (`failures.py`)."""
+    untried: tuple[str, ...] = ()
+    """The jobs that were set aside, because the search for the faulty ones did not come to them."""
 
 
 def decide(
@@ -54,36 +56,46 @@ def decide(
     now: float,
     rules: Rules,
     wishes: Mapping[str, Wish] | None = None,
-    suspects: Collection[str] = (),
+    suspects: Sequence[Failure] = (),
+    untried: Collection[str] = (),
 ) -> Decisions:
-    """Return the decisions of one pass, whatever a policy or a step raises. `suspects`: jobs set aside in the last."""
+    """Return the decisions of one pass, whatever a policy or a step raises.
+
+    `wishes`, `suspects` and `untried`: the wishes, the failures and the untried jobs of the last pass.
+    """
+    search = FaultSearch([each for each in suspects if each.job in state.jobs], untried)
     try:
-        return _decided(state, now, rules, wishes or {}, suspects, frozenset())
+        return _decided(state, now, rules, wishes or {}, search, frozenset())
     except Exception as error:
         if failures.RAISE_ALL or rules.strict:
             raise
-        return _without_faulty(state, now, rules, wishes or {}, suspects, error)
+        return _without_faulty(state, now, rules, wishes or {}, search, error)
 
 
 def _without_faulty(
-    state: State, now: float, rules: Rules, wishes: Mapping[str, Wish], suspects: Collection[str], error: Exception
+    state: State, now: float, rules: Rules, wishes: Mapping[str, Wish], search: FaultSearch, error: Exception
 ) -> Decisions:
     """Decide on all jobs but those with which a step raises; of these, end those that are cancelled."""
     every = state.jobs.keys()
 
     def compute(keys: Sequence[str]) -> Decisions:
-        return _decided(state, now, rules, wishes, suspects, every - frozenset(keys))
+        return _decided(state, now, rules, wishes, search, every - frozenset(keys))
 
-    found = isolate(compute, [*every], error, suspects)
-    aside = [failure(key, why) for key, why in found.faulty.items()]
-    cancelled = [job for key in found.faulty if (job := state.jobs[key]).cancelled]
-    ends = [verdict.action for job in cancelled if (verdict := ending(job, now, rules)) and verdict.action]
+    found = isolate(compute, [*every], error, search)
     decisions = found.result or Decisions()
+    aside = {key: untried_reason("") for key in found.untried}
+    aside |= {key: each.reason for key, each in search.faulty.items() if key not in decisions.why}
+    cancelled = [job for key in aside if (job := state.jobs.get(key)) and job.cancelled]
+    ends = [verdict.action for job in cancelled if (verdict := ending(job, now, rules)) and verdict.action]
+    untried = {*decisions.untried, *found.untried} - search.faulty.keys()
     return replace(
         decisions,
         actions=(*decisions.actions, *ends),
-        why=decisions.why | {each.job: each.reason for each in aside},
-        failures=(*decisions.failures, *aside),
+        wake_s=_earliest(decisions.wake_s, search.wake_s(untried, now)),
+        why=decisions.why | aside,
+        wishes=decisions.wishes | {key: wishes[key] for key in found.untried if key in wishes},
+        failures=tuple(search.faulty.values()),
+        untried=tuple(sorted(untried)),
     )
 
 
@@ -92,7 +104,7 @@ def _decided(
     now: float,
     rules: Rules,
     wishes: Mapping[str, Wish],
-    suspects: Collection[str],
+    search: FaultSearch,
     aside: Collection[str],
 ) -> Decisions:
     """One pass; `aside`: jobs that are left out, but for what they hold."""
@@ -125,8 +137,8 @@ def _decided(
     cluster: list[Node] = coming.added_to(room.nodes.values())
     by_policy = _by_policy(rules)(by_program(state.closed))(jobs)
     raise_all = failures.RAISE_ALL or rules.strict
-    wants, failed = desired_sizes(by_policy, cluster, now, suspects, raise_all)
-    verdicts = {each.job: Verdict(why=each.reason) for each in failed} | verdicts
+    wants, untried = desired_sizes(by_policy, cluster, now, search, raise_all)
+    verdicts = _set_aside(jobs, search, untried, wishes) | verdicts
     calm = _calm(others, wants, verdicts.keys() | reserve.reservations.keys(), rules)
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
@@ -139,7 +151,9 @@ def _decided(
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))
         verdicts[key] = unanswered.attend(job, verdicts[key], state.nodes, now, rules)
-    return _together(_with_reserved(verdicts, jobs, reserve), failed, reserve.wake_s, coming.until_s)
+    search.clear(jobs, "")
+    wakes_s = (reserve.wake_s, coming.until_s, search.wake_s(untried, now))
+    return _together(_with_reserved(verdicts, jobs, reserve), search, untried, *wakes_s)
 
 
 def _without(jobs: Jobs, aside: Collection[str]) -> Jobs:
@@ -220,12 +234,27 @@ def _with_reserved(verdicts: dict[str, Verdict], jobs: Jobs, reserve: Reserve) -
     return {key: _noting(said, notes.get(key, "")) for key, said in verdicts.items()}
 
 
-def _together(verdicts: Mapping[str, Verdict], failed: Sequence[Failure], *wakes_s: float | None) -> Decisions:
-    wakes = [*wakes_s, *(verdict.wake_s for verdict in verdicts.values())]
+def _set_aside(
+    jobs: Jobs, search: FaultSearch, untried: Mapping[str, str], wishes: Mapping[str, Wish]
+) -> dict[str, Verdict]:
+    """Those for which a policy says nothing now. One that was not tried keeps its wish, for it may be sound."""
+    unclear = {key: Verdict(why=untried_reason(policy), wish=wishes.get(key)) for key, policy in untried.items()}
+    faulty = [each for each in search.faulty.values() if each.policy and each.job in jobs]
+    return unclear | {each.job: Verdict(why=each.reason) for each in faulty}
+
+
+def _together(
+    verdicts: Mapping[str, Verdict], search: FaultSearch, untried: Iterable[str], *wakes_s: float | None
+) -> Decisions:
     return Decisions(
         actions=tuple(v.action for v in verdicts.values() if v.action),
-        wake_s=min((wake for wake in wakes if wake is not None), default=None),
+        wake_s=_earliest(*wakes_s, *(verdict.wake_s for verdict in verdicts.values())),
         why={key: v.why for key, v in verdicts.items()},
         wishes={key: v.wish for key, v in verdicts.items() if v.wish},
-        failures=tuple(failed),
+        failures=tuple(search.faulty.values()),
+        untried=tuple(untried),
     )
+
+
+def _earliest(*wakes_s: float | None) -> float | None:
+    return min((wake_s for wake_s in wakes_s if wake_s is not None), default=None)

@@ -3,22 +3,32 @@
 Law: whatever a policy or a step of `decide` raises, the pass ends with a decision for every job that does not cause it.
 A job that does is set aside for this pass: it keeps what it has, and its reason says why.
 
-The search adds jobs to a set for which the computation works, by halves: k faulty jobs among n take about 2 k log2(n)
-computations, and never more than `MOST_TRIES`; a job that is not tried any more is set aside, too. A job that was
-faulty in the last pass is tried last, so that one that stays faulty costs two more computations a pass.
+The search adds jobs to a set for which the computation works, by halves; it never tries the computation with no job.
+With k faulty jobs among n that takes about 2 k log2(n) computations. One pass makes at most `MOST_TRIES`, for all its
+policies and steps together. Jobs that it did not come to are `untried`: they are set aside for `UNTRIED_S`, and the
+next pass tries them first. A job that was faulty in the last pass is left out of the search, and at most `RETRIED` of
+these are tried again, one by one and in turn. So every pass either clears all jobs that work or finds more faulty ones,
+and k jobs that stay faulty cost few computations.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
 R = TypeVar("R")
 MOST_TRIES = 64
-"""Computations of one search."""
+"""Computations that one pass makes to find faulty jobs."""
+RETRIED = 2
+"""Faulty jobs of the last pass that a search tries again."""
+UNTRIED_S = 1.0
+"""Seconds to the next pass, while there are jobs that the search did not come to."""
+SPARED_S = 30.0
+"""Seconds to the next pass, while there are faulty jobs that were not tried again."""
 LONGEST_ERROR = 200
 """Characters of an error in a job's reason."""
 RAISE_ALL = False
@@ -35,12 +45,22 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        return f"policy {self.policy!r}" if self.policy else "a step of the decision"
+        return computation(self.policy)
 
     @property
     def reason(self) -> str:
         """The job's reason in this pass."""
         return f"set aside: {self.where} failed with it: {self.error}"
+
+
+def computation(policy: str) -> str:
+    """Return what raised, as a reason names it."""
+    return f"policy {policy!r}" if policy else "a step of the decision"
+
+
+def untried_reason(policy: str) -> str:
+    """Return the reason of a job that was not tried in this pass."""
+    return f"set aside for now: {computation(policy)} fails with other jobs, and was not tried with this one yet"
 
 
 def failure(job: str, error: Exception, policy: str = "") -> Failure:
@@ -50,57 +70,124 @@ def failure(job: str, error: Exception, policy: str = "") -> Failure:
     return Failure(job=job, error=short, traceback="".join(lines), policy=policy)
 
 
+class FaultSearch:
+    """What one pass knows of faulty jobs, and how many computations it may still make to find more.
+
+    `faulty`: by job, first those that were not tried for longest. `untried`: jobs that the last pass did not come to.
+    """
+
+    def __init__(self, faulty: Iterable[Failure] = (), untried: Collection[str] = ()) -> None:
+        self.faulty = {each.job: each for each in faulty}
+        self.untried = frozenset(untried)
+        self.tries = MOST_TRIES
+        self.blamed: set[str] = set()
+        self.retries: Counter[str] = Counter()
+
+    def blame(self, job: str, error: Exception, policy: str) -> None:
+        """Remember that a job is faulty, as found in this pass."""
+        self.faulty.pop(job, None)
+        self.faulty[job] = failure(job, error, policy)
+        self.blamed.add(job)
+
+    def clear(self, jobs: Iterable[str], policy: str) -> None:
+        """Forget that this policy or step ever failed with these jobs, for it works with all of them."""
+        for job in jobs if self.faulty else ():
+            if job in self.faulty and self.faulty[job].policy == policy:
+                del self.faulty[job]
+
+    def suspects(self, items: Iterable[str], policy: str) -> list[str]:
+        """Return the items with which this policy or step has failed, in the order of `faulty`."""
+        known = frozenset(items)
+        return [job for job, each in self.faulty.items() if each.policy == policy and job in known]
+
+    def next_to_retry(self, suspects: Iterable[str], policy: str) -> list[str]:
+        """Return suspects that are to be tried again now. They do not need the tries that the others may need."""
+        old = [job for job in suspects if job not in self.blamed]
+        retried = old[: RETRIED - self.retries[policy]] if self.tries > MOST_TRIES // 2 else []
+        self.retries[policy] += len(retried)
+        return retried
+
+    def may_try(self, policy: str) -> bool:
+        """A step's computation calls policies, which may need tries of their own."""
+        return self.tries > (0 if policy else MOST_TRIES // 4)
+
+    def wake_s(self, untried: Collection[str], now: float) -> float | None:
+        """Return when the search goes on."""
+        if untried:
+            return now + UNTRIED_S
+        return now + SPARED_S if self.faulty.keys() - self.blamed else None
+
+
 class Isolated(msgspec.Struct, Generic[R], frozen=True):
-    """The result for all items but the faulty ones (None: there is none even for no items), and these with errors."""
+    """The result for all items that were found to work (None: there is none), and the items that were not tried."""
 
     result: R | None
-    faulty: dict[str, Exception] = {}
+    untried: tuple[str, ...] = ()
 
 
 def isolate(
-    compute: Callable[[Sequence[str]], R], items: Sequence[str], error: Exception, suspects: Collection[str] = ()
+    compute: Callable[[Sequence[str]], R], items: Sequence[str], error: Exception, search: FaultSearch, policy: str = ""
 ) -> Isolated[R]:
-    """Return what `compute` gives for the items that it works for, in their order.
+    """Return what `compute` gives for the items that it works for, in their order; the search knows the faulty ones.
 
-    `error`: what it raised for all of them together. `suspects`: items that were faulty before.
+    `error`: what it raised for all of them together. `policy`: whose computation it is; empty: a step's.
     """
-    search = _Search(compute, items, error)
-    if search.fails([]):
-        return Isolated(None, dict.fromkeys(items, error))
-    suspected = [item for item in items if item in suspects]
-    search.add([item for item in items if item not in suspects])
-    search.add(suspected)
-    return Isolated(search.result, search.faulty)
+    adding = _Adding(compute, items, error, search, policy)
+    suspects = search.suspects(items, policy)
+    first, last = search.untried.difference(suspects), search.untried.union(suspects)
+    adding.add([item for item in items if item in first])
+    adding.add([item for item in items if item not in last])
+    for item in search.next_to_retry(suspects, policy):
+        adding.add([item])
+    return Isolated(adding.result, tuple(adding.untried))
 
 
-class _Search(Generic[R]):
-    def __init__(self, compute: Callable[[Sequence[str]], R], items: Sequence[str], error: Exception) -> None:
-        self.compute, self.items, self.error = compute, items, error
+class _Adding(Generic[R]):
+    """A set of items that the computation works with, and which grows."""
+
+    def __init__(
+        self,
+        compute: Callable[[Sequence[str]], R],
+        items: Sequence[str],
+        error: Exception,
+        search: FaultSearch,
+        policy: str,
+    ) -> None:
+        self.compute, self.items, self.search, self.policy = compute, items, search, policy
+        self.error_of_all = self.error = error
         self.result: R | None = None
         self.sound: set[str] = set()
-        self.faulty: dict[str, Exception] = {}
-        self.tries = MOST_TRIES
+        self.untried: list[str] = []
 
     def add(self, items: Sequence[str]) -> None:
         """Add those of them that the computation works with."""
-        if not items or not self.fails(items):
+        if not items:
             return
-        if len(items) == 1:
-            self.faulty[items[0]] = self.error
-            return
-        half = len(items) // 2
-        self.add(items[:half])
-        self.add(items[half:])
+        works = self.works_with(items)
+        if works:
+            self.search.clear(items, self.policy)
+        elif works is None:
+            self.untried += items
+        elif len(items) == 1:
+            self.search.blame(items[0], self.error, self.policy)
+        else:
+            half = len(items) // 2
+            self.add(items[:half])
+            self.add(items[half:])
 
-    def fails(self, items: Sequence[str]) -> bool:
-        if not self.tries:
-            return True
-        self.tries -= 1
+    def works_with(self, items: Sequence[str]) -> bool | None:
+        """Return whether the computation works with these items, too; None if it may not be tried any more."""
         tried = self.sound.union(items)
+        if len(tried) == len(self.items):
+            self.error = self.error_of_all
+            return False
+        if not self.search.may_try(self.policy):
+            return None
+        self.search.tries -= 1
         try:
             self.result = self.compute([item for item in self.items if item in tried])
         except Exception as error:
             self.error = error
-            return True
+            return False
         self.sound = tried
-        return False
+        return True

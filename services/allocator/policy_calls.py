@@ -7,12 +7,12 @@ bounds, is a failure. The jobs that cause it are set aside (`failures.py`), and 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
 from operator import attrgetter
 from typing import Any
 
-from services.allocator.failures import Failure, failure, isolate
+from services.allocator.failures import FaultSearch, Isolated, isolate
 from services.allocator.kept import MOST, Answers
 from services.allocator.placing.placement import ROLES, Node
 from services.allocator.policies import POLICIES, JobSeen, Want
@@ -25,22 +25,26 @@ def desired_sizes(
     by_policy: Mapping[str, Sequence[JobSeen]],
     cluster: Sequence[Node],
     now: float,
-    suspects: Collection[str],
+    search: FaultSearch,
     raise_all: bool,
-) -> tuple[dict[str, Want], list[Failure]]:
-    """Return each policy's wants by job, and the jobs that a policy fails with."""
+) -> tuple[dict[str, Want], dict[str, str]]:
+    """Return each policy's wants by job, and the jobs that were not tried, with their policies.
+
+    The search knows the jobs that a policy fails with.
+    """
     wants: dict[str, Want] = {}
-    failures: list[Failure] = []
+    untried: dict[str, str] = {}
     for name, jobs in by_policy.items():
         try:
             wants |= call_policy(name, cluster, jobs, now)
+            search.clear(map(_key_of, jobs), name)
         except Exception as error:
             if raise_all:
                 raise
-            found, faulty = _without_faulty(name, cluster, jobs, now, error, suspects)
-            wants |= found
-            failures += faulty
-    return wants, failures
+            found = _without_faulty(name, cluster, jobs, now, error, search)
+            wants |= found.result or {}
+            untried |= dict.fromkeys(found.untried, name)
+    return wants, untried
 
 
 def call_policy(name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> dict[str, Want]:
@@ -54,7 +58,7 @@ def call_policy(name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now
     keys = [*zip(map(id, wants), map(id, asked), strict=True)]
     errors = _known_errors.all_of(keys, [*zip(wants, asked, strict=True)], lambda pairs: starmap(_error, pairs))
     if wrong := next(filter(None, errors), None):
-        raise wrong
+        raise type(wrong)(*wrong.args)  # the known one stays without a traceback, which would grow with each raise
     found = dict(zip(names, wants, strict=True))
     if len(found) < len(wants):
         raise ValueError("it wants several sizes for one job")
@@ -67,15 +71,14 @@ def _without_faulty(
     jobs: Sequence[JobSeen],
     now: float,
     error: Exception,
-    suspects: Collection[str],
-) -> tuple[dict[str, Want], list[Failure]]:
+    search: FaultSearch,
+) -> Isolated[dict[str, Want]]:
     by_key = {job.key: job for job in jobs}
 
     def compute(keys: Sequence[str]) -> dict[str, Want]:
         return call_policy(name, cluster, [by_key[key] for key in keys], now)
 
-    found = isolate(compute, [*by_key], error, suspects)
-    return found.result or {}, [failure(key, why, name) for key, why in found.faulty.items()]
+    return isolate(compute, [*by_key], error, search, name)
 
 
 def _error(want: Want, job: JobSeen | None) -> Exception | None:

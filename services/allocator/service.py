@@ -164,8 +164,7 @@ class Allocator:
     def _decided(self) -> Decisions:
         begun_s = time.monotonic()
         last = self.decisions
-        suspects = [failure.job for failure in last.failures]
-        decisions = decide(self.state, time.time(), self.rules, last.wishes, suspects)
+        decisions = decide(self.state, time.time(), self.rules, last.wishes, last.failures, last.untried)
         self.meters.deciding.observe(time.monotonic() - begun_s)
         for failure in decisions.failures:
             self._report_failure(failure)

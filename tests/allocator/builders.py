@@ -128,7 +128,8 @@ class Story:
     def decide(self, after_s: float = 0.0) -> tuple[Message, ...]:
         """Decide and hear it; at the end nothing may be promised that is not there."""
         self.now += after_s
-        self.decisions = decide(self.state, self.now, self.rules, self.decisions.wishes)
+        last = self.decisions
+        self.decisions = decide(self.state, self.now, self.rules, last.wishes, last.failures, last.untried)
         self.hear(*self.decisions.actions, after_s=0.0)
         return self.decisions.actions
 

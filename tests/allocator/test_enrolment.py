@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.allocator.enrolment import enrol
-from services.allocator.failures import Failure
+from services.allocator.failures import Failure, FaultSearch
 from services.allocator.placing.placement import Size
 from services.allocator.policies import POLICIES, JobSeen, Want
 from services.allocator.policy_calls import desired_sizes
@@ -59,8 +59,9 @@ def _literal(value: Any) -> str:
 
 def asked(name: str, seen: JobSeen) -> tuple[list[Want], list[Failure]]:
     enrol([name])
-    wants, failures = desired_sizes({name: [seen]}, [], 0.0, (), False)
-    return [*wants.values()], failures
+    search = FaultSearch()
+    wants, _ = desired_sizes({name: [seen]}, [], 0.0, search, False)
+    return [*wants.values()], [*search.faulty.values()]
 
 
 def test_a_function_in_the_folder_where_one_stands_is_a_policy_like_any_other(write: Write) -> None:

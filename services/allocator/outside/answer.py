@@ -83,12 +83,12 @@ class Desk:
 
     def _decide(self, said: Document) -> None:
         wishes = self.decisions.wishes if said.now >= self.now else {}
-        suspects = [failure.job for failure in self.decisions.failures]
+        last = self.decisions
         self.now = said.now
         if said.quotas != self.rules.quotas:
             self.rules = replace(self.rules, quotas=said.quotas)
         self.mirror.look(said)
-        self.decisions = decide(self.mirror.state, said.now, self.rules, wishes, suspects)
+        self.decisions = decide(self.mirror.state, said.now, self.rules, wishes, last.failures, last.untried)
         for action in self.decisions.actions:
             if isinstance(action, AllocationDecided):
                 self.sequence += 1

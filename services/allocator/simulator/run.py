@@ -86,8 +86,8 @@ class Loop:
     def _decide(self) -> bool:
         """One pass; is there more to say?"""
         before = self.clock()
-        suspects = [failure.job for failure in self.decisions.failures]
-        self.decisions = decide(self.state, self.now, self.rules, self.decisions.wishes, suspects)
+        last = self.decisions
+        self.decisions = decide(self.state, self.now, self.rules, last.wishes, last.failures, last.untried)
         self.failures |= {(failure.job, failure.error): failure for failure in self.decisions.failures}
         self.decision_ms.append((self.clock() - before) * 1000.0)
         for action in self.decisions.actions:

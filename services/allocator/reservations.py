@@ -3,7 +3,8 @@
 Law: a job that fits the empty cluster starts, at its smallest size, within `reserve_after_s` and the longest time that
 what runs then still needs to end or shrink, whatever is submitted later with its priority or a lower one.
 
-    head of the queue   waiting jobs, by priority, then in the order of submission; `MOST` of them at a time
+    head of the queue   waiting jobs, by priority, then in the order of submission; `MOST` of those that have a place at
+                        a time. One that fits nowhere takes nobody's turn
     who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is above the lowest
     what is reserved    the places of its smallest size (gang floor), tried on what would be free without the jobs that
                         started up to some moment: the earliest moment for which there is a place
@@ -41,6 +42,8 @@ from shared.messages import Resources, RoleResources, TaskPlan
 
 MOST = 16
 """So many jobs at the head of the queue have reservations at a time."""
+TRIES = 16
+"""So many sizes of a namespace's jobs may have no place, before none of its other jobs is tried."""
 
 
 def _waiting_jobs(jobs: Mapping[str, Job]) -> tuple[list[Job], int]:
@@ -61,7 +64,7 @@ def claimants(jobs: Mapping[str, Job], now: float, rules: Rules) -> tuple[list[J
     waiting, lowest = waiting_jobs(jobs)
     found = [job for job in waiting if _is_overdue(job, now, rules) or job.request.priority > lowest]
     dues = [job.waiting_since_s + rules.reserve_after_s for job in waiting]
-    return found[:MOST], min((due for due in dues if due > now), default=None)
+    return found, min((due for due in dues if due > now), default=None)
 
 
 def _is_overdue(job: Job, now: float, rules: Rules) -> bool:
@@ -82,10 +85,13 @@ class Reserve:
         self._held: tuple[Reservation, ...] = ()
         self._free: dict[str, Resources] = {}
         self._purses: dict[str, Resources] = {}
+        self._nowhere: defaultdict[str, set[tuple[Size, RoleResources]]] = defaultdict(set)
         if found:
             supply = Supply(state, room)
             candidates = Candidates([job for key, job in jobs.items() if key not in decided], now, rules)
             for job in found:
+                if len(self.reservations) == MOST:
+                    break
                 if job.key not in decided:
                     self._reserve(job, candidates, supply, now)
 
@@ -99,6 +105,12 @@ class Reserve:
         def placed(room: Room) -> tuple[TaskPlan, ...] | None:
             return place(room, job.key, (), size, sizes, job.serials)
 
+        nowhere = self._nowhere[job.request.namespace]
+        if (size, sizes) in nowhere or len(nowhere) == TRIES:
+            return
+        if not supply.holds(placed, earlier):
+            nowhere.add((size, sizes))
+            return
         tasks = placed(supply.trial(-inf, earlier))
         if tasks is None:
             found = find_victims(claim, placed, supply, earlier, candidates)

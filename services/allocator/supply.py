@@ -81,6 +81,7 @@ class Supply:
         self.room = room
         self.held = sorted(_all_held(state), key=lambda held: held.started_s)
         self.starts = (-inf, *sorted({held.started_s for held in self.held} - {-inf}))
+        self._end: tuple[tuple[Reservation, ...], Room] | None = None
 
     def trial(self, until_s: float, reserved: Sequence[Reservation], freed: Iterable[Held] = ()) -> Room:
         """The room without the jobs that started up to then, without `freed`, and less what is `reserved`."""
@@ -92,6 +93,16 @@ class Supply:
         gone = _sums((each.namespace, each.quota) for each in reserved)
         purses = {space: _balance(has, given.get(space), gone.get(space)) for space, has in self.room.purses.items()}
         return Room(nodes, purses)
+
+    def holds(self, placed: Placed, reserved: tuple[Reservation, ...]) -> bool:
+        """Whether there is a place once all that runs has ended."""
+        if self._end is None or self._end[0] != reserved:
+            self._end = reserved, self.trial(self.starts[-1], reserved)
+        room = self._end[1]
+        mark = room.mark()
+        tasks = placed(room)
+        room.undo(mark)
+        return tasks is not None
 
     def earliest(self, placed: Placed, reserved: Sequence[Reservation]) -> tuple[TaskPlan, ...] | None:
         """Place it where only the jobs that started first have to end; None if it does not fit without all of them."""

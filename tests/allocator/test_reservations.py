@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from services.allocator.capacity import free_nodes, purses
@@ -11,7 +12,7 @@ from services.allocator.explaining.explain import explained
 from services.allocator.explaining.history import Moment
 from services.allocator.placing.placement import Room
 from services.allocator.placing.quota import Quota
-from services.allocator.reservations import MOST, Reserve
+from services.allocator.reservations import MOST, TRIES, Reserve
 from shared.messages import JobFinished, JobRequested
 from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, request, resumed, span
 
@@ -121,12 +122,28 @@ def test_what_is_left_of_a_quota_is_reserved_and_no_node_while_it_is_short() -> 
 
 
 def test_only_the_head_of_the_queue_has_reservations() -> None:
-    story = filled(nodes=1)
+    story = filled(nodes=1).hear(node("n2", cpu=100))
     for number in range(MOST + 5):
         story.hear(accepted(request(f"q-{number}", ps=span(1), workers=span(1), resources=None), uid=100 + number))
     found = reserve(story, story.now + 2 * AFTER_S)
-    assert 0 < len(found.reservations) <= MOST
+    assert len(found.reservations) == MOST
     assert next(iter(found.reservations)) == "default.large", "the oldest first"
+
+
+@pytest.mark.parametrize("sizes", [1, 2 * TRIES], ids=["of one size", "each of another size"])
+@pytest.mark.parametrize("namespace", ["default", "other"])
+def test_jobs_that_fit_nowhere_take_nobodys_turn(sizes: int, namespace: str) -> None:
+    """Where there are too many sizes of them, only in their own namespace."""
+    story = Story(RULES)
+    story.hear(node(cpu=8), accepted(fixed("running", 6), uid=1))
+    started = story.decided()
+    story.hear(node(cpu=8, free=0, own=own("running", *started.tasks)), resumed(1, "running", uid=1))
+    for number in range(2 * MOST):
+        vast = fixed(f"vast-{number}", 100 + number % sizes, namespace=namespace)
+        story.hear(accepted(vast, uid=10 + number))
+    story.hear(accepted(fixed("large", 6), uid=100))
+    found = reserve(story, story.now + 2 * AFTER_S).reservations
+    assert list(found) == ([] if sizes > TRIES and namespace == "default" else ["default.large"])
 
 
 def test_explain_says_what_is_reserved() -> None:

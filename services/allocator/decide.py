@@ -126,15 +126,18 @@ def _decided(
     by_policy = _by_policy(rules)(by_program(state.closed))(jobs)
     raise_all = failures.RAISE_ALL or rules.strict
     wants, failed = desired_sizes(by_policy, cluster, now, suspects, raise_all)
-    verdicts = {each.job: Verdict(why=each.reason) for each in failed} | verdicts
+    aside_whys = {each.job: each.reason for each in failed}
+    verdicts = {key: Verdict(why=why) for key, why in aside_whys.items() if key not in reserve.reservations} | verdicts
     calm = _calm(others, wants, verdicts.keys() | reserve.reservations.keys(), rules)
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
-    # 6. Jobs that wait start, then those that run change, as far as there is room, gain and time.
+    # 6. Jobs that wait start, then those that run change, as far as there is room, gain and time. A job for which
+    #    capacity is held back starts even where its policy fails with it: else others would have given way in vain.
     for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
         reserve.hold_for(job)
         want, wish = reserve.start_want(job, wants.get(key)), wishes.get(key)
-        _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause, coming))
+        said = change.changed(job, want, wish, room, now, rules, state.cause, coming)
+        _say(verdicts, key, _noting(said, aside_whys.get(key, "")))
     # 7. Say it.
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))

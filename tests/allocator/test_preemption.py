@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from services.allocator.policies import POLICIES
 from services.allocator.preemption import RELEASE_S
 from services.allocator.view import phase_of
 from shared.messages import AllocationDecided, JobFinished, JobRequested, TaskExited
@@ -102,6 +103,23 @@ def test_it_starts_only_when_its_own_pods_have_saved_and_gone() -> None:
     assert story.decisions.wake_s is not None
     assert story.decisions.wake_s <= story.state.jobs["default.mnist"].suspended_s + waits_s
     assert story.decided(after_s=waits_s).job == LOW, "pods of a node that is gone are not waited for"
+
+
+def test_a_job_whose_policy_fails_with_it_starts_on_what_others_gave_up_for_it(
+    monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
+) -> None:
+    def fails(cluster: Any, jobs: Any, now: float) -> Any:
+        raise OverflowError("fails")
+
+    monkeypatch.setitem(POLICIES, "fails", fails)
+    story, _ = training()
+    story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7, policy="fails"), uid=2))
+    given = story.decided()
+    assert (given.job, given.tasks) == (LOW, ())
+    assert "waits for room" in story.why(HIGH) and "set aside: policy 'fails' failed with it" in story.why(HIGH)
+    started = story.hear(node(cpu=7)).decided()
+    assert (started.job, size(started)) == (HIGH, (1, 5))
+    assert [each.job for each in story.decisions.failures] == ["default.high"]
 
 
 def test_late_facts_about_its_last_generation_change_nothing() -> None:

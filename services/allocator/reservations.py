@@ -14,7 +14,7 @@ what runs then still needs to end or shrink, whatever is submitted later with it
 Nothing is remembered: the choice follows from the state. It is stable because newcomers start elsewhere, so the jobs in
 the way of a reserved job are only ever those that started before it was reserved. Running jobs keep what they have;
 `preemption.py` says who gives something up. What a namespace has left of its quota is reserved in the same way; while
-the quota is short, no node is held back from other namespaces.
+the quota is short, even with what is ending and what others give up, no node is held back from other namespaces.
 """
 
 from __future__ import annotations
@@ -111,24 +111,21 @@ class Reserve:
         if not supply.holds(placed, earlier):
             nowhere.add((size, sizes))
             return
-        tasks = placed(supply.trial(-inf, earlier))
+        soon = supply.trial(-inf, earlier)
+        purse = soon.purse(job.key)
+        is_short = purse is not None and not fits(whole, purse)
+        tasks = placed(soon)
         if tasks is None:
             found = find_victims(claim, placed, supply, earlier, candidates)
             if found is not None:
                 victims, tasks = found
                 self.victims += victims
+                is_short = False
         tasks = tasks or supply.earliest(placed, earlier)
         if tasks is not None:
-            held = {} if self._quota_is_short(job, whole) else needed_nodes(tasks)
+            held = {} if is_short else needed_nodes(tasks)
             quota = whole if job.request.namespace in self.room.purses else NO_MORE
             self.reservations[job.key] = replace(claim, nodes=held, quota=quota)
-
-    def _quota_is_short(self, job: Job, whole: Resources) -> bool:
-        purse = self.room.purse(job.key)
-        taken = [each.quota for each in self.reservations.values() if each.namespace == job.request.namespace]
-        for quota in taken:
-            purse = less(purse, quota) if purse is not None else None
-        return purse is not None and not fits(whole, purse)
 
     # ------------------------------------------------------------ holding it back
 

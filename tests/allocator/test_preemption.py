@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from services.allocator.placing.quota import Quota
 from services.allocator.policies import POLICIES
 from services.allocator.preemption import RELEASE_S
 from services.allocator.view import phase_of
@@ -120,6 +121,26 @@ def test_a_job_whose_policy_fails_with_it_starts_on_what_others_gave_up_for_it(
     started = story.hear(node(cpu=7)).decided()
     assert (started.job, size(started)) == (HIGH, (1, 5))
     assert [each.job for each in story.decisions.failures] == ["default.high"]
+
+
+def test_a_victim_of_another_namespace_does_not_come_back_while_the_quota_is_still_to_come_free() -> None:
+    """Two give way: one for its quota, which saves for long, and one for its node."""
+    story = Story(replace(STATIC, quotas={"a": Quota(cpu=14)}))
+    story.hear(node("n1", cpu=7), node("n2", cpu=7), accepted(elastic(namespace="a", grace_s=600.0), uid=1))
+    slow = story.decided()
+    (home,) = {task.node for task in slow.tasks}
+    (away,) = {"n1", "n2"} - {home}
+    story.hear(accepted(elastic("other"), uid=2))
+    other = story.decided()
+    pods = tuple(replace(each, namespace="a") for each in own(LOW, *slow.tasks))
+    story.hear(node(home, cpu=7, free=0, own=pods), node(away, cpu=7, free=0, own=own("other", *other.tasks)))
+    story.hear(resumed(1, namespace="a", uid=1), resumed(1, "other", uid=2))
+    high = request(HIGH, namespace="a", ps=span(1), workers=span(12, least=12), priority=7)
+    given = story.hear(accepted(high, uid=3)).decide(after_s=20.0)
+    assert {each.job for each in given if isinstance(each, AllocationDecided) and not each.tasks} == {LOW, "other"}
+    assert story.hear(node(away, cpu=7)).decide(after_s=5.0) == (), "what it gave up is not for itself"
+    (started,) = story.hear(node(home, cpu=7)).decide(after_s=5.0)
+    assert isinstance(started, AllocationDecided) and (started.job, len(started.tasks)) == (HIGH, 14)
 
 
 def test_late_facts_about_its_last_generation_change_nothing() -> None:

@@ -116,7 +116,7 @@ def _decided(
         if key not in verdicts:
             _say(verdicts, key, relief.relieved(job, room, now, rules))
     # 4. Capacity is held back for jobs that have waited too long or have a higher priority; others give way to them.
-    reserve = Reserve(state, jobs, verdicts.keys(), room, now, rules)
+    reserve = Reserve(state, jobs, verdicts, room, now, rules)
     for victim in reserve.victims:
         _say(verdicts, victim.job.key, give_way(victim, now, rules, state.cause))
     reserve.hold_all()

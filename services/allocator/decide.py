@@ -107,18 +107,19 @@ def _decided(
     room = Room(shunning(free_nodes(state), shunned), purses(state, rules.quotas))
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, repair.repaired(job, room, now, rules, state.opened_s))
-    # 3. What will be lost moves while it still works; what is in flight is waited for; who has too little where it
-    #    stands gets more, or goes elsewhere.
+    # 3. What will be lost moves while it still works; what is in flight is waited for.
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, leaving.moved(job, room, now, rules))
     for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, change.in_flight(job) or outgrowing.enlarged(job, room, now, rules))
-        if key not in verdicts:
-            _say(verdicts, key, relief.relieved(job, room, now, rules))
+        _say(verdicts, key, change.in_flight(job))
     # 4. Capacity is held back for jobs that have waited too long or have a higher priority; others give way to them.
+    #    Who has too little where it stands gets more, or goes elsewhere, in what is left.
     reserve = Reserve(state, jobs, verdicts, room, now, rules)
     for victim in reserve.victims:
         _say(verdicts, victim.job.key, give_way(victim, now, rules, state.cause))
+    for key, job in _open(stirred, verdicts):
+        reserve.hold_for(job)
+        _say(verdicts, key, outgrowing.enlarged(job, room, now, rules) or relief.relieved(job, room, now, rules))
     reserve.hold_all()
     # 5. Each policy says what its jobs should have, and many have it.
     coming = coming_capacity(state.releases, state.nodes, now, rules)

@@ -6,7 +6,9 @@ what runs then still needs to end or shrink, whatever is submitted later with it
     head of the queue   waiting jobs (`waiting.py`), by priority, then in the order of submission; `MOST` of those that
                         have a place at a time. One that fits nowhere takes nobody's turn
     who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is above the lowest,
-                        or, if it lost tasks, when their room had the time to come free by itself
+                        or, if it lost tasks, when their room had the time to come free by itself. One that was not
+                        started in so many tries that it would have failed, had it never run, has none in the pauses
+                        between further tries: others may start in them
     what is reserved    the places of its smallest size (gang floor), tried on what would be free without the jobs that
                         started up to some moment: the earliest moment for which there is a place
     from whom           jobs of lower priority; after `reserve_after_s` from those of the same priority, too, except
@@ -39,6 +41,7 @@ from services.allocator.rules import Rules
 from services.allocator.seen import seen
 from services.allocator.state import State
 from services.allocator.supply import Reservation, Supply, describe_amounts, describe_claim, needed_nodes
+from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict
 from services.allocator.waiting import since_s, smallest, staying, waits
 from shared.messages import Resources, RoleResources, TaskPlan
@@ -68,13 +71,17 @@ def claimants(
         return [], None
     waiting, lowest = waiting_jobs(jobs)
     above = [job for job in waiting if _is_overdue(job, now, rules) or job.request.priority > lowest]
-    found = [job for job in above if not _may_come_back(job, now, rules, opened_s)]
+    found = [job for job in above if not (_pauses(job, now, rules) or _may_come_back(job, now, rules, opened_s))]
     dues = [since_s(job) + rules.reserve_after_s for job in waiting]
     return found, min((due for due in dues if due > now), default=None)
 
 
 def _is_overdue(job: Job, now: float, rules: Rules) -> bool:
     return now >= since_s(job) + rules.reserve_after_s
+
+
+def _pauses(job: Job, now: float, rules: Rules) -> bool:
+    return job.abandonments >= max(1, rules.max_start_failures) and now < retry_s(job, rules)
 
 
 def _may_come_back(job: Job, now: float, rules: Rules, opened_s: float) -> bool:

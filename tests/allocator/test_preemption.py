@@ -143,6 +143,22 @@ def test_a_victim_of_another_namespace_does_not_come_back_while_the_quota_is_sti
     assert isinstance(started, AllocationDecided) and (started.job, len(started.tasks)) == (HIGH, 14)
 
 
+def test_others_may_start_between_the_tries_of_one_that_cannot_go_on() -> None:
+    story, _ = suspended()
+    story.rules = replace(STATIC, backoff_s=5.0)
+    story.decide()
+    story.hear(JobFinished(job=HIGH, uid=2, outcome="cancelled", finished_s=story.now), node(cpu=7))
+    story.hear(accepted(request("later", workers=span(5, least=5)), uid=9))
+    for _ in range(story.rules.max_start_failures):
+        again = story.decided(after_s=story.rules.reserve_after_s)
+        assert again.job == LOW, "it is the first in the queue, and may have been unlucky"
+        assert story.decide() == ()
+        story.hear(abandoned(again.generation))
+    assert story.decided().job == "later" and "tries again after a pause" in story.why(LOW)
+    story.hear(resumed(1, "later", uid=9))
+    assert story.decide(after_s=story.rules.backoff_max_s) == () and "reserved for it" in story.why(LOW)
+
+
 def test_late_facts_about_its_last_generation_change_nothing() -> None:
     story, _ = suspended()
     story.decide()

@@ -119,18 +119,19 @@ def _decided(
     room = Room(shunning(free_nodes(state), shunned), purses(state, rules.quotas))
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, repair.repaired(job, room, now, rules, state.opened_s))
-    # 3. What will be lost moves while it still works; what is in flight is waited for; who has too little where it
-    #    stands gets more, or goes elsewhere.
+    # 3. What will be lost moves while it still works; what is in flight is waited for.
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, leaving.moved(job, room, now, rules))
     for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, change.in_flight(job) or outgrowing.enlarged(job, room, now, rules))
-        if key not in verdicts:
-            _say(verdicts, key, relief.relieved(job, room, now, rules))
+        _say(verdicts, key, change.in_flight(job))
     # 4. Capacity is held back for jobs that have waited too long or have a higher priority; others give way to them.
-    reserve = Reserve(state, jobs, verdicts.keys(), room, now, rules)
+    #    Who has too little where it stands gets more, or goes elsewhere, in what is left.
+    reserve = Reserve(state, jobs, verdicts, room, now, rules)
     for victim in reserve.victims:
         _say(verdicts, victim.job.key, give_way(victim, now, rules, state.cause))
+    for key, job in _open(stirred, verdicts):
+        reserve.hold_for(job)
+        _say(verdicts, key, outgrowing.enlarged(job, room, now, rules) or relief.relieved(job, room, now, rules))
     reserve.hold_all()
     # 5. Each policy says what its jobs should have, and many have it.
     coming = coming_capacity(state.releases, state.nodes, now, rules)
@@ -138,15 +139,18 @@ def _decided(
     by_policy = _by_policy(rules)(by_program(state.closed))(jobs)
     raise_all = failures.RAISE_ALL or rules.strict
     wants, untried = desired_sizes(by_policy, cluster, now, search, raise_all)
-    verdicts = _set_aside(jobs, search, untried, wishes) | verdicts
+    set_aside = _set_aside(jobs, search, untried, wishes)
+    verdicts = {key: verdict for key, verdict in set_aside.items() if key not in reserve.reservations} | verdicts
     calm = _calm(others, wants, verdicts.keys() | reserve.reservations.keys(), rules)
     for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
         _say(verdicts, key, verdict)
-    # 6. Jobs that wait start, then those that run change, as far as there is room, gain and time.
+    # 6. Jobs that wait start, then those that run change, as far as there is room, gain and time. A job for which
+    #    capacity is held back starts even where its policy fails with it: else others would have given way in vain.
     for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
         reserve.hold_for(job)
         want, wish = reserve.start_want(job, wants.get(key)), wishes.get(key)
-        _say(verdicts, key, change.changed(job, want, wish, room, now, rules, state.cause, coming))
+        said = change.changed(job, want, wish, room, now, rules, state.cause, coming)
+        _say(verdicts, key, _noting(said, set_aside[key].why if key in set_aside else ""))
     # 7. Say it.
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))

@@ -3,8 +3,12 @@
 Law: a job that fits the empty cluster starts, at its smallest size, within `reserve_after_s` and the longest time that
 what runs then still needs to end or shrink, whatever is submitted later with its priority or a lower one.
 
-    head of the queue   waiting jobs, by priority, then in the order of submission; `MOST` of them at a time
-    who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is above the lowest
+    head of the queue   waiting jobs (`waiting.py`), by priority, then in the order of submission; `MOST` of those that
+                        have a place at a time. One that fits nowhere takes nobody's turn
+    who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is above the lowest,
+                        or, if it lost tasks, when their room had the time to come free by itself. One that was not
+                        started in so many tries that it would have failed, had it never run, has none in the pauses
+                        between further tries: others may start in them
     what is reserved    the places of its smallest size (gang floor), tried on what would be free without the jobs that
                         started up to some moment: the earliest moment for which there is a place
     from whom           jobs of lower priority; after `reserve_after_s` from those of the same priority, too, except
@@ -13,13 +17,13 @@ what runs then still needs to end or shrink, whatever is submitted later with it
 Nothing is remembered: the choice follows from the state. It is stable because newcomers start elsewhere, so the jobs in
 the way of a reserved job are only ever those that started before it was reserved. Running jobs keep what they have;
 `preemption.py` says who gives something up. What a namespace has left of its quota is reserved in the same way; while
-the quota is short, no node is held back from other namespaces.
+the quota is short, even with what is ending and what others give up, no node is held back from other namespaces.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 
 from msgspec.structs import replace
@@ -28,7 +32,7 @@ from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.placing.amounts import NO_MORE, fits, less, plus
 from services.allocator.placing.placement import Room, Size, has_room, place
-from services.allocator.placing.quota import gang
+from services.allocator.placing.quota import growth
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.policies.contract import at_start
@@ -37,86 +41,117 @@ from services.allocator.rules import Rules
 from services.allocator.seen import seen
 from services.allocator.state import State
 from services.allocator.supply import Reservation, Supply, describe_amounts, describe_claim, needed_nodes
+from services.allocator.timing import retry_s
+from services.allocator.verdict import Verdict
+from services.allocator.waiting import since_s, smallest, staying, waits
 from shared.messages import Resources, RoleResources, TaskPlan
 
 MOST = 16
 """So many jobs at the head of the queue have reservations at a time."""
+TRIES = 16
+"""So many sizes of a namespace's jobs may have no place, before none of its other jobs is tried."""
 
 
 def _waiting_jobs(jobs: Mapping[str, Job]) -> tuple[list[Job], int]:
-    """Those without tasks, in the order of `jobs`; and the lowest priority of all."""
-    waiting = [job for job in jobs.values() if job.wanted is None and not job.cancelled]
+    """Those that wait, in the order of `jobs`; and the lowest priority of all."""
+    waiting = [job for job in jobs.values() if waits(job)]
     return waiting, min((job.request.priority for job in jobs.values()), default=0)
 
 
 waiting_jobs: Kept[Mapping[str, Job], tuple[list[Job], int]] = Kept(_waiting_jobs, 8)
 
 
-def claimants(jobs: Mapping[str, Job], now: float, rules: Rules) -> tuple[list[Job], float | None]:
+def claimants(
+    jobs: Mapping[str, Job], now: float, rules: Rules, opened_s: float = 0.0
+) -> tuple[list[Job], float | None]:
     """The waiting jobs for which something is to be reserved, first the one to serve first; and when there will be
-    another one.
+    another one. `opened_s`: when the newest node came, or came back.
     """
     if not rules.reserve_after_s:
         return [], None
     waiting, lowest = waiting_jobs(jobs)
-    found = [job for job in waiting if _is_overdue(job, now, rules) or job.request.priority > lowest]
-    dues = [job.waiting_since_s + rules.reserve_after_s for job in waiting]
-    return found[:MOST], min((due for due in dues if due > now), default=None)
+    above = [job for job in waiting if _is_overdue(job, now, rules) or job.request.priority > lowest]
+    found = [job for job in above if not (_pauses(job, now, rules) or _may_come_back(job, now, rules, opened_s))]
+    dues = [since_s(job) + rules.reserve_after_s for job in waiting]
+    return found, min((due for due in dues if due > now), default=None)
 
 
 def _is_overdue(job: Job, now: float, rules: Rules) -> bool:
-    return now >= job.waiting_since_s + rules.reserve_after_s
+    return now >= since_s(job) + rules.reserve_after_s
+
+
+def _pauses(job: Job, now: float, rules: Rules) -> bool:
+    return job.abandonments >= max(1, rules.max_start_failures) and now < retry_s(job, rules)
+
+
+def _may_come_back(job: Job, now: float, rules: Rules, opened_s: float) -> bool:
+    """Whether a job has just lost tasks, or nodes are coming back: it may have its own room again."""
+    return job.wanted is not None and now < max(since_s(job), opened_s) + rules.settle_s
 
 
 class Reserve:
     """The reservations of one pass. While they are held, the room has less free."""
 
     def __init__(
-        self, state: State, jobs: Mapping[str, Job], decided: Collection[str], room: Room, now: float, rules: Rules
+        self,
+        state: State,
+        jobs: Mapping[str, Job],
+        verdicts: Mapping[str, Verdict],
+        room: Room,
+        now: float,
+        rules: Rules,
     ) -> None:
-        """`jobs`: in the order of priority and submission; about those that are `decided` nothing more is said."""
+        """`jobs`: in the order of priority and submission; who has a verdict gives nothing up."""
         self.room, self.rules = room, rules
-        found, self.wake_s = claimants(jobs, now, rules)
+        found, self.wake_s = claimants(jobs, now, rules, state.opened_s)
         self.reservations: dict[str, Reservation] = {}
         self.victims: list[Victim] = []
         self._held: tuple[Reservation, ...] = ()
         self._free: dict[str, Resources] = {}
         self._purses: dict[str, Resources] = {}
+        self._nowhere: defaultdict[str, set[tuple[Size, RoleResources, tuple[TaskPlan, ...]]]] = defaultdict(set)
         if found:
             supply = Supply(state, room)
-            candidates = Candidates([job for key, job in jobs.items() if key not in decided], now, rules)
+            candidates = Candidates([job for key, job in jobs.items() if key not in verdicts], now, rules)
             for job in found:
-                if job.key not in decided:
+                if len(self.reservations) == MOST:
+                    break
+                if job.key not in verdicts or verdicts[job.key].action is None:
                     self._reserve(job, candidates, supply, now)
 
     # ------------------------------------------------------------ what is reserved
 
     def _reserve(self, job: Job, candidates: Candidates, supply: Supply, now: float) -> None:
         earlier = tuple(self.reservations.values())
-        size, sizes = smallest(job), wanted_sizes(job, None, self.rules)
-        whole, claim = gang(sizes, size), _claim(job, now, self.rules)
+        keep, size, sizes = staying(job), smallest(job), wanted_sizes(job, None, self.rules)
+        whole, claim = growth(keep, size, sizes, stretched=False), _claim(job, now, self.rules)
 
         def placed(room: Room) -> tuple[TaskPlan, ...] | None:
-            return place(room, job.key, (), size, sizes, job.serials)
+            return place(room, job.key, keep, size, sizes, job.serials)
 
-        tasks = placed(supply.trial(-inf, earlier))
+        keeps = job.key if keep else ""
+        nowhere = self._nowhere[job.request.namespace]
+        if (size, sizes, keep) in nowhere or len(nowhere) == TRIES:
+            return
+        if not supply.holds(placed, earlier, keeps):
+            nowhere.add((size, sizes, keep))
+            return
+        soon = supply.trial(-inf, earlier)
+        purse = soon.purse(job.key)
+        is_short = purse is not None and not fits(whole, purse)
+        tasks = placed(soon)
         if tasks is None:
             found = find_victims(claim, placed, supply, earlier, candidates)
             if found is not None:
                 victims, tasks = found
                 self.victims += victims
-        tasks = tasks or supply.earliest(placed, earlier)
+                is_short = False
+        tasks = tasks or supply.earliest(placed, earlier, keeps)
         if tasks is not None:
-            held = {} if self._quota_is_short(job, whole) else needed_nodes(tasks)
+            stay = {task.serial for task in keep}
+            held = {} if is_short else needed_nodes(task for task in tasks if task.serial not in stay)
             quota = whole if job.request.namespace in self.room.purses else NO_MORE
             self.reservations[job.key] = replace(claim, nodes=held, quota=quota)
-
-    def _quota_is_short(self, job: Job, whole: Resources) -> bool:
-        purse = self.room.purse(job.key)
-        taken = [each.quota for each in self.reservations.values() if each.namespace == job.request.namespace]
-        for quota in taken:
-            purse = less(purse, quota) if purse is not None else None
-        return purse is not None and not fits(whole, purse)
 
     # ------------------------------------------------------------ holding it back
 
@@ -167,18 +202,13 @@ class Reserve:
 
     def note(self, job: Job, *, wants_more: bool) -> str:
         """What is reserved for a job that waits, or for another one before it; empty if that does not concern it."""
-        if job.wanted is not None and not wants_more:
-            return ""
         own = self.reservations.get(job.key)
         if own is not None:
             return f"reserved for it, because it {describe_claim(own)}: {describe_amounts(own)}"
+        if job.wanted is not None and not wants_more:
+            return ""
         first = next((each for each in self.reservations.values() if is_reserved_from(each, job)), None)
         return f"reserved for {first.job}: {describe_amounts(first)}" if first else ""
-
-
-def smallest(job: Job) -> Size:
-    """The gang floor."""
-    return Size(job.request.ps.min, job.request.workers.min)
 
 
 def is_reserved_from(claim: Reservation, job: Job) -> bool:

@@ -1,7 +1,8 @@
 """The capacity that nodes and quotas will have once some of the running jobs have ended, to try placements on. Pure.
 
 A job holds what its pods are listed with, and what its decided tasks are promised. Pods that no decision wants any more
-are about to end: they count as free in every trial.
+are about to end: they count as free in every trial. A job that lost tasks keeps the others: what these hold is never
+free for the job itself.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.bisection import least
-from services.allocator.job import Job
 from services.allocator.placing.amounts import larger, less, plus, together
 from services.allocator.placing.placement import Node, Room
 from services.allocator.state import State
+from services.allocator.waiting import staying
 from shared.messages import Resources, TaskPlan
 from shared.words import some
 
@@ -81,10 +82,16 @@ class Supply:
         self.room = room
         self.held = sorted(_all_held(state), key=lambda held: held.started_s)
         self.starts = (-inf, *sorted({held.started_s for held in self.held} - {-inf}))
+        self._end: tuple[tuple[Reservation, ...], str, Room] | None = None
 
-    def trial(self, until_s: float, reserved: Sequence[Reservation], freed: Iterable[Held] = ()) -> Room:
-        """The room without the jobs that started up to then, without `freed`, and less what is `reserved`."""
+    def trial(
+        self, until_s: float, reserved: Sequence[Reservation], freed: Iterable[Held] = (), keeps: str = ""
+    ) -> Room:
+        """The room without the jobs that started up to then, except the one that `keeps` its tasks; without `freed`,
+        and less what is `reserved`.
+        """
         back = [*takewhile(lambda held: held.started_s <= until_s, self.held), *freed]
+        back = [held for held in back if held.job != keeps or held.started_s == -inf] if keeps else back
         given = _sums((held.node, held.amount) for held in back)
         gone = _sums(chain.from_iterable(each.nodes.items() for each in reserved))
         nodes = [_changed(node, given.get(node.name), gone.get(node.name)) for node in self.room.nodes.values()]
@@ -93,14 +100,28 @@ class Supply:
         purses = {space: _balance(has, given.get(space), gone.get(space)) for space, has in self.room.purses.items()}
         return Room(nodes, purses)
 
-    def earliest(self, placed: Placed, reserved: Sequence[Reservation]) -> tuple[TaskPlan, ...] | None:
+    def holds(self, placed: Placed, reserved: tuple[Reservation, ...], keeps: str) -> bool:
+        """Whether there is a place once all that runs has ended, except the tasks that a job keeps."""
+        if self._end is None or self._end[:2] != (reserved, keeps):
+            self._end = reserved, keeps, self.trial(self.starts[-1], reserved, keeps=keeps)
+        room = self._end[-1]
+        mark = room.mark()
+        tasks = placed(room)
+        room.undo(mark)
+        return tasks is not None
+
+    def earliest(self, placed: Placed, reserved: Sequence[Reservation], keeps: str) -> tuple[TaskPlan, ...] | None:
         """Place it where only the jobs that started first have to end; None if it does not fit without all of them."""
+
+        def tasks_at(number: int) -> tuple[TaskPlan, ...] | None:
+            return placed(self.trial(self.starts[number], reserved, keeps=keeps))
+
         last = len(self.starts) - 1
-        tasks = placed(self.trial(self.starts[last], reserved))
+        tasks = tasks_at(last)
         if tasks is None or last == 0:
             return tasks
-        first = least(last, lambda n: placed(self.trial(self.starts[n], reserved)) is not None)
-        return placed(self.trial(self.starts[last if first is None else first], reserved))
+        first = least(last, lambda n: tasks_at(n) is not None)
+        return tasks_at(last if first is None else first)
 
 
 def needed_nodes(tasks: Iterable[TaskPlan]) -> dict[str, Resources]:
@@ -130,7 +151,7 @@ def _changed(node: Node, given: Resources | None, gone: Resources | None) -> Nod
 
 
 def _all_held(state: State) -> Iterator[Held]:
-    wanted = {(job.key, job.pod(task)): (job, task) for job in state.jobs.values() for task in _wanted_tasks(job)}
+    wanted = {(job.key, job.pod(task)): (job, task) for job in state.jobs.values() for task in staying(job)}
     listed: set[tuple[str, str]] = set()
     for node in state.nodes.values():
         for own in node.own:
@@ -145,8 +166,3 @@ def _all_held(state: State) -> Iterator[Held]:
     for (key, name), (job, task) in wanted.items():
         if (key, name) not in listed:
             yield Held(job.started_s, key, task.node, task.resources)
-
-
-def _wanted_tasks(job: Job) -> list[TaskPlan]:
-    """Of the newest decision, those that have not ended."""
-    return [task for task in job.wanted.tasks if job.exit_of(task) is None] if job.wanted else []

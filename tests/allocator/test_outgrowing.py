@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from services.allocator.placing.quota import Quota
@@ -81,6 +82,18 @@ def test_where_its_node_has_no_room_it_moves_to_one_that_has():
 def test_without_room_anywhere_it_stays_as_it_is():
     story, _ = training(spare_gib=0.5)
     assert growing(story, until=36).decide() == ()
+
+
+@pytest.mark.parametrize(("after_s", "raises"), [(10.0, 0), (1e9, 1)], ids=["overdue", "not overdue"])
+def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_memory(after_s: float, raises: int):
+    story, first = training()
+    second = story.hear(accepted(request("two", ps=span(1), workers=span(2, least=2)), uid=2)).decided()
+    both = (*own("mnist", *first.tasks), *own("two", *second.tasks))
+    full = replace(node("n1", own=both), free=Resources(cpu=1, memory_gib=4))
+    story.hear(full, resumed(1, "two", uid=2), accepted(request("large", workers=span(3, least=3)), uid=3))
+    story.rules = replace(STATIC, reserve_after_s=after_s)
+    assert len(growing(story, until=36).decide()) == raises
+    assert ("reserved for it" in story.why("large")) == (not raises)
 
 
 def test_memory_that_does_not_grow_is_left_alone():

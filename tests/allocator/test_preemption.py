@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from services.allocator.placing.quota import Quota
+from services.allocator.policies import POLICIES
 from services.allocator.preemption import RELEASE_S
 from services.allocator.view import phase_of
 from shared.messages import AllocationDecided, JobFinished, JobRequested, TaskExited
@@ -102,6 +104,59 @@ def test_it_starts_only_when_its_own_pods_have_saved_and_gone() -> None:
     assert story.decisions.wake_s is not None
     assert story.decisions.wake_s <= story.state.jobs["default.mnist"].suspended_s + waits_s
     assert story.decided(after_s=waits_s).job == LOW, "pods of a node that is gone are not waited for"
+
+
+def test_a_job_whose_policy_fails_with_it_starts_on_what_others_gave_up_for_it(
+    monkeypatch: pytest.MonkeyPatch, failures_set_aside: None
+) -> None:
+    def fails(cluster: Any, jobs: Any, now: float) -> Any:
+        raise OverflowError("fails")
+
+    monkeypatch.setitem(POLICIES, "fails", fails)
+    story, _ = training()
+    story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7, policy="fails"), uid=2))
+    given = story.decided()
+    assert (given.job, given.tasks) == (LOW, ())
+    assert "waits for room" in story.why(HIGH) and "set aside: policy 'fails' failed with it" in story.why(HIGH)
+    started = story.hear(node(cpu=7)).decided()
+    assert (started.job, size(started)) == (HIGH, (1, 5))
+    assert [each.job for each in story.decisions.failures] == ["default.high"]
+
+
+def test_a_victim_of_another_namespace_does_not_come_back_while_the_quota_is_still_to_come_free() -> None:
+    """Two give way: one for its quota, which saves for long, and one for its node."""
+    story = Story(replace(STATIC, quotas={"a": Quota(cpu=14)}))
+    story.hear(node("n1", cpu=7), node("n2", cpu=7), accepted(elastic(namespace="a", grace_s=600.0), uid=1))
+    slow = story.decided()
+    (home,) = {task.node for task in slow.tasks}
+    (away,) = {"n1", "n2"} - {home}
+    story.hear(accepted(elastic("other"), uid=2))
+    other = story.decided()
+    pods = tuple(replace(each, namespace="a") for each in own(LOW, *slow.tasks))
+    story.hear(node(home, cpu=7, free=0, own=pods), node(away, cpu=7, free=0, own=own("other", *other.tasks)))
+    story.hear(resumed(1, namespace="a", uid=1), resumed(1, "other", uid=2))
+    high = request(HIGH, namespace="a", ps=span(1), workers=span(12, least=12), priority=7)
+    given = story.hear(accepted(high, uid=3)).decide(after_s=20.0)
+    assert {each.job for each in given if isinstance(each, AllocationDecided) and not each.tasks} == {LOW, "other"}
+    assert story.hear(node(away, cpu=7)).decide(after_s=5.0) == (), "what it gave up is not for itself"
+    (started,) = story.hear(node(home, cpu=7)).decide(after_s=5.0)
+    assert isinstance(started, AllocationDecided) and (started.job, len(started.tasks)) == (HIGH, 14)
+
+
+def test_others_may_start_between_the_tries_of_one_that_cannot_go_on() -> None:
+    story, _ = suspended()
+    story.rules = replace(STATIC, backoff_s=5.0)
+    story.decide()
+    story.hear(JobFinished(job=HIGH, uid=2, outcome="cancelled", finished_s=story.now), node(cpu=7))
+    story.hear(accepted(request("later", workers=span(5, least=5)), uid=9))
+    for _ in range(story.rules.max_start_failures):
+        again = story.decided(after_s=story.rules.reserve_after_s)
+        assert again.job == LOW, "it is the first in the queue, and may have been unlucky"
+        assert story.decide() == ()
+        story.hear(abandoned(again.generation))
+    assert story.decided().job == "later" and "tries again after a pause" in story.why(LOW)
+    story.hear(resumed(1, "later", uid=9))
+    assert story.decide(after_s=story.rules.backoff_max_s) == () and "reserved for it" in story.why(LOW)
 
 
 def test_late_facts_about_its_last_generation_change_nothing() -> None:

@@ -126,3 +126,16 @@ def test_where_one_job_starves_others_keep_what_they_have(policy: str):
     story.hear(report(first, hungry, 1))
     for step in range(2, 30):
         assert story.hear(report(first, hungry, step), after_s=10).decide() == ()
+
+
+def test_what_is_reserved_for_a_job_that_has_waited_is_not_taken_for_one_that_starves():
+    story, first, hungry = training(spare=4)
+    story.hear(accepted(request("two", ps=span(1), workers=span(1)), uid=2))
+    second = story.decided()
+    story.hear(node("n3", cpu=4, free=1, own=own("two", *second.tasks)), resumed(1, "two", uid=2))
+    story.hear(accepted(request("large", ps=span(1), workers=span(2, least=2)), uid=3))
+    story.hear(*(report(first, hungry, step) for step in range(1, 41)))
+    story.rules = replace(STATIC, reserve_after_s=10.0)
+    assert story.decide() == () and "reserved for it" in story.why("large")
+    story.rules = STATIC
+    assert "gets 20% of the CPU" in story.decided().reason, "without it the task moves to n3"

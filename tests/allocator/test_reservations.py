@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from services.allocator.capacity import free_nodes, purses
@@ -11,9 +12,9 @@ from services.allocator.explaining.explain import explained
 from services.allocator.explaining.history import Moment
 from services.allocator.placing.placement import Room
 from services.allocator.placing.quota import Quota
-from services.allocator.reservations import MOST, Reserve
+from services.allocator.reservations import MOST, TRIES, Reserve
 from shared.messages import JobFinished, JobRequested
-from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, request, resumed, span
+from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, own, request, resumed, span, tasks
 
 RULES = replace(AT_ONCE, policy="static")
 AFTER_S = RULES.reserve_after_s
@@ -27,7 +28,7 @@ def fixed(job: str, workers: int, **fields: Any) -> JobRequested:
 def reserve(story: Story, now: float | None = None) -> Reserve:
     room = Room(free_nodes(story.state), purses(story.state, story.rules.quotas))
     at_s = story.now if now is None else now
-    return Reserve(story.state, story.state.jobs, (), room, at_s, story.rules)
+    return Reserve(story.state, story.state.jobs, {}, room, at_s, story.rules)
 
 
 def filled(cpu: float = 8, nodes: int = 1, **rules: Any) -> Story:
@@ -121,12 +122,70 @@ def test_what_is_left_of_a_quota_is_reserved_and_no_node_while_it_is_short() -> 
 
 
 def test_only_the_head_of_the_queue_has_reservations() -> None:
-    story = filled(nodes=1)
+    story = filled(nodes=1).hear(node("n2", cpu=100))
     for number in range(MOST + 5):
         story.hear(accepted(request(f"q-{number}", ps=span(1), workers=span(1), resources=None), uid=100 + number))
     found = reserve(story, story.now + 2 * AFTER_S)
-    assert 0 < len(found.reservations) <= MOST
+    assert len(found.reservations) == MOST
     assert next(iter(found.reservations)) == "default.large", "the oldest first"
+
+
+@pytest.mark.parametrize("sizes", [1, 2 * TRIES], ids=["of one size", "each of another size"])
+@pytest.mark.parametrize("namespace", ["default", "other"])
+def test_jobs_that_fit_nowhere_take_nobodys_turn(sizes: int, namespace: str) -> None:
+    """Where there are too many sizes of them, only in their own namespace."""
+    story = Story(RULES)
+    story.hear(node(cpu=8), accepted(fixed("running", 6), uid=1))
+    started = story.decided()
+    story.hear(node(cpu=8, free=0, own=own("running", *started.tasks)), resumed(1, "running", uid=1))
+    for number in range(2 * MOST):
+        vast = fixed(f"vast-{number}", 100 + number % sizes, namespace=namespace)
+        story.hear(accepted(vast, uid=10 + number))
+    story.hear(accepted(fixed("large", 6), uid=100))
+    found = reserve(story, story.now + 2 * AFTER_S).reservations
+    assert list(found) == ([] if sizes > TRIES and namespace == "default" else ["default.large"])
+
+
+@pytest.mark.parametrize("kept", [0, 2], ids=["all of them", "all but two"])
+def test_a_job_that_lost_tasks_has_its_turn_as_one_that_never_had_any(kept: int) -> None:
+    """Two small jobs stand where it stood, and the next ones wait already."""
+    story = Story(RULES)
+    first = story.hear(node(cpu=8 + kept), accepted(fixed("mnist", 6 + kept), uid=1)).decided()
+    story.hear(node(cpu=8 + kept, free=0, own=own("mnist", *first.tasks)), resumed(1))
+    stay = tasks(first, "worker")[:kept]
+    pods = own("mnist", *stay)
+    story.hear(*(exited(task, reason="Evicted") for task in first.tasks if task not in stay), after_s=0.0)
+    story.hear(node(cpu=8 + kept, free=4, own=pods), *(accepted(fixed(f"s-{n}", 2), uid=10 + n) for n in range(4)))
+    (one,) = story.decide()
+    one_pods = own(one.job, *one.tasks)
+    story.hear(node(cpu=8 + kept, free=4, own=pods + one_pods), resumed(1, one.job, uid=10))
+    (two,) = story.decide()
+    two_pods = own(two.job, *two.tasks)
+    story.hear(node(cpu=8 + kept, free=0, own=pods + one_pods + two_pods), resumed(1, two.job, uid=11))
+    assert story.decide() == () and "reserved" not in story.why()
+    story.hear(ended(one.job, 10, story.now), node(cpu=8 + kept, free=4, own=pods + two_pods))
+    assert story.decide(after_s=AFTER_S) == (), "the next small job would fit"
+    assert "reserved for it, because it has waited for more than 900 s: 8 cpu, 8 GiB on n1" in story.why()
+    story.hear(ended(two.job, 11, story.now), node(cpu=8 + kept, own=pods, free=8))
+    again = story.decided()
+    assert (again.job, len(again.tasks)) == ("mnist", 8 + kept) and set(stay) < set(again.tasks)
+
+
+def test_a_job_of_higher_priority_that_lost_tasks_looks_first_whether_their_room_comes_free() -> None:
+    story = Story(replace(RULES, settle_s=3.0))
+    high = request(ps=span(1), workers=span(5, least=5), priority=7)
+    low = request("low", ps=span(2, most=2), workers=span(4, most=4))
+    first = story.hear(node(cpu=7), accepted(high, uid=1)).decided()
+    story.hear(node(cpu=7, free=0, own=own("mnist", *first.tasks)), resumed(1))
+    (other,) = story.hear(node("n2", cpu=7), accepted(low, uid=2)).decide()
+    story.hear(node("n2", cpu=7, free=0, own=own("low", *other.tasks)), resumed(1, "low", uid=2))
+    story.hear(*(exited(task, reason="NodeLost") for task in first.tasks), replace(node(cpu=7), gone=True), after_s=0.0)
+    assert story.decide() == () and story.decide(after_s=2.9) == ()
+    given = story.decided(after_s=0.1)
+    assert (given.job, given.tasks) == ("low", ())
+    assert "reserved for it, because it has priority 7" in story.why()
+    again = story.hear(node("n2", cpu=7)).decided()
+    assert (again.job, len(again.tasks)) == ("mnist", 7)
 
 
 def test_explain_says_what_is_reserved() -> None:

@@ -6,13 +6,17 @@ this holder knows counts; who knows nothing begins anew.
 
 An entry carries its job's uid. A job may take the place of another job's entry, or of none, only while the newest
 decision about the name is its own: so a pod that outlived its job cannot overwrite the entry of the next job of that
-name. Uids are not compared: they start again from small numbers when the bus was lost and the ledger was not. An entry
-whose checkpoints are not in the job's own folder is another job's, whatever its uid.
+name. A smaller uid may be a later job's, too: they start again from small numbers when the bus was lost and the ledger
+was not. An entry whose checkpoints are not in the job's own folder is another job's, whatever its uid.
 
 Every read and every write is repeated until the ledger answers. A write without a clear answer (time-out, connection
 lost, no responders) may have been stored, so the ledger is read before the write is repeated: if it holds our entry,
 the write is done; if it holds another one, somebody else has written, and we are stale. A write that waits is logged
 at once and then every `patience.TOLD_S` seconds.
+
+On a bus of several servers any copy of a stream answers a read, also one that lags. What it shows was true, so a later
+generation or a later job that it shows makes us stale at once. What it does not show may be there all the same: after a
+refusal, or an earlier job's decision, we look again for `LAG_S`. Nobody believes a copy that shows less than he wrote.
 """
 
 from __future__ import annotations
@@ -60,7 +64,8 @@ def claimed(entry: Entry, generation: int) -> Entry:
     return msgspec.structs.replace(entry, generation=generation, drained=False, past=past)
 
 
-LOOKS, LOOK_S = 3, 0.1
+LAG_S, LOOK_S = 10.0, 0.1
+"""How long a copy that lags may take to show what is there, and the time between two looks; seconds."""
 ODD = Entry(uid=-1, generation=-1)
 NewestUid = Callable[[], Awaitable[int | None]]
 """The uid of the job that the newest decision about the name is for; None: there is no decision."""
@@ -99,10 +104,11 @@ class Fence:
     async def claim(self, generation: int, *, back: bool = False) -> Entry:
         """Take the fence; raises `Stale` where a later generation has it (unless it gives it `back`).
 
-        A server of several may show what another has overwritten just now: then we look again.
+        A refusal says that another has written since. Look again until that is shown, for `LAG_S` at most.
         """
         async with self._turn:
-            for left in reversed(range(LOOKS)):
+            until_s = time.monotonic() + LAG_S
+            while True:
                 await self._look()
                 if self.entry.generation > generation and not back:
                     raise Stale(f"generation {self.entry.generation} has taken over from {generation}")
@@ -111,12 +117,11 @@ class Fence:
                 try:
                     await self._write(claimed(self.entry, generation))
                     self._held = generation
-                    break
-                except Stale:
-                    if not left:
+                    return self.entry
+                except Stale as error:
+                    if time.monotonic() > until_s:
                         raise
-                    await asyncio.sleep(LOOK_S)
-            return self.entry
+                    await self._look_later(str(error))
 
     async def commit(
         self,
@@ -148,9 +153,13 @@ class Fence:
             return self.entry
 
     async def look(self) -> Entry:
-        """Read what is there; an entry of another job of this name counts as none."""
+        """Read what is there; an entry of another job of this name counts as none. What we know to be newer counts."""
         async with self._turn:
-            return await self._look()
+            known, revision = self.entry, self._revision
+            await self._look()
+            if self._revision < revision:
+                self.entry, self._revision = known, revision
+            return self.entry
 
     async def _look(self) -> Entry:
         found = await self._found()
@@ -164,10 +173,18 @@ class Fence:
         return entry.uid == self._uid and all(path.startswith(below) for path in entry.paths)
 
     async def _check_name(self) -> None:
-        """Raise `Stale` where the name belongs to another job now."""
-        newest = await self.newest_uid()
-        if newest is not None and newest != self._uid:
-            raise Stale(f"{self._key}: job {newest} has this name now, not job {self._uid}")
+        """Raise `Stale` where the name belongs to another job now: at once to a later one, else after `LAG_S`."""
+        until_s = time.monotonic() + LAG_S
+        while (newest := await self.newest_uid()) not in (None, self._uid):
+            why = f"{self._key}: job {newest} has this name now, not job {self._uid}"
+            if newest > self._uid or time.monotonic() > until_s:
+                raise Stale(why)
+            await self._look_later(why)
+
+    async def _look_later(self, why: str) -> None:
+        """Wait for a copy to catch up."""
+        self._plaint.say("LedgerLags", key=self._key, revision=self._revision, why=why)
+        await asyncio.sleep(LOOK_S)
 
     async def _found(self) -> Entry | None:
         """The entry that is there; None where there is none, `ODD` where it cannot be read."""
@@ -195,7 +212,7 @@ class Fence:
 
     async def _is_stored(self, body: bytes) -> bool:
         """Write until the ledger says that it has this on top of the known revision, or that it has another entry."""
-        unclear, refusals = False, 0
+        unclear, until_s = False, 0.0
         while True:
             await self._connected()
             try:
@@ -204,7 +221,7 @@ class Fence:
             except KeyWrongLastSequenceError as error:
                 if not unclear:
                     return False
-                refusals += 1
+                until_s = until_s or time.monotonic() + LAG_S
                 await self._wait("LedgerWriteWaits", error)
             except NatsError as error:
                 if not is_outage(error):
@@ -216,8 +233,8 @@ class Fence:
                 mine = there.body == body
                 self._revision = there.revision if mine else self._revision
                 return mine
-            if there.revision < self._revision and refusals >= LOOKS:
-                return False  # no server that lags behind: the bucket was made anew
+            if there.revision < self._revision and until_s and time.monotonic() > until_s:
+                return False  # no copy that lags: the bucket was made anew
 
     async def _read(self) -> Stored:
         """What the ledger holds, as soon as it answers. A server of several may show an older revision."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import msgspec
 import pytest
 
 from services.trainer import fence
 from services.trainer.fence import Entry, Fence
 from services.trainer.interval import Past
+from shared import bus as wire
 from shared import dead, subjects
 from shared.bus import Bus, Stale
 from shared.messages import AllocationDecided, DeadLetter
 from shared.subjects import LEDGER
 from tests.trainer.builders import request
+from tests.trainer.lagging_copy import LaggingCopy
 
 KEY = "default.digits"
 
@@ -200,7 +205,35 @@ async def test_what_an_earlier_job_wrote_last_makes_room_for_the_next_job(bus: B
     assert (await entry(bus)).uid == 8
 
 
-async def test_after_a_lost_bus_a_job_with_a_smaller_uid_takes_the_entry_and_the_old_one_is_refused(bus: Bus) -> None:
+async def test_a_decision_about_an_earlier_job_is_looked_at_again(bus: Bus, nats_url: str) -> None:
+    """A copy may lag that has not the job's own decision yet."""
+    mine = await wire.connect(nats_url, "test")
+    copy = LaggingCopy(mine)
+    await decide(bus, 6)
+    await copy.fall_behind(subjects.ORDERS, subjects.pattern(AllocationDecided, KEY))
+    await decide(bus, 7)
+
+    claiming = asyncio.ensure_future(holder(mine, 1, uid=7))
+    await asyncio.sleep(1.0)
+    assert not claiming.done()
+    copy.catch_up()
+    assert (await claiming).entry.generation == 1
+    await mine.close()
+
+
+async def test_a_decision_about_a_later_job_is_not_looked_at_again(bus: Bus) -> None:
+    await decide(bus, 8)
+    began_s = time.monotonic()
+
+    with pytest.raises(Stale, match="job 8 has this name now, not job 7"):
+        await holder(bus, 1, uid=7)
+    assert time.monotonic() - began_s < fence.LAG_S / 2
+
+
+async def test_after_a_lost_bus_a_job_with_a_smaller_uid_takes_the_entry_and_the_old_one_is_refused(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence, "LAG_S", 0.5)
     old = await holder(bus, 9, uid=900)
     await decide(bus, 3)
     new = await holder(bus, 1, uid=3)

@@ -15,12 +15,14 @@ from services.trainer import fence
 from services.trainer.fence import Entry, Fence
 from shared import bus as wire
 from shared.bus import Bus, Stale
+from shared.permissions import entry as entry_subject
 from shared.permissions import stream_of
 from shared.ports import free_port
 from shared.subjects import LEDGER
 from tests.bench.chaos.gate import Gate, gate
 from tests.conftest import WITHIN_S, NatsServer, connected
 from tests.shared.three_servers import three_servers
+from tests.trainer.lagging_copy import LaggingCopy
 
 KEY = "default.digits"
 ANSWER_S = 0.5
@@ -229,6 +231,73 @@ async def test_who_was_taken_over_after_its_commit_was_stored_is_stale_and_nothi
         with pytest.raises(Stale):
             await result(call)
         assert (await (await fence.of(bus, KEY, 7)).look()).paths == ("/c/20", "/c/10")
+
+
+# ------------------------------------------------------------ copies that lag
+
+
+LAGS_S = 1.5
+"""A copy that is busy may lag for so long."""
+
+
+async def fall_behind(copy: LaggingCopy) -> None:
+    await copy.fall_behind(stream_of(LEDGER), entry_subject(LEDGER, KEY))
+
+
+@pytest.mark.parametrize("had_begun", [True, False], ids=["an-older-entry", "no-entry"])
+async def test_a_claim_waits_for_a_copy_that_lags(bus: Bus, nats_url: str, had_begun: bool) -> None:
+    async with on(nats_url) as mine:
+        copy = LaggingCopy(mine)
+        if had_begun:
+            await holder(bus)
+        await fall_behind(copy)
+        await (await holder(bus)).commit("/c/10", 10, 320, keep=2)
+
+        with capture_logs() as log:
+            call = asyncio.ensure_future((await fence.of(mine, KEY, 7)).claim(2))
+            await asyncio.sleep(LAGS_S)
+            assert not call.done()
+            copy.catch_up()
+            entry = await result(call)
+
+    assert (entry.generation, entry.paths) == (2, ("/c/10",))
+    assert [each["why"] for each in log if each["event"] == "LedgerLags"] == [f"{KEY}: somebody else has saved since"]
+
+
+async def test_a_claim_does_not_wait_for_ever(bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fence, "LAG_S", 0.5)
+    async with on(nats_url) as mine:
+        await fall_behind(LaggingCopy(mine))
+        await begun(bus)
+
+        with pytest.raises(Stale, match="somebody else has saved since"):
+            await result(asyncio.ensure_future(holder(mine, generation=2)))
+
+
+async def test_a_look_at_a_copy_that_lags_takes_nothing_from_what_was_written(bus: Bus, nats_url: str) -> None:
+    async with on(nats_url) as mine:
+        copy = LaggingCopy(mine)
+        held = await holder(mine)
+        await fall_behind(copy)
+        await held.commit("/c/10", 10, 320, keep=2)
+
+        assert (await held.look()).paths == ("/c/10",)
+        assert (await held.commit("/c/20", 20, 640, keep=2)).paths == ("/c/20", "/c/10")
+
+
+async def test_a_commit_whose_answer_was_lost_waits_for_a_copy_that_lags(bus: Bus, nats_url: str) -> None:
+    async with behind_a_gate(bus, nats_url) as (door, mine):
+        copy = LaggingCopy(mine)
+        held = await holder(mine)
+        await fall_behind(copy)
+        await held.commit("/c/10", 10, 320, keep=2)
+        call = await dropped(door, bus, lambda: held.commit("/c/20", 20, 640, keep=2))
+        let_answer(door)
+        await asyncio.sleep(2 * LAGS_S)
+        assert not call.done()
+        copy.catch_up()
+
+        assert (await result(call)).paths == ("/c/20", "/c/10")
 
 
 # ------------------------------------------------------------ three servers

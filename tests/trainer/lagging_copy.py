@@ -1,0 +1,38 @@
+"""A copy of a stream that lags: what it answers was true a while ago."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nats.js.api import RawStreamMsg
+from nats.js.errors import NotFoundError
+
+from shared.bus import Bus
+
+
+class LaggingCopy:
+    """Answers one connection's reads of the last message on a subject, in place of the server's own copies."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._read, self._held = bus.js.get_msg, dict[str, RawStreamMsg | NotFoundError]()
+        bus.js.get_msg = self._answer  # type: ignore[method-assign]
+
+    async def fall_behind(self, stream: str, subject: str) -> None:
+        """Answer from now on, until `catch_up`, what the stream has on a subject at the call."""
+        try:
+            self._held[subject] = await self._read(stream, subject=subject, direct=True)
+        except NotFoundError as error:
+            self._held[subject] = error
+
+    def catch_up(self) -> None:
+        self._held.clear()
+
+    async def _answer(
+        self, stream: str, seq: int | None = None, subject: str | None = None, **options: Any
+    ) -> RawStreamMsg:
+        if subject not in self._held:
+            return await self._read(stream, seq=seq, subject=subject, **options)
+        held = self._held[subject]
+        if isinstance(held, NotFoundError):
+            raise held
+        return held

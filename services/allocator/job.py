@@ -56,6 +56,8 @@ from shared.messages import (
 )
 
 PAUSES_KEPT = 5
+UNKNOWN_LEAVING_KEPT = 128
+"""Notices of pods that no generation wants: one may yet be decided that does. A job can name any pod."""
 
 
 class Leaving(msgspec.Struct, frozen=True, gc=False):
@@ -327,7 +329,17 @@ def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
     known = job.leaving.get(message.pod)
     if known is not None and notice.rank >= known.rank:
         return job
-    return replace(job, leaving=job.leaving | {message.pod: notice})
+    return replace(job, leaving=_bounded(job, job.leaving | {message.pod: notice}))
+
+
+def _bounded(job: Job, leaving: dict[str, Leaving]) -> dict[str, Leaving]:
+    """Return the notices by pod without the oldest of pods that are not known, where those are many."""
+    decisions = [*job.given_up.values(), *job.decided.values()]
+    if len(leaving) <= UNKNOWN_LEAVING_KEPT + sum(len(decision.tasks) for decision in decisions):
+        return leaving
+    known = {job.pod(task) for decision in decisions for task in decision.tasks}
+    dropped = set([pod for pod in leaving if pod not in known][:-UNKNOWN_LEAVING_KEPT])
+    return {pod: notice for pod, notice in leaving.items() if pod not in dropped}
 
 
 def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:

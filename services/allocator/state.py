@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from services.allocator.job import OF_JOB, Job, node_seen
 from services.allocator.releases import Releases, begin_release, end_releases
+from shared.early import add_early, brief
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -35,8 +36,6 @@ from shared.messages import (
 )
 
 CLOSED_KEPT = 200
-EARLY_KEPT = 256
-"""Most facts that wait for the order with which their job begins."""
 LASTING = ("own", "allocatable")
 """What mostly stays as it is, while a node changes."""
 
@@ -136,7 +135,8 @@ def _kept_early(state: State, message: JobMessage, stored_s: float) -> dict[str,
         message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
     ):
         return {}
-    return {"early": (*state.early, EarlyFact(message, stored_s))[-EARLY_KEPT:]}
+    waits = EarlyFact(brief(message), stored_s)
+    return {"early": add_early(state.early, waits, lambda each: each.fact)}
 
 
 def _apply_early(state: State, key: str, uid: int) -> State:

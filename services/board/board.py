@@ -26,6 +26,7 @@ from services.board import series, story
 from services.board.beginning import shown
 from services.board.nodes import Node, Totals, node_of, rounded, summed
 from services.board.story import Decision, Story
+from shared.early import add_early
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -39,7 +40,7 @@ from shared.messages import (
     TaskExited,
 )
 
-DECISIONS_KEPT, RECENT_KEPT, EVENTS_KEPT, EARLY_KEPT = 100, 512, 200, 256
+DECISIONS_KEPT, RECENT_KEPT, EVENTS_KEPT = 100, 512, 200
 
 
 class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -166,7 +167,7 @@ def _of_job(board: Board, told: Told, event: Told | None) -> Board:
     before = board.jobs.get(key)
     known = _known(board, said, told.at_s)
     if known is None:
-        return replace(board, early=series.newest(board.early, told, EARLY_KEPT))
+        return replace(board, early=add_early(board.early, told, lambda each: each.message))
     if before is None or before.uid != known.uid:
         known, board = _what_came_early(known, board)
     after = story.heard(known, told, event)

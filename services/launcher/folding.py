@@ -8,8 +8,9 @@ Facts and orders come in two streams: in whatever order these are read, the resu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -32,6 +33,14 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
+
+UNKNOWN_PODS_KEPT = 128
+"""Facts about pods that no generation wants: one may yet be decided that does. A job can name any pod."""
+UIDS_OF_POD_KEPT = 4
+"""A pod that is made again has another uid."""
+NOTICES_KEPT = 16
+"""Reasons for which one pod has to go."""
+P = TypeVar("P", GenerationPrepared, Leaving, TaskReady, TaskStarted, TaskExited, TaskUpdated)
 
 GENERATION_FACTS = (TrainingResumed, CheckpointSaved, CheckpointFailed, GenerationPrepared)
 """Facts about a generation, which change nothing before its decision is known."""
@@ -78,7 +87,7 @@ def _prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
     before = known.prepared.get(message.pod_uid) if known else None
     if known is None or (before is not None and (before.error is not None or message.error is None)):
         return job  # who was prepared may still fail; who has failed has failed
-    prepared = {**known.prepared, message.pod_uid: message}
+    prepared = _bounded({**known.prepared, message.pod_uid: message}, [known])
     return _with(job, message.generation, replace(known, prepared=prepared))
 
 
@@ -147,8 +156,9 @@ def _leaving(job: Job, message: TaskLeaving, at_s: float) -> Job:
     if before is not None and not sooner(message.leaves_s, before.leaves_s):
         return job
     notice = Notice(before.at_s if before else at_s, message.leaves_s)
-    told = replace(known, notices={**known.notices, message.why: notice})
-    return replace(job, leaving={**job.leaving, message.pod_uid: told})
+    notices = dict(list({**known.notices, message.why: notice}.items())[-NOTICES_KEPT:])
+    leaving = {**job.leaving, message.pod_uid: replace(known, notices=notices)}
+    return replace(job, leaving=_bounded(leaving, job.generations.values()))
 
 
 def _task_fact(field: str) -> Callable[[Job, Any, float], Job]:
@@ -156,10 +166,26 @@ def _task_fact(field: str) -> Callable[[Job, Any, float], Job]:
         facts = getattr(job, field)
         if message.pod_uid in facts:
             return job
-        changed: Job = replace(job, **{field: {**facts, message.pod_uid: message}})
+        facts = _bounded({**facts, message.pod_uid: message}, job.generations.values())
+        changed: Job = replace(job, **{field: facts})
         return changed
 
     return fold_one
+
+
+def _bounded(facts: dict[str, P], generations: Iterable[Generation]) -> dict[str, P]:
+    """Return facts by pod uid without the oldest, where there are more than honest pods of these generations say."""
+    generations = list(generations)
+    if len(facts) <= UNKNOWN_PODS_KEPT + sum(len(each.decision.tasks) for each in generations):
+        return facts
+    names = {name for each in generations for name in each.tasks}
+    kept, counts = [], Counter[str]()
+    for pod_uid, fact in reversed(facts.items()):
+        name = fact.pod if fact.pod in names else ""
+        counts[name] += 1
+        if counts[name] <= (UIDS_OF_POD_KEPT if name else UNKNOWN_PODS_KEPT):
+            kept.append((pod_uid, fact))
+    return dict(reversed(kept))
 
 
 def _with(job: Job, number: int, generation: Generation) -> Job:

@@ -15,6 +15,7 @@ from services.launcher import actions
 from services.launcher.facts import NodeFact, OwnFact, PodFact, PolicyFact, ServiceFact
 from services.launcher.folding import fold, is_early
 from services.launcher.jobs import Job
+from shared.early import add_early, brief
 from shared.messages import (
     AllocationDecided,
     CheckpointFailed,
@@ -33,7 +34,6 @@ from shared.messages import (
 
 FINISHED_KEPT = 10_000  # ends that were told last: a late decision must not bring a job back
 FINISHED_OF_NAME = 32  # of them, most under one job name: a job can announce the end of any uid, under its own name
-EARLY_KEPT = 256  # most facts that wait for their decision, of all jobs
 Fact = (
     TrainingResumed
     | CheckpointSaved
@@ -124,16 +124,17 @@ def told(view: View, message: JobMessage, at_s: float) -> View:
         return view
     gone = (uid, message.generation)
     keep = {k: v for k, v in view.refused.items() if not (isinstance(message, GenerationAbandoned) and k == gone)}
-    return replace(view, told=new, refused=keep, awaited=view.awaited | _unseen_speakers(view, new, uid))
+    return replace(view, told=new, refused=keep, awaited=_awaited(view, new, uid))
 
 
-def _unseen_speakers(view: View, new: Told, uid: int) -> set[tuple[int, str]]:
-    """The pods of a job that are newly ready, and that Kubernetes has not shown to us."""
+def _awaited(view: View, new: Told, uid: int) -> frozenset[tuple[int, str]]:
+    """With the pods of a job that are newly ready and not shown yet, and without those that it no longer names."""
     before, now = view.told.jobs.get(uid), new.jobs.get(uid)
-    if now is None or (before is not None and before.ready is now.ready):
-        return set()
-    spoke_before = before.ready.keys() if before else set()
-    return {(uid, pod_uid) for pod_uid in now.ready.keys() - spoke_before - view.pods.get(uid, {}).keys()}
+    old, ready = before.ready if before else {}, now.ready if now else {}
+    if old is ready:
+        return view.awaited
+    spoken = {(uid, pod_uid) for pod_uid in ready.keys() - old.keys() - view.pods.get(uid, {}).keys()}
+    return frozenset(each for each in view.awaited if each[0] != uid or each[1] in ready) | spoken
 
 
 def _told(said: Told, message: JobMessage, at_s: float) -> Told:
@@ -144,7 +145,8 @@ def _told(said: Told, message: JobMessage, at_s: float) -> Told:
     if isinstance(message, JobFinished):
         return _without(said, key, uid, at_s)
     if isinstance(message, Fact) and is_early(job, message):
-        return replace(said, early=(*said.early, EarlyFact(message, at_s))[-EARLY_KEPT:])
+        waits = EarlyFact(brief(message), at_s)
+        return replace(said, early=add_early(said.early, waits, lambda each: each.fact))
     if job is None and isinstance(message, AllocationDecided):
         job = Job(namespace=message.namespace, job=message.job, uid=uid)
     if job is None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.decide import decide
+from services.allocator.job import UNKNOWN_LEAVING_KEPT
 from services.allocator.state import State, apply
 from services.allocator.view import job_view
-from shared.messages import JobFinished
+from shared.early import MOST_OF_JOB
+from shared.messages import JobFinished, TaskLeaving
 from tests.allocator.builders import (
+    UID,
     Story,
     abandoned,
     accepted,
@@ -81,6 +84,24 @@ def test_a_fact_with_the_uid_of_another_job_changes_nothing_of_that_job():
     for fact in (resumed(3), progress(3, 999, 1000, 5, step=99), JobFinished(job="mnist", uid=1, outcome="failed")):
         story.hear(replace(fact, uid=before["default.mnist"].uid, **stranger))
     assert story.state.jobs == before and story.state.closed == {}
+
+
+def test_many_facts_of_a_job_push_out_no_early_fact_of_another_one():
+    story = Story().hear(resumed(1))
+    story.hear(*(resumed(1, job="other", step=step) for step in range(2_000)))
+    assert len(story.state.early) <= 1 + MOST_OF_JOB
+    story.hear(node(cpu=20), accepted()).decided()
+    assert story.state.jobs["default.mnist"].running == 1
+
+
+def test_notices_of_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_of_its_own():
+    story = Story().hear(node(cpu=20), accepted())
+    own = story.decided().tasks[0]
+    about = {"job": "mnist", "uid": UID, "generation": 1, "role": "chief", "serial": 0, "node": "n1", "why": "SIGTERM"}
+    names = [f"mnist-{own.name()}", *(f"mnist-chief-{number}" for number in range(100, 2_000))]
+    story.hear(*(TaskLeaving(**about, pod=name, pod_uid=name) for name in names))
+    leaving = story.state.jobs["default.mnist"].leaving
+    assert len(leaving) <= UNKNOWN_LEAVING_KEPT + 20 and names[0] in leaving and names[-1] in leaving
 
 
 def test_a_stale_generation_reports_into_the_void():

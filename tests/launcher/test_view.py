@@ -1,4 +1,4 @@
-"""What one job says changes nothing of another one, whatever uid it writes into its messages."""
+"""What one job says changes nothing of another one, whatever it writes into its messages, and however much it says."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from services.launcher.folding import NOTICES_KEPT, UIDS_OF_POD_KEPT, UNKNOWN_PODS_KEPT
 from services.launcher.reconcile import reconcile
 from services.launcher.view import FINISHED_OF_NAME, Told, View, awake, told
+from shared.early import MOST_OF_JOB
 from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,
@@ -104,3 +106,47 @@ def test_a_pod_is_awaited_by_the_job_that_named_it_and_no_other(world: World) ->
     world.hear(TaskReady(**(OF_POD | other | {"pod_uid": uid, "pod": "x-chief-0"}), node="n", host="h", ports=(1, 2)))
 
     assert world.view.awaited == {(UID + 1, uid)}
+
+
+def test_many_early_facts_of_one_job_push_out_none_of_another() -> None:
+    quiet = TrainingResumed(job=JOB, uid=UID, generation=1, step=1, samples=1)
+    flood = [TrainingResumed(**ABOUT, step=step, samples=1) for step in range(2_000)]
+    view = View()
+    for fact in [quiet, *flood]:
+        view = told(view, fact, 0.0)
+
+    assert len(view.told.early) <= 1 + MOST_OF_JOB
+    assert told(view, decided(1, "c0"), 1.0).told.jobs[UID].running == 1
+
+
+def test_pods_that_a_job_invents_are_kept_in_small_numbers_beside_those_that_it_has(world: World) -> None:
+    training(world)
+    before = world.view.told.jobs[UID]
+    about = {"job": JOB, "uid": UID, "generation": 2, "role": "chief", "serial": 0}
+    for number in range(3_000):
+        pod = {**about, "pod": f"net-chief-{number % 2 * number}", "pod_uid": f"invented-{number}"}
+        for fact in (
+            TaskReady(**pod, node="n", host="h", ports=(1, 2)),
+            TaskLeaving(**pod, node="n", why="SIGTERM"),
+            GenerationPrepared(**pod),
+        ):
+            world.view = told(world.view, fact, world.now)
+    world.view = told(world.view, GenerationPrepared(**pod | {"pod": "net-chief-0", "pod_uid": "u1"}), world.now)
+    for number in range(300):
+        fact = TaskLeaving(**about, pod="net-chief-0", pod_uid="u1", node="n", why=f"why {number}")
+        world.view = told(world.view, fact, world.now)
+
+    job = world.view.told.jobs[UID]
+    most = UNKNOWN_PODS_KEPT + 10 * UIDS_OF_POD_KEPT
+    assert max(map(len, (job.ready, job.leaving, job.generations[2].prepared, world.view.awaited))) <= most
+    assert "u1" in job.generations[2].prepared and len(job.leaving["u1"].notices) == NOTICES_KEPT
+    others = {uid: fact for uid, fact in before.ready.items() if fact.pod != "net-chief-0"}
+    assert others and others.items() <= job.ready.items()
+
+
+def test_a_pod_that_is_ready_before_its_decision_is_read_is_ready_after_it() -> None:
+    view = told(View(), decided(1, "c0 p1"), 0.0)
+    pod = {"job": JOB, "uid": UID, "pod": "net-worker-2", "pod_uid": "u9", "role": "worker", "serial": 2}
+    view = told(view, TaskReady(**pod, node="n", host="h", ports=(1, 2)), 1.0)
+
+    assert "u9" in told(view, decided(2, "c0 p1 w2"), 2.0).told.jobs[UID].ready

@@ -21,6 +21,7 @@ from math import inf
 import msgspec
 from msgspec.structs import replace
 
+from services.allocator import leaving
 from services.allocator.bisection import least
 from services.allocator.job import Job
 from services.allocator.payback import Payback, payback
@@ -144,7 +145,7 @@ def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> boo
         return False
     if now < job.resumed_s + rules.cooldown_s or now < retry_s(job, rules):
         return False
-    if job.leaving or any(job.exit_of(task) for task in runs.tasks):
+    if (job.leaving and leaving.going(job, runs.tasks)) or any(job.exit_of(task) for task in runs.tasks):
         return False
     gain = _payback(job, rules)
     return gain.left_s > rules.payback_factor * gain.cost_s

@@ -207,8 +207,15 @@ class Reserve:
             return f"reserved for it, because it {describe_claim(own)}: {describe_amounts(own)}"
         if job.wanted is not None and not wants_more:
             return ""
-        first = next((each for each in self.reservations.values() if is_reserved_from(each, job)), None)
-        return f"reserved for {first.job}: {describe_amounts(first)}" if first else ""
+        other = self._in_the_way(job)
+        return f"reserved for {other.job}: {describe_amounts(other)}" if other else ""
+
+    def _in_the_way(self, job: Job) -> Reservation | None:
+        """The first reservation of what the job could use, rather one in its namespace or on its nodes."""
+        space, nodes = job.request.namespace, {task.node for task in staying(job)}
+        all_other = [each for each in self.reservations.values() if is_reserved_from(each, job)]
+        usable = [each for each in all_other if each.nodes or each.namespace == space]
+        return max(usable, key=lambda each: each.namespace == space or not nodes.isdisjoint(each.nodes), default=None)
 
 
 def is_reserved_from(claim: Reservation, job: Job) -> bool:

@@ -11,7 +11,7 @@ from services.allocator.placing.quota import Quota
 from services.allocator.policies import POLICIES
 from services.allocator.preemption import RELEASE_S
 from services.allocator.view import phase_of
-from shared.messages import AllocationDecided, JobFinished, JobRequested, TaskExited
+from shared.messages import CORDONED, AllocationDecided, JobFinished, JobRequested, TaskExited, TaskLeaving
 from tests.allocator.builders import (
     AT_ONCE,
     UID,
@@ -149,12 +149,13 @@ def test_others_may_start_between_the_tries_of_one_that_cannot_go_on() -> None:
     story.decide()
     story.hear(JobFinished(job=HIGH, uid=2, outcome="cancelled", finished_s=story.now), node(cpu=7))
     story.hear(accepted(request("later", workers=span(5, least=5)), uid=9))
-    for _ in range(story.rules.max_start_failures):
+    for tried in range(1, story.rules.max_start_failures + 1):
         again = story.decided(after_s=story.rules.reserve_after_s)
         assert again.job == LOW, "it is the first in the queue, and may have been unlucky"
-        assert story.decide() == ()
-        story.hear(abandoned(again.generation))
-    assert story.decided().job == "later" and "tries again after a pause" in story.why(LOW)
+        story.hear(abandoned(again.generation)).decide()
+        started = [each.job for each in story.decisions.actions if isinstance(each, AllocationDecided)]
+        assert started == (["later"] if tried == story.rules.max_start_failures else [])
+    assert "tries again after a pause" in story.why(LOW)
     story.hear(resumed(1, "later", uid=9))
     assert story.decide(after_s=story.rules.backoff_max_s) == () and "reserved for it" in story.why(LOW)
 
@@ -201,6 +202,28 @@ def test_a_job_that_is_nearly_through_is_not_suspended() -> None:
     story.hear(progress(1, TOTAL - 500, TOTAL, 100.0, step=2))
     story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7), uid=2))
     assert story.decide() == (), "it ends in 5 s, and its pauses would take longer"
+
+
+def test_a_cordon_that_was_taken_back_keeps_nobody_from_giving_way() -> None:
+    story, first = training()
+    full = node(cpu=7, free=0, own=own(LOW, *first.tasks))
+    last = first.tasks[-1]
+    leaving = TaskLeaving(
+        job=LOW,
+        uid=UID,
+        generation=1,
+        pod=last.pod(LOW),
+        pod_uid="u",
+        role=last.role,
+        serial=last.serial,
+        node="n1",
+        why=CORDONED,
+    )
+    story.hear(replace(full, schedulable=False), leaving)
+    story.hear(accepted(request(HIGH, workers=span(5, least=5), priority=7), uid=2))
+    assert story.decide() == (), "it cannot start there anyway"
+    given = story.hear(full).decided()
+    assert (given.job, given.tasks) == (LOW, ())
 
 
 def test_after_long_waiting_a_job_of_the_same_priority_shrinks_but_is_not_suspended() -> None:

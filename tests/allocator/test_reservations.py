@@ -121,6 +121,17 @@ def test_what_is_left_of_a_quota_is_reserved_and_no_node_while_it_is_short() -> 
     assert "8 cpu, 8 GiB of the quota of namespace default" in story.why("late")
 
 
+def test_a_job_is_told_of_the_reservation_that_is_in_its_way() -> None:
+    story = Story(replace(RULES, quotas={"a": Quota(cpu=4), "b": Quota(cpu=4)})).hear(node(cpu=100))
+    story.hear(accepted(fixed("one", 2, namespace="a"), uid=1), accepted(fixed("two", 2, namespace="b"), uid=2))
+    story.decide()
+    story.hear(accepted(fixed("large-a", 2, namespace="a"), uid=3), accepted(fixed("large-b", 2, namespace="b"), uid=4))
+    story.hear(accepted(fixed("late", 2, namespace="b"), uid=5), accepted(fixed("vast", 500, namespace="c"), uid=6))
+    story.decide(after_s=AFTER_S + 10.0)
+    assert "reserved for b.large-b: 4 cpu, 4 GiB of the quota of namespace b" in story.decisions.why["b.late"]
+    assert "reserved" not in story.decisions.why["c.vast"], "no quota keeps it from anything"
+
+
 def test_only_the_head_of_the_queue_has_reservations() -> None:
     story = filled(nodes=1).hear(node("n2", cpu=100))
     for number in range(MOST + 5):

@@ -108,8 +108,18 @@ class Launcher:
         self.meters.heard(heard.message)
 
     def fold(self, heard: Heard) -> None:
-        self.remember(cast(JobMessage, heard.message), heard.stored_s)
+        message = cast(JobMessage, heard.message)
+        if not self.ends_job_to_come(message, heard.sequence):
+            self.remember(message, heard.stored_s)
         self.after[heard.stream] = max(heard.sequence, self.after.get(heard.stream, 0))
+
+    def ends_job_to_come(self, message: JobMessage, sequence: int) -> bool:
+        """Return whether this announces the end of a job whose request is not stored yet.
+
+        A uid is the sequence of a request in the stream in which ends are, too. A job that guesses the uid of the next
+        job of its name would otherwise keep it from ever being started.
+        """
+        return isinstance(message, JobFinished) and message.uid > sequence and message.uid not in self.view.told.jobs
 
     def remember(self, message: JobMessage, at_s: float) -> None:
         self.view = view.told(self.view, message, at_s)

@@ -197,6 +197,13 @@ async def test_while_it_was_away_a_pod_vanished_and_a_job_finished(stage: Stage)
     await stage.until(lambda: not stage.server.names("pods") and not stage.server.names("services"))
 
 
+async def test_an_end_that_is_announced_before_the_job_was_requested_keeps_it_from_nothing(stage: Stage) -> None:
+    """Its uid is the sequence of its request, which an earlier job of its name can guess."""
+    await stage.begin()
+    assert await stage.bus.publish(JobFinished(job=JOB, uid=UID, outcome="failed")) < UID
+    await stage.train(decided(1, "c0 p1"), "c0 p1", 1)
+
+
 async def test_a_restart_reads_on_from_the_snapshot_even_when_old_facts_are_gone(stage: Stage) -> None:
     await stage.begin(snapshot_s=0.0)
     await stage.train(decided(1, "c0 p1"), "c0 p1", 1)

@@ -46,6 +46,7 @@ from shared.messages import (
     JobRequested,
     Message,
     ProgressReported,
+    Resources,
     Seconds,
     TaskExited,
     TaskLeaving,
@@ -58,6 +59,7 @@ from shared.messages import (
 PAUSES_KEPT = 5
 UNKNOWN_LEAVING_KEPT = 128
 """Notices of pods that no generation wants: one may yet be decided that does. A job can name any pod."""
+RESIZES_KEPT = 4
 
 
 class Leaving(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +110,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sent_s: float = 0.0
     """When the newest decision was stored."""
     repeats: int = 0
-    """How often the decision in flight was repeated, because nobody acted on it (`unanswered.py`)."""
+    """How often the newest decision was repeated, because nobody acted on it (`unanswered.py`)."""
     acted_on: int = 0
     """The newest generation in flight on which the launcher was seen to act."""
     revision: int = 0
@@ -150,6 +152,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When it was last decided to start, after having had no tasks."""
     suspended_s: float = 0.0
     """When its tasks were last taken away for a job of higher priority; 0 unless it waits because of that."""
+    suspension: AllocationDecided | None = None
+    """The decision that took them away."""
+    resized_from: dict[str, tuple[Resources, ...]] = {}
+    """By pod of the running generation: what it had before each change in place, the last ones."""
 
     @property
     def key(self) -> str:
@@ -211,6 +217,7 @@ def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
 
 def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     """Wait again, with all that was learned; its pods save, end and hold their capacity until then."""
+    repeated = bool(job.suspended_s) and not job.decided
     return replace(
         job,
         decided={},
@@ -219,7 +226,11 @@ def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
         coming=None,
         revision=message.revision,
         generation=max(job.generation, message.generation),
-        suspended_s=stored_s,
+        suspended_s=job.suspended_s if repeated else stored_s,
+        suspension=message,
+        sent_s=stored_s,
+        repeats=job.repeats + 1 if repeated else 0,
+        resized_from={},
         leaving={},
         starving={},
         crowded=False,
@@ -228,20 +239,31 @@ def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
 
 
 def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
-    before = job.flies
-    repeated = before is not None and (before.generation, before.tasks) == (message.generation, message.tasks)
+    before = job.decided.get(message.generation)
+    repeated = before is not None and before.tasks == message.tasks
     return replace(
         job,
         started_s=job.started_s if job.decided else stored_s,
         sent_s=stored_s,
         repeats=job.repeats + 1 if repeated else 0,
         decided=job.decided | {message.generation: message},
+        resized_from=_resized_from(job, message),
         coming=job.coming if message.generation == job.running else message.generation,
         crowded=False,
         revision=message.revision,
         generation=max(job.generation, message.generation),
         serials=max([job.serials, *(t.serial + 1 for t in message.tasks)]),
     )
+
+
+def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resources, ...]]:
+    """Return what the pods of the running generation had before this decision and the ones in place before it."""
+    if job.runs is None or message.generation != job.running:
+        return {}
+    before = {job.pod(task): task.resources for task in job.runs.tasks}
+    resized = [pod for task in message.tasks if before.get(pod := job.pod(task), task.resources) != task.resources]
+    earlier = {pod: (*job.resized_from.get(pod, ()), before[pod])[-RESIZES_KEPT:] for pod in resized}
+    return job.resized_from | earlier
 
 
 def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
@@ -264,6 +286,8 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         leaving={pod: notice for pod, notice in job.leaving.items() if pod in pods},
         resumed_s=stored_s,
         suspended_s=0.0,
+        suspension=None,
+        resized_from={},
         starving={},
         starved=job.starved | _fled(job, message, stored_s),
         crowded=False,

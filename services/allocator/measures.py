@@ -46,7 +46,7 @@ JOBS = Family(
 UNANSWERED = Family(
     name="weir_allocator_decisions_unanswered",
     kind="gauge",
-    help="Jobs whose decision in flight was repeated, because the launcher did not act on it, and still does not.",
+    help="Jobs whose newest decision was repeated, because the launcher did not act on it, and still does not.",
 )
 PASS = "pass"
 """In place of a policy, where a step of the decision raised."""
@@ -104,7 +104,7 @@ class Meters:
     def measures(self, state: State, now: float) -> Iterable[Measure]:
         meters = (self.deciding, self.reaction, self.decisions, self.failures, self.finished, self.pause)
         counted = (meter.measure() for meter in (*meters, self.phase))
-        unanswered = Measure(UNANSWERED, {(): count_unanswered(state.jobs)})
+        unanswered = Measure(UNANSWERED, {(): count_unanswered(state.jobs, state.nodes)})
         return (*counted, standing(state), unanswered, *self.work.measures(state, now))
 
 

@@ -50,7 +50,8 @@ class Rules(config.Common, frozen=True, kw_only=True):
     repeat_s: float = 45.0
     """Seconds after which a decision on which nobody acts is repeated; twice as long with each repetition."""
     repeat_max: int = 6
-    """Most repetitions of one decision; 0: none, and nobody looks whether it is acted on."""
+    """So many repetitions come each after twice as long; later ones `backoff_max_s` or more apart. 0: none at all, and
+    nobody looks whether a decision is acted on."""
     max_start_failures: int = 5
     """A job of which nothing ever ran fails with so many generations abandoned in a row; one that ran once, and stands
     still, with so many of which all tasks stood ready."""

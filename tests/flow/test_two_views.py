@@ -163,3 +163,14 @@ def test_what_was_read_early_survives_a_restart_of_the_service() -> None:
         view = views.told(view, message, 1.0) if isinstance(message, (*HEARD, *SAID)) else view
 
     assert state.jobs[f"default.{JOB}"].running == view.told.jobs[history.uid].running == 1
+
+
+def test_a_suspension_that_is_repeated_changes_nothing_more() -> None:
+    history = story("order", "resume", "suspend")
+    history.revision += 1
+    history.store(msgspec.structs.replace(history.streams[ORDERS][-1], revision=history.revision))
+    assert both(history) == Belief()
+
+    history.act("decide", 0)
+    history.act("order", 0)
+    assert both(history) == Belief(flight=3)

@@ -111,15 +111,12 @@ class Supply:
         return tasks is not None
 
     def earliest(self, placed: Placed, reserved: Sequence[Reservation], keeps: str) -> tuple[TaskPlan, ...] | None:
-        """Place it where only the jobs that started first have to end; None if it does not fit without all of them."""
+        """Place what the capacity `holds` where only the jobs that started first have to end."""
 
         def tasks_at(number: int) -> tuple[TaskPlan, ...] | None:
             return placed(self.trial(self.starts[number], reserved, keeps=keeps))
 
         last = len(self.starts) - 1
-        tasks = tasks_at(last)
-        if tasks is None or last == 0:
-            return tasks
         first = least(last, lambda n: tasks_at(n) is not None)
         return tasks_at(last if first is None else first)
 

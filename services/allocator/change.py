@@ -121,9 +121,10 @@ def _started(
         return _granted(job, tasks, want, now, want.reason, cause)
     if coming.free:
         room.undo(mark)
-        if _places_later(job, size, least, sizes, room, coming) > len(tasks):
-            return _await_release(wished(wish, size, want.batch, now, cause, want.sizes), now)
+        later = _places_later(job, size, least, sizes, room, coming)
         tasks = place_most(room, job.key, (), size, least, sizes, job.serials) or tasks
+        if later > len(tasks):  # what it could have now stays taken, so that no later job of this pass has it
+            return _await_release(wished(wish, size, want.batch, now, cause, want.sizes), now)
     has = want.cut(counted_size(tasks), want.batch, f"as far as {'its quota allows' if quota else 'there is room'}")
     lost = _lost_size(want, quota or f"not enough room{lacking(room, job.key, tasks, want.size, sizes)}")
     return _granted(job, tasks, has, now, has.reason, cause, alternatives=[lost])
@@ -229,6 +230,9 @@ def _with_room(
     size, ground, mark = size_of(runs), Ground(job, runs, want, room, rules), room.mark()
     tasks = ground.take(want.size)
     if tasks is None and coming.free and _fits_better_later(ground, want, size, coming):
+        fits = ground.largest(want.size, size)
+        if _grows(size, want) and fits != size:
+            ground.take(fits)  # so that no later job of this pass has it
         return _await_release(held, now)
     if tasks is None:
         waits, until = short(job, runs, want, room, rules), held.first_s + rules.max_delay_s

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from services.allocator.placing.placement import Node, Room, Size
 from services.allocator.placing.quota import Quota
+from services.allocator.policies import POLICIES
+from services.allocator.policies.contract import at_start
 from services.allocator.releases import NOTHING, SHORTEST_S, Coming, bounded_wait, expected_room, usual_s
 from services.allocator.rules import Rules
 from services.allocator.timing import Wish
@@ -22,7 +24,7 @@ from shared.messages import (
     OwnPod,
     Resources,
 )
-from tests.allocator.builders import Story, accepted, node, own, request, resumed, size, span
+from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, request, resumed, size, span
 
 LIVE = Rules(policy="config-manager", window_s=1, cooldown_s=0, max_delay_s=30)
 NODES = ("n1", "n2", "n3")
@@ -217,3 +219,54 @@ def test_the_room_is_as_it_was_after_a_trial() -> None:
 
     assert (room.nodes["n1"].free.cpu, room.purses["default"].cpu) == (1, 2)
     assert room.nodes.keys() == {"n1"} and room.purses.keys() == {"default"}
+
+
+FIXED = {"ps": span(1), "workers": span(1)}
+PLAIN = replace(AT_ONCE, policy="static")
+
+
+def listed(decision: AllocationDecided, cpu: float, gone: bool = False) -> CapacityChanged:
+    """The node that a job's tasks stand on, or stood on."""
+    name, pods = decision.tasks[0].node, () if gone else own(decision.job, *decision.tasks)
+    return node(name, cpu=cpu, free=cpu - len(pods), own=pods)
+
+
+def start_all(story: Story, cpu: float, **requests: JobRequested) -> dict[str, AllocationDecided]:
+    """Each on a node of its own, which it fills; the first of them first."""
+    decided: dict[str, AllocationDecided] = {}
+    for number, (job, asked) in enumerate(requests.items(), 1):
+        story.hear(node(f"n{number}", cpu=cpu), accepted(asked, number))
+        decided[job] = next(a for a in story.decide() if isinstance(a, AllocationDecided) and a.job == job)
+        story.hear(listed(decided[job], cpu), resumed(1, job, uid=number))
+    return decided
+
+
+def test_a_job_that_waits_to_start_leaves_what_it_could_have_to_no_younger_one() -> None:
+    story = Story(PLAIN)
+    decided = start_all(story, 3, x=request("x", **FIXED), y=request("y", **FIXED))
+    story.hear(accepted(request("older", ps=span(1), workers=span(4, least=1)), 3))
+    story.hear(accepted(request("younger", **FIXED), 4))
+    story.hear(JobFinished(job="x", uid=1, outcome="succeeded"), listed(decided["x"], 3, gone=True))
+    story.hear(JobFinished(job="y", uid=2, outcome="succeeded"), after_s=0.1)
+
+    assert story.decide() == () and "being released" in story.why("older")
+
+    story.hear(listed(decided["y"], 3, gone=True), after_s=0.5)
+    (start,) = story.decide()
+    assert (start.job, size(start)) == ("older", (1, 4))
+
+
+def test_a_job_that_waits_to_grow_leaves_what_it_could_have_to_no_younger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "whole", lambda cluster, jobs, now: [at_start(job, "all of it") for job in jobs])
+    story = Story(replace(AT_ONCE, policy="whole"))
+    older, younger = (request(name, ps=span(1), workers=span(n, least=1)) for name, n in (("older", 6), ("younger", 3)))
+    decided = start_all(story, 3, older=older, younger=younger, x=request("x", **FIXED), y=request("y", **FIXED))
+    assert size(decided["older"]) == size(decided["younger"]) == (1, 1)
+    story.hear(JobFinished(job="x", uid=3, outcome="succeeded"), listed(decided["x"], 3, gone=True))
+    story.hear(JobFinished(job="y", uid=4, outcome="succeeded"), after_s=0.1)
+
+    assert story.decide() == () and "being released" in story.why("older")
+
+    story.hear(listed(decided["y"], 3, gone=True), after_s=0.5)
+    grown = {each.job: size(each) for each in story.decide() if isinstance(each, AllocationDecided)}
+    assert grown == {"older": (1, 6), "younger": (1, 2)}

@@ -218,6 +218,7 @@ def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
 def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     """Wait again, with all that was learned; its pods save, end and hold their capacity until then."""
     repeated = bool(job.suspended_s) and not job.decided
+    resumes_later = job.early is not None and job.early.resumed.generation > message.generation
     return replace(
         job,
         decided={},
@@ -234,7 +235,7 @@ def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
         leaving={},
         starving={},
         crowded=False,
-        early=None,
+        early=job.early if resumes_later else None,
     )
 
 

@@ -133,6 +133,12 @@ def test_facts_of_a_second_job_of_the_name_wait_until_the_first_is_over() -> Non
     assert both(history) == Belief(running=1)
 
 
+def test_the_resumption_of_a_suspended_job_counts_where_it_is_read_before_the_suspension() -> None:
+    history = story("order", "resume", "suspend", "decide", "order", "resume")
+
+    assert both(history) == Belief(running=3)
+
+
 def test_a_late_repetition_of_an_older_resumption_hides_no_newer_one() -> None:
     history = story("order", "resume", "decide", "order", "resume")
     history.store(history.streams[FACTS][1])

@@ -66,7 +66,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     early: tuple[EarlyFact, ...] = ()
 
     def has_finished(self, key: str, uid: int) -> bool:
-        """Return whether this job is over. Snapshots of version 0.2.0 and before have ends by uid alone."""
+        """Return whether this job is over. Snapshots of 0.1.0 have ends by uid alone."""
         return _end_key(key, uid) in self.finished or str(uid) in self.finished
 
 

@@ -19,6 +19,7 @@ from services.allocator.explaining.change import Adds, AnyChange, Frees
 from services.allocator.job import Job
 from services.allocator.placing.amounts import less, times, together
 from services.allocator.state import State
+from shared.bounds import clamped
 from shared.messages import CapacityChanged, Resources, RoleResources
 
 STEP = 0.01
@@ -102,9 +103,10 @@ def _count(bench: Asked, like: CapacityChanged) -> Adds | None:
 
 
 def largest(job: Job) -> Resources:
-    """What all of the job takes at its largest, on one node."""
+    """Return what all of the job takes at its largest, on one node, which is no larger than a node may be."""
     sizes, request = job.request.resources or RoleResources(), job.request
-    return together([sizes.chief, times(sizes.ps, request.ps.max), times(sizes.worker, request.workers.max)])
+    every = together([sizes.chief, times(sizes.ps, request.ps.max), times(sizes.worker, request.workers.max)])
+    return clamped(every)
 
 
 def _tight(bench: Asked, enough: Resources, change: Room) -> Resources:

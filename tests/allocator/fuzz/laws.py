@@ -40,7 +40,14 @@ def check(world: World) -> None:
 
 
 def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
-    """Only an elastic job is suspended, and only while one of higher priority waits."""
+    """Only an elastic job is suspended, and only while one of higher priority waits.
+
+    Where pods of a suspended job go on, as if nobody had heard of it, its suspension is repeated.
+    """
+    if job.suspension is not None:
+        assert not job.decided and (action.batch, action.revision) == (0, job.revision + 1)
+        assert action.generation >= job.suspension.generation
+        return
     asked, waiting = job.request, [other for other in state.jobs.values() if other.wanted is None]
     assert asked.ps.min < asked.ps.max or asked.workers.min < asked.workers.max
     assert any(other.request.priority > asked.priority and other.key in action.reason for other in waiting)

@@ -254,7 +254,7 @@ _of_roles = attrgetter(*(f"{role}.{amount}" for role in ROLES for amount in ("cp
 def _shares(takes: Array, there: Resources) -> Array:
     """Of what there is of each resource, shaped as `takes`."""
     total = np.array(msgspec.structs.astuple(there), dtype=float)[:, None, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # infinite where there is next to nothing
         shares = np.where(takes > 0, takes / total, 0.0)
     return np.asarray(shares)
 

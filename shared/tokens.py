@@ -74,7 +74,7 @@ class _Nats(msgspec.Struct):
 
 
 class _Claims(msgspec.Struct):
-    """What we read of a user's claims."""
+    """The claims of a user that are read here."""
 
     name: str
     nats: _Nats = msgspec.field(default_factory=_Nats)

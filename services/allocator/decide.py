@@ -154,7 +154,7 @@ def _decided(
     # 7. Say it.
     for key, job in stirred.items():
         verdicts[key] = _noting(verdicts[key], leaving.stays(job))
-    verdicts |= unanswered.attend(_awaited(jobs), verdicts, state.nodes, now, rules)
+    verdicts |= unanswered.attend(_jobs_with_pending_decision(jobs), verdicts, state.nodes, now, rules)
     search.clear(jobs, "")
     wakes_s = (reserve.wake_s, coming.until_s, search.wake_s(untried, now))
     return _together(_with_reserved(verdicts, jobs, reserve), search, untried, *wakes_s)
@@ -181,11 +181,11 @@ def _parts(jobs: Jobs) -> tuple[Jobs, Jobs]:
 _parted: Kept[Jobs, tuple[Jobs, Jobs]] = Kept(_parts, STATES)
 
 
-def _with_pending_decision(jobs: Jobs) -> list[Job]:
+def _find_pending_decisions(jobs: Jobs) -> list[Job]:
     return [job for job in jobs.values() if unanswered.pending_decision(job)]
 
 
-_awaited: Kept[Jobs, list[Job]] = Kept(_with_pending_decision, STATES)
+_jobs_with_pending_decision: Kept[Jobs, list[Job]] = Kept(_find_pending_decisions, STATES)
 
 
 def _has_stirred(job: Job) -> bool:

@@ -71,7 +71,7 @@ def failure(job: str, error: Exception, policy: str = "") -> Failure:
 
 
 class FaultSearch:
-    """What one pass knows of faulty jobs, and how many computations it may still make to find more.
+    """The faulty jobs that one pass knows, and the number of computations that it may still make to find more.
 
     `faulty`: by job, first those that were not tried for longest. `untried`: jobs that the last pass did not come to.
     """

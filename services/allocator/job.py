@@ -110,7 +110,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sent_s: float = 0.0
     """When the newest decision was stored."""
     repeats: int = 0
-    """How often the newest decision was repeated, because nobody acted on it (`unanswered.py`)."""
+    """Number of repetitions of the newest decision, because nobody acted on it (`unanswered.py`)."""
     acted_on: int = 0
     """The newest generation in flight on which the launcher was seen to act."""
     revision: int = 0
@@ -354,10 +354,10 @@ def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
     known = job.leaving.get(message.pod)
     if known is not None and notice.rank >= known.rank:
         return job
-    return replace(job, leaving=_bounded(job, job.leaving | {message.pod: notice}))
+    return replace(job, leaving=_drop_oldest_notices(job, job.leaving | {message.pod: notice}))
 
 
-def _bounded(job: Job, leaving: dict[str, Leaving]) -> dict[str, Leaving]:
+def _drop_oldest_notices(job: Job, leaving: dict[str, Leaving]) -> dict[str, Leaving]:
     """Return the notices by pod without the oldest of pods that are not known, where those are many."""
     decisions = [*job.given_up.values(), *job.decided.values()]
     if len(leaving) <= UNKNOWN_LEAVING_KEPT + sum(len(decision.tasks) for decision in decisions):

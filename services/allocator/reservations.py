@@ -85,7 +85,7 @@ def _pauses(job: Job, now: float, rules: Rules) -> bool:
 
 
 def _may_come_back(job: Job, now: float, rules: Rules, opened_s: float) -> bool:
-    """Whether a job has just lost tasks, or nodes are coming back: it may have its own room again."""
+    """Return whether a job has just lost tasks, or nodes are coming back, so that its own room may come back."""
     return job.wanted is not None and now < max(since_s(job), opened_s) + rules.settle_s
 
 

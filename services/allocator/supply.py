@@ -101,7 +101,7 @@ class Supply:
         return Room(nodes, purses)
 
     def holds(self, placed: Placed, reserved: tuple[Reservation, ...], keeps: str) -> bool:
-        """Whether there is a place once all that runs has ended, except the tasks that a job keeps."""
+        """Return whether there is a place once all running tasks have ended, except those that the job keeps."""
         if self._end is None or self._end[:2] != (reserved, keeps):
             self._end = reserved, keeps, self.trial(self.starts[-1], reserved, keeps=keeps)
         room = self._end[-1]

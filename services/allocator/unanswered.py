@@ -38,19 +38,20 @@ def attend(
     silent = [job for job in jobs if verdicts[job.key].action is None] if rules.repeat_max else []
     late = {job.key for job in silent if now >= due_s(job, rules) or job.repeats >= rules.repeat_max}
     pods = pods_of(late, nodes)
-    return {
-        job.key: _attend_one(job, verdicts[job.key], pods.get(job.key, ()), now, rules)
-        if job.key in late
-        else _with_wake(verdicts[job.key], due_s(job, rules))
-        for job in silent
-    }
+    attended: dict[str, Verdict] = {}
+    for job in silent:
+        if job.key in late:
+            attended[job.key] = _attend_one(job, verdicts[job.key], pods[job.key], now, rules)
+        else:
+            attended[job.key] = _with_wake(verdicts[job.key], due_s(job, rules))
+    return attended
 
 
 def _attend_one(job: Job, verdict: Verdict, pods: Sequence[OwnPod], now: float, rules: Rules) -> Verdict:
     if is_acted_on(job, pods):  # what nodes show of the others wakes us
         return _with_wake(verdict, now + max(rules.repeat_s, LEAST_S)) if job.flies else verdict
     if now >= due_s(job, rules):
-        return _repeated(job, verdict, rules)
+        return _repeat_decision(job, verdict, rules)
     return _with_wake(replace(verdict, why=f"{verdict.why}; {REMEDY}"), due_s(job, rules))
 
 
@@ -64,12 +65,13 @@ def pending_decision(job: Job) -> AllocationDecided | None:
 
 
 def repeat_wait_s(job: Job, rules: Rules) -> float:
-    """How long the newest decision waits for somebody to act on it."""
+    """Return how long (s) the newest decision waits for the launcher to act on it."""
     wait_s = max(rules.repeat_s, LEAST_S) * 2.0 ** min(job.repeats, rules.repeat_max, 30)
     return wait_s if job.repeats < rules.repeat_max else max(wait_s, rules.backoff_max_s)
 
 
 def due_s(job: Job, rules: Rules) -> float:
+    """Return when (s) the newest decision is to be repeated, if nobody has acted on it by then."""
     return max(job.sent_s, job.abandoned_s) + repeat_wait_s(job, rules)
 
 
@@ -98,20 +100,20 @@ def is_acted_on(job: Job, pods: Sequence[OwnPod]) -> bool:
 
 def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
     """Return whether a pod is listed as it was before a change in place."""
-    decided = {job.pod(task): _rounded(task.resources) for task in (job.runs.tasks if job.runs else ())}
+    decided = {job.pod(task): _millicores_and_mib(task.resources) for task in (job.runs.tasks if job.runs else ())}
     for own in pods:
-        has, before = _rounded(own.resources), map(_rounded, job.resized_from.get(own.pod, ()))
+        has, before = _millicores_and_mib(own.resources), map(_millicores_and_mib, job.resized_from.get(own.pod, ()))
         if has != decided.get(own.pod, has) and has in before:
             return True
     return False
 
 
-def _rounded(resources: Resources) -> tuple[int, int]:
-    """Return millicores and MiB, as Kubernetes knows them."""
+def _millicores_and_mib(resources: Resources) -> tuple[int, int]:
+    """Return CPU and memory in the units in which Kubernetes keeps them."""
     return round(resources.cpu * 1000), round(resources.memory_gib * 1024)
 
 
-def _repeated(job: Job, verdict: Verdict, rules: Rules) -> Verdict:
+def _repeat_decision(job: Job, verdict: Verdict, rules: Rules) -> Verdict:
     pending = pending_decision(job)
     if pending is None:
         return verdict

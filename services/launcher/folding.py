@@ -87,7 +87,7 @@ def _prepared(job: Job, message: GenerationPrepared, at_s: float) -> Job:
     before = known.prepared.get(message.pod_uid) if known else None
     if known is None or (before is not None and (before.error is not None or message.error is None)):
         return job  # who was prepared may still fail; who has failed has failed
-    prepared = _bounded({**known.prepared, message.pod_uid: message}, [known])
+    prepared = _drop_oldest({**known.prepared, message.pod_uid: message}, [known])
     return _with(job, message.generation, replace(known, prepared=prepared))
 
 
@@ -158,7 +158,7 @@ def _leaving(job: Job, message: TaskLeaving, at_s: float) -> Job:
     notice = Notice(before.at_s if before else at_s, message.leaves_s)
     notices = dict(list({**known.notices, message.why: notice}.items())[-NOTICES_KEPT:])
     leaving = {**job.leaving, message.pod_uid: replace(known, notices=notices)}
-    return replace(job, leaving=_bounded(leaving, job.generations.values()))
+    return replace(job, leaving=_drop_oldest(leaving, job.generations.values()))
 
 
 def _task_fact(field: str) -> Callable[[Job, Any, float], Job]:
@@ -166,15 +166,15 @@ def _task_fact(field: str) -> Callable[[Job, Any, float], Job]:
         facts = getattr(job, field)
         if message.pod_uid in facts:
             return job
-        facts = _bounded({**facts, message.pod_uid: message}, job.generations.values())
+        facts = _drop_oldest({**facts, message.pod_uid: message}, job.generations.values())
         changed: Job = replace(job, **{field: facts})
         return changed
 
     return fold_one
 
 
-def _bounded(facts: dict[str, P], generations: Iterable[Generation]) -> dict[str, P]:
-    """Return facts by pod uid without the oldest, where there are more than honest pods of these generations say."""
+def _drop_oldest(facts: dict[str, P], generations: Iterable[Generation]) -> dict[str, P]:
+    """Return facts by pod uid without the oldest, if there are more than the pods of these generations explain."""
     generations = list(generations)
     if len(facts) <= UNKNOWN_PODS_KEPT + sum(len(each.decision.tasks) for each in generations):
         return facts

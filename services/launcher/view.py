@@ -124,11 +124,11 @@ def told(view: View, message: JobMessage, at_s: float) -> View:
         return view
     gone = (uid, message.generation)
     keep = {k: v for k, v in view.refused.items() if not (isinstance(message, GenerationAbandoned) and k == gone)}
-    return replace(view, told=new, refused=keep, awaited=_awaited(view, new, uid))
+    return replace(view, told=new, refused=keep, awaited=_pods_not_shown_yet(view, new, uid))
 
 
-def _awaited(view: View, new: Told, uid: int) -> frozenset[tuple[int, str]]:
-    """With the pods of a job that are newly ready and not shown yet, and without those that it no longer names."""
+def _pods_not_shown_yet(view: View, new: Told, uid: int) -> frozenset[tuple[int, str]]:
+    """Return the pods that Kubernetes has yet to show us, after news of one job: its newly ready pods are added."""
     before, now = view.told.jobs.get(uid), new.jobs.get(uid)
     old, ready = before.ready if before else {}, now.ready if now else {}
     if old is ready:

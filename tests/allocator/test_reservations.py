@@ -144,7 +144,7 @@ def test_only_the_head_of_the_queue_has_reservations() -> None:
 @pytest.mark.parametrize("sizes", [1, 2 * TRIES], ids=["of one size", "each of another size"])
 @pytest.mark.parametrize("namespace", ["default", "other"])
 def test_jobs_that_fit_nowhere_take_nobodys_turn(sizes: int, namespace: str) -> None:
-    """Where there are too many sizes of them, only in their own namespace."""
+    """Too many sizes that fit nowhere cost only other jobs of their own namespace a turn."""
     story = Story(RULES)
     story.hear(node(cpu=8), accepted(fixed("running", 6), uid=1))
     started = story.decided()

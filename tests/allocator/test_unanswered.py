@@ -175,7 +175,7 @@ def test_a_new_decision_is_counted_from_its_own_time_and_number() -> None:
     assert again.reason.startswith("repeated (1 of 6)") and again.generation == 2
 
 
-def suspended() -> tuple[Story, AllocationDecided, AllocationDecided]:
+def suspended_story() -> tuple[Story, AllocationDecided, AllocationDecided]:
     """A job that ran, its first decision, and the one that suspended it for a job of higher priority."""
     story = Story(RULES).hear(node(cpu=7), accepted(request(ps=span(2, most=2), workers=span(4, most=4))))
     first = story.decided()
@@ -187,7 +187,7 @@ def suspended() -> tuple[Story, AllocationDecided, AllocationDecided]:
 
 
 def test_a_suspension_that_the_launcher_missed_is_repeated_as_long_as_the_pods_go_on() -> None:
-    story, _, suspension = suspended()
+    story, _, suspension = suspended_story()
     since_s = story.state.jobs["default.mnist"].suspended_s
     assert story.decide() == () and count_unanswered(story.state.jobs, story.state.nodes) == 0
     times = []
@@ -209,7 +209,7 @@ def test_a_suspension_that_the_launcher_missed_is_repeated_as_long_as_the_pods_g
 
 
 def test_a_suspension_is_not_repeated_while_the_pods_save_and_end() -> None:
-    story, first, _ = suspended()
+    story, first, _ = suspended_story()
     ending = [replace(pod, terminating=True) for pod in own("mnist", *first.tasks)]
     story.hear(node(cpu=7, free=0, own=tuple(ending)))
     for _ in range(20):
@@ -218,7 +218,7 @@ def test_a_suspension_is_not_repeated_while_the_pods_save_and_end() -> None:
 
 def test_a_job_that_could_not_start_again_is_suspended_anew_while_its_pods_go_on() -> None:
     """The launcher takes a generation that it gave up for the newest, and hears of none before it."""
-    story, first, suspension = suspended()
+    story, first, suspension = suspended_story()
     story.hear(
         JobFinished(job="high", uid=2, outcome="cancelled"), node(cpu=14, free=7, own=own("mnist", *first.tasks))
     )
@@ -232,7 +232,7 @@ def test_a_job_that_could_not_start_again_is_suspended_anew_while_its_pods_go_on
     assert (again.tasks, again.generation) == ((), start.generation + 1)
 
 
-def resized() -> tuple[Story, AllocationDecided]:
+def resized_story() -> tuple[Story, AllocationDecided]:
     """A change in place that one more core for each worker makes."""
     story, first = decided()
     story.hear(resumed(1), node(free=5, own=own("mnist", *first.tasks)))
@@ -244,7 +244,7 @@ def resized() -> tuple[Story, AllocationDecided]:
 
 
 def test_a_change_in_place_that_the_launcher_missed_is_repeated() -> None:
-    story, change = resized()
+    story, change = resized_story()
     story.decide()
     for number in range(1, 9):
         (again,) = wait(story)
@@ -261,7 +261,7 @@ def test_a_change_in_place_that_the_launcher_missed_is_repeated() -> None:
 
 def test_of_two_changes_in_place_the_second_is_repeated_whichever_was_missed() -> None:
     for acted in (False, True):
-        story, change = resized()
+        story, change = resized_story()
         three = Resources(cpu=3, memory_gib=1)
         largest = [replace(task, resources=three) if task.role == "worker" else task for task in change.tasks]
         story.hear(replace(change, revision=3, tasks=tuple(largest)))
@@ -273,7 +273,7 @@ def test_of_two_changes_in_place_the_second_is_repeated_whichever_was_missed() -
 
 
 def test_pods_that_something_else_makes_larger_are_no_sign_of_a_missed_change() -> None:
-    story, change = resized()
+    story, change = resized_story()
     sidecars = [replace(pod, resources=Resources(cpu=pod.resources.cpu + 0.1)) for pod in own("mnist", *change.tasks)]
     story.hear(node(free=4, own=tuple(sidecars)))
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""What one job says changes nothing of another one, whatever it writes into its messages, and however much it says."""
+"""Messages of one job change nothing about another job, whatever they contain and however many they are."""
 
 from __future__ import annotations
 

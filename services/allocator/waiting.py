@@ -28,7 +28,7 @@ def has_lost_tasks(job: Job) -> bool:
 
 
 def since_s(job: Job) -> float:
-    """Return when (s) a job began to wait: at its submission or suspension, or when the last of its lost tasks ended."""
+    """Return when (s) a job began to wait: at its submission or suspension, or when its last lost task ended."""
     ends = [ended.at_s for task in (job.wanted.tasks if job.wanted else ()) if (ended := job.exit_of(task))]
     return max(ends, default=job.waiting_since_s)
 

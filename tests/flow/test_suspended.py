@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
@@ -17,6 +19,8 @@ from shared.messages import (
     TrainingResumed,
 )
 from tests.flow.stage import EPOCHS, JOB, LOOK_S, PATIENCE_S, Scene, left_behind, stage
+
+pytestmark = pytest.mark.long
 
 ONE_NODE = "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n"
 URGENT = "urgent"

@@ -41,6 +41,24 @@ def test_init_containers_sidecars_and_overhead_count_as_the_scheduler_counts():
     assert pod_fact(made).requests == Amount(7000)
 
 
+def test_a_request_of_the_whole_pod_replaces_what_its_containers_request_of_the_same_resource():
+    bare = {"name": "main"}
+    made = pod("a", "n1", bare, resources={"requests": {"cpu": "3", "memory": "2Gi"}}, overhead={"cpu": "250m"})
+    assert pod_fact(made).requests == Amount(3250, 2 << 30)
+    assert capacity(node(), made).free == Resources(cpu=4.75, memory_gib=14)
+    devices = {"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2"}}}
+    made = pod("a", "n1", devices, container("1", "1Gi"), resources={"requests": {"cpu": "5"}})
+    assert pod_fact(made).requests == Amount(5000, 2 << 30, 2)
+    made = pod("a", "n1", container("1", "1Gi"), resources={"requests": {}, "limits": {"cpu": "5"}})
+    assert pod_fact(made).requests == Amount(1000, 1 << 30)
+
+
+def test_a_whole_pod_that_is_being_shrunk_still_holds_what_it_had():
+    made = pod("a", "n1", container("1", "0"), resources={"requests": {"cpu": "2"}})
+    made["status"]["allocatedResources"] = {"cpu": "4", "memory": "1Gi"}
+    assert pod_fact(made).requests == Amount(4000)
+
+
 def test_a_container_that_is_being_shrunk_still_holds_what_it_had():
     made = pod("a", "n1", container("1", "0"))
     made["status"]["containerStatuses"] = [{"name": "main", "allocatedResources": {"cpu": "2"}}]

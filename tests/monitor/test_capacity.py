@@ -32,6 +32,10 @@ def test_free_is_never_below_nothing():
     assert capacity(node(cpu="1"), pod("a", "n1", container("3"))).free.cpu == 0
 
 
+def test_a_node_larger_than_a_message_may_say_is_told_as_the_largest():
+    assert capacity(node(cpu="1000001", memory="1Ei")).allocatable == Resources(cpu=1e6, memory_gib=1e6)
+
+
 def test_init_containers_sidecars_and_overhead_count_as_the_scheduler_counts():
     sidecar = container("1", "0", restartPolicy="Always")
     inits = [container("2", "0"), sidecar, container("4", "0")]

@@ -36,6 +36,7 @@ from shared.messages import (
     JobRequested,
     Message,
     ProgressReported,
+    QuotaChanged,
     Resources,
     TaskExited,
 )
@@ -101,7 +102,7 @@ def apply(board: Board, told: Told) -> Board:
     return _of_job(board, told, event) if isinstance(told.message, JobMessage) else board
 
 
-SEEN_OTHERWISE = (CapacityChanged, ProgressReported)
+SEEN_OTHERWISE = (CapacityChanged, ProgressReported, QuotaChanged)
 """Too many to be read one by one: they are seen as load and as curves."""
 
 

@@ -26,6 +26,7 @@ from shared.messages import (
     JobRejected,
     JobRequested,
     Message,
+    QuotaChanged,
     ServiceTroubled,
 )
 from shared.subjects import BY_TAG, tag_of
@@ -91,6 +92,8 @@ def whose(said: Message | DeadLetter) -> str:
     """The node or the service, or the job: with its namespace where that is not the default one."""
     if isinstance(said, CapacityChanged):
         return said.node
+    if isinstance(said, QuotaChanged):
+        return said.namespace
     if isinstance(said, ServiceTroubled):
         return said.service
     job, namespace = getattr(said, "job", "-"), getattr(said, "namespace", "default")

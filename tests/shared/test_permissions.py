@@ -20,6 +20,7 @@ from shared.messages import (
     MESSAGES,
     CapacityChanged,
     Message,
+    QuotaChanged,
     ServiceTroubled,
     TaskExited,
     TaskReady,
@@ -90,7 +91,8 @@ def keys_of(user: str) -> list[tuple[str, bool]]:
 
 
 def subject_of(kind: type[Message], key: str) -> str:
-    """A node or a service has no namespace, and no dots."""
+    """A node or a service has no namespace, and no dots; a quota has a namespace only."""
+    key = key.partition(".")[0] if kind is QuotaChanged else key
     return subjects.pattern(kind, key.replace(".", "_") if kind in (CapacityChanged, ServiceTroubled) else key)
 
 

@@ -121,6 +121,8 @@ KINDS = (
         has_status=True,
         returns_deleted=True,
     ),
+    Kind(name="ResourceQuota", plural="resourcequotas", short=("quota",), has_status=True, returns_deleted=True),
+    Kind(name="LimitRange", plural="limitranges", short=("limits",)),
     Kind(name="EndpointSlice", plural="endpointslices", group="discovery.k8s.io"),
     Kind(name="NetworkPolicy", plural="networkpolicies", group="networking.k8s.io", short=("netpol",)),
     Kind(

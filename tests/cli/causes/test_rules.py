@@ -17,6 +17,7 @@ from shared.messages import (
     GenerationAbandoned,
     JobRejected,
     JobRequested,
+    QuotaChanged,
     Resources,
     ServiceTroubled,
     TaskExited,
@@ -181,5 +182,11 @@ def test_of_strangers_pods_nothing_is_said(grown: Growth) -> None:
 
 
 def test_every_kind_has_a_rule_or_is_a_root() -> None:
-    assert set(MESSAGES) - set(RULES) == {JobRequested, CancelRequested, TaskLeaving, ServiceTroubled}
+    assert set(MESSAGES) - set(RULES) == {
+        JobRequested,
+        CancelRequested,
+        QuotaChanged,
+        TaskLeaving,
+        ServiceTroubled,
+    }
     assert set(RULES) - set(MESSAGES) == set() and CapacityChanged in RULES

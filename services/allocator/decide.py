@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from services.allocator import change, failures, leaving, outgrowing, relief, repair, unanswered
 from services.allocator.capacity import free_nodes, purses
+from services.allocator.cluster_quotas import slots, task_limits, with_cluster_quotas
 from services.allocator.ending import ending
 from services.allocator.failures import Failure, FaultSearch, isolate, untried_reason
 from services.allocator.job import Job
@@ -64,6 +65,7 @@ def decide(
     `wishes`, `suspects` and `untried`: the wishes, the failures and the untried jobs of the last pass.
     """
     search = FaultSearch([each for each in suspects if each.job in state.jobs], untried)
+    rules = with_cluster_quotas(state, rules)
     try:
         return _decided(state, now, rules, wishes or {}, search, frozenset())
     except Exception as error:
@@ -116,7 +118,8 @@ def _decided(
         _say(verdicts, key, ending(job, now, rules))
     # 2. What was lost comes back first, in what is free.
     shunned = leaving.shunned(stirred.values()) | relief.shunned(stirred.values(), now, rules)
-    room = Room(shunning(free_nodes(state), shunned), purses(state, rules.quotas))
+    nodes, limits = shunning(free_nodes(state), shunned), task_limits(rules.quotas)
+    room = Room(nodes, purses(state, rules.quotas), slots(state, rules.quotas), limits)
     for key, job in _open(stirred, verdicts):
         _say(verdicts, key, repair.repaired(job, room, now, rules, state.opened_s))
     # 3. What will be lost moves while it still works; what is in flight is waited for.

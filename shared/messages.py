@@ -327,6 +327,46 @@ class QuotaChanged(Message, frozen=True, kw_only=True, tag="capacity.quota"):
         return f"{self.namespace}.capacity.quota.{self.seen}"
 
 
+class NodeRequirement(Part, frozen=True, kw_only=True):
+    """What a label, or a field, of a node must be; the operators are those of a node affinity."""
+
+    key: Name
+    operator: Name
+    values: tuple[Name, ...] = ()
+
+
+class NodeTerm(Part, frozen=True, kw_only=True):
+    """A node is meant that fulfils all of these requirements; without any, none is."""
+
+    labels: tuple[NodeRequirement, ...] = ()
+    fields: tuple[NodeRequirement, ...] = ()
+
+
+class ClaimPlacement(Part, frozen=True, kw_only=True):
+    """Claims whose volumes only those nodes can reach that one of the terms means."""
+
+    claims: tuple[Name, ...]
+    terms: tuple[NodeTerm, ...]
+
+
+class ClaimsChanged(Message, frozen=True, kw_only=True, tag="capacity.claims"):
+    """The PersistentVolumeClaims of one namespace that only some nodes can use, those of a zone for example.
+
+    It may have none any more. `seen` is a digest, as in `CapacityChanged`.
+    """
+
+    namespace: Namespace
+    seen: str
+    placements: tuple[ClaimPlacement, ...] = ()
+    observed_s: Moment = 0.0
+
+    def key(self) -> str:
+        return self.namespace
+
+    def id(self) -> str:
+        return f"{self.namespace}.capacity.claims.{self.seen}"
+
+
 # ---------------------------------------------------------------- what should run
 
 
@@ -730,6 +770,7 @@ MESSAGES: tuple[type[Message], ...] = (
     JobRejected,
     CapacityChanged,
     QuotaChanged,
+    ClaimsChanged,
     AllocationDecided,
     TaskReady,
     TaskStarted,

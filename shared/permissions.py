@@ -47,6 +47,7 @@ from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
+    ClaimsChanged,
     ClusterSpecPublished,
     DeadLetter,
     GenerationAbandoned,
@@ -83,6 +84,7 @@ SAID_BY: dict[type[Message], tuple[str, ...]] = {
     JobRejected: (ALLOCATOR,),
     CapacityChanged: (MONITOR,),
     QuotaChanged: (MONITOR,),
+    ClaimsChanged: (MONITOR,),
     AllocationDecided: (ALLOCATOR,),
     TaskReady: (JOB,),
     TaskStarted: (LAUNCHER,),
@@ -105,6 +107,7 @@ HEARD_BY: dict[type[Message], tuple[str, ...]] = {
     **dict.fromkeys(SAID_BY, ALL),
     CapacityChanged: (MONITOR, ALLOCATOR, LAUNCHER, OPERATOR, PAGE),
     QuotaChanged: (MONITOR, ALLOCATOR, OPERATOR, PAGE),
+    ClaimsChanged: (MONITOR, ALLOCATOR, OPERATOR, PAGE),
     AllocationDecided: (*ALL, JOB),
     ClusterSpecPublished: (*ALL, JOB),
     JobFinished: (*ALL, JOB),
@@ -249,7 +252,7 @@ def of_user(user: str) -> Permissions:
 _BESIDE: dict[str, list[str]] = {
     MONITOR: [
         *_info(ORDERS, FACTS, DEAD),
-        *(_last(FACTS, subjects.pattern(kind)) for kind in (CapacityChanged, QuotaChanged)),
+        *(_last(FACTS, subjects.pattern(kind)) for kind in (CapacityChanged, QuotaChanged, ClaimsChanged)),
         *_lead(MONITOR),
     ],
     ALLOCATOR: [

@@ -20,6 +20,7 @@ from shared.messages import (
     CapacityChanged,
     CheckpointFailed,
     CheckpointSkipped,
+    ClaimsChanged,
     DeadLetter,
     GenerationAbandoned,
     JobFinished,
@@ -92,7 +93,7 @@ def whose(said: Message | DeadLetter) -> str:
     """The node or the service, or the job: with its namespace where that is not the default one."""
     if isinstance(said, CapacityChanged):
         return said.node
-    if isinstance(said, QuotaChanged):
+    if isinstance(said, QuotaChanged | ClaimsChanged):
         return said.namespace
     if isinstance(said, ServiceTroubled):
         return said.service

@@ -25,6 +25,7 @@ from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
+    ClaimsChanged,
     ClusterSpecPublished,
     DeadLetter,
     GenerationAbandoned,
@@ -89,6 +90,11 @@ def _quota(m: QuotaChanged) -> str:
     told = [f"{bound.quota} allows {bound.hard:.6g} {bound.resource}, {bound.used:.6g} used" for bound in m.bounds]
     told += [f"{bounds.limit_range} bounds each task" for bounds in m.task_bounds]
     return "; ".join(told) or "has no quota"
+
+
+def _claims(m: ClaimsChanged) -> str:
+    claims = [claim for placement in m.placements for claim in placement.claims]
+    return f"has {counted(len(claims), 'claim')} bound to some nodes only" if claims else "has no claim bound to nodes"
 
 
 def _decided(m: AllocationDecided) -> str:
@@ -279,6 +285,7 @@ SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     JobRejected: _rejected,
     CapacityChanged: _capacity,
     QuotaChanged: _quota,
+    ClaimsChanged: _claims,
     AllocationDecided: _decided,
     TaskReady: _ready,
     TaskStarted: _started,

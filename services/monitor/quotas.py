@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
+from services.monitor.collection import Collection, Named
 from services.monitor.facts import UNREADABLE, ObjectMeta
 from shared.bounds import clamped
 from shared.kube.shapes import Shape, Strange
@@ -29,15 +30,6 @@ OF_TASKS = ("Container", "Pod")
 """The kinds of limits that count for tasks: the pod of a task has one container."""
 UNITS = {"cpu": ("cpu", 1000), "memory_gib": ("memory", GIB), "gpu": (GPU, 1)}
 Quantities = dict[str, str | int | float]
-Limits = TypeVar("Limits", tuple[QuotaBound, ...], TaskBounds)
-
-
-class Named(msgspec.Struct, Generic[Limits], frozen=True):
-    """What one object of a namespace says."""
-
-    namespace: str
-    name: str
-    limits: Limits
 
 
 # ---------------------------------------------------------------- the API's shapes
@@ -160,29 +152,6 @@ def _in_unit(smallest: int, unit: int) -> float:
 # ---------------------------------------------------------------- the picture
 
 
-class Collection(Generic[Limits]):
-    """All objects of one kind. Every change returns the namespaces that it touches."""
-
-    def __init__(self) -> None:
-        self.known: dict[tuple[str, str], Limits] = {}
-
-    def see_all(self, objects: Iterable[Named[Limits]]) -> set[str]:
-        before = {namespace for namespace, _ in self.known}
-        self.known = {(each.namespace, each.name): each.limits for each in objects}
-        return before | {namespace for namespace, _ in self.known}
-
-    def see(self, each: Named[Limits]) -> set[str]:
-        self.known[each.namespace, each.name] = each.limits
-        return {each.namespace}
-
-    def miss(self, each: Named[Limits]) -> set[str]:
-        self.known.pop((each.namespace, each.name), None)
-        return {each.namespace}
-
-    def of(self, namespace: str) -> list[Limits]:
-        return [limits for (space, _), limits in sorted(self.known.items()) if space == namespace]
-
-
 class QuotaPicture:
     """The quotas and limit ranges there are, and what was last said of each namespace."""
 
@@ -204,8 +173,8 @@ class QuotaPicture:
         told = QuotaChanged(
             namespace=namespace,
             seen="",
-            bounds=tuple(bound for bounds in self.quotas.of(namespace) for bound in bounds),
-            task_bounds=tuple(each for each in self.limit_ranges.of(namespace) if _says_anything(each)),
+            bounds=tuple(bound for _, bounds in self.quotas.of(namespace) for bound in bounds),
+            task_bounds=tuple(each for _, each in self.limit_ranges.of(namespace) if _says_anything(each)),
         )
         digest = hashlib.sha256(self.revision.encode() + msgspec.json.encode(told)).hexdigest()[:16]
         return msgspec.structs.replace(told, seen=digest, observed_s=now)

@@ -2,8 +2,8 @@
 
 What was seen marks nodes for a recount; one loop recounts and publishes them, so that a burst of events about a node
 is one fact and facts about a node leave in order. Nothing is said before nodes and pods have both been listed. Quotas
-are marked by namespace, and published in the same way by a loop of their own: where they cannot be read, capacity is
-told all the same.
+and claims are marked by namespace, and published in the same way by loops of their own: where they cannot be read,
+capacity is told all the same.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from typing import Any
 
 from services.monitor import measures
+from services.monitor.claims import ClaimPicture, claim, volume
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
+from services.monitor.namespace_news import NamespaceNews
 from services.monitor.picture import Picture
-from services.monitor.quotas import Collection, Limits, Named, QuotaPicture, limit_range, quota
+from services.monitor.quotas import QuotaPicture, limit_range, quota
 from services.monitor.recalling import recall
 from shared import subjects
 from shared.bus import Bus, Stale
@@ -23,11 +26,12 @@ from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed, Reader
 from shared.kube.settings import KubeSettings
-from shared.messages import CapacityChanged, Message, QuotaBound, QuotaChanged, TaskBounds
+from shared.messages import CapacityChanged, ClaimsChanged, Message, QuotaChanged
 from shared.metrics import Measure, Meter
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 QUOTAS, LIMIT_RANGES = "/api/v1/resourcequotas", "/api/v1/limitranges"
+CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 HOLDING = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 """Pods that hold something: bound to a node, and not ended. No others are sent."""
 
@@ -39,15 +43,16 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
 
 
 class Monitor:
-    def __init__(self, bus: Bus, picture: Picture, quotas: QuotaPicture, said: dict[str, int]) -> None:
-        self.bus, self.picture, self.quotas = bus, picture, quotas
+    def __init__(
+        self, bus: Bus, picture: Picture, quotas: QuotaPicture, claims: ClaimPicture, said: dict[str, int]
+    ) -> None:
+        self.bus, self.picture = bus, picture
+        self.quotas, self.claims = NamespaceNews(quotas), NamespaceNews(claims)
         self.said = said  # by subject: where the last fact lies that we know of
         self.marked: set[str] = set()
         self.marked_s: float | None = None  # since when, by a clock that only rises
         self.reaction = Meter(measures.REACTION)
         self.awake, self.nodes_known, self.pods_known = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self.marked_namespaces = set(quotas.said)
-        self.quotas_awake, self.quotas_known, self.ranges_known = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     def on_node(self, event: Event[NodeFact]) -> None:
         if isinstance(event, Listed):
@@ -67,23 +72,6 @@ class Monitor:
         else:
             self._mark(self.picture.see_pod(event.fact, event.revision))
 
-    def on_quota(self, event: Event[Named[tuple[QuotaBound, ...]]]) -> None:
-        self._on_limits(event, self.quotas.quotas, self.quotas_known)
-
-    def on_limit_range(self, event: Event[Named[TaskBounds]]) -> None:
-        self._on_limits(event, self.quotas.limit_ranges, self.ranges_known)
-
-    def _on_limits(self, event: Event[Named[Limits]], there: Collection[Limits], known: asyncio.Event) -> None:
-        self.quotas.revision = event.revision
-        if isinstance(event, Listed):
-            self.marked_namespaces |= there.see_all(event.facts)
-            known.set()
-        elif isinstance(event, Missed):
-            self.marked_namespaces |= there.miss(event.fact)
-        else:
-            self.marked_namespaces |= there.see(event.fact)
-        self.quotas_awake.set()
-
     def _mark(self, names: set[str]) -> None:
         self.marked |= names
         self.marked_s = time.monotonic() if self.marked_s is None else self.marked_s
@@ -98,12 +86,24 @@ class Monitor:
             self.on_pod(event)
 
     async def watch_quotas(self, api: Api) -> None:
+        there = self.quotas.picture.quotas
         async for event in Reader(api, QUOTAS, quota).follow():
-            self.on_quota(event)
+            self.quotas.on_event(event, there)
 
     async def watch_limit_ranges(self, api: Api) -> None:
+        there = self.quotas.picture.limit_ranges
         async for event in Reader(api, LIMIT_RANGES, limit_range).follow():
-            self.on_limit_range(event)
+            self.quotas.on_event(event, there)
+
+    async def watch_claims(self, api: Api) -> None:
+        there = self.claims.picture.claims
+        async for event in Reader(api, CLAIMS, claim).follow():
+            self.claims.on_event(event, there)
+
+    async def watch_volumes(self, api: Api) -> None:
+        there = self.claims.picture.volumes
+        async for event in Reader(api, VOLUMES, volume).follow():
+            self.claims.on_event(event, there)
 
     async def say_changes(self) -> None:
         await self.nodes_known.wait()
@@ -118,14 +118,9 @@ class Monitor:
             if fresh and since_s is not None:
                 self.reaction.observe(time.monotonic() - since_s)
 
-    async def say_quota_changes(self) -> None:
-        await self.quotas_known.wait()
-        await self.ranges_known.wait()
+    async def say_namespaces(self, news: NamespaceNews[Any]) -> None:
         while True:
-            await self.quotas_awake.wait()
-            self.quotas_awake.clear()
-            marked, self.marked_namespaces = self.marked_namespaces, set()
-            await asyncio.gather(*(self.say(told) for told in self.quotas.news(marked, time.time())))
+            await asyncio.gather(*(self.say(told) for told in await news.next()))
 
     async def say(self, told: Message) -> None:
         """On top of the last that we know of: so one who leads no longer cannot hide what is newer.
@@ -151,11 +146,13 @@ async def start(bus: Bus, settings: Settings) -> None:
     known = [
         *await recall(bus, settings.recall_parallel),
         *await recall(bus, settings.recall_parallel, QuotaChanged),
+        *await recall(bus, settings.recall_parallel, ClaimsChanged),
     ]
     nodes = Picture(heard.message for heard in known if isinstance(heard.message, CapacityChanged))
     quotas = QuotaPicture(heard.message for heard in known if isinstance(heard.message, QuotaChanged))
+    claims = ClaimPicture(heard.message for heard in known if isinstance(heard.message, ClaimsChanged))
     sequences = {subjects.subject_of(heard.message): heard.sequence for heard in known}
-    monitor = Monitor(bus, nodes, quotas, sequences)
+    monitor = Monitor(bus, nodes, quotas, claims, sequences)
     bus.vitals.need("the list of nodes", monitor.nodes_known.is_set)
     bus.vitals.need("the list of pods", monitor.pods_known.is_set)
     bus.vitals.tell("monitor", monitor.measures)
@@ -165,8 +162,11 @@ async def start(bus: Bus, settings: Settings) -> None:
         monitor.watch_pods(api),
         monitor.watch_quotas(api),
         monitor.watch_limit_ranges(api),
+        monitor.watch_claims(api),
+        monitor.watch_volumes(api),
         monitor.say_changes(),
-        monitor.say_quota_changes(),
+        monitor.say_namespaces(monitor.quotas),
+        monitor.say_namespaces(monitor.claims),
         api.report(),
     ):
         bus.spawn(work)

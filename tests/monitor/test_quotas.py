@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from hypothesis import given, settings
 
-from services.monitor.quotas import Named, QuotaPicture, limit_range, quota
+from services.monitor.collection import Named
+from services.monitor.quotas import QuotaPicture, limit_range, quota
 from shared import subjects
 from shared.bus import Bus
 from shared.kube.shapes import Strange
@@ -45,7 +46,7 @@ def read_quota(raw: Any) -> Named[tuple[QuotaBound, ...]]:
 
 
 def bounds(raw: Raw) -> list[tuple[str, float, float]]:
-    return [(bound.resource, bound.hard, bound.used) for bound in read_quota(raw).limits]
+    return [(bound.resource, bound.hard, bound.used) for bound in read_quota(raw).said]
 
 
 def test_a_quota_is_told_with_its_use_in_the_units_of_a_message():
@@ -69,7 +70,7 @@ def test_a_quota_counts_only_where_every_task_is_in_its_scopes():
 
 
 def test_a_limit_range_bounds_a_task_by_what_it_demands_of_containers_and_of_pods():
-    told = limit_range(msgspec.json.encode(raw_range())).limits
+    told = limit_range(msgspec.json.encode(raw_range())).said
     assert told == TaskBounds(limit_range="sizes", least=Resources(cpu=0.25), most=MostResources(cpu=2, memory_gib=8))
 
 
@@ -99,7 +100,7 @@ def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(raw
             there.see(read(msgspec.json.encode(body)))
         except Strange as error:
             assert str(error)
-    for said in picture.news({space for space, _ in (*picture.quotas.known, *picture.limit_ranges.known)}, 1.0):
+    for said in picture.news({space for space in (*picture.quotas.known, *picture.limit_ranges.known)}, 1.0):
         assert subjects.decode(subjects.subject_of(said), subjects.encode(said)) == said
 
 

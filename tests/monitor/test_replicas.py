@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from services.monitor.claims import ClaimPicture
 from services.monitor.picture import Picture
 from services.monitor.quotas import QuotaPicture
 from services.monitor.recalling import recall
@@ -28,7 +29,8 @@ async def newest(bus: Bus) -> CapacityChanged:
 
 async def monitor(bus: Bus) -> Monitor:
     known = await recall(bus, 10)
-    return Monitor(bus, Picture(), QuotaPicture(), {subject_of(heard.message): heard.sequence for heard in known})
+    sequences = {subject_of(heard.message): heard.sequence for heard in known}
+    return Monitor(bus, Picture(), QuotaPicture(), ClaimPicture(), sequences)
 
 
 async def test_a_late_fact_is_refused_where_a_later_leader_has_spoken(bus: Bus) -> None:

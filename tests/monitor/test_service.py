@@ -17,7 +17,7 @@ from shared.messages import CapacityChanged
 from tests.monitor.builders import node, ours, pod
 from tests.shared.kube.api_server import ApiServer, serving
 
-WATCHED = {"nodes", "pods", "resourcequotas", "limitranges"}
+WATCHED = {"nodes", "pods", "resourcequotas", "limitranges", "persistentvolumeclaims", "persistentvolumes"}
 HERE = "http://127.0.0.1"
 
 

@@ -19,6 +19,7 @@ from shared.bus import Bus
 from shared.messages import (
     MESSAGES,
     CapacityChanged,
+    ClaimsChanged,
     Message,
     QuotaChanged,
     ServiceTroubled,
@@ -91,8 +92,8 @@ def keys_of(user: str) -> list[tuple[str, bool]]:
 
 
 def subject_of(kind: type[Message], key: str) -> str:
-    """A node or a service has no namespace, and no dots; a quota has a namespace only."""
-    key = key.partition(".")[0] if kind is QuotaChanged else key
+    """A node or a service has no namespace, and no dots; quotas and claims have a namespace only."""
+    key = key.partition(".")[0] if kind in (QuotaChanged, ClaimsChanged) else key
     return subjects.pattern(kind, key.replace(".", "_") if kind in (CapacityChanged, ServiceTroubled) else key)
 
 

@@ -18,6 +18,7 @@ from services.cli.event_name import name_of
 from shared.messages import (
     CancelRequested,
     CapacityChanged,
+    ClaimsChanged,
     DeadLetter,
     JobRequested,
     QuotaChanged,
@@ -35,6 +36,7 @@ ROOTS = {
     CancelRequested: "a person",
     CapacityChanged: "the world",
     QuotaChanged: "the world",
+    ClaimsChanged: "the world",
     TaskLeaving: "the world",
     TaskExited: "the world",
     ServiceTroubled: "the world",

@@ -14,6 +14,7 @@ from shared.messages import (
     CapacityChanged,
     CheckpointFailed,
     CheckpointSkipped,
+    ClaimsChanged,
     GenerationAbandoned,
     JobRejected,
     JobRequested,
@@ -186,6 +187,7 @@ def test_every_kind_has_a_rule_or_is_a_root() -> None:
         JobRequested,
         CancelRequested,
         QuotaChanged,
+        ClaimsChanged,
         TaskLeaving,
         ServiceTroubled,
     }

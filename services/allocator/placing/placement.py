@@ -279,7 +279,7 @@ class Room:
         """
         if self._homes(job):
             return None
-        limits = self.limits.get(_space(job))
+        limits = self.limits.get(_space(job)) if self.limits else None
         return self._moments[-1], self.purse(job), self.slots_of(job), limits, most, least, sizes
 
     @contextmanager

@@ -49,6 +49,7 @@ Speed = Annotated[float, Meta(ge=0, le=FASTEST)]
 Cores = Annotated[float, Meta(ge=0, le=MOST_AMOUNT)]
 Measured = Annotated[float, Meta(ge=-MOST_MEASURED, le=MOST_MEASURED)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Total = Annotated[float, Meta(ge=0, le=1e15)]  # cores, GiB, devices or pods of a whole namespace
 Name = Annotated[str, Meta(max_length=253)]  # of a pod, node or host, or a uid: the longest that Kubernetes allows
 Path = Annotated[str, Meta(max_length=4_096)]
 Sentence = Annotated[str, Meta(max_length=1_024)]  # a reason, a remedy or a digest
@@ -277,6 +278,93 @@ class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"
 
     def id(self) -> str:
         return f"{self.node_uid}.{self.seen}"
+
+
+class QuotaBound(Part, frozen=True, kw_only=True):
+    """What one ResourceQuota allows of one resource, and how much of it the pods of the namespace use.
+
+    `resource`: its name in Kubernetes (`requests.cpu`, `limits.memory`, `pods`), in cores, GiB, devices or pods.
+    """
+
+    quota: Name
+    resource: Name
+    hard: Total
+    used: Total = 0.0
+
+
+class MostResources(Part, frozen=True, kw_only=True):
+    """The most that one task may have; absent: no limit."""
+
+    cpu: Cores | None = None
+    memory_gib: Cores | None = None
+    gpu: Devices | None = None
+
+
+class TaskBounds(Part, frozen=True, kw_only=True):
+    """The least and the most that one LimitRange allows a container or a pod to have."""
+
+    limit_range: Name
+    least: Resources = Resources()
+    most: MostResources = MostResources()
+
+
+class QuotaChanged(Message, frozen=True, kw_only=True, tag="capacity.quota"):
+    """The ResourceQuotas and LimitRanges of one namespace, as far as they count for tasks; it may have none any more.
+
+    Quotas with a scope count only if every task is in it. `seen` is a digest, as in `CapacityChanged`.
+    """
+
+    namespace: Namespace
+    seen: str
+    bounds: tuple[QuotaBound, ...] = ()
+    task_bounds: tuple[TaskBounds, ...] = ()
+    observed_s: Moment = 0.0
+
+    def key(self) -> str:
+        return self.namespace
+
+    def id(self) -> str:
+        return f"{self.namespace}.capacity.quota.{self.seen}"
+
+
+class NodeRequirement(Part, frozen=True, kw_only=True):
+    """What a label, or a field, of a node must be; the operators are those of a node affinity."""
+
+    key: Name
+    operator: Name
+    values: tuple[Name, ...] = ()
+
+
+class NodeTerm(Part, frozen=True, kw_only=True):
+    """A node is meant that fulfils all of these requirements; without any, none is."""
+
+    labels: tuple[NodeRequirement, ...] = ()
+    fields: tuple[NodeRequirement, ...] = ()
+
+
+class ClaimPlacement(Part, frozen=True, kw_only=True):
+    """Claims whose volumes only those nodes can reach that one of the terms means."""
+
+    claims: tuple[Name, ...]
+    terms: tuple[NodeTerm, ...]
+
+
+class ClaimsChanged(Message, frozen=True, kw_only=True, tag="capacity.claims"):
+    """The PersistentVolumeClaims of one namespace that only some nodes can use, those of a zone for example.
+
+    It may have none any more. `seen` is a digest, as in `CapacityChanged`.
+    """
+
+    namespace: Namespace
+    seen: str
+    placements: tuple[ClaimPlacement, ...] = ()
+    observed_s: Moment = 0.0
+
+    def key(self) -> str:
+        return self.namespace
+
+    def id(self) -> str:
+        return f"{self.namespace}.capacity.claims.{self.seen}"
 
 
 # ---------------------------------------------------------------- what should run
@@ -681,6 +769,8 @@ MESSAGES: tuple[type[Message], ...] = (
     JobAccepted,
     JobRejected,
     CapacityChanged,
+    QuotaChanged,
+    ClaimsChanged,
     AllocationDecided,
     TaskReady,
     TaskStarted,

@@ -47,6 +47,7 @@ from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
+    ClaimsChanged,
     ClusterSpecPublished,
     DeadLetter,
     GenerationAbandoned,
@@ -58,6 +59,7 @@ from shared.messages import (
     JobRequested,
     Message,
     ProgressReported,
+    QuotaChanged,
     ServiceTroubled,
     TaskExited,
     TaskLeaving,
@@ -81,6 +83,8 @@ SAID_BY: dict[type[Message], tuple[str, ...]] = {
     JobAccepted: (ALLOCATOR,),
     JobRejected: (ALLOCATOR,),
     CapacityChanged: (MONITOR,),
+    QuotaChanged: (MONITOR,),
+    ClaimsChanged: (MONITOR,),
     AllocationDecided: (ALLOCATOR,),
     TaskReady: (JOB,),
     TaskStarted: (LAUNCHER,),
@@ -102,6 +106,8 @@ SAID_BY: dict[type[Message], tuple[str, ...]] = {
 HEARD_BY: dict[type[Message], tuple[str, ...]] = {
     **dict.fromkeys(SAID_BY, ALL),
     CapacityChanged: (MONITOR, ALLOCATOR, LAUNCHER, OPERATOR, PAGE),
+    QuotaChanged: (MONITOR, ALLOCATOR, OPERATOR, PAGE),
+    ClaimsChanged: (MONITOR, ALLOCATOR, OPERATOR, PAGE),
     AllocationDecided: (*ALL, JOB),
     ClusterSpecPublished: (*ALL, JOB),
     JobFinished: (*ALL, JOB),
@@ -244,7 +250,11 @@ def of_user(user: str) -> Permissions:
 
 
 _BESIDE: dict[str, list[str]] = {
-    MONITOR: [*_info(ORDERS, FACTS, DEAD), _last(FACTS, subjects.pattern(CapacityChanged)), *_lead(MONITOR)],
+    MONITOR: [
+        *_info(ORDERS, FACTS, DEAD),
+        *(_last(FACTS, subjects.pattern(kind)) for kind in (CapacityChanged, QuotaChanged, ClaimsChanged)),
+        *_lead(MONITOR),
+    ],
     ALLOCATOR: [
         *_follow(ALLOCATOR, ORDERS, FACTS),
         *_lead(ALLOCATOR),

@@ -11,7 +11,9 @@ from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin, kin_of
+from services.allocator.placing.amounts import larger
 from services.allocator.placing.placement import Size
+from services.allocator.placing.quota import ClusterQuota, Quota
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, Resources, Role, RoleResources, TaskPlan
@@ -79,14 +81,26 @@ def least_of(job: Job, size: Size) -> Size:
 
 
 def task_sizes(job: Job, rules: Rules) -> RoleResources:
-    """As requested (or Weir's default), with more memory for a role whose tasks ran out of it: never the same again."""
-    sizes = job.request.resources or RoleResources()
+    """As requested (or Weir's default), but no less than the cluster demands, with more memory for a role whose tasks
+    ran out of it: never the same again.
+    """
+    sizes = _at_least(job.request.resources or RoleResources(), rules.quotas.get(job.request.namespace))
     if not job.exits:
         return sizes
     return RoleResources(
         chief=_grown(job, "chief", sizes.chief, rules),
         ps=_grown(job, "ps", sizes.ps, rules),
         worker=_grown(job, "worker", sizes.worker, rules),
+    )
+
+
+def _at_least(sizes: RoleResources, quota: Quota | None) -> RoleResources:
+    """Return the sizes, raised to what the LimitRanges of the cluster demand of a task."""
+    least = quota.tasks.least if isinstance(quota, ClusterQuota) else Resources()
+    if least == Resources():
+        return sizes
+    return RoleResources(
+        chief=larger(sizes.chief, least), ps=larger(sizes.ps, least), worker=larger(sizes.worker, least)
     )
 
 

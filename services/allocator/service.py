@@ -68,7 +68,8 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
 
 def same_world(before: State, after: State) -> bool:
     """Whether a message changed nothing that a decision depends on: it was of no job that we know, or a repetition."""
-    return all(getattr(before, name) is getattr(after, name) for name in ("asked", "jobs", "closed", "nodes", "spoken"))
+    names = ("asked", "jobs", "closed", "nodes", "quotas", "claims", "spoken")
+    return all(getattr(before, name) is getattr(after, name) for name in names)
 
 
 class Settings(Rules, frozen=True, kw_only=True):

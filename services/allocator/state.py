@@ -21,6 +21,7 @@ from shared.messages import (
     CancelRequested,
     CapacityChanged,
     CheckpointSaved,
+    ClaimsChanged,
     ClusterSpecPublished,
     JobAccepted,
     JobFinished,
@@ -28,6 +29,7 @@ from shared.messages import (
     JobRejected,
     JobRequested,
     Message,
+    QuotaChanged,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -77,6 +79,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     jobs: dict[str, Job] = {}
     closed: dict[str, Closed] = {}
     nodes: dict[str, CapacityChanged] = {}
+    quotas: dict[str, QuotaChanged] = {}
+    """By namespace: what its ResourceQuotas and LimitRanges say; without those that have none."""
+    claims: dict[str, ClaimsChanged] = {}
+    """By namespace: its claims that only some nodes can use; without those that have none."""
     releases: Releases = Releases()
     """Pods that are about to go, and how long that usually takes."""
     opened_s: float = 0.0
@@ -220,6 +226,18 @@ def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: f
     return replace(state, nodes=state.nodes | {message.node: message}, releases=_after(state, message, stored_s))
 
 
+def _quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:
+    if message.bounds or message.task_bounds:
+        return replace(state, quotas=state.quotas | {message.namespace: message})
+    return replace(state, quotas={space: q for space, q in state.quotas.items() if space != message.namespace})
+
+
+def _claims(state: State, message: ClaimsChanged, sequence: int, stored_s: float) -> State:
+    if message.placements:
+        return replace(state, claims=state.claims | {message.namespace: message})
+    return replace(state, claims={space: c for space, c in state.claims.items() if space != message.namespace})
+
+
 def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
     return end_releases(state.releases, message, stored_s) if state.releases.open else state.releases
 
@@ -255,6 +273,8 @@ OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {
     JobRejected: _rejected,
     CancelRequested: _cancel,
     CapacityChanged: _capacity,
+    QuotaChanged: _quota,
+    ClaimsChanged: _claims,
     JobFinished: _finished,
 }
 

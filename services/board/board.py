@@ -30,12 +30,14 @@ from shared.early import add_early
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
+    ClaimsChanged,
     GenerationAbandoned,
     JobFinished,
     JobMessage,
     JobRequested,
     Message,
     ProgressReported,
+    QuotaChanged,
     Resources,
     TaskExited,
 )
@@ -101,7 +103,7 @@ def apply(board: Board, told: Told) -> Board:
     return _of_job(board, told, event) if isinstance(told.message, JobMessage) else board
 
 
-SEEN_OTHERWISE = (CapacityChanged, ProgressReported)
+SEEN_OTHERWISE = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged)
 """Too many to be read one by one: they are seen as load and as curves."""
 
 

@@ -20,12 +20,14 @@ from shared.messages import (
     CapacityChanged,
     CheckpointFailed,
     CheckpointSkipped,
+    ClaimsChanged,
     DeadLetter,
     GenerationAbandoned,
     JobFinished,
     JobRejected,
     JobRequested,
     Message,
+    QuotaChanged,
     ServiceTroubled,
 )
 from shared.subjects import BY_TAG, tag_of
@@ -91,6 +93,8 @@ def whose(said: Message | DeadLetter) -> str:
     """The node or the service, or the job: with its namespace where that is not the default one."""
     if isinstance(said, CapacityChanged):
         return said.node
+    if isinstance(said, QuotaChanged | ClaimsChanged):
+        return said.namespace
     if isinstance(said, ServiceTroubled):
         return said.service
     job, namespace = getattr(said, "job", "-"), getattr(said, "namespace", "default")

@@ -25,6 +25,7 @@ from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
+    ClaimsChanged,
     ClusterSpecPublished,
     DeadLetter,
     GenerationAbandoned,
@@ -36,6 +37,7 @@ from shared.messages import (
     JobRequested,
     Message,
     ProgressReported,
+    QuotaChanged,
     Role,
     ServiceTroubled,
     Span,
@@ -82,6 +84,17 @@ def _capacity(m: CapacityChanged) -> str:
     closed = [said for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable)) if so]
     ours = f", {counted(len(m.own), 'pod')} of ours" if m.own else ""
     return f"has {amount(m.free)} free of {amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
+
+
+def _quota(m: QuotaChanged) -> str:
+    told = [f"{bound.quota} allows {bound.hard:.6g} {bound.resource}, {bound.used:.6g} used" for bound in m.bounds]
+    told += [f"{bounds.limit_range} bounds each task" for bounds in m.task_bounds]
+    return "; ".join(told) or "has no quota"
+
+
+def _claims(m: ClaimsChanged) -> str:
+    claims = [claim for placement in m.placements for claim in placement.claims]
+    return f"has {counted(len(claims), 'claim')} bound to some nodes only" if claims else "has no claim bound to nodes"
 
 
 def _decided(m: AllocationDecided) -> str:
@@ -271,6 +284,8 @@ SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     JobAccepted: _accepted,
     JobRejected: _rejected,
     CapacityChanged: _capacity,
+    QuotaChanged: _quota,
+    ClaimsChanged: _claims,
     AllocationDecided: _decided,
     TaskReady: _ready,
     TaskStarted: _started,

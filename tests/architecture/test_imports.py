@@ -12,7 +12,7 @@ ACTING = {"asyncio", "os", "time", "nats", "kubernetes", "tensorflow", "keras", 
 ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psutil", "aiohttp", "gc"}
 
 EDGES = {
-    "services.monitor": {"__main__", "service", "recalling"},
+    "services.monitor": {"__main__", "service", "recalling", "namespace_news"},
     "services.allocator": {"__main__", "service", "memory", "collecting", "enrolment"},
     "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting"},
     "services.trainer": {

@@ -97,7 +97,7 @@ async def test_the_monitor_may_do_what_it_does_and_no_more(nats_url: str, bus: B
     await bus.follow([CapacityChanged], heart.on_said, {})
     await monitor.start(own, settings(MonitorSettings, "monitor", door))
     await until(lambda: heart.said and {call.verb for call in door.calls} == {"list", "watch"})
-    await until(lambda: len({call.resource for call in door.calls if call.verb == "watch"}) == 2)
+    await until(lambda: len({call.resource for call in door.calls if call.verb == "watch"}) == 6)
     await own.close()
 
     assert door.calls == allowed("weir-monitor")

@@ -17,6 +17,7 @@ from shared.messages import CapacityChanged
 from tests.monitor.builders import node, ours, pod
 from tests.shared.kube.api_server import ApiServer, serving
 
+WATCHED = {"nodes", "pods", "resourcequotas", "limitranges", "persistentvolumeclaims", "persistentvolumes"}
 HERE = "http://127.0.0.1"
 
 
@@ -35,7 +36,7 @@ async def monitor(nats_url: str, api: ApiServer, **settings: object) -> AsyncIte
     chosen = Settings(kube_url=api.url, kube_retry_s=0.05, **settings)  # type: ignore[arg-type]
     await start(connection, chosen)
     failing = asyncio.ensure_future(connection.failed())
-    await settled(lambda: not api.url.startswith(HERE) or set(api.watches.values()) == {"nodes", "pods"})
+    await settled(lambda: not api.url.startswith(HERE) or set(api.watches.values()) == WATCHED - api.forbidden)
     yield connection
     if failing.done():
         failing.result()

@@ -14,6 +14,8 @@ from shared.messages import (
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
+    ClaimPlacement,
+    ClaimsChanged,
     ClusterSpecPublished,
     GenerationAbandoned,
     GenerationPrepared,
@@ -24,15 +26,21 @@ from shared.messages import (
     JobRequested,
     Message,
     ModelProfile,
+    MostResources,
+    NodeRequirement,
+    NodeTerm,
     OwnPod,
     Phases,
     Program,
     ProgressReported,
+    QuotaBound,
+    QuotaChanged,
     Resources,
     ServiceTroubled,
     Span,
     Taint,
     TaskAddress,
+    TaskBounds,
     TaskExited,
     TaskLeaving,
     TaskPlan,
@@ -69,6 +77,7 @@ def one_of_each() -> list[Message]:
     address = TaskAddress(role="ps", index=0, pod="digits-ps-3", host="10.0.0.3", port=2222)
     plan = TaskPlan(role="ps", index=0, serial=3, node="n1", resources=Resources(cpu=0.5, memory_gib=1.5))
     profile = ModelProfile(parameters=10, bytes=40, variables=2)
+    zone = NodeRequirement(key="zone", operator="In", values=("a",))
     own = OwnPod(namespace="default", job="digits", pod="digits-ps-3", resources=Resources(cpu=0.5))
     return [
         request(request_id="abc"),
@@ -84,6 +93,17 @@ def one_of_each() -> list[Message]:
             taints=(Taint(key="k", value="v"),),
             own=(own,),
             labels={"zone": "a"},
+        ),
+        QuotaChanged(
+            namespace="team-a",
+            seen="digest",
+            bounds=(QuotaBound(quota="compute", resource="requests.cpu", hard=8.0, used=2.5),),
+            task_bounds=(TaskBounds(limit_range="sizes", least=Resources(cpu=0.25), most=MostResources(cpu=2.0)),),
+        ),
+        ClaimsChanged(
+            namespace="team-a",
+            seen="digest",
+            placements=(ClaimPlacement(claims=("data",), terms=(NodeTerm(labels=(zone,)),)),),
         ),
         AllocationDecided(**JOB, revision=5, request=request(), tasks=(plan,), batch=32, reason="grow"),
         TaskReady(**TASK, node="n1", host="10.0.0.3", ports=(2222, 2223)),

@@ -14,9 +14,11 @@ from shared.messages import (
     CapacityChanged,
     CheckpointFailed,
     CheckpointSkipped,
+    ClaimsChanged,
     GenerationAbandoned,
     JobRejected,
     JobRequested,
+    QuotaChanged,
     Resources,
     ServiceTroubled,
     TaskExited,
@@ -181,5 +183,12 @@ def test_of_strangers_pods_nothing_is_said(grown: Growth) -> None:
 
 
 def test_every_kind_has_a_rule_or_is_a_root() -> None:
-    assert set(MESSAGES) - set(RULES) == {JobRequested, CancelRequested, TaskLeaving, ServiceTroubled}
+    assert set(MESSAGES) - set(RULES) == {
+        JobRequested,
+        CancelRequested,
+        QuotaChanged,
+        ClaimsChanged,
+        TaskLeaving,
+        ServiceTroubled,
+    }
     assert set(RULES) - set(MESSAGES) == set() and CapacityChanged in RULES

@@ -43,6 +43,7 @@ class ApiServer:
         self.agents = Counter[str]()
         self.lists = Counter[str]()
         self.node_runs = True
+        self.forbidden = set[str]()  # kinds that nobody may read
 
     # ------------------------------------------------------------ as a cluster
 
@@ -116,6 +117,8 @@ class ApiServer:
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         kind = request.match_info["kind"]
+        if kind in self.forbidden:
+            return refusal(403, "Forbidden")
         if "watch" in request.query:
             return await self.watch(request, kind)
         self.lists[kind] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -11,12 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
+from tests.programs import program_path
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
-KUBECTL = shutil.which("kubectl")
-needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl here")
+KUBECTL = program_path("kubectl")
 COMPONENTS = sorted(path.name for path in (DEPLOY / "components").iterdir())
 RENDERINGS = ["dev", "production", *(f"production+{name}" for name in COMPONENTS), f"dev+{'+'.join(COMPONENTS)}"]
 """Overlays, alone and with components added."""
@@ -40,7 +39,7 @@ def rendered(name: str) -> tuple[Body, ...]:
             "components": [_from(here, DEPLOY / "components" / one) for one in added],
         }
         (here / "kustomization.yaml").write_text(yaml.safe_dump(whole))
-        done = subprocess.run([str(KUBECTL), "kustomize", folder], capture_output=True, text=True, timeout=120)
+        done = subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     return tuple(yaml.safe_load_all(done.stdout))
 

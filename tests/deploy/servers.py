@@ -15,8 +15,8 @@ import yaml
 
 from services.__main__ import weir
 from shared.ports import free_port
-from tests.conftest import _program
 from tests.deploy.rendered import DEPLOY, KUBECTL, named
+from tests.programs import program_path
 
 OPENSSL = shutil.which("openssl")
 NEW_CERTIFICATE = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2"
@@ -30,7 +30,7 @@ def secrets_in(folder: Path) -> Secrets:
         shutil.copytree(DEPLOY / part, folder / part, ignore=shutil.ignore_patterns("*.creds", "*.json", "*.conf"))
     here = str(folder / "credentials")
     assert weir(["credentials", here]) == 0
-    done = subprocess.run([str(KUBECTL), "kustomize", here], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([KUBECTL, "kustomize", here], capture_output=True, text=True, check=True, timeout=120)
     made = [body for body in yaml.safe_load_all(done.stdout) if body["kind"] == "Secret"]
     return {b["metadata"]["name"]: {k: b64decode(v).decode() for k, v in b["data"].items()} for b in made}
 
@@ -57,13 +57,15 @@ def certificate(folder: Path) -> None:
 def is_taken(config: Path) -> str:
     """What the server has against a configuration; empty: nothing."""
     environ = {**os.environ, "POD_NAME": "weir-nats-0"}
-    words = [_program(), "-c", str(config), "-t"]
+    words = [program_path("nats-server"), "-c", str(config), "-t"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
     return done.stderr if done.returncode else ""
 
 
 def version() -> str:
-    said = subprocess.run([_program(), "--version"], capture_output=True, text=True, check=True, timeout=120)
+    said = subprocess.run(
+        [program_path("nats-server"), "--version"], capture_output=True, text=True, check=True, timeout=120
+    )
     return said.stdout.split("v")[-1].strip()
 
 
@@ -74,7 +76,7 @@ def free_ports(count: int) -> list[int]:
 @asynccontextmanager
 async def running(config: Path, pod: str) -> AsyncIterator[asyncio.subprocess.Process]:
     environ, quiet = {**os.environ, "POD_NAME": pod}, asyncio.subprocess.DEVNULL
-    words = [_program(), "-c", str(config)]
+    words = [program_path("nats-server"), "-c", str(config)]
     process = await asyncio.create_subprocess_exec(*words, env=environ, stdout=quiet, stderr=quiet)
     try:
         yield process

@@ -21,10 +21,10 @@ from services.page.service import Settings as PageSettings
 from shared import config
 from shared.config import Common
 from tests.deploy import cert_manager, prometheus_operator
-from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, needs_kubectl, of, rendered, secrets, templates
+from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, rendered, secrets, templates
 from tests.deploy.restricted import violations
 
-pytestmark = [needs_kubectl, pytest.mark.parametrize("name", RENDERINGS)]
+pytestmark = pytest.mark.parametrize("name", RENDERINGS)
 
 CURRENT = "1." + kubernetes.__version__.split(".")[0]
 """The minor version of Kubernetes that the client in constraints.txt was made for."""

@@ -17,10 +17,9 @@ from shared.bus import Stale
 from shared.leadership import Lease
 from shared.messages import JobFinished
 from shared.tasks import end
-from tests.deploy.rendered import RENDERINGS, needs_kubectl, templates
+from tests.deploy.rendered import RENDERINGS, templates
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, is_taken, running, version, written
 
-pytestmark = needs_kubectl
 SERVERS, WITHIN_S, LEASE_S = 3, 120, 30.0
 
 

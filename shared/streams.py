@@ -80,11 +80,14 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
 
 
 async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0) -> None:
-    """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given since, if more."""
-    for config in (replace(config, num_replicas=replicas) for config in streams()):
-        await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
+    """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given since, if more.
+
+    The buckets come first: services wait for the streams, and then need the buckets, too.
+    """
     for bucket in BUCKETS:
         await _create_bucket(js, bucket, replicas)
+    for config in (replace(config, num_replicas=replicas) for config in streams()):
+        await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
 
 
 def with_default(namespaces: Iterable[str]) -> list[str]:

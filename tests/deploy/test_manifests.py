@@ -37,7 +37,10 @@ SETTINGS: dict[str, type[Common]] = {
 }
 OPTIONAL: dict[str, type[Common]] = {PAGE: PageSettings}
 """What only a component brings."""
-CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"}
+PART_OF = ("app.kubernetes.io/part-of", "weir")
+STARTS_WITHIN_S = 120
+"""Least time that a container is given to start, on a busy machine, before it is killed for not answering."""
 ASK_THE_API = {"weir-monitor", "weir-launcher"}
 BUS_CLIENT = ("weir.dev/bus", "client")
 
@@ -240,11 +243,41 @@ def test_in_production_each_service_has_a_stand_by_and_a_drain_takes_one_at_a_ti
         assert "WEIR_LEASE_S" not in environ(name, body["metadata"]["name"]), "it is on where nobody says otherwise"
 
 
-def test_in_production_a_service_s_replicas_are_kept_apart(name: str) -> None:
+def test_in_production_a_service_s_replicas_are_never_on_one_node_while_another_has_room(name: str) -> None:
+    """Counted by roll-out: a new pod is kept apart from the other new one, whatever nodes the old ones are on."""
     for pod in ("weir-monitor", "weir-allocator", "weir-launcher"):
         template = templates(name)[pod]
         labels, spreads = template["metadata"]["labels"], template["spec"].get("topologySpreadConstraints", [])
-        assert len(spreads) == (2 if name.startswith("production") else 0)
+        found = {spread["topologyKey"].rpartition("/")[2]: spread["whenUnsatisfiable"] for spread in spreads}
+        wanted = {"hostname": "DoNotSchedule", "zone": "ScheduleAnyway"} if name.startswith("production") else {}
+        assert found == wanted
         for spread in spreads:
             assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
-            assert spread["matchLabelKeys"] == ["app.kubernetes.io/name"], "of one service, not of all three"
+            assert spread["matchLabelKeys"] == ["app.kubernetes.io/name", "pod-template-hash"]
+            assert (spread["maxSkew"], spread["nodeTaintsPolicy"]) == (1, "Honor"), "a drained node does not count"
+
+
+def test_every_pod_of_the_control_plane_goes_before_those_of_jobs(name: str) -> None:
+    values = {body["metadata"]["name"]: body["value"] for body in of(name, "PriorityClass")}
+    jobs = values[environ(name, "weir-launcher")["WEIR_LAUNCHER_PRIORITY_CLASS"]]
+    for template in templates(name).values():
+        assert values[template["spec"]["priorityClassName"]] > jobs
+    assert not any(body.get("globalDefault") for body in of(name, "PriorityClass")), "other pods stay as they are"
+
+
+def test_a_container_that_is_asked_whether_it_lives_is_given_time_to_start(name: str) -> None:
+    for pod, template in templates(name).items():
+        (container,) = template["spec"]["containers"]
+        assert ("startupProbe" in container) is ("livenessProbe" in container) is (pod != "weir-setup")
+        if probe := container.get("startupProbe"):
+            assert probe["periodSeconds"] * probe["failureThreshold"] >= STARTS_WITHIN_S
+            assert probe["httpGet"]["port"] == container["livenessProbe"]["httpGet"]["port"]
+
+
+def test_no_pod_has_the_group_of_root(name: str) -> None:
+    for template in templates(name).values():
+        assert template["spec"]["securityContext"]["runAsGroup"] > 0
+
+
+def test_every_object_says_that_it_is_weirs(name: str) -> None:
+    assert [(b["kind"], b["metadata"]["name"]) for b in rendered(name) if PART_OF not in labels_of(b)] == []

@@ -20,7 +20,7 @@ from nats.js.errors import NotFoundError
 from shared import bus, config, log
 from shared.bus import Bus
 from shared.patience import RETRY_S, Plaint, is_outage
-from shared.permissions import SERVICES
+from shared.permissions import SERVICES, SETUP
 from shared.tasks import end
 from shared.vitals import BEGUN, Vitals
 
@@ -112,7 +112,9 @@ async def _on_streams(service: str, chosen: config.Common, credentials: str, vit
 
 
 async def _until_streams_exist(connection: Bus) -> None:
-    """Wait for the streams: on a new cluster a service starts before they are made."""
+    """Wait for the streams: on a new cluster a service starts before they are made. One service makes them."""
+    if connection.name == SETUP:
+        return
     exist, plaint = asyncio.Event(), Plaint()
     connection.vitals.need("the streams", exist.is_set)
     while not exist.is_set():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -95,6 +94,15 @@ def with_default(namespaces: Iterable[str]) -> list[str]:
     return list(dict.fromkeys((DEFAULT_NAMESPACE, *namespaces)))
 
 
+def stream_names(namespaces: Iterable[str]) -> list[str]:
+    """Return the names of all streams, those behind buckets too, of these namespaces and of `default`."""
+    names = [*map(stream_of, BUCKETS), *(str(config.name) for config in streams())]
+    for namespace in with_default(namespaces):
+        names.append(program_stream(namespace))
+        names += [str(config.name) for config in intake.stream_configs(namespace)]
+    return names
+
+
 async def create_namespace(
     js: JetStreamContext, namespace: str, replicas: int = 1, programs_max_bytes: int = 0, rates: Rates = UNCHANGED_RATES
 ) -> None:
@@ -144,8 +152,11 @@ async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: 
 
 async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:
     """Create or update a bucket. One that an earlier version made gives no entries by their keys yet."""
-    with contextlib.suppress(APIError):
+    try:
         await js.create_key_value(KeyValueConfig(bucket=bucket, direct=True, replicas=replicas))
+    except APIError as error:
+        if error.err_code != NAME_IN_USE:
+            raise
     there = (await js.stream_info(stream_of(bucket))).config
     bounds = BUCKET_BOUNDS.get(bucket, {})
     await js.update_stream(replace(there, allow_direct=True, num_replicas=replicas, **bounds))

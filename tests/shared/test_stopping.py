@@ -23,7 +23,7 @@ AS_FIRST = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-c
 ENDS_WITHIN_S, STARTS_WITHIN_S = 2.0, 60.0
 EARLY = b" msgspec"
 """The first library that every service imports; all others come after it."""
-CODES = {"monitor": 0, "allocator": 0, "launcher": 0, "page": 0, "trainer": 143}
+CODES = {"monitor": 0, "allocator": 0, "launcher": 0, "page": 0, "setup": 0, "trainer": 143}
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from tests.programs import program_path
 
 OPENSSL = shutil.which("openssl")
 NEW_CERTIFICATE = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2"
+NO_ROUTES: Mapping[str, str] = {}
 Secrets = dict[str, dict[str, str]]
 """By name and key."""
 
@@ -54,9 +55,9 @@ def certificate(folder: Path) -> None:
     shutil.copy(folder / "tls.crt", folder / "ca.crt")
 
 
-def is_taken(config: Path) -> str:
-    """What the server has against a configuration; empty: nothing."""
-    environ = {**os.environ, "POD_NAME": "weir-nats-0"}
+def is_taken(config: Path, routes: Mapping[str, str]) -> str:
+    """Return what the server has against a configuration; empty: nothing. `routes`: of its environment."""
+    environ = {**os.environ, "POD_NAME": "weir-nats-0", **routes}
     words = [program_path("nats-server"), "-c", str(config), "-t"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
     return done.stderr if done.returncode else ""
@@ -74,8 +75,10 @@ def free_ports(count: int) -> list[int]:
 
 
 @asynccontextmanager
-async def running(config: Path, pod: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    environ, quiet = {**os.environ, "POD_NAME": pod}, asyncio.subprocess.DEVNULL
+async def running(
+    config: Path, pod: str, routes: Mapping[str, str] = NO_ROUTES
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    environ, quiet = {**os.environ, "POD_NAME": pod, **routes}, asyncio.subprocess.DEVNULL
     words = [program_path("nats-server"), "-c", str(config)]
     process = await asyncio.create_subprocess_exec(*words, env=environ, stdout=quiet, stderr=quiet)
     try:

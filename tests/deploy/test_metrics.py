@@ -19,7 +19,7 @@ from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, templa
 from tests.shared.families import at_first, families
 from tests.shared.metric_lint import problems
 
-ASKED = {"weir-monitor", "weir-allocator", "weir-launcher"}
+ASKED = {"weir-monitor", "weir-allocator", "weir-launcher", "weir-setup"}
 SCRAPED = [name for name in RENDERINGS if "service-monitors" in name]
 GUARDED = [name for name in RENDERINGS if "production" in name or "network-policies" in name]
 FAMILIES = list(families().values())
@@ -59,7 +59,7 @@ async def test_what_is_asked_for_is_answered(pod: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCRAPED)
-def test_prometheus_finds_the_three_services_and_no_other_pod(name: str) -> None:
+def test_prometheus_finds_the_services_and_no_other_pod(name: str) -> None:
     monitors = of(name, "ServiceMonitor")
     assert len(monitors) == 1
     wanted = monitors[0]["spec"]["selector"]["matchLabels"].items()
@@ -81,6 +81,15 @@ def test_who_may_scrape_reaches_metrics_and_nothing_else(name: str) -> None:
     assert "kubectl label namespace monitoring weir.dev/scrapes=true" in (DEPLOY / "README.md").read_text()
     chosen = policy["podSelector"]["matchLabels"].items()
     assert {pod for pod, t in templates(name).items() if chosen <= t["metadata"]["labels"].items()} == ASKED
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_who_may_scrape_reaches_what_the_servers_of_the_bus_tell(name: str) -> None:
+    rules = named(name, "NetworkPolicy", "weir-nats")["spec"]["ingress"]
+    (rule,) = (rule for rule in rules if rule["ports"] == [{"port": "monitor"}])
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"weir.dev/scrapes": "true"}}}]
+    (port,) = (p["containerPort"] for p in container(name, "weir-nats")["ports"] if p["name"] == "monitor")
+    assert f"http: {port} " in named(name, "ConfigMap", "weir-nats")["data"]["nats.conf"]
 
 
 @pytest.mark.parametrize("change", [{"endpoint": []}, {"endpoints": []}, {"endpoints": [{"prot": "metrics"}]}])

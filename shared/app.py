@@ -15,11 +15,12 @@ from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
 
 import structlog
+from nats.js.errors import NotFoundError
 
 from shared import bus, config, log
 from shared.bus import Bus
-from shared.patience import is_outage
-from shared.permissions import SERVICES
+from shared.patience import RETRY_S, Plaint, is_outage
+from shared.permissions import SERVICES, SETUP
 from shared.tasks import end
 from shared.vitals import BEGUN, Vitals
 
@@ -104,10 +105,25 @@ async def _connected(
 
 
 async def _on_streams(service: str, chosen: config.Common, credentials: str, vitals: Vitals) -> Bus:
-    """A connection to a bus that has the streams."""
+    """Return a connection to a bus that has the streams."""
     made = await bus.connect(chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca, vitals)
-    await made.verify()
+    await _until_streams_exist(made)
     return made
+
+
+async def _until_streams_exist(connection: Bus) -> None:
+    """Wait for the streams: on a new cluster a service starts before they are made. One service makes them."""
+    if connection.name == SETUP:
+        return
+    exist, plaint = asyncio.Event(), Plaint()
+    connection.vitals.need("the streams", exist.is_set)
+    while not exist.is_set():
+        try:
+            await connection.verify()
+            exist.set()
+        except NotFoundError as error:
+            plaint.tell("StreamsMissing", error, remedy="weir streams create")
+            await asyncio.sleep(RETRY_S)
 
 
 async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int | None:

@@ -29,6 +29,8 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     checkpoint_claim: str = ""  # a claim, of which a pod mounts its job's folder below checkpoint_dir
     fs_group: int = 65532  # so that a pod which is not root may write to a claim
     run_as_user: Annotated[int, Meta(ge=1)] | None = None  # absent: as the image says, which must not be root
+    run_as_group: Annotated[int, Meta(ge=1)] = 65532
+    priority_class: str = ""  # its PriorityClass; empty: none
     tmp_gib: Annotated[float, Meta(gt=0)] = 8.0  # of /tmp, where alone it may write; who writes more is evicted
     home: str = "/tmp"  # its root is read-only; empty: as the image says
     network_policies: bool = True  # one a job: its pods are reached by its pods alone

@@ -17,10 +17,9 @@ from shared.bus import Stale
 from shared.leadership import Lease
 from shared.messages import JobFinished
 from shared.tasks import end
-from tests.deploy.rendered import RENDERINGS, needs_kubectl, templates
+from tests.deploy.rendered import RENDERINGS, environ, templates
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, is_taken, running, version, written
 
-pytestmark = needs_kubectl
 SERVERS, WITHIN_S, LEASE_S = 3, 120, 30.0
 
 
@@ -31,7 +30,7 @@ def test_the_server_takes_its_configuration(name: str, secrets: Secrets, tmp_pat
             pytest.skip("no openssl here")
         certificate(tmp_path)
 
-    assert is_taken(written(name, tmp_path, secrets)) == ""
+    assert is_taken(written(name, tmp_path, secrets), environ(name, "weir-nats")) == ""
 
 
 def test_the_key_from_which_all_are_made_stays_outside(secrets: Secrets, tmp_path: Path) -> None:
@@ -67,18 +66,18 @@ class Three:
         self.url = f"nats://127.0.0.1:{self.clients[1]}"
 
     def config(self, number: int) -> Path:
-        others = {f"weir-nats-{i}.weir-nats.weir-system.svc:6222": f"127.0.0.1:{p}" for i, p in enumerate(self.routes)}
         own = {
             "port: 4222": f"listen: 127.0.0.1:{self.clients[number]}",
             "port: 6222": f"listen: 127.0.0.1:{self.routes[number]}",
             "http: 8222": "",
         }
-        return written("production", self.folder / str(number), self.secrets, **others, **own)
+        return written("production", self.folder / str(number), self.secrets, **own)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[list[asyncio.subprocess.Process]]:
         async with AsyncExitStack() as stack:
-            pods = [(self.config(i), f"weir-nats-{i}") for i in range(SERVERS)]
+            routes = {f"ROUTE_{i}": f"nats://127.0.0.1:{port}" for i, port in enumerate(self.routes)}
+            pods = [(self.config(i), f"weir-nats-{i}", routes) for i in range(SERVERS)]
             yield [await stack.enter_async_context(running(*pod)) for pod in pods]
 
 

@@ -26,14 +26,12 @@ from shared.bus import Bus, Heard
 from shared.config import Common
 from shared.messages import AllocationDecided, CapacityChanged, JobFinished, Message, TaskStarted, TaskUpdated
 from tests.deploy.listening import Call, Door, listening
-from tests.deploy.rendered import environ, needs_kubectl, of
+from tests.deploy.rendered import environ, of
 from tests.launcher.builders import JOB, SMALL, UID, decided
 
 OVERLAY, WITHIN_S = "dev", 60
 SLEEPER = ["python", "-c", "import time; time.sleep(600)"]
 C = TypeVar("C", bound=Common)
-
-pytestmark = needs_kubectl
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ class Trainer:
         await self.voice.saved(spec.generation, word, self.gate.waited_s)
         self.warn_of_costs(spec, word, past)
         if not word.final:
-            self.hands.tell(spec.generation, Kept(paths=entry.paths))
+            self.hands.tell(spec.generation, Kept(paths=entry.paths, digests=entry.digests, samples=entry.samples))
 
     def warn_of_costs(self, spec: ClusterSpecPublished, word: Saved, past: Past) -> None:
         """Log, once, that a loss may repeat more than it should, because saves cost too much to be made more often."""

@@ -82,6 +82,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     opened_s: float = 0.0
     """When a node was last seen to be ready that had not been, or had not been there."""
     sequences: dict[str, int] = {}
+    stored_s: dict[str, float] = {}
+    """By stream: when the message of that sequence was stored. A stream that was set back holds another one there."""
     spoken: dict[str, int] = {}
     """Sequence of the last `AllocationDecided` on each job's subject."""
     cause: str = "-"
@@ -94,6 +96,7 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
         return state
     cause = state.cause if isinstance(message, EVIDENCE) else message.id()
     heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": cause}
+    heard["stored_s"] = state.stored_s | {stream: stored_s}
     if isinstance(message, AllocationDecided):
         heard["spoken"] = state.spoken | {message.key(): sequence}
     if type(message) in OF_STATE:

@@ -1,7 +1,8 @@
 """The monitor's shell: see the cluster, say what is free.
 
 What was seen marks nodes for a recount; one loop recounts and publishes them, so that a burst of events about a node
-is one fact and facts about a node leave in order. Nothing is said before nodes and pods have both been listed.
+is one fact and facts about a node leave in order. Nothing is said before nodes and pods have both been listed. When
+the bus was away, it may have lost what was said last: what is stored is read again, and what differs is said.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterable
 
 from services.monitor import measures
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
 from services.monitor.picture import Picture
 from services.monitor.recalling import recall
-from shared.bus import Bus, Stale
+from shared.bus import Bus, Heard, Stale
 from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed, Reader
@@ -33,14 +35,33 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     recall_parallel: int = 100  # at start: facts that were said before, asked for at once
 
 
+def capacities(stored: Iterable[Heard]) -> list[CapacityChanged]:
+    return [heard.message for heard in stored if isinstance(heard.message, CapacityChanged)]
+
+
+def places(stored: Iterable[Heard]) -> dict[str, int]:
+    """Return by key where the last fact lies that we know of."""
+    return {heard.message.key(): heard.sequence for heard in stored}
+
+
 class Monitor:
-    def __init__(self, bus: Bus, picture: Picture, said: dict[str, int]) -> None:
-        self.bus, self.picture = bus, picture
-        self.said = said  # by key: where the last fact lies that we know of
+    def __init__(self, bus: Bus, known: Iterable[Heard] = (), recall_parallel: int = 1) -> None:
+        self.bus, self.recall_parallel = bus, recall_parallel
+        self.picture, self.said = Picture(capacities(known)), places(known)
+        self.was_away = False  # the bus; it may have lost what was said last
         self.marked: set[str] = set()
         self.marked_s: float | None = None  # since when, by a clock that only rises
         self.reaction = Meter(measures.REACTION)
         self.awake, self.nodes_known, self.pods_known = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def begin_from(self, stored: list[Heard]) -> None:
+        """Take what is stored for what was said, and look at every node again."""
+        self.said = places(stored)
+        self._mark(self.picture.begin_from(capacities(stored)))
+
+    def on_bus_return(self) -> None:
+        self.was_away = True
+        self.awake.set()
 
     def on_node(self, event: Event[NodeFact]) -> None:
         if isinstance(event, Listed):
@@ -79,6 +100,9 @@ class Monitor:
         while True:
             await self.awake.wait()
             self.awake.clear()
+            if self.was_away:
+                self.was_away = False
+                self.begin_from(await recall(self.bus, self.recall_parallel))
             marked, self.marked = self.marked, set()
             since_s, self.marked_s = self.marked_s, None
             fresh = self.picture.news(marked, time.time())
@@ -107,9 +131,8 @@ async def start(bus: Bus, settings: Settings) -> None:
     api = await connect(settings, "weir-monitor", random.random)
     bus.on_close(api.close)
     api.tells(bus.troubles)
-    known = await recall(bus, settings.recall_parallel)
-    told = [heard.message for heard in known if isinstance(heard.message, CapacityChanged)]
-    monitor = Monitor(bus, Picture(told), {heard.message.key(): heard.sequence for heard in known})
+    monitor = Monitor(bus, await recall(bus, settings.recall_parallel), settings.recall_parallel)
+    bus.on_return.add(monitor.on_bus_return)
     bus.vitals.need("the list of nodes", monitor.nodes_known.is_set)
     bus.vitals.need("the list of pods", monitor.pods_known.is_set)
     bus.vitals.tell("monitor", monitor.measures)

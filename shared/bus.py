@@ -261,13 +261,19 @@ class Bus:
             await ear.handler(heard)
 
     def tail(
-        self, filters: list[str], *, deliver: DeliverPolicy = DeliverPolicy.NEW, since_s: float | None = None
+        self,
+        filters: list[str],
+        *,
+        deliver: DeliverPolicy = DeliverPolicy.NEW,
+        since_s: float | None = None,
+        on_set_back: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Heard]:
         """Watch one stream's subjects without leaving a trace. Unreadable messages are left out, nothing else is.
 
         All `filters` must live in one stream. `since_s` (a point in time) overrides `deliver`.
+        `on_set_back`: to be called when the stream has lost what we saw last; what was stored since is read on.
         """
-        return watching.tail(self.client, self.js, filters, deliver, since_s, self.asked)
+        return watching.tail(self.client, self.js, filters, deliver, since_s, self.asked, on_set_back)
 
     async def last(self, kind: type[Message], key: str) -> Heard | None:
         """The newest message on one subject; None where there is none that can be read."""

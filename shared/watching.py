@@ -49,6 +49,7 @@ async def tail(
     deliver: DeliverPolicy,
     since_s: float | None,
     asked: Callable[[Callable[[], Awaitable[Begun]]], Awaitable[Begun]],
+    on_set_back: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Heard]:
     """See `Bus.tail`. `asked` asks for the first consumer until there is an answer, or once (`Bus.asked`)."""
     config = ConsumerConfig(
@@ -60,6 +61,7 @@ async def tail(
         mem_storage=True,
     )
     watcher = Watcher(client, js, subjects.stream_holding(filters[0]), config)
+    watcher.on_set_back = on_set_back
     puller, begins = await asked(lambda: watcher.begin(config))
     seen = Place(begins)
     while True:
@@ -180,6 +182,7 @@ class Watcher:
 
     def __init__(self, client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig) -> None:
         self.client, self.js, self.stream, self.config = client, js, stream, config
+        self.on_set_back: Callable[[], None] = lambda: None
         self._plaint = Plaint()
 
     async def begin(self, config: ConsumerConfig) -> tuple[Puller, int]:
@@ -200,6 +203,7 @@ class Watcher:
         puller, begins = await self._begun(_since(self.config, seen), seen)
         if begins < seen.sequence:
             log.warning("StreamSetBack", stream=self.stream, seen=seen.sequence, now=begins)
+            self.on_set_back()
         if begins <= seen.sequence:
             return puller
         await puller.close()  # what was stored in the same microsecond is missing

@@ -30,6 +30,7 @@ COMMANDS = {
     "report": "one job as a page: times, pauses, cost, forecasts",
     "logs": "show what a task prints",
     "cancel": "stop a job",
+    "recover": "after a loss of the bus: which jobs can go on, and let them",
     "simulate": "what would happen to these jobs on these machines",
     "decide": "the decision as JSON: a world a line in, decisions a line out",
     "credentials": "write who may do what on the bus, as files",

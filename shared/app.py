@@ -18,7 +18,7 @@ import structlog
 from nats.js.errors import NotFoundError
 
 from shared import bus, config, log
-from shared.bus import Bus
+from shared.bus import Bus, SetBack
 from shared.patience import RETRY_S, Plaint, is_outage
 from shared.permissions import SERVICES, SETUP
 from shared.tasks import end
@@ -28,6 +28,8 @@ C = TypeVar("C", bound=config.Common)
 Start = Callable[[Bus, C], Awaitable[None]]
 
 BAD_SETTINGS, CANNOT_GO_ON = 2, 1
+SET_BACK = 4
+"""Exit code where a stream was set back: who starts again reads what is there now."""
 
 
 class Leave(Exception):
@@ -71,6 +73,9 @@ async def _live(service: str, chosen: C, start: Start[C], credentials: str, cut_
         async with _asked(vitals, chosen.metrics_port):
             connection = await _connected(service, chosen, credentials, vitals, stop)
             return await _until_stopped(connection, chosen, start, stop) if connection else None
+    except SetBack as error:
+        logger.warning("StreamSetBack", why=str(error), remedy="begins again with what is stored now")
+        return SET_BACK
     except Exception as error:
         logger.exception("CannotGoOn")
         return cut_off if is_outage(error) else CANNOT_GO_ON

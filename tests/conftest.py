@@ -56,7 +56,7 @@ class NatsServer:
     """A nats-server in a folder of its own; killed and started again, it is the same server at the same address."""
 
     def __init__(self, folder: Path, *more: str) -> None:
-        self._folder, self._port, self._more = folder, free_port(), more
+        self.folder, self._port, self._more = folder, free_port(), more
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -69,7 +69,7 @@ class NatsServer:
         return self._process.pid
 
     async def start(self) -> None:
-        where = ("-js", "-a", "127.0.0.1", "-p", str(self._port), "-sd", str(self._folder), *self._more)
+        where = ("-js", "-a", "127.0.0.1", "-p", str(self._port), "-sd", str(self.folder), *self._more)
         quiet = asyncio.subprocess.DEVNULL
         self._process = await asyncio.create_subprocess_exec(
             program_path("nats-server"), *where, stdout=quiet, stderr=quiet

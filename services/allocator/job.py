@@ -198,6 +198,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.exits.get(self.pod(task))
 
     @property
+    def next_generation(self) -> int:
+        """A number above that of every generation that was decided, or was heard of.
+
+        After the bus has lost decisions, pods may train a generation that nobody knows of any more.
+        """
+        return max(self.generation, self.early.resumed.generation if self.early else 0) + 1
+
+    @property
     def stands_still(self) -> bool:
         """Whether no generation can be training: none ever did, or it has lost its chief, a ps or every worker."""
         if self.runs is None:
@@ -365,6 +373,16 @@ def _drop_oldest_notices(job: Job, leaving: dict[str, Leaving]) -> dict[str, Lea
     known = {job.pod(task) for decision in decisions for task in decision.tasks}
     dropped = set([pod for pod in leaving if pod not in known][:-UNKNOWN_LEAVING_KEPT])
     return {pod: notice for pod, notice in leaving.items() if pod not in dropped}
+
+
+SERIAL_DIGITS = 6
+
+
+def above_serial(job: Job, pod: str) -> Job:
+    """Give no task from now on the serial of a pod that is there, although no decision that is known made it."""
+    number = pod.rpartition("-")[2]
+    serial = int(number) if number.isdecimal() and len(number) <= SERIAL_DIGITS else -1
+    return replace(job, serials=serial + 1) if serial >= job.serials else job
 
 
 def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:

@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -33,7 +34,7 @@ from services.allocator.state import EVIDENCE, HEARD, State, apply, refuse
 from services.allocator.view import JobView, closed_view, job_view
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
-from shared.bus import Bus, Heard, Stale
+from shared.bus import Bus, Heard, SetBack, Stale
 from shared.config import BadSettings
 from shared.dead import namespace_of
 from shared.letters import Letters
@@ -359,11 +360,23 @@ def know_policies(settings: Settings) -> None:
         raise Leave(BAD_SETTINGS) from bad
 
 
+async def follow(bus: Bus, allocator: Allocator) -> None:
+    """Hear what the state lacks; all, where a stream was set back and the state is of messages that are no more."""
+    known = allocator.state
+    heard = partial(bus.follow, HEARD, allocator.on_fact, unusable=allocator.on_unusable, strays=True)
+    try:
+        await heard(known.sequences, stored_s=known.stored_s)
+    except SetBack as error:
+        log.warning("StartsFromTheLog", reason=str(error))
+        allocator.state = State()
+        await heard({})
+
+
 async def start(bus: Bus, settings: Settings) -> None:
     know_policies(settings)
     allocator = Allocator(bus, settings, await memory.recall(bus))
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
-    await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)
+    await follow(bus, allocator)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())
     bus.spawn(allocator.show_for_ever(await bus.bucket(subjects.JOBS)))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.job import OF_JOB, Job, node_seen
+from services.allocator.job import OF_JOB, Job, above_serial, node_seen
 from services.allocator.releases import Releases, begin_release, end_releases
 from shared.early import add_early, brief
 from shared.messages import (
@@ -88,6 +88,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     opened_s: float = 0.0
     """When a node was last seen to be ready that had not been, or had not been there."""
     sequences: dict[str, int] = {}
+    stored_s: dict[str, float] = {}
+    """By stream: when the message of that sequence was stored. A stream that was set back holds another one there."""
     spoken: dict[str, int] = {}
     """Sequence of the last `AllocationDecided` on each job's subject."""
     cause: str = "-"
@@ -100,6 +102,7 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
         return state
     cause = state.cause if isinstance(message, EVIDENCE) else message.id()
     heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": cause}
+    heard["stored_s"] = state.stored_s | {stream: stored_s}
     if isinstance(message, AllocationDecided):
         heard["spoken"] = state.spoken | {message.key(): sequence}
     if type(message) in OF_STATE:
@@ -213,7 +216,7 @@ def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: flo
 
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
     """A node's pods and size are the very same ones, while they are equal: what is known of them is kept by that."""
-    state = replace(state, jobs=_aware(state.jobs, message))
+    state = replace(state, jobs=_above_serials(_aware(state.jobs, message), message))
     if message.gone:
         left = {n: c for n, c in state.nodes.items() if n != message.node}
         return replace(state, nodes=left, releases=_after(state, message, stored_s))
@@ -248,6 +251,16 @@ def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
     now = {key: node_seen(job, message.node, None if message.gone else message) for key, job in told.items()}
     changed = {key: job for key, job in now.items() if job is not told[key]}
     return jobs | changed if changed else jobs
+
+
+def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
+    """The very same jobs, unless one has a pod of which no decision is known: the bus may have lost that decision."""
+    for own in message.own:
+        key = f"{own.namespace}.{own.job}"
+        job = jobs.get(key)
+        if job is not None and (above := above_serial(job, own.pod)) is not job:
+            jobs = jobs | {key: above}
+    return jobs
 
 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:

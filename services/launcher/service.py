@@ -28,7 +28,7 @@ from services.launcher.settings import Settings as Settings
 from services.launcher.watch import watch, watched
 from shared import subjects
 from shared.bounds import clamped
-from shared.bus import Bus, Heard, Stale
+from shared.bus import Bus, Heard, SetBack, Stale
 from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed
@@ -87,6 +87,7 @@ class Launcher:
         self.bus, self.settings, self.clock = bus, settings, clock
         self.view = view.View()
         self.after: dict[str, int] = {}  # by stream: the last message in the view
+        self.stored_s: dict[str, float] = {}  # by stream: when that message was stored
         self.backlog: list[Heard] | None = []  # until all that was said is read
         self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
@@ -111,7 +112,8 @@ class Launcher:
         message = cast(JobMessage, heard.message)
         if not self.ends_job_to_come(message, heard.sequence):
             self.remember(message, heard.stored_s)
-        self.after[heard.stream] = max(heard.sequence, self.after.get(heard.stream, 0))
+        if heard.sequence > self.after.get(heard.stream, 0):
+            self.after[heard.stream], self.stored_s[heard.stream] = heard.sequence, heard.stored_s
 
     def ends_job_to_come(self, message: JobMessage, sequence: int) -> bool:
         """Return whether this announces the end of a job whose request is not stored yet.
@@ -293,7 +295,24 @@ class Launcher:
     async def save_now_and_then(self) -> None:
         if self.unsaved and self.clock() >= self.saved_s + self.settings.snapshot_s:
             self.saved_s, self.unsaved = self.clock(), False
-            await memory.save(self.bus, memory.Snapshot(after=dict(self.after), told=self.view.told))
+            await memory.save(self.bus, self.snapshot())
+
+    def snapshot(self) -> memory.Snapshot:
+        return memory.Snapshot(after=dict(self.after), stored_s=dict(self.stored_s), told=self.view.told)
+
+    def begin_from(self, known: memory.Snapshot) -> None:
+        self.view = view.View(told=known.told)
+        self.after, self.stored_s = dict(known.after), dict(known.stored_s)
+
+    async def follow(self, known: memory.Snapshot) -> None:
+        """Hear what a snapshot lacks; all, where a stream was set back and it is of messages that are no more."""
+        self.begin_from(known)
+        try:
+            await self.bus.follow((*HEARD, *SAID), self.on_fact, known.after, stored_s=known.stored_s)
+        except SetBack as error:
+            log.warning("StartsFromTheLog", reason=str(error))
+            self.begin_from(memory.Snapshot())
+            await self.bus.follow((*HEARD, *SAID), self.on_fact, {})
 
 
 def completed(settings: Settings) -> Settings:
@@ -314,9 +333,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.vitals.need("the lists of what is there", launcher.listed.is_set)
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
     bus.vitals.tell("launcher", lambda: launcher.meters.measures(launcher.view))
-    known = await memory.load(bus)
-    launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
-    await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)
+    await launcher.follow(await memory.load(bus))
     await launcher.caught_up()
     for kind, namespace in watched(settings):
         bus.spawn(watch(api, kind, namespace, launcher.on_event))

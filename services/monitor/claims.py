@@ -133,11 +133,15 @@ class ClaimPicture:
     """The claims and volumes there are, and what was last said of each namespace."""
 
     def __init__(self, said: Iterable[ClaimsChanged] = ()) -> None:
-        self.said = {told.namespace: told for told in said}
+        self.begin_from(said)
         self.claims = Collection[str]()
         self.volumes = Collection[Terms]()
         self.revision = ""
         """The API's, of the newest event: what returns to an old picture is a new fact."""
+
+    def begin_from(self, said: Iterable[ClaimsChanged]) -> None:
+        """Take these for what was said."""
+        self.said = {told.namespace: told for told in said}
 
     def news(self, namespaces: Iterable[str], now: float) -> list[ClaimsChanged]:
         """Return what is new of these namespaces; it counts as said."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from services.monitor.collection import Collection, Named, Said
 from shared.kube.reader import Event, Listed, Missed
@@ -25,6 +25,7 @@ class NamespacePicture(Protocol):
 
     @property
     def said(self) -> Mapping[str, Message]: ...
+    def begin_from(self, said: Iterable[Any]) -> None: ...
     def news(self, namespaces: Iterable[str], now: float) -> Sequence[Message]: ...
 
 
@@ -35,17 +36,27 @@ class NamespaceNews(Generic[P]):
     def __init__(self, picture: P) -> None:
         self.picture = picture
         self.marked, self.awake = set(picture.said), asyncio.Event()
+        self.namespaces = set(picture.said)  # all that were ever marked
         self.listed = set[int]()  # the collections of which all objects are known
+
+    def begin_from(self, said: Iterable[Message]) -> None:
+        """Take these for what was said, and look at every namespace again."""
+        self.picture.begin_from(said)
+        self._mark(self.namespaces | set(self.picture.said))
 
     def on_event(self, event: Event[Named[Said]], there: Collection[Said]) -> None:
         self.picture.revision = event.revision
         if isinstance(event, Listed):
-            self.marked |= there.see_all(event.facts)
+            self._mark(there.see_all(event.facts))
             self.listed.add(id(there))
         elif isinstance(event, Missed):
-            self.marked |= there.miss(event.fact)
+            self._mark(there.miss(event.fact))
         else:
-            self.marked |= there.see(event.fact)
+            self._mark(there.see(event.fact))
+
+    def _mark(self, namespaces: set[str]) -> None:
+        self.marked |= namespaces
+        self.namespaces |= namespaces
         self.awake.set()
 
     async def next(self) -> Sequence[Message]:

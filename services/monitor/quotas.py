@@ -156,11 +156,15 @@ class QuotaPicture:
     """The quotas and limit ranges there are, and what was last said of each namespace."""
 
     def __init__(self, said: Iterable[QuotaChanged] = ()) -> None:
-        self.said = {told.namespace: told for told in said}
+        self.begin_from(said)
         self.quotas = Collection[tuple[QuotaBound, ...]]()
         self.limit_ranges = Collection[TaskBounds]()
         self.revision = ""
         """The API's, of the newest event: what returns to an old picture is a new fact."""
+
+    def begin_from(self, said: Iterable[QuotaChanged]) -> None:
+        """Take these for what was said."""
+        self.said = {told.namespace: told for told in said}
 
     def news(self, namespaces: Iterable[str], now: float) -> list[QuotaChanged]:
         """Return what is new of these namespaces; it counts as said."""

@@ -3,7 +3,8 @@
 What was seen marks nodes for a recount; one loop recounts and publishes them, so that a burst of events about a node
 is one fact and facts about a node leave in order. Nothing is said before nodes and pods have both been listed. Quotas
 and claims are marked by namespace, and published in the same way by loops of their own: where they cannot be read,
-capacity is told all the same.
+capacity is told all the same. When the bus was away, it may have lost what was said last: what is stored is read again,
+and what differs is said.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from services.monitor import measures
 from services.monitor.claims import ClaimPicture, claim, volume
@@ -21,7 +23,7 @@ from services.monitor.picture import Picture
 from services.monitor.quotas import QuotaPicture, limit_range, quota
 from services.monitor.recalling import recall
 from shared import subjects
-from shared.bus import Bus, Stale
+from shared.bus import Bus, Heard, Stale
 from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed, Reader
@@ -35,6 +37,9 @@ CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 HOLDING = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 """Pods that hold something: bound to a node, and not ended. No others are sent."""
 
+M = TypeVar("M", bound=Message)
+FACTS_SAID = (CapacityChanged, QuotaChanged, ClaimsChanged)
+
 
 class Settings(KubeSettings, frozen=True, kw_only=True):
     """`WEIR_MONITOR_<FIELD>`."""
@@ -42,17 +47,43 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     recall_parallel: int = 100  # at start: facts that were said before, asked for at once
 
 
+def messages_of(kind: type[M], heard: Iterable[Heard]) -> list[M]:
+    return [each.message for each in heard if isinstance(each.message, kind)]
+
+
+def sequences(heard: Iterable[Heard]) -> dict[str, int]:
+    """Return, by subject, the sequence number of the last fact that we know of."""
+    return {subjects.subject_of(each.message): each.sequence for each in heard}
+
+
+async def recall_all(bus: Bus, at_once: int) -> list[Heard]:
+    """Return the last facts of all nodes, and of the quotas and claims of all namespaces."""
+    return [heard for kind in FACTS_SAID for heard in await recall(bus, at_once, kind)]
+
+
 class Monitor:
-    def __init__(
-        self, bus: Bus, picture: Picture, quotas: QuotaPicture, claims: ClaimPicture, said: dict[str, int]
-    ) -> None:
-        self.bus, self.picture = bus, picture
-        self.quotas, self.claims = NamespaceNews(quotas), NamespaceNews(claims)
-        self.said = said  # by subject: where the last fact lies that we know of
+    def __init__(self, bus: Bus, known: Sequence[Heard] = (), recall_parallel: int = 1) -> None:
+        self.bus, self.recall_parallel = bus, recall_parallel
+        self.picture = Picture(messages_of(CapacityChanged, known))
+        self.quotas = NamespaceNews(QuotaPicture(messages_of(QuotaChanged, known)))
+        self.claims = NamespaceNews(ClaimPicture(messages_of(ClaimsChanged, known)))
+        self.said = sequences(known)
+        self.was_away = False  # the bus; it may have lost what was said last
         self.marked: set[str] = set()
         self.marked_s: float | None = None  # since when, by a clock that only rises
         self.reaction = Meter(measures.REACTION)
         self.awake, self.nodes_known, self.pods_known = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def begin_from(self, stored: list[Heard]) -> None:
+        """Take what is stored for what was said, and look at every node and namespace again."""
+        self.said = sequences(stored)
+        self._mark(self.picture.begin_from(messages_of(CapacityChanged, stored)))
+        self.quotas.begin_from(messages_of(QuotaChanged, stored))
+        self.claims.begin_from(messages_of(ClaimsChanged, stored))
+
+    def on_bus_return(self) -> None:
+        self.was_away = True
+        self.awake.set()
 
     def on_node(self, event: Event[NodeFact]) -> None:
         if isinstance(event, Listed):
@@ -111,6 +142,9 @@ class Monitor:
         while True:
             await self.awake.wait()
             self.awake.clear()
+            if self.was_away:
+                self.was_away = False
+                self.begin_from(await recall_all(self.bus, self.recall_parallel))
             marked, self.marked = self.marked, set()
             since_s, self.marked_s = self.marked_s, None
             fresh = self.picture.news(marked, time.time())
@@ -143,16 +177,8 @@ async def start(bus: Bus, settings: Settings) -> None:
     api = await connect(settings, "weir-monitor", random.random)
     bus.on_close(api.close)
     api.tells(bus.troubles)
-    known = [
-        *await recall(bus, settings.recall_parallel),
-        *await recall(bus, settings.recall_parallel, QuotaChanged),
-        *await recall(bus, settings.recall_parallel, ClaimsChanged),
-    ]
-    nodes = Picture(heard.message for heard in known if isinstance(heard.message, CapacityChanged))
-    quotas = QuotaPicture(heard.message for heard in known if isinstance(heard.message, QuotaChanged))
-    claims = ClaimPicture(heard.message for heard in known if isinstance(heard.message, ClaimsChanged))
-    sequences = {subjects.subject_of(heard.message): heard.sequence for heard in known}
-    monitor = Monitor(bus, nodes, quotas, claims, sequences)
+    monitor = Monitor(bus, await recall_all(bus, settings.recall_parallel), settings.recall_parallel)
+    bus.on_return.add(monitor.on_bus_return)
     bus.vitals.need("the list of nodes", monitor.nodes_known.is_set)
     bus.vitals.need("the list of pods", monitor.pods_known.is_set)
     bus.vitals.tell("monitor", monitor.measures)

@@ -19,7 +19,7 @@ EDGES = {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "optimizers", "pulse", "step", "watchdog"),
         *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "continuing"),
-        *("farewell", "summaries", "examine", "inspecting", "sought"),
+        *("farewell", "summaries", "examine", "inspecting", "sought", "keeping"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

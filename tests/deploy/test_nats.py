@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from nats.errors import Error as NatsError
 
@@ -31,6 +33,34 @@ def test_the_server_takes_its_configuration(name: str, secrets: Secrets, tmp_pat
         certificate(tmp_path)
 
     assert is_taken(written(name, tmp_path, secrets), environ(name, "weir-nats")) == ""
+
+
+@pytest.mark.parametrize("name", ["dev", "production"])
+async def test_the_server_writes_what_it_acknowledged_to_disk_within_a_second(
+    name: str, secrets: Secrets, tmp_path: Path
+) -> None:
+    """The server says by which interval it goes."""
+    clients, routes, http = free_ports(3)
+    own = {
+        "port: 4222": f"listen: 127.0.0.1:{clients}",
+        "port: 6222": f"listen: 127.0.0.1:{routes}",
+        "http: 8222": f"http: 127.0.0.1:{http}",
+    }
+    async with running(written(name, tmp_path / name, secrets, **own), "weir-nats-0"), aiohttp.ClientSession() as asked:
+        told = await jetstream_told(asked, http)
+
+    assert told["config"]["sync_interval"] / 1e9 == 0.5
+
+
+async def jetstream_told(asked: aiohttp.ClientSession, http: int) -> dict[str, Any]:
+    """Return what a server tells of its JetStream, once it answers."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            try:
+                async with asked.get(f"http://127.0.0.1:{http}/jsz") as answer:
+                    return dict(await answer.json())
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.05)
 
 
 def test_the_key_from_which_all_are_made_stays_outside(secrets: Secrets, tmp_path: Path) -> None:

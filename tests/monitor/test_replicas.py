@@ -5,15 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.monitor.claims import ClaimPicture
-from services.monitor.picture import Picture
-from services.monitor.quotas import QuotaPicture
 from services.monitor.recalling import recall
 from services.monitor.service import Monitor
 from shared.bus import Bus
 from shared.leadership import Deposed, Lease
 from shared.messages import CapacityChanged
-from shared.subjects import subject_of
 from tests.allocator.builders import node
 
 
@@ -28,9 +24,7 @@ async def newest(bus: Bus) -> CapacityChanged:
 
 
 async def monitor(bus: Bus) -> Monitor:
-    known = await recall(bus, 10)
-    sequences = {subject_of(heard.message): heard.sequence for heard in known}
-    return Monitor(bus, Picture(), QuotaPicture(), ClaimPicture(), sequences)
+    return Monitor(bus, await recall(bus, 10))
 
 
 async def test_a_late_fact_is_refused_where_a_later_leader_has_spoken(bus: Bus) -> None:

@@ -15,6 +15,7 @@ from services.cli.meant import advice
 from services.cli.parsing import WIDTH, Parser
 from services.cli.trouble import CODES, DONE, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
 from shared import log
+from shared.version import VERSION
 
 COMMANDS = {
     "up": "run all of Weir on this machine",
@@ -40,7 +41,7 @@ COMMANDS = {
 }
 
 
-USAGE = "weir COMMAND [--help] ...: elastic TensorFlow training on Kubernetes"
+USAGE = "weir COMMAND [--help] ... | --version: elastic TensorFlow training"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -50,6 +51,9 @@ def main() -> int:
 
 
 def weir(words: Sequence[str]) -> int:
+    if words and words[0] == "--version":
+        print(f"weir {VERSION}")
+        return DONE
     if not words or words[0].startswith("-"):
         return _overview(words)
     if words[0] not in COMMANDS:

@@ -12,9 +12,12 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
+from typing import Annotated
 
 import msgspec
 import structlog
+from msgspec import Meta
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
@@ -29,6 +32,7 @@ from services.allocator.requests import admission
 from services.allocator.requests.admission import ProgramFault
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
+from services.allocator.silence import next_silence_s, silent_jobs
 from services.allocator.state import EVIDENCE, HEARD, State, apply, refuse
 from services.allocator.view import JobView, closed_view, job_view
 from shared import programs, subjects
@@ -76,6 +80,8 @@ class Settings(Rules, frozen=True, kw_only=True):
 
     view_s: float = 0.5
     """Shortest time between two updates of the jobs' view."""
+    unreported_s: Annotated[float, Meta(ge=0)] = 10.0
+    """Seconds. A job that trains and reports nothing for so long is shown as one whose program may hang; 0: never."""
     snapshot_s: float = 10.0
     """Shortest time between two snapshots of the state."""
     echo_s: float = 5.0
@@ -315,7 +321,7 @@ class Allocator:
     async def show_for_ever(self, bucket: KeyValue) -> None:
         plaint = Plaint()
         while True:
-            await self.changed.wait()
+            await self._until_changed()
             self.changed.clear()
             try:
                 await self._show(bucket)
@@ -323,6 +329,13 @@ class Allocator:
                 plaint.tell("ViewWaits", error)
                 self.changed.set()
             await asyncio.sleep(self.rules.view_s)
+
+    async def _until_changed(self) -> None:
+        """Wait for a fact or a decision, or until a job has been silent for too long."""
+        now = time.time()
+        wait_s = next_silence_s(self.state.jobs.values(), now, self.rules.unreported_s) - now
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), None if wait_s == inf else wait_s)
 
     async def _show(self, bucket: KeyValue) -> None:
         for key, view in self._views().items():
@@ -333,7 +346,9 @@ class Allocator:
 
     def _views(self) -> dict[str, JobView]:
         ended = {key: closed_view(closed) for key, closed in self.state.closed.items()}
-        return ended | {k: job_view(j, self.decisions.why.get(k, "")) for k, j in self.state.jobs.items()}
+        silent = silent_jobs(self.state.jobs, time.time(), self.rules.unreported_s)
+        whys = self.decisions.why | silent
+        return ended | {k: job_view(job, whys.get(k, ""), k in silent) for k, job in self.state.jobs.items()}
 
     async def keep_for_ever(self) -> None:
         while True:

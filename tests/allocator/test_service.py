@@ -121,6 +121,25 @@ async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: 
         assert (shown.phase, shown.ps, shown.workers, shown.pauses) == ("Running", 2, 2, (0.5,))
 
 
+async def test_a_job_that_stops_to_report_is_shown_as_silent_and_again_as_running_once_it_reports(
+    nats_url: str, person: Bus
+):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url, msgspec.structs.replace(QUICK, unreported_s=0.3)):
+        uid = await person.request(await with_program(person))
+        await last(person, AllocationDecided)
+        await person.publish(resumed(1, uid=uid))
+
+        shown = await view(person, lambda v: v.silent)
+        assert shown.phase == "Running" and "no report since step 0: its program may hang" in shown.why
+
+        said = ProgressReported(
+            job="mnist", uid=uid, generation=1, step=5, epoch=0, samples=50, total_samples=99, samples_per_second=9
+        )
+        await person.publish(said)
+        assert (await view(person, lambda v: v.samples == 50 and not v.silent)).samples_per_second == 9
+
+
 @pytest.mark.usefixtures("brief_heartbeat")
 async def test_a_server_that_is_killed_while_requests_are_answered_ends_nothing(nats_server: NatsServer, person: Bus):
     speaker, asked = await connected(nats_server.url, "speaker"), 0

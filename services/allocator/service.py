@@ -28,8 +28,9 @@ from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure
 from services.allocator.measures import PASS, Meters
 from services.allocator.replay import Merge
-from services.allocator.requests import admission
+from services.allocator.requests import admission, changes
 from services.allocator.requests.admission import ProgramFault
+from services.allocator.requests.changes import answer_change, unanswered_changes
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.silence import next_silence_s, silent_jobs
@@ -42,7 +43,16 @@ from shared.config import BadSettings
 from shared.dead import namespace_of
 from shared.letters import Letters
 from shared.log import about
-from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
+from shared.messages import (
+    AllocationDecided,
+    ChangeRejected,
+    JobAccepted,
+    JobChanged,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+)
 from shared.patience import RETRY_S, Plaint
 
 log = structlog.get_logger()
@@ -54,6 +64,7 @@ FADE_S = 60.0
 """What no pass asked about for so long, or twice as long at most, is forgotten."""
 
 
+Answer = JobAccepted | JobRejected | JobChanged | ChangeRejected
 ANSWERED_AT_ONCE = 8
 """Requests of one namespace that are answered before the next decision; unreadable ones are counted for themselves."""
 
@@ -72,7 +83,10 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
 
 def same_world(before: State, after: State) -> bool:
     """Whether a message changed nothing that a decision depends on: it was of no job that we know, or a repetition."""
-    return all(getattr(before, name) is getattr(after, name) for name in ("asked", "jobs", "closed", "nodes", "spoken"))
+    return all(
+        getattr(before, name) is getattr(after, name)
+        for name in ("asked", "changes", "jobs", "closed", "nodes", "spoken")
+    )
 
 
 class Settings(Rules, frozen=True, kw_only=True):
@@ -121,16 +135,23 @@ class Allocator:
 
     async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
         """Answer a request that cannot be read: a person waits for it."""
-        if not f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
+        answer = self._refusal(subject, body, sequence, error)
+        if answer is None:
             return False
-        wrong = check(body, self.rules)
-        if not isinstance(wrong, Wrong):
-            wrong = Wrong(wrong.job, wrong.namespace, (error,))
-        self.state = refuse(self.state, admission.refused(wrong, sequence))
+        self.state = refuse(self.state, answer)
         self.refused_in[sequence] = namespace_of(subject)
         if not self.replayed:
             await self._look_again()
         return True
+
+    def _refusal(self, subject: str, body: bytes, sequence: int, error: str) -> JobRejected | ChangeRejected | None:
+        """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
+        if f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
+            wrong = check(body, self.rules)
+            if not isinstance(wrong, Wrong):
+                wrong = Wrong(wrong.job, wrong.namespace, (error,))
+            return admission.refused(wrong, sequence)
+        return changes.refusal(subject, sequence, error)
 
     async def live(self) -> None:
         """The replay is over: fold what was held back, and begin to decide."""
@@ -141,7 +162,7 @@ class Allocator:
 
     def _remember(self, heard: Heard) -> None:
         self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
-        if isinstance(heard.message, JobRejected):
+        if isinstance(heard.message, JobRejected | ChangeRejected):
             self.refused_in.pop(heard.message.uid, None)
 
     async def _look_again(self) -> None:
@@ -160,6 +181,7 @@ class Allocator:
         while True:
             self.awake.clear()
             await self._answer_requests()
+            await self._answer_changes()
             since_s, self.stirred_s = self.stirred_s, None
             self.decisions = self._decided()
             self.changed.set()
@@ -207,14 +229,14 @@ class Allocator:
         )
         if len(unreadable) < len(refused) or len(readable) < len(open_requests):
             self.awake.set()
-        same_name: dict[str, list[JobRejected]] = {}
+        same_name: dict[str, list[JobRejected | ChangeRejected]] = {}
         for uid in unreadable:
             same_name.setdefault(refused[uid].key(), []).append(refused[uid])
         answering = [self._answer_in_turn(answers) for answers in same_name.values()]
         answering += [self._answer_request(uid) for uid in readable]  # each of another name
         await asyncio.gather(*answering)
 
-    async def _answer_in_turn(self, answers: Sequence[JobRejected]) -> None:
+    async def _answer_in_turn(self, answers: Sequence[JobRejected | ChangeRejected]) -> None:
         """Publish answers on one subject, of which each has to be on top of the last, until one is refused."""
         for answer in answers:
             if self._may_answer(answer.key()):
@@ -228,7 +250,19 @@ class Allocator:
         if uid in self.state.asked:
             await self._answer(admission.answer(self.state, uid, program, time.time(), self.rules))
 
-    async def _answer(self, answer: JobAccepted | JobRejected) -> None:
+    async def _answer_changes(self) -> None:
+        """Answer the oldest change of each job, of a few jobs of each namespace at a time."""
+        open_changes = {
+            sequence: change
+            for sequence, change in unanswered_changes(self.state).items()
+            if self._may_answer(change.key())
+        }
+        changing = first_of_each({number: each.namespace for number, each in open_changes.items()}, ANSWERED_AT_ONCE)
+        if len(changing) < len(open_changes):
+            self.awake.set()
+        await asyncio.gather(*(self._answer(answer_change(self.state, each, self.rules)) for each in changing))
+
+    async def _answer(self, answer: Answer) -> None:
         """Publish an answer on top of all that is said of the name; where another message came first, try it again.
 
         We looked while we led, so a later leader's answer is behind what we saw, and ours is refused.

@@ -16,6 +16,8 @@ Phase = Literal["Pending", "Starting", "Running", "Scaling", "Resuming", "Succee
 TRAINS: tuple[Phase, ...] = ("Running", "Scaling")
 SILENT = "Silent"
 """What people see in place of the phase of a job whose program may hang."""
+SUSPENDED = "Suspended"
+"""The same of a job that waits because its user suspended it."""
 ENDED: dict[Outcome, Phase] = {"succeeded": "Succeeded", "failed": "Failed", "cancelled": "Cancelled"}
 
 
@@ -24,6 +26,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     speed, as last reported, and the mean of such reports at its size, of which the newest counts most, are 0 while
     nothing trains. `pauses`: of its last hand-overs, as `weir jobs` shows the last.
 
+    `suspended`: its user did that, and it has nothing any more.
     `silent`: it should train, and has reported nothing for too long (`silence.py`).
     `epoch`: how many are complete. Once it is over: `why` is the cause of its end, `metrics` are the last ones.
     """
@@ -33,6 +36,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     uid: int
     phase: Phase
     silent: bool = False
+    suspended: bool = False
     ps: int = 0
     workers: int = 0
     batch: int = 0
@@ -58,7 +62,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def shown_phase(self) -> str:
         """The phase as people see it."""
-        return SILENT if self.silent else self.phase
+        return SUSPENDED if self.suspended else SILENT if self.silent else self.phase
 
 
 def phase_of(job: Job) -> Phase:
@@ -96,6 +100,7 @@ def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
         uid=job.uid,
         phase=phase_of(job),
         silent=silent,
+        suspended=job.suspended_by_user and job.wanted is None,
         ps=size.ps if size else 0,
         workers=size.workers if size else 0,
         batch=runs.batch if runs else 0,
@@ -125,6 +130,7 @@ def closed_view(closed: Closed) -> JobView:
         last,
         phase=ENDED[finished.outcome],
         silent=False,
+        suspended=False,
         ps=0,
         workers=0,
         wanted_ps=0,

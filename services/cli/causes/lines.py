@@ -18,9 +18,12 @@ from services.cli.event_name import name_of
 from shared.messages import (
     CancelRequested,
     CapacityChanged,
+    ChangeRequested,
     DeadLetter,
     JobRequested,
+    ResumeRequested,
     ServiceTroubled,
+    SuspendRequested,
     TaskExited,
     TaskLeaving,
 )
@@ -32,6 +35,9 @@ AT, BECAUSE, HEADING = 12, 11, "bold underline"
 ROOTS = {
     JobRequested: "a person",
     CancelRequested: "a person",
+    ChangeRequested: "a person",
+    SuspendRequested: "a person",
+    ResumeRequested: "a person",
     CapacityChanged: "the world",
     TaskLeaving: "the world",
     TaskExited: "the world",

@@ -9,6 +9,7 @@ import pytest
 from services.cli.causes.rules import RULES, because
 from services.cli.entry import Entry
 from shared.messages import (
+    BY_PERSONS,
     MESSAGES,
     CancelRequested,
     CapacityChanged,
@@ -16,7 +17,6 @@ from shared.messages import (
     CheckpointSkipped,
     GenerationAbandoned,
     JobRejected,
-    JobRequested,
     Resources,
     ServiceTroubled,
     TaskExited,
@@ -181,5 +181,5 @@ def test_of_strangers_pods_nothing_is_said(grown: Growth) -> None:
 
 
 def test_every_kind_has_a_rule_or_is_a_root() -> None:
-    assert set(MESSAGES) - set(RULES) == {JobRequested, CancelRequested, TaskLeaving, ServiceTroubled}
+    assert set(MESSAGES) - set(RULES) == {*BY_PERSONS, CancelRequested, TaskLeaving, ServiceTroubled}
     assert set(RULES) - set(MESSAGES) == set() and CapacityChanged in RULES

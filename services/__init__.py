@@ -1,6 +1,6 @@
 """Weir: elastic parameter-server training, told by its events. What the system does, in the order it happens.
 
-                    JobRequested, CancelRequested
+                    JobRequested, CancelRequested, ChangeRequested, ...
      a person  --------------------------------------->+
         ^  JobAccepted / JobRejected, JobFinished, ... |
         +<---------------------------------------------|

@@ -190,6 +190,50 @@ class CancelRequested(Spoken, frozen=True, kw_only=True, tag="job.cancel"):
         return f"{self.key()}.job.cancel.{self.request_id}"
 
 
+class Bounds(Part, frozen=True, kw_only=True):
+    """Between which numbers a role of a job may grow and shrink, both included."""
+
+    min: Bound
+    max: Bound
+
+
+class ChangeRequested(Spoken, frozen=True, kw_only=True, tag="job.change"):
+    """Somebody wants another priority or other bounds for a job. Answered by `JobChanged` or `ChangeRejected`. What is
+    absent stays as it is."""
+
+    priority: Priority | None = None
+    ps: Bounds | None = None
+    workers: Bounds | None = None
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.change.{self.request_id}"
+
+
+class SuspendRequested(Spoken, frozen=True, kw_only=True, tag="job.suspend"):
+    """Somebody wants the job to save and to give back all that it has, until it is resumed. Answered as a change is."""
+
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.suspend.{self.request_id}"
+
+
+class ResumeRequested(Spoken, frozen=True, kw_only=True, tag="job.resume"):
+    """Somebody wants a suspended job to go on from where it was. Answered as a change is."""
+
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.resume.{self.request_id}"
+
+
+Change = ChangeRequested | SuspendRequested | ResumeRequested
+"""What a person may ask of a job that is open."""
+BY_PERSONS = (JobRequested, ChangeRequested, SuspendRequested, ResumeRequested)
+"""Requests in which an unknown field is refused: a person wrote them."""
+
+
 class JobMessage(Spoken, frozen=True, kw_only=True):
     """A message about one accepted (or rejected) job. `uid` is the stream sequence of its request."""
 
@@ -232,6 +276,35 @@ class JobRejected(Message, frozen=True, kw_only=True, tag="job.rejected"):
 
     def id(self) -> str:
         return f"{self.uid}.job.rejected.0.-.0"
+
+
+class JobChanged(JobMessage, frozen=True, kw_only=True, tag="job.changed"):
+    """From now on a job has this priority and these bounds, and is suspended or not: all of it, and no difference.
+    `answers`: the stream sequence of the request. A span's `start` stays as it was asked for at first."""
+
+    answers: NotNegative
+    priority: Priority
+    ps: Span
+    workers: Span
+    suspended: bool = False
+
+    def ordinal(self) -> str:
+        return str(self.answers)
+
+
+class ChangeRejected(Message, frozen=True, kw_only=True, tag="job.unchanged"):
+    """A request to change, suspend or resume a job is refused; every reason at once. `uid`: its stream sequence."""
+
+    job: str
+    namespace: str = "default"
+    uid: NotNegative
+    reasons: tuple[str, ...]
+
+    def key(self) -> str:
+        return f"{self.namespace}.{self.job}"
+
+    def id(self) -> str:
+        return f"{self.uid}.job.unchanged.0.-.0"
 
 
 # ---------------------------------------------------------------- what is free
@@ -766,8 +839,13 @@ class ServiceTroubled(Message, frozen=True, kw_only=True, tag="service.troubled"
 MESSAGES: tuple[type[Message], ...] = (
     JobRequested,
     CancelRequested,
+    ChangeRequested,
+    SuspendRequested,
+    ResumeRequested,
     JobAccepted,
     JobRejected,
+    JobChanged,
+    ChangeRejected,
     CapacityChanged,
     QuotaChanged,
     ClaimsChanged,

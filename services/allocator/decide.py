@@ -32,6 +32,7 @@ from services.allocator.rules import Rules
 from services.allocator.seen import all_seen
 from services.allocator.state import State
 from services.allocator.timing import Wish
+from services.allocator.user_changes import fit_into_bounds, not_suspended, suspend
 from services.allocator.verdict import Verdict
 from shared.messages import AllocationDecided, JobFinished
 
@@ -114,9 +115,9 @@ def _decided(
     verdicts: dict[str, Verdict] = {}
     jobs = _without(_in_order(state.jobs), aside)
     stirred, others = _parted(jobs)
-    # 1. What is over, is over.
+    # 1. What is over, is over; what its user suspends has nothing.
     for key, job in stirred.items():
-        _say(verdicts, key, ending(job, now, rules))
+        _say(verdicts, key, ending(job, now, rules) or suspend(job, now, rules, state.cause))
     # 2. What was lost comes back first, in what is free.
     shunned = leaving.shunned(stirred.values()) | relief.shunned(stirred.values(), now, rules)
     nodes, limits = shunning(free_nodes(state), shunned), task_limits(rules.quotas)
@@ -126,12 +127,13 @@ def _decided(
         with reach.of(job, room):
             said = repair.repaired(job, room, now, rules, state.opened_s)
         _say(verdicts, key, _noting(said, reach.note(job)) if said else None)
-    # 3. What will be lost moves while it still works; what is in flight is waited for.
+    # 3. What will be lost moves while it still works; what is in flight is waited for, else new bounds hold.
     for key, job in _open(stirred, verdicts):
         with reach.of(job, room):
             _say(verdicts, key, leaving.moved(job, room, now, rules))
     for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, change.in_flight(job))
+        with reach.of(job, room):
+            _say(verdicts, key, change.in_flight(job) or fit_into_bounds(job, room, now, rules, state.cause))
     # 4. Capacity is held back for jobs that have waited too long or have a higher priority; others give way to them.
     #    Who has too little where it stands gets more, or goes elsewhere, in what is left.
     reserve = Reserve(state, jobs, verdicts, room, now, rules)
@@ -145,7 +147,7 @@ def _decided(
     # 5. Each policy says what its jobs should have, and many have it.
     coming = coming_capacity(state.releases, state.nodes, now, rules)
     cluster: list[Node] = coming.added_to(room.nodes.values())
-    by_policy = _by_policy(rules)(by_program(state.closed))(jobs)
+    by_policy = _by_policy(rules)(by_program(state.closed))(not_suspended(jobs))
     raise_all = failures.RAISE_ALL or rules.strict
     wants, untried = desired_sizes(by_policy, cluster, now, search, raise_all)
     set_aside = _set_aside(jobs, search, untried, wishes)
@@ -203,6 +205,7 @@ def _has_stirred(job: Job) -> bool:
     failed = job.failed_generations or job.killed_generations
     return bool(
         job.cancelled
+        or job.changed
         or job.exits
         or job.leaving
         or job.starving

@@ -31,7 +31,7 @@ from services.allocator.readings import (
     reading,
     speeds,
 )
-from shared import taints
+from shared import permissions, taints
 from shared.messages import (
     ABANDONED_KEPT,
     CORDONED,
@@ -43,6 +43,7 @@ from shared.messages import (
     CheckpointSaved,
     ClusterSpecPublished,
     GenerationAbandoned,
+    JobChanged,
     JobRequested,
     Message,
     ProgressReported,
@@ -148,6 +149,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     curve: tuple[Learned, ...] = ()
     early: Early | None = None
     cancelled: bool = False
+    changed: bool = False
+    """Whether its user has changed it since it was accepted."""
+    suspended_by_user: bool = False
+    reader_blocks: int = 0
+    """Blocks of readers that its credentials give, of the decision with which it first began; 0: it has none yet."""
     started_s: float = 0.0
     """When it was last decided to start, after having had no tasks."""
     suspended_s: float = 0.0
@@ -253,6 +259,7 @@ def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     return replace(
         job,
         started_s=job.started_s if job.decided else stored_s,
+        reader_blocks=job.reader_blocks or reader_blocks(message.request),
         sent_s=stored_s,
         repeats=job.repeats + 1 if repeated else 0,
         decided=job.decided | {message.generation: message},
@@ -450,8 +457,26 @@ def _newer(message: ProgressReported, last: ProgressReported) -> bool:
     return (message.generation, message.step) > (last.generation, last.step)
 
 
+def _changed(job: Job, message: JobChanged, stored_s: float) -> Job:
+    """What a user wants. A job that is resumed waits as of now."""
+    resumes = job.suspended_by_user and not message.suspended
+    return replace(
+        job,
+        request=replace(job.request, priority=message.priority, ps=message.ps, workers=message.workers),
+        changed=True,
+        suspended_by_user=message.suspended,
+        suspended_s=stored_s if resumes and job.suspended_s else job.suspended_s,
+    )
+
+
+def reader_blocks(request: JobRequested) -> int:
+    """Return how many blocks of readers a job gets whose credentials are made for this request."""
+    return permissions.reader_blocks(1 + request.ps.max + request.workers.max)
+
+
 OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {
     AllocationDecided: _decided,
+    JobChanged: _changed,
     TrainingResumed: _resumed,
     GenerationAbandoned: _abandoned,
     TaskLeaving: _leaving,

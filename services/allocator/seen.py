@@ -16,7 +16,7 @@ from services.allocator.placing.placement import Size
 from services.allocator.placing.quota import ClusterQuota, Quota
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
-from shared.messages import AllocationDecided, Resources, Role, RoleResources, TaskPlan
+from shared.messages import AllocationDecided, JobRequested, Resources, Role, RoleResources, Span, TaskPlan
 
 JOBS_KEPT, RULES_KEPT, KINS_KEPT = 4096, 8, 256
 
@@ -39,7 +39,7 @@ def _seen(job: Job, rules: Rules) -> JobSeen:
     wanted = job.wanted
     return JobSeen(
         key=job.key,
-        request=job.request,
+        request=_with_its_size(job.request, size_of(wanted)) if job.changed and wanted else job.request,
         sizes=task_sizes(job, rules),
         submitted_s=job.asked_s,
         size=size_of(wanted) if wanted else None,
@@ -55,6 +55,15 @@ def _seen(job: Job, rules: Rules) -> JobSeen:
         quota=rules.quotas.get(job.request.namespace),
         pause_s=sum(job.pauses) / len(job.pauses) if job.pauses else None,
     )
+
+
+def _with_its_size(request: JobRequested, size: Size) -> JobRequested:
+    """Return a request whose bounds include the size that its job still has, though its user has excluded that."""
+    return replace(request, ps=_including(request.ps, size.ps), workers=_including(request.workers, size.workers))
+
+
+def _including(span: Span, number: int) -> Span:
+    return replace(span, min=min(span.min, number), max=max(span.max, number))
 
 
 _by_rules: Kept[Rules, Kept[Job, JobSeen]] = Kept(

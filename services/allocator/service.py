@@ -13,9 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
+from typing import Annotated
 
 import msgspec
 import structlog
+from msgspec import Meta
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
@@ -26,10 +29,12 @@ from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure
 from services.allocator.measures import PASS, Meters
 from services.allocator.replay import Merge
-from services.allocator.requests import admission
+from services.allocator.requests import admission, changes
 from services.allocator.requests.admission import ProgramFault
+from services.allocator.requests.changes import answer_change, unanswered_changes
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
+from services.allocator.silence import next_silence_s, silent_jobs
 from services.allocator.state import EVIDENCE, HEARD, State, apply, refuse
 from services.allocator.view import JobView, closed_view, job_view
 from shared import programs, subjects
@@ -39,7 +44,16 @@ from shared.config import BadSettings
 from shared.dead import namespace_of
 from shared.letters import Letters
 from shared.log import about
-from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
+from shared.messages import (
+    AllocationDecided,
+    ChangeRejected,
+    JobAccepted,
+    JobChanged,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+)
 from shared.patience import RETRY_S, Plaint
 
 log = structlog.get_logger()
@@ -51,6 +65,7 @@ FADE_S = 60.0
 """What no pass asked about for so long, or twice as long at most, is forgotten."""
 
 
+Answer = JobAccepted | JobRejected | JobChanged | ChangeRejected
 ANSWERED_AT_ONCE = 8
 """Requests of one namespace that are answered before the next decision; unreadable ones are counted for themselves."""
 
@@ -69,7 +84,7 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
 
 def same_world(before: State, after: State) -> bool:
     """Whether a message changed nothing that a decision depends on: it was of no job that we know, or a repetition."""
-    names = ("asked", "jobs", "closed", "nodes", "quotas", "claims", "spoken")
+    names = ("asked", "changes", "jobs", "closed", "nodes", "quotas", "claims", "spoken")
     return all(getattr(before, name) is getattr(after, name) for name in names)
 
 
@@ -78,6 +93,8 @@ class Settings(Rules, frozen=True, kw_only=True):
 
     view_s: float = 0.5
     """Shortest time between two updates of the jobs' view."""
+    unreported_s: Annotated[float, Meta(ge=0)] = 10.0
+    """Seconds. A job that trains and reports nothing for so long is shown as one whose program may hang; 0: never."""
     snapshot_s: float = 10.0
     """Shortest time between two snapshots of the state."""
     echo_s: float = 5.0
@@ -117,16 +134,23 @@ class Allocator:
 
     async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
         """Answer a request that cannot be read: a person waits for it."""
-        if not f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
+        answer = self._refusal(subject, body, sequence, error)
+        if answer is None:
             return False
-        wrong = check(body, self.rules)
-        if not isinstance(wrong, Wrong):
-            wrong = Wrong(wrong.job, wrong.namespace, (error,))
-        self.state = refuse(self.state, admission.refused(wrong, sequence))
+        self.state = refuse(self.state, answer)
         self.refused_in[sequence] = namespace_of(subject)
         if not self.replayed:
             await self._look_again()
         return True
+
+    def _refusal(self, subject: str, body: bytes, sequence: int, error: str) -> JobRejected | ChangeRejected | None:
+        """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
+        if f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
+            wrong = check(body, self.rules)
+            if not isinstance(wrong, Wrong):
+                wrong = Wrong(wrong.job, wrong.namespace, (error,))
+            return admission.refused(wrong, sequence)
+        return changes.refusal(subject, sequence, error)
 
     async def live(self) -> None:
         """The replay is over: fold what was held back, and begin to decide."""
@@ -137,7 +161,7 @@ class Allocator:
 
     def _remember(self, heard: Heard) -> None:
         self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
-        if isinstance(heard.message, JobRejected):
+        if isinstance(heard.message, JobRejected | ChangeRejected):
             self.refused_in.pop(heard.message.uid, None)
 
     async def _look_again(self) -> None:
@@ -156,6 +180,7 @@ class Allocator:
         while True:
             self.awake.clear()
             await self._answer_requests()
+            await self._answer_changes()
             since_s, self.stirred_s = self.stirred_s, None
             self.decisions = self._decided()
             self.changed.set()
@@ -203,14 +228,14 @@ class Allocator:
         )
         if len(unreadable) < len(refused) or len(readable) < len(open_requests):
             self.awake.set()
-        same_name: dict[str, list[JobRejected]] = {}
+        same_name: dict[str, list[JobRejected | ChangeRejected]] = {}
         for uid in unreadable:
             same_name.setdefault(refused[uid].key(), []).append(refused[uid])
         answering = [self._answer_in_turn(answers) for answers in same_name.values()]
         answering += [self._answer_request(uid) for uid in readable]  # each of another name
         await asyncio.gather(*answering)
 
-    async def _answer_in_turn(self, answers: Sequence[JobRejected]) -> None:
+    async def _answer_in_turn(self, answers: Sequence[JobRejected | ChangeRejected]) -> None:
         """Publish answers on one subject, of which each has to be on top of the last, until one is refused."""
         for answer in answers:
             if self._may_answer(answer.key()):
@@ -224,7 +249,19 @@ class Allocator:
         if uid in self.state.asked:
             await self._answer(admission.answer(self.state, uid, program, time.time(), self.rules))
 
-    async def _answer(self, answer: JobAccepted | JobRejected) -> None:
+    async def _answer_changes(self) -> None:
+        """Answer the oldest change of each job, of a few jobs of each namespace at a time."""
+        open_changes = {
+            sequence: change
+            for sequence, change in unanswered_changes(self.state).items()
+            if self._may_answer(change.key())
+        }
+        changing = first_of_each({number: each.namespace for number, each in open_changes.items()}, ANSWERED_AT_ONCE)
+        if len(changing) < len(open_changes):
+            self.awake.set()
+        await asyncio.gather(*(self._answer(answer_change(self.state, each, self.rules)) for each in changing))
+
+    async def _answer(self, answer: Answer) -> None:
         """Publish an answer on top of all that is said of the name; where another message came first, try it again.
 
         We looked while we led, so a later leader's answer is behind what we saw, and ours is refused.
@@ -317,7 +354,7 @@ class Allocator:
     async def show_for_ever(self, bucket: KeyValue) -> None:
         plaint = Plaint()
         while True:
-            await self.changed.wait()
+            await self._until_changed()
             self.changed.clear()
             try:
                 await self._show(bucket)
@@ -325,6 +362,13 @@ class Allocator:
                 plaint.tell("ViewWaits", error)
                 self.changed.set()
             await asyncio.sleep(self.rules.view_s)
+
+    async def _until_changed(self) -> None:
+        """Wait for a fact or a decision, or until a job has been silent for too long."""
+        now = time.time()
+        wait_s = next_silence_s(self.state.jobs.values(), now, self.rules.unreported_s) - now
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), None if wait_s == inf else wait_s)
 
     async def _show(self, bucket: KeyValue) -> None:
         for key, view in self._views().items():
@@ -335,7 +379,9 @@ class Allocator:
 
     def _views(self) -> dict[str, JobView]:
         ended = {key: closed_view(closed) for key, closed in self.state.closed.items()}
-        return ended | {k: job_view(j, self.decisions.why.get(k, "")) for k, j in self.state.jobs.items()}
+        silent = silent_jobs(self.state.jobs, time.time(), self.rules.unreported_s)
+        whys = self.decisions.why | silent
+        return ended | {k: job_view(job, whys.get(k, ""), k in silent) for k, job in self.state.jobs.items()}
 
     async def keep_for_ever(self) -> None:
         while True:

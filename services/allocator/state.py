@@ -20,16 +20,22 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    Change,
+    ChangeRejected,
+    ChangeRequested,
     CheckpointSaved,
     ClaimsChanged,
     ClusterSpecPublished,
     JobAccepted,
+    JobChanged,
     JobFinished,
     JobMessage,
     JobRejected,
     JobRequested,
     Message,
     QuotaChanged,
+    ResumeRequested,
+    SuspendRequested,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -74,7 +80,9 @@ EVIDENCE = (CheckpointSaved, ClusterSpecPublished, TaskReady, TaskStarted)
 class State(msgspec.Struct, frozen=True, kw_only=True):
     asked: dict[int, Asked] = {}
     early: tuple[EarlyFact, ...] = ()
-    refused: dict[int, JobRejected] = {}
+    changes: dict[int, Change] = {}
+    """By sequence: what was asked of open jobs, and is not answered yet."""
+    refused: dict[int, JobRejected | ChangeRejected] = {}
     """By uid: answers to requests that cannot be read, until they are on the bus."""
     jobs: dict[str, Job] = {}
     closed: dict[str, Closed] = {}
@@ -202,7 +210,7 @@ def _answered(state: State, uid: int) -> State:
     return replace(state, asked=asked, refused=refused)
 
 
-def refuse(state: State, rejected: JobRejected) -> State:
+def refuse(state: State, rejected: JobRejected | ChangeRejected) -> State:
     """Remember the answer to a request that cannot be read, so that neither a race nor a restart loses it."""
     return replace(state, refused=state.refused | {rejected.uid: rejected})
 
@@ -212,6 +220,23 @@ def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: flo
     asked = {u: replace(a, cancelled=True) if a.request.key() == key else a for u, a in state.asked.items()}
     jobs = state.jobs | ({key: replace(state.jobs[key], cancelled=True)} if key in state.jobs else {})
     return replace(state, asked=asked, jobs=jobs)
+
+
+def _change_asked(state: State, message: Change, sequence: int, stored_s: float) -> State:
+    known = (each.id() for each in state.changes.values()) if message.request_id != "-" else ()
+    return state if message.id() in known else replace(state, changes=state.changes | {sequence: message})
+
+
+def _job_changed(state: State, message: JobChanged, sequence: int, stored_s: float) -> State:
+    return replace(_change_answered(state, message.answers), **_of_job(state, message, stored_s))
+
+
+def _change_rejected(state: State, message: ChangeRejected, sequence: int, stored_s: float) -> State:
+    return _answered(_change_answered(state, message.uid), message.uid)
+
+
+def _change_answered(state: State, sequence: int) -> State:
+    return replace(state, changes={number: each for number, each in state.changes.items() if number != sequence})
 
 
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
@@ -285,10 +310,15 @@ OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {
     JobAccepted: _accepted,
     JobRejected: _rejected,
     CancelRequested: _cancel,
+    ChangeRequested: _change_asked,
+    SuspendRequested: _change_asked,
+    ResumeRequested: _change_asked,
+    JobChanged: _job_changed,
+    ChangeRejected: _change_rejected,
     CapacityChanged: _capacity,
     QuotaChanged: _quota,
     ClaimsChanged: _claims,
     JobFinished: _finished,
 }
 
-HEARD: tuple[type[Message], ...] = (*OF_STATE, *OF_JOB)
+HEARD: tuple[type[Message], ...] = tuple(dict.fromkeys((*OF_STATE, *OF_JOB)))

@@ -18,6 +18,7 @@ from services.cli.event_name import name_of
 from services.cli.sentences import sentence
 from shared.messages import (
     CapacityChanged,
+    ChangeRejected,
     CheckpointFailed,
     CheckpointSkipped,
     ClaimsChanged,
@@ -125,5 +126,5 @@ def bad(said: Message | DeadLetter) -> bool:
         return said.outcome == "failed"
     if isinstance(said, ServiceTroubled):
         return said.seconds is None
-    failures = (JobRejected, GenerationAbandoned, CheckpointFailed, CheckpointSkipped, DeadLetter)
+    failures = (JobRejected, ChangeRejected, GenerationAbandoned, CheckpointFailed, CheckpointSkipped, DeadLetter)
     return isinstance(said, failures) or bool(getattr(said, "error", None))

@@ -22,6 +22,8 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    ChangeRejected,
+    ChangeRequested,
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
@@ -32,15 +34,18 @@ from shared.messages import (
     GenerationPrepared,
     HandOverOrdered,
     JobAccepted,
+    JobChanged,
     JobFinished,
     JobRejected,
     JobRequested,
     Message,
     ProgressReported,
     QuotaChanged,
+    ResumeRequested,
     Role,
     ServiceTroubled,
     Span,
+    SuspendRequested,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -65,6 +70,30 @@ def _requested(m: JobRequested) -> str:
 
 def _cancel(m: CancelRequested) -> str:
     return "is to stop and leave nothing behind"
+
+
+def _change(m: ChangeRequested) -> str:
+    priority = [] if m.priority is None else [f"priority {m.priority}"]
+    bounds = [f"{each.min} to {each.max} {role}" for role, each in (("ps", m.ps), ("workers", m.workers)) if each]
+    return f"is to have {' and '.join([*priority, *bounds]) or 'no change'}"
+
+
+def _suspend(m: SuspendRequested) -> str:
+    return "is to save, and to give back what it has"
+
+
+def _resume(m: ResumeRequested) -> str:
+    return "is to go on"
+
+
+def _changed(m: JobChanged) -> str:
+    how = "is suspended" if m.suspended else "may run"
+    bounds = f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {counted(m.workers.max, 'worker')}"
+    return f"{how}, priority {m.priority}, {bounds}"
+
+
+def _unchanged(m: ChangeRejected) -> str:
+    return f"is not changed: {'; '.join(m.reasons)}"
 
 
 def _accepted(m: JobAccepted) -> str:
@@ -281,8 +310,13 @@ def _after(previous: int | None) -> str:
 SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     JobRequested: _requested,
     CancelRequested: _cancel,
+    ChangeRequested: _change,
+    SuspendRequested: _suspend,
+    ResumeRequested: _resume,
     JobAccepted: _accepted,
     JobRejected: _rejected,
+    JobChanged: _changed,
+    ChangeRejected: _unchanged,
     CapacityChanged: _capacity,
     QuotaChanged: _quota,
     ClaimsChanged: _claims,

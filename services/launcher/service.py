@@ -19,6 +19,8 @@ import structlog
 
 from services.launcher import exits, facts, memory, view
 from services.launcher.actions import Action, CreateSecret, Making, Say
+from services.launcher.event_writer import EventWriter
+from services.launcher.events import note_of
 from services.launcher.facts import Kind
 from services.launcher.hands import Hands
 from services.launcher.measures import Meters
@@ -97,6 +99,7 @@ class Launcher:
         self.given: dict[str, int] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
         self.meters = Meters()
+        self.events = EventWriter(api, settings, clock)
 
     # ------------------------------------------------------------ remember
 
@@ -105,6 +108,7 @@ class Launcher:
         if self.backlog is not None:
             self.backlog.append(heard)
             return
+        self.events.add(note_of(cast(JobMessage, heard.message), self.view), self.view.services)
         self.fold(heard)
         self.meters.heard(heard.message)
 
@@ -144,6 +148,8 @@ class Launcher:
             self.view = view.nodes_listed(self.view, found, self.clock())
         elif kind == "services":
             self.view = view.services_listed(self.view, found, namespace)
+            for service in self.view.services.values():
+                self.events.service_seen(service)
         elif kind == "networkpolicies":
             self.view = view.policies_listed(self.view, found, namespace)
         else:
@@ -158,6 +164,7 @@ class Launcher:
             self.on_node(fact, gone)
         elif isinstance(fact, facts.ServiceFact):
             self.view = view.service_seen(self.view, fact, gone)
+            self.events.service_seen(fact)
             self.stir(fact.job_uid, *self.view.told.jobs)
         elif isinstance(fact, facts.PolicyFact):
             self.view = view.policy_seen(self.view, fact, gone)
@@ -339,3 +346,4 @@ async def start(bus: Bus, settings: Settings) -> None:
         bus.spawn(watch(api, kind, namespace, launcher.on_event))
     await launcher.listed.wait()
     bus.spawn(launcher.run())
+    bus.spawn(launcher.events.write_for_ever())

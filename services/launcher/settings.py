@@ -58,6 +58,12 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0  # the same, until a generation trains
     stuck_patience: Annotated[float, Meta(ge=1)] = 1.5  # times as long no update may be applied: a step hangs
 
+    # Kubernetes Events on a job's service: so many a second of all jobs (0: none are written), and of one job so many
+    # at once and another one every `event_refill_s`. More are dropped, but for a job's end.
+    event_rate: Annotated[float, Meta(ge=0)] = 5.0
+    event_burst: Count = 20
+    event_refill_s: Annotated[float, Meta(gt=0)] = 30.0
+
     node_lost_s: float = 10.0  # not Ready this long (on top of Kubernetes' own 40 s): its pods are lost
     orphan_s: float = 300.0  # what belongs to no known job is removed so long after our start; 0: never
     echo_s: float = 5.0  # longest wait for another's order to be heard

@@ -125,8 +125,9 @@ class Watch:
                 async with aclosing(snapshots(self.bus, None)) as changes:
                     async for views in changes:
                         for key, view in views.items():
-                            if self.board.whys.get(key, "") != view.why:
-                                self.board = why(self.board, key, view.why)
+                            known = self.board.whys.get(key, ""), key in self.board.silent
+                            if known != (view.why, view.silent):
+                                self.board = why(self.board, key, view.why, view.silent)
                         self._turn()
             await asyncio.sleep(RETRY_S)
 

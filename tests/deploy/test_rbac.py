@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from services.launcher import pods
 from services.launcher import service as launcher
+from services.launcher.events import COMPONENT
 from services.launcher.service import Settings as LauncherSettings
 from services.local.node_spec import NodeSpec
 from services.local.service import Cluster, local_cluster
@@ -86,6 +87,12 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
+def written(cluster: Cluster) -> list[dict[str, Any]]:
+    """The Kubernetes Events of the launcher."""
+    bodies = [stored.body for stored in cluster.store.objects["events"].values()]
+    return [body for body in bodies if body["source"] == {"component": COMPONENT}]
+
+
 def on_node(decision: AllocationDecided) -> AllocationDecided:
     return replace(decision, tasks=tuple(replace(task, node="node") for task in decision.tasks))
 
@@ -122,6 +129,7 @@ async def test_the_launcher_may_do_what_it_does_and_no_more(
     await until(lambda: there("pods") == {f"{JOB}-ps-1"})
     await bus.publish(JobFinished(job=JOB, uid=UID, outcome="cancelled"))
     await until(lambda: not there("pods") and not there("services"))
+    await until(lambda: {"Decided", "Cancelled"} <= {event["reason"] for event in written(cluster)})
     await own.close()
 
     assert door.calls == allowed("weir-launcher")

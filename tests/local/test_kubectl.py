@@ -130,12 +130,36 @@ async def test_use_is_shown(talking: Prompt) -> None:
     assert len(columns(await talking.does("top", "nodes"), 0)) == 3
 
 
+async def test_what_an_operator_types_first_is_understood(talking: Prompt) -> None:
+    assert await talking.does("create", "ns", "fresh") == "namespace/fresh created\n"
+    assert await talking.does("auth", "can-i", "create", "pods") == "yes\n"
+    assert await talking.does("auth", "can-i", "get", "/metrics") == "yes\n"
+    told = await talking.does("explain", "pod")
+    assert "KIND:       Pod" in told and "spec\t<PodSpec>" in told
+    pulled = await talking.does("explain", "pod.spec.containers.imagePullPolicy")
+    assert "FIELD: imagePullPolicy <string>" in pulled and "Image pull policy" in pulled
+
+
+async def test_what_the_real_server_refuses_is_refused(talking: Prompt) -> None:
+    misspelt, pulling = pod("q"), pod("q")
+    misspelt["spec"]["containers"][0]["imagePulPolicy"] = misspelt["spec"]["colour"] = "red"
+    pulling["spec"]["containers"][0]["imagePullPolicy"] = "Sometimes"
+
+    unknown, unsupported = [await talking("create", "-f", "-", said=body) for body in (misspelt, pulling)]
+    assert 'strict decoding error: unknown field "spec.' in unknown.err and unknown.code == 1
+    assert 'unknown field "spec.colour"' in unknown.err
+    assert 'unknown field "spec.containers[0].imagePulPolicy"' in unknown.err
+    assert 'imagePullPolicy: Unsupported value: "Sometimes"' in unsupported.err and unsupported.code == 1
+    assert (await talking("get", "pod", "q")).code == 1
+    lenient = await talking("create", "--validate=ignore", "-f", "-", said=misspelt)
+    assert lenient.out == "pod/q created\n"
+
+
 REFUSED = [
     (("get", "pod", "nope"), 'pods "nope" not found'),
     (("get", "crd"), "the server doesn't have a resource type"),
     (("apply", "--server-side", "-f", "-"), "unknown format"),
     (("exec", "p", "--", "ls"), "the server could not find the requested resource"),
-    (("auth", "can-i", "get", "pods"), "the server could not find the requested resource"),
     (("logs", "p", "--since=5s"), "no time is kept with a line"),
 ]
 

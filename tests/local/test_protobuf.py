@@ -57,7 +57,7 @@ def test_numbers_may_be_negative_and_what_is_not_known_is_passed_over() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"{}", MAGIC, sent("Pod", b""), DELETE[:-6], sent("Eviction", field(1, 5))])
 def test_what_is_something_else_is_refused(raw: bytes) -> None:
-    with pytest.raises(Refusal, match="no protobuf of an Eviction"):
+    with pytest.raises(Refusal, match="no protobuf of a kind that is read here"):
         body_in(raw)
 
 

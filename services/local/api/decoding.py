@@ -1,12 +1,14 @@
 """Does a body have the types that its kind has? A real server decodes into typed fields, and refuses what does not fit.
 
-The types are those of the official client's models. Unknown fields are passed over, and null is as good as absent, as
-on a real server. A quantity may be a number; the client calls it a string, so where strings stand by name numbers may.
+The types are those of the official client's models. Unknown fields are passed over, unless the request asks for strict
+validation (`fieldValidation=Strict`), as kubectl does; null is as good as absent, as on a real server. A quantity may
+be a number; the client calls it a string, so where strings stand by name numbers may.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -28,15 +30,35 @@ TOLD = {dict: "an object", list: "an array", str: "a string", bool: "a boolean",
 NESTED = re.compile(r"(List|Dict)\[(?:str, )?(.+)\]")
 
 
-def decoded(kind: Kind, body: Any) -> Any:
-    """The body as it is; raises a refusal (400) that names the first field of a wrong type."""
-    wrong = _wrong(body, _model(kind), "")
+def decoded(kind: Kind, body: Any, strict: bool = False) -> Any:
+    """The body as it is; raises a refusal (400) that names the first field of a wrong type, or all unknown ones."""
+    wrong = _wrong(body, model_of(kind), "")
     if wrong:
         raise bad_request(f"{kind.name} in version {kind.version!r} cannot be handled: {wrong}")
+    if strict and (unknown := [f'unknown field "{path}"' for path in unknown_fields(body, model_of(kind), "")]):
+        told = f'{kind.name} in version "{kind.version}" cannot be handled as a {kind.name}'
+        raise bad_request(f"{told}: strict decoding error: {', '.join(unknown)}")
     return body
 
 
-def _model(kind: Kind) -> str:
+def unknown_fields(value: Any, wanted: str, where: str) -> Iterator[str]:
+    """Yield the path of each field that its type does not have."""
+    if nested := NESTED.fullmatch(wanted):
+        within = enumerate(value or []) if nested[1] == "List" else (value or {}).items()
+        for at, one in within:
+            yield from unknown_fields(one, nested[2], f"{where}[{at}]" if nested[1] == "List" else f"{where}.{at}")
+    elif isinstance(value, dict) and wanted not in PLAIN and wanted != "object":
+        fields = _fields(wanted)
+        for name, one in value.items():
+            path = f"{where}.{name}".lstrip(".")
+            if name in fields:
+                yield from unknown_fields(one, fields[name], path)
+            else:
+                yield path
+
+
+def model_of(kind: Kind) -> str:
+    """Return the name of the official client's model of a kind."""
     if kind.name == "Event":
         return "EventsV1Event" if kind is NEW_EVENT else "CoreV1Event"
     return f"V1{kind.name}"

@@ -1,5 +1,6 @@
 """What there is, for clients that ask before they act."""
 
+from services.local.api.schemas import schemas
 from services.local.kubelet.node import VERSION
 from services.local.objects.bodies import Body
 from services.local.objects.kinds import KINDS, POD, SERVICE, Kind
@@ -104,7 +105,7 @@ def resource_list(group: str, version: str) -> Body | None:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": whole, "resources": listed}
 
 
-# ---- openapi: just enough for kubectl to leave the validation of objects to the server
+# ---- openapi: enough for kubectl to leave the validation of objects to the server, and to explain them
 
 
 def openapi_index() -> Body:
@@ -126,7 +127,7 @@ def openapi(path: str) -> Body | None:
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": VERSION},
         "paths": paths,
-        "components": {},
+        "components": {"schemas": schemas(here)},
     }
 
 

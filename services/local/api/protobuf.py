@@ -1,4 +1,5 @@
-"""What `kubectl drain` sends in Kubernetes' protobuf: an eviction, or the options of a deletion. Nothing else is read.
+"""What kubectl sends in Kubernetes' protobuf: an eviction and the options of a deletion (`drain`), a namespace
+(`create ns`), and whether one may do something (`auth can-i`). Nothing else is read.
 
 The bytes `k8s\\0`, then a message whose field 1 tells what it is (1: apiVersion, 2: kind) and whose field 2 is that,
 encoded (k8s.io/apimachinery, `runtime.Unknown`). Field numbers are those of the .proto files of k8s.io/api (`Eviction`)
@@ -19,6 +20,19 @@ SIZES = {1: 8, 5: 4}  # of fixed-width values
 Fields = dict[int, list[Any]]
 
 NAMED: dict[str, dict[int, tuple[str, str]]] = {
+    "Namespace": {1: ("metadata", "ObjectMeta")},
+    "SelfSubjectAccessReview": {2: ("spec", "AccessSpec")},
+    "AccessSpec": {1: ("resourceAttributes", "Resource"), 2: ("nonResourceAttributes", "NonResource")},
+    "Resource": {
+        1: ("namespace", "text"),
+        2: ("verb", "text"),
+        3: ("group", "text"),
+        4: ("version", "text"),
+        5: ("resource", "text"),
+        6: ("subresource", "text"),
+        7: ("name", "text"),
+    },
+    "NonResource": {1: ("path", "text"), 2: ("verb", "text")},
     "Eviction": {1: ("metadata", "ObjectMeta"), 2: ("deleteOptions", "DeleteOptions")},
     "ObjectMeta": {1: ("name", "text"), 3: ("namespace", "text")},
     "DeleteOptions": {
@@ -39,7 +53,7 @@ def body_in(raw: bytes) -> Body:
         kind = _fields(whole[1][-1])[2][-1].decode()
         return {"kind": kind, **_message(kind, whole.get(2, [b""])[-1])}
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-        raise bad_request("the body is no protobuf of an Eviction or of DeleteOptions") from error
+        raise bad_request("the body is no protobuf of a kind that is read here") from error
 
 
 def _message(kind: str, raw: bytes) -> Body:

@@ -9,6 +9,7 @@ from services.local import garbage
 from services.local.api.decoding import decoded
 from services.local.api.options import JSON, body_of, deletion_of, is_dry, list_options
 from services.local.api.paths import Place
+from services.local.api.protobuf import PROTOBUF
 from services.local.api.reading import answer, matching, outward
 from services.local.happenings import as_core
 from services.local.objects import patches
@@ -31,14 +32,15 @@ PATCHES: dict[str, Callable[[Any, Any], Any]] = {
 Admit = Callable[[Kind, Body, Body], Body]  # kind, old, new -> what is stored
 
 
-def inward(kind: Kind, body: Body) -> tuple[Kind, Body]:
+def inward(request: web.Request, kind: Kind, body: Body) -> tuple[Kind, Body]:
     """As it may be stored, by its types; both forms of events are stored in the first one."""
-    decoded(kind, body)
+    decoded(kind, body, strict=request.query.get("fieldValidation") == "Strict")
     return (EVENT, as_core(body)) if kind is NEW_EVENT and isinstance(body, dict) else (kind, body)
 
 
 async def create(request: web.Request, store: Store, place: Place) -> web.Response:
-    kind, given = inward(place.kind, await body_of(request, JSON))
+    media = (JSON, PROTOBUF) if place.kind is NAMESPACE else (JSON,)
+    kind, given = inward(request, place.kind, await body_of(request, *media))
     if kind.namespaced and store.find(NAMESPACE, "", place.namespace) is None:
         raise not_found("namespaces", place.namespace)
     body = admit_new(kind, place.namespace, given, store.now(), store.uids(), store.revision)
@@ -51,7 +53,7 @@ def admit_for(place: Place) -> Admit:
 
 
 async def replace(request: web.Request, store: Store, place: Place) -> web.Response:
-    kind, given = inward(place.kind, await body_of(request, JSON))
+    kind, given = inward(request, place.kind, await body_of(request, JSON))
     return settle(request, store, place, kind, given)
 
 
@@ -61,7 +63,7 @@ async def patch(request: web.Request, store: Store, place: Place) -> web.Respons
         raise bad_request("a JSON patch is a list of operations, any other patch is an object")
     kind, old = place.kind, store.read(place.kind, place.namespace, place.name)
     changed = PATCHES[request.content_type](outward(kind, old), change)
-    kind, new = inward(kind, changed)
+    kind, new = inward(request, kind, changed)
     return settle(request, store, place, kind, new)
 
 

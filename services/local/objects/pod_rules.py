@@ -32,6 +32,7 @@ CONTAINER_DEFAULTS: Body = {
 }
 PATIENCE_S = 300  # how long a pod stays on a node that is not ready, unless it says otherwise
 NODE_TROUBLES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+PULLS = ("Always", "IfNotPresent", "Never")
 RESTARTS = ("Always", "OnFailure", "Never")
 MUTABLE = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates")
 RESIZABLE = ("cpu", "memory")
@@ -103,6 +104,10 @@ def container_causes(where: str, container: Body, seen: set[str]) -> Causes:
         causes.append((f"{where}.name", f'Duplicate value: "{name}"'))
     if not container.get("image"):
         causes.append((f"{where}.image", "Required value"))
+    pull = container.get("imagePullPolicy")
+    if pull and pull not in PULLS:
+        supported = ", ".join(f'"{each}"' for each in PULLS)
+        causes.append((f"{where}.imagePullPolicy", f'Unsupported value: "{pull}": supported values: {supported}'))
     seen.add(name)
     return causes
 

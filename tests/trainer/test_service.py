@@ -26,10 +26,11 @@ from services.trainer.orders import (
     Skipped,
     Unsaved,
 )
-from services.trainer.service import EXIT_EVICTED, EXIT_KILLED, EXIT_RETRY, Settings, Trainer
+from services.trainer.service import EXIT_BUS_LOST, EXIT_EVICTED, EXIT_KILLED, EXIT_RETRY, Settings, Trainer
 from shared.app import Leave
 from shared.bus import Bus, Heard
 from shared.messages import (
+    AllocationDecided,
     CheckpointFailed,
     CheckpointRule,
     CheckpointSaved,
@@ -147,6 +148,22 @@ async def test_a_generation_that_has_drained_goes_on_when_the_next_is_abandoned(
     await chief.hears(SECOND, order(2, previous=1))
 
     assert await chief.hears(abandoned(2)) == [EndChild(2), GoOnChild(1)]
+
+
+@pytest.mark.parametrize("decided", [None, 1, 2])
+async def test_a_pod_whose_generation_the_bus_has_lost_ends_without_fault(worker: Pod, decided: int | None) -> None:
+    await worker.hears(FIRST, SECOND)
+    worker.trainer.set_back.set()
+    if decided:
+        about = {"job": "digits", "uid": 7, "generation": decided, "revision": decided}
+        known = AllocationDecided(**about, request=FIRST.request, tasks=(), batch=32, reason="test")  # type: ignore[arg-type]
+        await worker.bus.publish(known)
+
+    if decided == 2:
+        return await worker.trainer.leave_if_forgotten(KEY)
+    with pytest.raises(Leave) as left:
+        await worker.trainer.leave_if_forgotten(KEY)
+    assert left.value.code == EXIT_BUS_LOST
 
 
 async def test_facts_about_an_earlier_job_of_this_name_are_not_heard(chief: Pod) -> None:

@@ -6,8 +6,8 @@ import argparse
 import re
 import uuid
 
-from services.cli import connection, words
-from services.cli.job_change import ANSWER_S, ask_for
+from services.cli import connection
+from services.cli.job_change import ask_for, job_arguments
 from services.cli.trouble import DONE, WRONG_USE, Trouble
 from shared.bus import Bus
 from shared.messages import MOST_OF_SPAN, Bounds, ChangeRequested, Span
@@ -18,14 +18,10 @@ HIGHEST = 2_147_483_647
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    words.namespace_argument(parser)
-    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    job_arguments(parser)
     parser.add_argument("--priority", type=priority, metavar="N", help="the larger, the earlier")
     parser.add_argument("--workers", type=bounds, metavar="MIN..MAX", help="how many workers it may have")
     parser.add_argument("--ps", type=bounds, metavar="MIN..MAX", help="how many ps it may have")
-    said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
-    parser.add_argument("--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said)
 
 
 def run(args: argparse.Namespace) -> int:

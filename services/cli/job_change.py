@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from services.cli import answers
+import argparse
+
+from services.cli import answers, connection, words
 from services.cli.cancel import require_open
 from services.cli.trouble import Trouble
 from shared.bus import Bus
@@ -11,6 +13,15 @@ from shared.words import plain
 
 ANSWER_S = 30.0
 ANSWERS: tuple[type[JobChanged | ChangeRejected], ...] = (JobChanged, ChangeRejected)
+
+
+def job_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what every such command takes: the bus, the job, and how long to wait for the answer."""
+    connection.arguments(parser)
+    words.namespace_argument(parser)
+    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
+    parser.add_argument("--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said)
 
 
 async def ask_for(bus: Bus, change: Change, within_s: float) -> JobChanged:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import uuid
 
-from services.cli import connection, words
-from services.cli.job_change import ANSWER_S, ask_for
+from services.cli import connection
+from services.cli.job_change import ask_for, job_arguments
 from services.cli.trouble import DONE
 from shared.bus import Bus
 from shared.messages import SuspendRequested
@@ -15,11 +15,7 @@ EXAMPLES = ("weir suspend digits", "weir suspend digits -n team-a")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    connection.arguments(parser)
-    words.namespace_argument(parser)
-    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
-    said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
-    parser.add_argument("--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said)
+    job_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:

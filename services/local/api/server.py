@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
-from aiohttp import web
+from aiohttp import BasicAuth, web
 
 from services.local.api import discovery, reading, subresources, watching, writing
 from services.local.api.metrics import Metrics
@@ -74,7 +74,7 @@ class Server:
             request.host.rpartition(":")[0] not in LOCAL_NAMES and request.host not in LOCAL_NAMES
         ):
             raise forbidden("only programs on this machine are answered")
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = _token(request.headers.get("Authorization", ""))
         if (given or self.token) and not (self.token and hmac.compare_digest(given.encode(), self.token.encode())):
             raise unauthorized()
         return await handler(request)
@@ -150,6 +150,18 @@ async def reviewed(request: web.Request) -> web.Response:
     asked = await body_of(request, JSON, PROTOBUF)
     told = {"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "metadata": {}}
     return reading.answer({**told, "spec": asked.get("spec") or {}, "status": {"allowed": True}}, 201)
+
+
+def _token(authorization: str) -> str:
+    """Return the token of a request: a bearer token, or the password of HTTP basic authentication.
+
+    kubectl sends no bearer token over http, but it does send the user and password of a server's URL.
+    """
+    try:
+        password: str = BasicAuth.decode(authorization).password
+    except ValueError:
+        return authorization.removeprefix("Bearer ")
+    return password
 
 
 def constant(body: Body) -> Handler:

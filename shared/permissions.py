@@ -66,7 +66,7 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
-from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE
+from shared.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE
 
 INSIDE, OUTSIDE = "weir", "weir-outside"
 MONITOR, ALLOCATOR, LAUNCHER, SETUP, OPERATOR = "monitor", "allocator", "launcher", "setup", "operator"
@@ -195,6 +195,11 @@ def durable(user: str, stream: str) -> str:
     return f"{user}-{stream}"
 
 
+def _last_of_nodes() -> list[str]:
+    """To read the last capacity fact of each node."""
+    return _pull(NODES, subjects.pattern(CapacityChanged))
+
+
 def _follow(user: str, *streams: str) -> list[str]:
     """To make, remove, read and acknowledge one's own consumer."""
     found: list[str] = []
@@ -244,9 +249,10 @@ def of_user(user: str) -> Permissions:
 
 
 _BESIDE: dict[str, list[str]] = {
-    MONITOR: [*_info(ORDERS, FACTS, DEAD), _last(FACTS, subjects.pattern(CapacityChanged)), *_lead(MONITOR)],
+    MONITOR: [*_info(ORDERS, FACTS, NODES, DEAD), _last(FACTS, subjects.pattern(CapacityChanged)), *_lead(MONITOR)],
     ALLOCATOR: [
         *_follow(ALLOCATOR, ORDERS, FACTS),
+        *_last_of_nodes(),
         *_lead(ALLOCATOR),
         _last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
@@ -257,7 +263,7 @@ _BESIDE: dict[str, list[str]] = {
         _last("*", ANY_DESCRIPTION),
     ],
     LAUNCHER: [
-        *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
+        *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
         *_follow(LAUNCHER, ORDERS, FACTS),
         *_lead(LAUNCHER),
         _last(ORDERS, "weir.>"),
@@ -266,17 +272,20 @@ _BESIDE: dict[str, list[str]] = {
         _last(stream_of(STATE), entry(STATE, LAUNCHER)),
     ],
     SETUP: [
+        f"{API}.STREAM.DELETE.{NODES}",
         *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")),
         *(f"{API}.CONSUMER.{verb}.*.{stream}" for verb in ("CREATE", "INFO") for stream in (ORDERS, FACTS, DEAD)),
     ],
     PAGE: [
-        *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
+        *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
+        *_last_of_nodes(),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS) for asked in ("CREATE", "MSG.NEXT")),
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
         _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
     ],
     OPERATOR: [
         *_info("*"),
+        *_last_of_nodes(),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS, DEAD) for asked in ("CREATE", "MSG.NEXT")),
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
         *(_last(stream, "weir.>") for stream in (ORDERS, FACTS)),

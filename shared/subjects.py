@@ -14,6 +14,8 @@ from shared.unknown_fields import unknown_fields
 
 PREFIX = "weir"
 ORDERS, FACTS, DEAD = "weir-orders", "weir-facts", "weir-dead"
+NODES = "weir-nodes"
+"""The last capacity fact of each node; the server copies it from the facts, of which the oldest are discarded."""
 PROGRAMS, STATE, JOBS, LEDGER = "weir-programs", "weir-state", "weir-jobs", "weir-ledger"
 
 DEFAULT_NAMESPACE = "default"

@@ -17,7 +17,6 @@ import msgspec
 import structlog
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
-from nats.js.kv import KeyValue
 
 from services.allocator import kept, memory
 from services.allocator.decide import Decisions, decide
@@ -29,8 +28,8 @@ from services.allocator.requests import admission
 from services.allocator.requests.admission import ProgramFault
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
-from services.allocator.state import EVIDENCE, HEARD, State, apply, refuse
-from services.allocator.view import JobView, closed_view, job_view
+from services.allocator.showing import Views
+from services.allocator.state import EVIDENCE, HEARD, State, apply, node_known, refuse
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, Stale
@@ -38,7 +37,16 @@ from shared.config import BadSettings
 from shared.dead import namespace_of
 from shared.letters import Letters
 from shared.log import about
-from shared.messages import AllocationDecided, JobAccepted, JobFinished, JobRejected, JobRequested, Message
+from shared.messages import (
+    AllocationDecided,
+    CapacityChanged,
+    JobAccepted,
+    JobFinished,
+    JobRejected,
+    JobRequested,
+    Message,
+)
+from shared.node_facts import LastNodeFacts, read_last_node_facts
 from shared.patience import RETRY_S, Plaint
 
 log = structlog.get_logger()
@@ -83,7 +91,7 @@ class Settings(Rules, frozen=True, kw_only=True):
 
 
 class Allocator:
-    def __init__(self, bus: Bus, rules: Settings, state: State) -> None:
+    def __init__(self, bus: Bus, rules: Settings, state: State, node_facts: LastNodeFacts | None = None) -> None:
         self.bus, self.rules, self.state = bus, rules, state
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
@@ -91,9 +99,9 @@ class Allocator:
         self.maybe_purged = set[str]()  # jobs whose subject held less than we know when their last decision was refused
         self.refused_in: dict[int, str] = {}  # by sequence of an unreadable request: the namespace that it came from
         self.replayed: Merge[Heard] | None = Merge(subjects.ORDERS)
+        self.node_facts = node_facts or LastNodeFacts()
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
-        self.shown: dict[str, JobView] = {}
         self.meters = Meters()
         self.plaints: dict[tuple[str, str], Plaint] = {}
         self.stirred_s: float | None = None  # when the first fact since the last pass was stored; the server's clock
@@ -103,6 +111,8 @@ class Allocator:
     async def on_fact(self, heard: Heard) -> None:
         """Remember; then look again."""
         before = self.state
+        if self.replayed:
+            self.node_facts.hear(heard.message)
         for fact in self.replayed.add(heard) if self.replayed else [heard]:
             self._remember(fact)
         unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
@@ -131,6 +141,9 @@ class Allocator:
         held, self.replayed = self.replayed.rest() if self.replayed else [], None
         for fact in held:
             self._remember(fact)
+        for fact in self.node_facts.take_unheard():
+            if isinstance(fact.message, CapacityChanged):
+                self.state = node_known(self.state, fact.message, fact.stored_s)
         await self._look_again()
 
     def _remember(self, heard: Heard) -> None:
@@ -310,30 +323,7 @@ class Allocator:
     def _reached(self, sequence: int) -> bool:
         return self.state.sequences.get(subjects.ORDERS, 0) >= sequence
 
-    # ------------------------------------------------------------ showing and keeping
-
-    async def show_for_ever(self, bucket: KeyValue) -> None:
-        plaint = Plaint()
-        while True:
-            await self.changed.wait()
-            self.changed.clear()
-            try:
-                await self._show(bucket)
-            except NatsError as error:  # the bus is away, say; what was not shown is shown when it is back
-                plaint.tell("ViewWaits", error)
-                self.changed.set()
-            await asyncio.sleep(self.rules.view_s)
-
-    async def _show(self, bucket: KeyValue) -> None:
-        for key, view in self._views().items():
-            if self.shown.get(key) != view:
-                self.bus.must_lead()
-                await bucket.put(key, msgspec.json.encode(view))
-                self.shown[key] = view
-
-    def _views(self) -> dict[str, JobView]:
-        ended = {key: closed_view(closed) for key, closed in self.state.closed.items()}
-        return ended | {k: job_view(j, self.decisions.why.get(k, "")) for k, j in self.state.jobs.items()}
+    # ------------------------------------------------------------ keeping
 
     async def keep_for_ever(self) -> None:
         while True:
@@ -358,14 +348,30 @@ def know_policies(settings: Settings) -> None:
         raise Leave(BAD_SETTINGS) from bad
 
 
+async def show_for_ever(allocator: Allocator, views: Views) -> None:
+    """Keep the jobs' view up with the state; what the bus could not take is shown when it is back."""
+    plaint = Plaint()
+    while True:
+        await allocator.changed.wait()
+        allocator.changed.clear()
+        try:
+            await views.show(allocator.state, allocator.decisions.why)
+        except NatsError as error:
+            plaint.tell("ViewWaits", error)
+            allocator.changed.set()
+        await asyncio.sleep(allocator.rules.view_s)
+
+
 async def start(bus: Bus, settings: Settings) -> None:
     know_policies(settings)
-    allocator = Allocator(bus, settings, await memory.recall(bus))
+    state = await memory.recall(bus)
+    node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(subjects.FACTS, 0))
+    allocator = Allocator(bus, settings, state, node_facts)
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
     await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())
-    bus.spawn(allocator.show_for_ever(await bus.bucket(subjects.JOBS)))
+    bus.spawn(show_for_ever(allocator, Views(bus, await bus.bucket(subjects.JOBS))))
     bus.spawn(allocator.keep_for_ever())
     bus.spawn(allocator.forget_for_ever())
     letters = Letters()

@@ -220,6 +220,11 @@ def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: f
     return replace(state, nodes=state.nodes | {message.node: message}, releases=_after(state, message, stored_s))
 
 
+def node_known(state: State, fact: CapacityChanged, stored_s: float) -> State:
+    """The state with the last fact of a node that the log does not tell any more."""
+    return _capacity(state, fact, 0, stored_s)
+
+
 def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
     return end_releases(state.releases, message, stored_s) if state.releases.open else state.releases
 

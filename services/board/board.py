@@ -21,6 +21,7 @@ from services.allocator.placing.amounts import NO_MORE, less, plus, together
 from services.allocator.simulator.log_file import Told
 from services.allocator.state import State, belated
 from services.allocator.state import apply as folded
+from services.allocator.state import node_known as node_folded
 from services.allocator.view import ENDED, JobView, closed_view, job_view
 from services.board import series, story
 from services.board.beginning import shown
@@ -99,6 +100,11 @@ def apply(board: Board, told: Told) -> Board:
     if isinstance(told.message, CapacityChanged):
         return _capacity(board, told.message, told.at_s)
     return _of_job(board, told, event) if isinstance(told.message, JobMessage) else board
+
+
+def node_known(board: Board, fact: CapacityChanged, at_s: float) -> Board:
+    """The board with the last fact of a node that the log does not tell any more."""
+    return _capacity(replace(board, state=node_folded(board.state, fact, at_s)), fact, at_s)
 
 
 SEEN_OTHERWISE = (CapacityChanged, ProgressReported)

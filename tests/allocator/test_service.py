@@ -38,6 +38,7 @@ from shared.programs import digest_of, meta_token
 from shared.tasks import end
 from tests.allocator.builders import abandoned, accepted, node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
+from tests.shared.test_node_facts import lost_history
 
 M = TypeVar("M", bound=Message)
 PROGRAM = b"def model(): ..."
@@ -119,6 +120,21 @@ async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: 
         await person.publish(said)
         shown = await view(person, lambda v: v.samples == 50)
         assert (shown.phase, shown.ps, shown.workers, shown.pauses) == ("Running", 2, 2, (0.5,))
+
+
+async def test_a_node_that_no_fact_tells_of_any_more_takes_a_job(nats_url: str, person: Bus):
+    await lost_history(person, await person.publish(node(cpu=3)))
+    async with allocator(nats_url):
+        await person.request(await with_program(person))
+        assert size(await last(person, AllocationDecided)) == (1, 1)
+
+
+async def test_the_history_overrules_the_kept_fact_of_a_node(nats_url: str, person: Bus):
+    await lost_history(person, await person.publish(node(cpu=9)))
+    await person.publish(msgspec.structs.replace(node(cpu=1), seen="1"))
+    async with allocator(nats_url):
+        await person.request(await with_program(person))
+        assert (await view(person, lambda v: v.why != "")).why.startswith("waits for room")
 
 
 @pytest.mark.usefixtures("brief_heartbeat")

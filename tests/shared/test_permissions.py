@@ -56,7 +56,7 @@ from shared.permissions import (
 )
 from shared.programs import meta_token
 from shared.pull import Puller
-from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE, program_bucket
+from shared.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE, program_bucket
 from shared.watching import TooManyReaders
 from tests.conftest import NatsServer
 from tests.shared import guarded
@@ -156,6 +156,15 @@ async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user:
                 assert not await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}")
             for verb in ("CREATE", "UPDATE"):
                 assert await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}") == (user == SETUP)
+        assert await guest.may_say(f"$JS.API.STREAM.DELETE.{NODES}") == (user == SETUP)
+        assert not await guest.may_say(f"$JS.API.STREAM.PURGE.{NODES}")
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_who_reads_the_log_of_all_nodes_reads_the_last_fact_of_each(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        asked = f"{guest.client.api}.CONSUMER.CREATE.{NODES}.a-name.{subjects.pattern(CapacityChanged)}"
+        assert await guest.may_say(asked) == (user in (ALLOCATOR, PAGE, OPERATOR))
 
 
 @pytest.mark.parametrize("user", USERS)

@@ -43,6 +43,7 @@ from shared.messages import (
     JobFinished,
     JobMessage,
     Message,
+    ProgressReported,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -72,6 +73,7 @@ HEARD: tuple[type[Message], ...] = (
     CheckpointSaved,
     CheckpointFailed,
     TrainingResumed,
+    ProgressReported,
 )
 
 
@@ -122,7 +124,9 @@ class Launcher:
         return isinstance(message, JobFinished) and message.uid > sequence and message.uid not in self.view.told.jobs
 
     def remember(self, message: JobMessage, at_s: float) -> None:
-        self.view = view.told(self.view, message, at_s)
+        before, self.view = self.view, view.told(self.view, message, at_s)
+        if isinstance(message, ProgressReported) and self.view is before:
+            return  # it trains, as we know
         self.unsaved = True
         self.stir(message.uid)
 

@@ -176,6 +176,21 @@ def _lead(user: str) -> list[str]:
     return [lease, _last(stream_of(STATE), lease)]
 
 
+def snapshot_keys(user: str) -> tuple[str, str]:
+    """The entries of `weir-state` with a service's snapshot: the one, and the parts of one that is large."""
+    return user, f"{user}.*.*"
+
+
+def _keep(user: str) -> list[str]:
+    """To write one's own snapshot."""
+    return [entry(STATE, key) for key in snapshot_keys(user)]
+
+
+def _recall(user: str) -> list[str]:
+    """To read a service's snapshot."""
+    return [_last(stream_of(STATE), entry(STATE, key)) for key in snapshot_keys(user)]
+
+
 def _info(*streams: str) -> list[str]:
     return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
 
@@ -256,8 +271,8 @@ _BESIDE: dict[str, list[str]] = {
         *_lead(ALLOCATOR),
         _last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
-        entry(STATE, ALLOCATOR),
-        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
+        *_keep(ALLOCATOR),
+        *_recall(ALLOCATOR),
         entry(JOBS, "*.*"),
         *_info("*"),
         _last("*", ANY_DESCRIPTION),
@@ -268,8 +283,8 @@ _BESIDE: dict[str, list[str]] = {
         *_lead(LAUNCHER),
         _last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
-        entry(STATE, LAUNCHER),
-        _last(stream_of(STATE), entry(STATE, LAUNCHER)),
+        *_keep(LAUNCHER),
+        *_recall(LAUNCHER),
     ],
     SETUP: [
         f"{API}.STREAM.DELETE.{NODES}",
@@ -281,7 +296,7 @@ _BESIDE: dict[str, list[str]] = {
         *_last_of_nodes(),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS) for asked in ("CREATE", "MSG.NEXT")),
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
-        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
+        *_recall(ALLOCATOR),
     ],
     OPERATOR: [
         *_info("*"),
@@ -290,7 +305,7 @@ _BESIDE: dict[str, list[str]] = {
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
         *(_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
         f"{API}.STREAM.MSG.GET.*",
-        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
+        *_recall(ALLOCATOR),
         ANY_DESCRIPTION,
         ANY_CHUNK,
         _last("*", ANY_DESCRIPTION),

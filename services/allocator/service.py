@@ -48,6 +48,7 @@ from shared.messages import (
 )
 from shared.node_facts import LastNodeFacts, read_last_node_facts
 from shared.patience import RETRY_S, Plaint
+from shared.snapshots import Snapshots
 
 log = structlog.get_logger()
 
@@ -102,7 +103,7 @@ class Allocator:
         self.node_facts = node_facts or LastNodeFacts()
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
-        self.meters = Meters()
+        self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
         self.plaints: dict[tuple[str, str], Plaint] = {}
         self.stirred_s: float | None = None  # when the first fact since the last pass was stored; the server's clock
 
@@ -329,7 +330,7 @@ class Allocator:
         while True:
             await self.unsaved.wait()
             self.unsaved.clear()
-            await memory.remember(self.bus, self.state)
+            await self.snapshots.store(memory.encoded(self.state))
             await asyncio.sleep(self.rules.snapshot_s)
 
     async def forget_for_ever(self) -> None:
@@ -367,6 +368,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     state = await memory.recall(bus)
     node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(subjects.FACTS, 0))
     allocator = Allocator(bus, settings, state, node_facts)
+    bus.vitals.tell("the snapshot", allocator.snapshots.measures)
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
     await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)
     await allocator.live()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from services.allocator.job import OF_JOB, Job, node_seen
 from services.allocator.releases import Releases, begin_release, end_releases
+from services.allocator.summaries import end_of, summary_of
 from shared.early import add_early, brief
 from shared.messages import (
     AllocationDecided,
@@ -49,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """A job that is over, as it was at the end."""
+    """A job that is over: a summary of it as it was at the end."""
 
     job: Job
     finished: JobFinished
@@ -250,8 +251,17 @@ def over(state: State, message: JobFinished) -> State:
     if job is None or job.uid != message.uid:
         return state
     jobs = {k: j for k, j in state.jobs.items() if k != job.key}
-    closed = {k: c for k, c in state.closed.items() if k != job.key} | {job.key: Closed(job, message)}
+    closed = {k: c for k, c in state.closed.items() if k != job.key} | {job.key: _closed(job, message)}
     return replace(state, jobs=jobs, closed=dict(list(closed.items())[-CLOSED_KEPT:]))
+
+
+def _closed(job: Job, finished: JobFinished) -> Closed:
+    return Closed(summary_of(job), end_of(finished))
+
+
+def summarised(state: State) -> State:
+    """The state with summaries alone of the jobs that are over: earlier versions stored such jobs whole."""
+    return replace(state, closed={key: _closed(end.job, end.finished) for key, end in state.closed.items()})
 
 
 OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {

@@ -52,6 +52,7 @@ from shared.messages import (
     TrainingResumed,
 )
 from shared.patience import RETRY_S
+from shared.snapshots import Snapshots
 
 log = structlog.get_logger()
 
@@ -97,7 +98,7 @@ class Launcher:
         self.hands = Hands(api, settings, self.on_outcome, self.on_made, minter)
         self.given: dict[str, int] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
-        self.meters = Meters()
+        self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
 
     # ------------------------------------------------------------ remember
 
@@ -297,7 +298,7 @@ class Launcher:
     async def save_now_and_then(self) -> None:
         if self.unsaved and self.clock() >= self.saved_s + self.settings.snapshot_s:
             self.saved_s, self.unsaved = self.clock(), False
-            await memory.save(self.bus, memory.Snapshot(after=dict(self.after), told=self.view.told))
+            await self.snapshots.store(memory.encoded(memory.Snapshot(after=dict(self.after), told=self.view.told)))
 
 
 def completed(settings: Settings) -> Settings:
@@ -317,6 +318,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     launcher = Launcher(bus, api, settings, minter=minter(settings.signing_key, settings.credentials_s))
     bus.vitals.need("the lists of what is there", launcher.listed.is_set)
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
+    bus.vitals.tell("the snapshot", launcher.snapshots.measures)
     bus.vitals.tell("launcher", lambda: launcher.meters.measures(launcher.view))
     known = await memory.load(bus)
     launcher.view, launcher.after = view.View(told=known.told), dict(known.after)

@@ -188,6 +188,8 @@ TOKEN, OTHER_TOKEN = meta_token(guarded.DIGEST), meta_token(guarded.OTHER_DIGEST
 WRITERS = {
     entry(STATE, ALLOCATOR): (ALLOCATOR,),
     entry(STATE, LAUNCHER): (LAUNCHER,),
+    entry(STATE, f"{ALLOCATOR}.a.0"): (ALLOCATOR,),
+    entry(STATE, f"{LAUNCHER}.a.0"): (LAUNCHER,),
     **{entry(STATE, lease_key(user)): (user,) for user in SERVICES},
     entry(JOBS, OWN): (ALLOCATOR,),
     entry(LEDGER, OWN): (JOB,),
@@ -200,6 +202,8 @@ WRITERS = {
 READERS = {
     f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, PAGE, OPERATOR),
     f"KV_{STATE}.{entry(STATE, LAUNCHER)}": (LAUNCHER,),
+    f"KV_{STATE}.{entry(STATE, f'{ALLOCATOR}.a.0')}": (ALLOCATOR, PAGE, OPERATOR),
+    f"KV_{STATE}.{entry(STATE, f'{LAUNCHER}.a.0')}": (LAUNCHER,),
     **{f"KV_{STATE}.{entry(STATE, lease_key(user))}": (user,) for user in SERVICES},
     f"KV_{LEDGER}.{entry(LEDGER, OWN)}": (JOB,),
     f"KV_{LEDGER}.{entry(LEDGER, NEIGHBOUR)}": (),

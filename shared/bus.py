@@ -27,7 +27,7 @@ from shared import patience, streams, subjects, tasks, watching
 from shared.bounds import clamped
 from shared.burying import Burial
 from shared.client import SturdyClient, dial
-from shared.hearing import Ear, Follower, Handler, Unusable, read
+from shared.hearing import Ear, Follower, Handler, Unusable, read, stored_order
 from shared.hearing import Heard as Heard
 from shared.intake import UNCHANGED_RATES, Rates
 from shared.messages import Message
@@ -202,6 +202,8 @@ class Bus:
     ) -> None:
         """Give `handler` every message of these kinds, in stream order, beginning behind `after[stream]`.
 
+        What is stored already comes in the order in which it was stored, whichever stream holds it.
+
         `unusable` may answer for what cannot be read, before it is buried. With `strays` what lies on a subject that
         is no kind's is buried too: one service must ask for it, for nobody else would ever look there.
 
@@ -211,26 +213,27 @@ class Bus:
         by_stream: dict[str, set[type[Message]]] = {}
         for kind in kinds:
             by_stream.setdefault(subjects.stream_holding(subjects.pattern(kind)), set()).add(kind)
+        followers = []
         for stream, here in by_stream.items():
             filters = () if strays else tuple(sorted(map(subjects.pattern, here)))
-            await self._follow(Ear(stream, frozenset(here), handler, unusable, filters), after.get(stream, 0))
+            ear = Ear(stream, frozenset(here), handler, unusable, filters)
+            followers.append(await self._begin_to_follow(ear, after.get(stream, 0)))
+        async for follower, raw in stored_order(followers):
+            await self._hand_on(follower, raw)
+        for follower in followers:
+            self.spawn(self._go_on(follower))
 
-    async def _follow(self, ear: Ear, after: int) -> None:
+    async def _begin_to_follow(self, ear: Ear, after: int) -> Follower:
         follower = Follower(self.client, self.js, self.name, ear, after, lambda: self.must_lead())
         self.vitals.need(f"hearing {ear.stream}", lambda: follower.puller.hears)
         await self.asked(follower.begin)  # a new leader may be earlier than the bus's own
-        for _ in range(follower.pending):
-            await self._take(follower)
-            if not follower.pending:
-                break
-        self.spawn(self._go_on(follower))
+        return follower
 
     async def _go_on(self, follower: Follower) -> None:
         while True:
-            await self._take(follower)
+            await self._hand_on(follower, await follower.next())
 
-    async def _take(self, follower: Follower) -> None:
-        raw = await follower.next()
+    async def _hand_on(self, follower: Follower, raw: Msg) -> None:
         await self._hand_over(raw, follower.ear)
         await follower.done(raw)
 

@@ -23,7 +23,6 @@ from services.allocator.decide import Decisions, decide
 from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure
 from services.allocator.measures import PASS, Meters
-from services.allocator.replay import Merge
 from services.allocator.requests import admission
 from services.allocator.requests.admission import ProgramFault
 from services.allocator.requests.validate import Wrong, check
@@ -99,7 +98,7 @@ class Allocator:
         self.resting = set[str]()  # subjects on which the last message was refused: nothing is published for `RETRY_S`
         self.maybe_purged = set[str]()  # jobs whose subject held less than we know when their last decision was refused
         self.refused_in: dict[int, str] = {}  # by sequence of an unreadable request: the namespace that it came from
-        self.replayed: Merge[Heard] | None = Merge(subjects.ORDERS)
+        self.replaying = True
         self.node_facts = node_facts or LastNodeFacts()
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
@@ -112,12 +111,11 @@ class Allocator:
     async def on_fact(self, heard: Heard) -> None:
         """Remember; then look again."""
         before = self.state
-        if self.replayed:
+        if self.replaying:
             self.node_facts.hear(heard.message)
-        for fact in self.replayed.add(heard) if self.replayed else [heard]:
-            self._remember(fact)
+        self._remember(heard)
         unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
-        if not self.replayed and not unchanged:
+        if not self.replaying and not unchanged:
             self.meters.heard(heard.message, before, heard.stored_s)
             if same_world(before, self.state):
                 return await self._tell_folded()
@@ -133,15 +131,13 @@ class Allocator:
             wrong = Wrong(wrong.job, wrong.namespace, (error,))
         self.state = refuse(self.state, admission.refused(wrong, sequence))
         self.refused_in[sequence] = namespace_of(subject)
-        if not self.replayed:
+        if not self.replaying:
             await self._look_again()
         return True
 
     async def live(self) -> None:
-        """The replay is over: fold what was held back, and begin to decide."""
-        held, self.replayed = self.replayed.rest() if self.replayed else [], None
-        for fact in held:
-            self._remember(fact)
+        """The replay is over: add the nodes that it did not tell of, and begin to decide."""
+        self.replaying = False
         for fact in self.node_facts.take_unheard():
             if isinstance(fact.message, CapacityChanged):
                 self.state = node_known(self.state, fact.message, fact.stored_s)

@@ -90,7 +90,7 @@ class Launcher:
         self.bus, self.settings, self.clock = bus, settings, clock
         self.view = view.View()
         self.after: dict[str, int] = {}  # by stream: the last message in the view
-        self.backlog: list[Heard] | None = []  # until all that was said is read
+        self.replaying = True  # until all that was said is read
         self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
         self.resting = set[int]()  # jobs whose last order was refused: they are looked at again `RETRY_S` later
@@ -103,12 +103,9 @@ class Launcher:
     # ------------------------------------------------------------ remember
 
     async def on_fact(self, heard: Heard) -> None:
-        """Two streams are read one behind the other: what is read late is put in order before it is remembered."""
-        if self.backlog is not None:
-            self.backlog.append(heard)
-            return
         self.fold(heard)
-        self.meters.heard(heard.message)
+        if not self.replaying:
+            self.meters.heard(heard.message)
 
     def fold(self, heard: Heard) -> None:
         message = cast(JobMessage, heard.message)
@@ -130,11 +127,6 @@ class Launcher:
             return  # it trains, as we know
         self.unsaved = True
         self.stir(message.uid)
-
-    async def caught_up(self) -> None:
-        backlog, self.backlog = self.backlog or [], None
-        for heard in sorted(backlog, key=lambda heard: heard.stored_s):
-            self.fold(heard)
 
     def on_event(self, kind: Kind, namespace: str, event: Event[Any]) -> None:
         if isinstance(event, Listed):
@@ -323,7 +315,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     known = await memory.load(bus)
     launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
     await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)
-    await launcher.caught_up()
+    launcher.replaying = False
     for kind, namespace in watched(settings):
         bus.spawn(watch(api, kind, namespace, launcher.on_event))
     await launcher.listed.wait()

@@ -28,6 +28,8 @@ As narrow as it goes, and where that is wider than the table:
   and no other, but the contents of every program of their namespace: where a program's contents are changes each time
   it is stored, and later pods of a running job must still find them. An overwritten program is not run: trainers check
   the digest, and the next `weir submit` of it repairs it.
+- The allocator, and nobody else, purges: a permission names a stream as a whole, and a namespace's name is part of the
+  names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of programs by their subject.
 - The operator asks any stream for its state and any stream but a key-value bucket for a message by its number, and the
   allocator any stream for its state, because a namespace's name is part of its streams' names.
 """
@@ -191,6 +193,17 @@ def _recall(user: str) -> list[str]:
     return [_last(stream_of(STATE), entry(STATE, key)) for key in snapshot_keys(user)]
 
 
+def _remove() -> list[str]:
+    """To find and remove what finished jobs left. The server knows no permission to purge single subjects only."""
+    return [
+        f"{API}.STREAM.PURGE.*",
+        f"{API}.STREAM.NAMES",
+        f"{API}.DIRECT.GET.{ORDERS}",
+        f"{API}.DIRECT.GET.{NODES}",
+        _last("*", ANY_CHUNK),
+    ]
+
+
 def _info(*streams: str) -> list[str]:
     return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
 
@@ -276,6 +289,7 @@ _BESIDE: dict[str, list[str]] = {
         entry(JOBS, "*.*"),
         *_info("*"),
         _last("*", ANY_DESCRIPTION),
+        *_remove(),
     ],
     LAUNCHER: [
         *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
@@ -315,6 +329,7 @@ _BESIDE: dict[str, list[str]] = {
 
 
 _DENIED: dict[str, tuple[str, ...]] = {
+    ALLOCATOR: tuple(f"{API}.STREAM.PURGE.{stream}" for stream in (DEAD, stream_of(STATE))),
     PAGE: _followed(),
     OPERATOR: (*_followed(), *(f"{API}.STREAM.MSG.GET.{stream}" for stream in BUCKET_STREAMS)),
 }

@@ -12,9 +12,11 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 import structlog
+from msgspec import Meta
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
@@ -23,12 +25,13 @@ from services.allocator.decide import Decisions, decide
 from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure
 from services.allocator.measures import PASS, Meters
+from services.allocator.removal import Removal
 from services.allocator.requests import admission
 from services.allocator.requests.admission import ProgramFault
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.showing import Views
-from services.allocator.state import EVIDENCE, HEARD, State, apply, node_known, refuse
+from services.allocator.state import EVIDENCE, HEARD, State, apply, forget_messages, node_known, refuse
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, Stale
@@ -86,6 +89,10 @@ class Settings(Rules, frozen=True, kw_only=True):
     """Shortest time between two updates of the jobs' view."""
     snapshot_s: float = 10.0
     """Shortest time between two snapshots of the state."""
+    finished_kept_s: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
+    """What a job left on the bus is removed so long after its end; 0: never."""
+    removal_s: Annotated[float, Meta(gt=0)] = 3_600.0
+    """Between two looks for what can be removed."""
     echo_s: float = 5.0
     """Longest wait for what was said to be heard."""
 
@@ -329,6 +336,19 @@ class Allocator:
             await self.snapshots.store(memory.encoded(self.state))
             await asyncio.sleep(self.rules.snapshot_s)
 
+    def on_removed(self, key: str) -> None:
+        """Take it that nothing of a name is on the bus any more."""
+        self.state = forget_messages(self.state, key)
+
+    async def remove_for_ever(self) -> None:
+        removal, plaint = Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed), Plaint()
+        while self.rules.finished_kept_s:
+            await asyncio.sleep(self.rules.removal_s)
+            try:
+                await removal.remove_expired()
+            except NatsError as error:
+                plaint.tell("RemovalWaits", error)
+
     async def forget_for_ever(self) -> None:
         """Each fact makes its job anew, and what was found out about the job of before would stay."""
         while True:
@@ -372,6 +392,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.spawn(show_for_ever(allocator, Views(bus, await bus.bucket(subjects.JOBS))))
     bus.spawn(allocator.keep_for_ever())
     bus.spawn(allocator.forget_for_ever())
+    bus.spawn(allocator.remove_for_ever())
     letters = Letters()
     bus.vitals.tell("dead letters", letters.measures)
     bus.spawn(letters.count(bus))

@@ -21,7 +21,9 @@ class Views:
 
     async def show(self, state: State, why: Mapping[str, str]) -> None:
         """Write what has changed. `why`: by job, why it is, or is not, growing."""
-        for key, view in job_views(state, why).items():
+        views = job_views(state, why)
+        self.shown = {key: view for key, view in self.shown.items() if key in views}
+        for key, view in views.items():
             if self.shown.get(key) != view:
                 self.bus.must_lead()
                 await self.bucket.put(key, msgspec.json.encode(view))
@@ -30,5 +32,5 @@ class Views:
 
 def job_views(state: State, why: Mapping[str, str]) -> dict[str, JobView]:
     """Return the view of each job by key, those that are over among them."""
-    ended = {key: closed_view(closed) for key, closed in state.closed.items()}
+    ended = {key: closed_view(closed) for key, closed in state.closed.items() if not closed.removed}
     return ended | {key: job_view(job, why.get(key, "")) for key, job in state.jobs.items()}

@@ -54,6 +54,8 @@ class Closed(msgspec.Struct, frozen=True):
 
     job: Job
     finished: JobFinished
+    removed: bool = False
+    """Whether what it left on the bus is removed, its view among it."""
 
 
 Waits = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
@@ -255,13 +257,22 @@ def over(state: State, message: JobFinished) -> State:
     return replace(state, jobs=jobs, closed=dict(list(closed.items())[-CLOSED_KEPT:]))
 
 
+def forget_messages(state: State, key: str) -> State:
+    """The state after all that was said under a name is removed from the bus."""
+    spoken = {other: sequence for other, sequence in state.spoken.items() if other != key}
+    end = state.closed.get(key)
+    closed = state.closed | {key: replace(end, removed=True)} if end else state.closed
+    return replace(state, spoken=spoken, closed=closed)
+
+
 def _closed(job: Job, finished: JobFinished) -> Closed:
     return Closed(summary_of(job), end_of(finished))
 
 
 def summarised(state: State) -> State:
     """The state with summaries alone of the jobs that are over: earlier versions stored such jobs whole."""
-    return replace(state, closed={key: _closed(end.job, end.finished) for key, end in state.closed.items()})
+    closed = {key: replace(end, job=summary_of(end.job)) for key, end in state.closed.items()}
+    return replace(state, closed=closed)
 
 
 OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {

@@ -299,6 +299,24 @@ async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: B
         assert (await view(person, lambda v: v.phase == "Cancelled")).why == "cancelled on request"
 
 
+async def test_what_a_finished_job_left_is_removed_after_a_while(nats_url: str, person: Bus):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url, msgspec.structs.replace(QUICK, finished_kept_s=0.2, removal_s=0.1)):
+        uid = await person.request(await with_program(person))
+        await last(person, AllocationDecided)
+        await person.publish(JobFinished(job="mnist", uid=uid, outcome="succeeded"))
+
+        bucket = await person.bucket(subjects.JOBS)
+        async with asyncio.timeout(60):
+            with pytest.raises(NotFoundError):
+                while True:  # an order, or the view
+                    if await person.last_over(subjects.about("default.mnist", "job")) == 0:
+                        await bucket.get("default.mnist")
+                    await asyncio.sleep(0.01)
+        again = await person.request(await with_program(person, request_id="again"))
+        assert (await last(person, AllocationDecided)).uid == again
+
+
 async def test_a_decision_that_the_launcher_never_saw_is_repeated(nats_url: str, person: Bus):
     await person.publish(node(cpu=3))
     async with allocator(nats_url, msgspec.structs.replace(QUICK, repeat_s=1.0, repeat_max=2)):

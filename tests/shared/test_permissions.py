@@ -152,12 +152,14 @@ async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(server: N
 async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user: str) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
-            for verb in ("DELETE", "PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE"):
+            purges = user == ALLOCATOR and stream not in (DEAD, f"KV_{STATE}")
+            assert await guest.may_say(f"$JS.API.STREAM.PURGE.{stream}") == purges, stream
+            for verb in ("DELETE", "MSG.DELETE", "SNAPSHOT", "RESTORE"):
                 assert not await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}")
             for verb in ("CREATE", "UPDATE"):
                 assert await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}") == (user == SETUP)
         assert await guest.may_say(f"$JS.API.STREAM.DELETE.{NODES}") == (user == SETUP)
-        assert not await guest.may_say(f"$JS.API.STREAM.PURGE.{NODES}")
+        assert await guest.may_say(f"$JS.API.STREAM.PURGE.{NODES}") == (user == ALLOCATOR)
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -210,7 +212,7 @@ READERS = {
     f"{PROGRAMS}.{META}.{TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER, JOB),
     f"{PROGRAMS}.{META}.{OTHER_TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER),
     f"{PROGRAMS}.{META}.*": (ALLOCATOR, OPERATOR, SUBMITTER),
-    f"{PROGRAMS}.{chunks(BUCKET)}.any": (),
+    f"{PROGRAMS}.{chunks(BUCKET)}.any": (ALLOCATOR,),
     f"{PROGRAMS}.>": (),
     f"{FOREIGN_PROGRAMS}.{FOREIGN_META}.{TOKEN}": (ALLOCATOR, OPERATOR),
 }

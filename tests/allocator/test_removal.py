@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -13,13 +14,16 @@ from services.allocator.removal import Removal
 from services.allocator.showing import job_views
 from services.allocator.state import State, apply, forget_messages
 from services.allocator.unused_programs import remove_unused_programs
+from shared import bus as wire
 from shared import programs, subjects
 from shared.bus import Bus
 from shared.messages import JobAccepted, JobFinished, JobRejected, Message, Program
 from shared.node_facts import read_last_node_facts
+from shared.permissions import ALLOCATOR
 from shared.programs import digest_of, keep
 from shared.subjects import FACTS, JOBS, LEDGER, ORDERS
 from tests.allocator.builders import node, request, resumed
+from tests.shared import guarded
 from tests.shared.test_node_facts import copied
 
 KEPT_S = 7 * 86_400.0
@@ -212,3 +216,22 @@ async def test_storing_a_program_that_is_there_makes_it_young(bus: Bus) -> None:
         await remove_unused_programs(bus, State(), between_s)
 
     assert await stored(bus, BODY) and await parts(bus) == 1
+
+
+async def test_the_allocator_s_own_credentials_let_it_remove(tmp_path: Path) -> None:
+    async with guarded.guarded(tmp_path) as server:
+        root = await wire.connect(server.url, "root", guarded.unlimited())
+        allocator = await wire.connect(server.url, ALLOCATOR, guarded.credentials(ALLOCATOR))
+        scene = Scene(root)
+        await keep(root, HOME, digest_of(BODY), BODY)
+        await scene.end("over", await scene.job("over"))
+        await copied(root, (await scene.say(node("gone", cpu=1, gone=True)))[0])
+
+        removal = Removal(allocator, KEPT_S, lambda: scene.state, scene.removed.append)
+        for _ in range(2):
+            await removal.remove_expired(time.time() + KEPT_S + 60)
+
+        assert scene.removed == ["default.over"] and await scene.left("over") == [0, 0, 0, 0]
+        assert await parts(root) == 0 and await read_last_node_facts(allocator) == []
+        for each in (root, allocator):
+            await each.close()

@@ -53,8 +53,8 @@ REPORT_S = float(os.environ.get("BENCH_REPORT_S", "20"))
 NODES_A_JOB, IDLE_NODES = 0.2, 20
 ORDERS_A_JOB, FACTS_A_JOB = 12_000, 24_000
 """Bytes that a job writes with four hand-overs, or a little less: the limits are made of these."""
-LIVE = 2
-"""A limit has room for so many times what the jobs write that are alive."""
+LIVE, LEAST_LIMIT = 2, 1 << 19
+"""A limit has room for so many times what the jobs write that are alive, and so many bytes at least."""
 PATIENCE_S = 300.0
 SETTINGS = {
     "WEIR_ALLOCATOR_POLICY": "static",
@@ -176,7 +176,7 @@ async def _provisioned(url: str) -> Bus:
                 await asyncio.sleep(RETRY_S)
     for stream, a_job in ((ORDERS, ORDERS_A_JOB), (FACTS, FACTS_A_JOB)):
         config = (await bus.js.stream_info(stream)).config
-        limit = a_job * max(LIVE * CONCURRENT, JOBS // FILLED)
+        limit = max(LEAST_LIMIT, a_job * max(LIVE * CONCURRENT, JOBS // FILLED))
         await bus.js.update_stream(replace(config, max_bytes=limit))
     return bus
 

@@ -28,7 +28,7 @@ demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to 
 test: $(READY) browser ## every test, on real parts, two at a time
 	$(BIN)/pytest -n 2 --maxschedchunk 1
 
-test-long: $(READY) browser ## the short form of every benchmark, of chaos, soak and fuzz (at most 30 minutes)
+test-long: $(READY) browser ## long end-to-end tests; the short form of every benchmark, of chaos, soak and fuzz (at most 30 minutes)
 	$(BIN)/pytest -n 2 --maxschedchunk 1 -m long
 
 browser: ## Chromium for the page's tests, where we are root on Debian and none is there

@@ -1,6 +1,6 @@
 """Weir: elastic parameter-server training, told by its events. What the system does, in the order it happens.
 
-                    JobRequested, CancelRequested
+                    JobRequested, CancelRequested, ChangeRequested, ...
      a person  --------------------------------------->+
         ^  JobAccepted / JobRejected, JobFinished, ... |
         +<---------------------------------------------|
@@ -26,6 +26,6 @@ the running generation (`GenerationPrepared`), and on `HandOverOrdered` generati
 (`CheckpointSaved`), and generation 2 restores and goes on (`TrainingResumed`).
 
 monitor, allocator, launcher and trainer are the services; `local` is a Kubernetes of one machine; `cli` is what a
-person types, `board` what people look at, and `page` shows that to browsers. Read one service and you have read four:
-`service.py` hears, asks a pure function, and says.
+person types, `board` what people look at, `page` shows that to browsers, and `setup` makes the streams. Read one
+service and you have read four: `service.py` hears, asks a pure function, and says.
 """

@@ -15,6 +15,7 @@ from services.cli.meant import advice
 from services.cli.parsing import WIDTH, Parser
 from services.cli.trouble import CODES, DONE, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
 from shared import log
+from shared.version import VERSION
 
 COMMANDS = {
     "up": "run all of Weir on this machine",
@@ -23,13 +24,17 @@ COMMANDS = {
     "submit": "ask for training",
     "jobs": "list the jobs",
     "events": "show what happened, and what happens",
-    "page": "serve a page in the browser: nodes, jobs, decisions, and what if",
+    "page": "serve a page in the browser: nodes, jobs, and what if",
     "top": "watch nodes and jobs",
     "why": "what led to an event, and what came of it",
     "explain": "why a job has what it has, and what would get it more",
     "report": "one job as a page: times, pauses, cost, forecasts",
     "logs": "show what a task prints",
+    "change": "give a job another priority, or other bounds",
+    "suspend": "save and stop a job for a while",
+    "resume": "let a suspended job go on",
     "cancel": "stop a job",
+    "recover": "after a loss of the bus: which jobs can go on, and let them",
     "simulate": "what would happen to these jobs on these machines",
     "decide": "the decision as JSON: a world a line in, decisions a line out",
     "credentials": "write who may do what on the bus, as files",
@@ -40,7 +45,9 @@ COMMANDS = {
 }
 
 
-USAGE = "weir COMMAND [--help] ...: elastic TensorFlow training on Kubernetes"
+TOGETHER = {"suspend": "resume"}
+"""Commands that share a line of the overview, which has to fit a screen."""
+USAGE = "weir COMMAND [--help] ... | --version: elastic TensorFlow training"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
@@ -50,6 +57,9 @@ def main() -> int:
 
 
 def weir(words: Sequence[str]) -> int:
+    if words and words[0] == "--version":
+        print(f"weir {VERSION}")
+        return DONE
     if not words or words[0].startswith("-"):
         return _overview(words)
     if words[0] not in COMMANDS:
@@ -68,11 +78,15 @@ def _overview(words: Sequence[str]) -> int:
 
 def overview() -> str:
     """One line a command, and how each ends."""
-    wide = max(map(len, COMMANDS)) + 2
+    rows = {name: said for name, said in COMMANDS.items() if name not in TOGETHER.values()}
+    for name, other in TOGETHER.items():
+        rows = {f"{name}, {other}" if row == name else row: said for row, said in rows.items()}
+        rows[f"{name}, {other}"] += f"; {COMMANDS[other]}"
+    wide = max(map(len, rows)) + 2
     codes = ", ".join(f"{code} {said}".replace(" ", NO_BREAK) for code, said in CODES.items())
     wrapped = textwrap.wrap(f"exit codes: {codes}", WIDTH, subsequent_indent=" " * 12)
     ends = [line.replace(NO_BREAK, " ") for line in wrapped]
-    lines = [f"usage: {USAGE}", *(f"  {name:<{wide}}{said}" for name, said in COMMANDS.items()), *ends]
+    lines = [f"usage: {USAGE}", *(f"  {name:<{wide}}{said}" for name, said in rows.items()), *ends]
     return "\n".join(lines) + "\n"
 
 

@@ -15,11 +15,12 @@ from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
 
 import structlog
+from nats.js.errors import NotFoundError
 
 from shared import bus, config, log
-from shared.bus import Bus
-from shared.patience import is_outage
-from shared.permissions import SERVICES
+from shared.bus import Bus, SetBack
+from shared.patience import RETRY_S, Plaint, is_outage
+from shared.permissions import SERVICES, SETUP
 from shared.tasks import end
 from shared.vitals import BEGUN, Vitals
 
@@ -27,6 +28,8 @@ C = TypeVar("C", bound=config.Common)
 Start = Callable[[Bus, C], Awaitable[None]]
 
 BAD_SETTINGS, CANNOT_GO_ON = 2, 1
+SET_BACK = 4
+"""Exit code where a stream was set back: who starts again reads what is there now."""
 
 
 class Leave(Exception):
@@ -70,6 +73,9 @@ async def _live(service: str, chosen: C, start: Start[C], credentials: str, cut_
         async with _asked(vitals, chosen.metrics_port):
             connection = await _connected(service, chosen, credentials, vitals, stop)
             return await _until_stopped(connection, chosen, start, stop) if connection else None
+    except SetBack as error:
+        logger.warning("StreamSetBack", why=str(error), remedy="begins again with what is stored now")
+        return SET_BACK
     except Exception as error:
         logger.exception("CannotGoOn")
         return cut_off if is_outage(error) else CANNOT_GO_ON
@@ -104,10 +110,25 @@ async def _connected(
 
 
 async def _on_streams(service: str, chosen: config.Common, credentials: str, vitals: Vitals) -> Bus:
-    """A connection to a bus that has the streams."""
+    """Return a connection to a bus that has the streams."""
     made = await bus.connect(chosen.nats_url, service, credentials or chosen.nats_credentials, chosen.nats_ca, vitals)
-    await made.verify()
+    await _until_streams_exist(made)
     return made
+
+
+async def _until_streams_exist(connection: Bus) -> None:
+    """Wait for the streams: on a new cluster a service starts before they are made. One service makes them."""
+    if connection.name == SETUP:
+        return
+    exist, plaint = asyncio.Event(), Plaint()
+    connection.vitals.need("the streams", exist.is_set)
+    while not exist.is_set():
+        try:
+            await connection.verify()
+            exist.set()
+        except NotFoundError as error:
+            plaint.tell("StreamsMissing", error, remedy="weir streams create")
+            await asyncio.sleep(RETRY_S)
 
 
 async def _until_stopped(connection: Bus, chosen: C, start: Start[C], stop: asyncio.Event) -> int | None:

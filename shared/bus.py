@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 import structlog
@@ -27,8 +29,9 @@ from shared import patience, streams, subjects, tasks, watching
 from shared.bounds import clamped
 from shared.burying import Burial
 from shared.client import SturdyClient, dial
-from shared.hearing import Ear, Follower, Handler, Unusable, read, stored_order
+from shared.hearing import Ear, Follower, Handler, Place, Unusable, read, stored_order
 from shared.hearing import Heard as Heard
+from shared.hearing import SetBack as SetBack
 from shared.intake import UNCHANGED_RATES, Rates
 from shared.messages import Message
 from shared.metrics import Measure
@@ -45,6 +48,7 @@ T = TypeVar("T")
 TRIES, TRY_AGAIN_S = 60, 1.0
 """Of what is said beside the services' own work."""
 
+NOT_KNOWN: Mapping[str, float] = MappingProxyType({})
 ANSWER_S = 5.0
 """So long one try waits for the server's answer."""
 
@@ -67,6 +71,8 @@ async def connect(url: str, name: str, credentials: str = "", ca: str = "", vita
     async def on_return() -> None:
         for each in made:
             each.troubles.ends("bus away")
+            for callback in each.on_return:
+                callback()
 
     client = await dial(
         url,
@@ -96,6 +102,7 @@ class Bus:
         self.must_lead: Callable[[], None] = _nobody_asks
         self.outbox = Outbox(client, self.js, name, self.traffic, lambda: self.must_lead())
         self.troubles = self.outbox.troubles
+        self.on_return: set[Callable[[], None]] = set()  # to be called when a connection that broke is there again
         client.on_break.add(lambda: self.troubles.begins("bus away", "the connection to the bus broke"))
         self.burial = Burial(self.outbox, self.traffic)
         self.vitals.need("being heard", lambda: not self.outbox.waiting)
@@ -199,10 +206,14 @@ class Bus:
         after: dict[str, int],
         unusable: Unusable | None = None,
         strays: bool = False,
+        stored_s: Mapping[str, float] = NOT_KNOWN,
     ) -> None:
         """Give `handler` every message of these kinds, in stream order, beginning behind `after[stream]`.
 
         What is stored already comes in the order in which it was stored, whichever stream holds it.
+
+        `stored_s[stream]`: when the message at `after[stream]` was stored. Raises `SetBack`, before anything is handed
+        on, where a stream holds another message there; later the background task does, and the service ends.
 
         `unusable` may answer for what cannot be read, before it is buried. With `strays` what lies on a subject that
         is no kind's is buried too: one service must ask for it, for nobody else would ever look there.
@@ -217,17 +228,15 @@ class Bus:
         for stream, here in by_stream.items():
             filters = () if strays else tuple(sorted(map(subjects.pattern, here)))
             ear = Ear(stream, frozenset(here), handler, unusable, filters)
-            followers.append(await self._begin_to_follow(ear, after.get(stream, 0)))
+            place = Place(after.get(stream, 0), stored_s.get(stream, 0.0))
+            followers.append(Follower(self.client, self.js, self.name, ear, place, lambda: self.must_lead()))
+            await self.asked(followers[-1].begin)  # a new leader may be earlier than the bus's own
+        for follower in followers:
+            self.vitals.need(f"hearing {follower.ear.stream}", partial(_hears, follower))
         async for follower, raw in stored_order(followers):
             await self._hand_on(follower, raw)
         for follower in followers:
             self.spawn(self._go_on(follower))
-
-    async def _begin_to_follow(self, ear: Ear, after: int) -> Follower:
-        follower = Follower(self.client, self.js, self.name, ear, after, lambda: self.must_lead())
-        self.vitals.need(f"hearing {ear.stream}", lambda: follower.puller.hears)
-        await self.asked(follower.begin)  # a new leader may be earlier than the bus's own
-        return follower
 
     async def _go_on(self, follower: Follower) -> None:
         while True:
@@ -249,13 +258,19 @@ class Bus:
             await ear.handler(heard)
 
     def tail(
-        self, filters: list[str], *, deliver: DeliverPolicy = DeliverPolicy.NEW, since_s: float | None = None
+        self,
+        filters: list[str],
+        *,
+        deliver: DeliverPolicy = DeliverPolicy.NEW,
+        since_s: float | None = None,
+        on_set_back: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Heard]:
         """Watch one stream's subjects without leaving a trace. Unreadable messages are left out, nothing else is.
 
         All `filters` must live in one stream. `since_s` (a point in time) overrides `deliver`.
+        `on_set_back`: to be called when the stream has lost what we saw last; what was stored since is read on.
         """
-        return watching.tail(self.client, self.js, filters, deliver, since_s, self.asked)
+        return watching.tail(self.client, self.js, filters, deliver, since_s, self.asked, on_set_back)
 
     async def last(self, kind: type[Message], key: str) -> Heard | None:
         """The newest message on one subject; None where there is none that can be read."""
@@ -364,6 +379,10 @@ class Bus:
             await last_word()
         with contextlib.suppress(OSError, NatsError):
             await self.client.close()
+
+
+def _hears(follower: Follower) -> bool:
+    return follower.puller.hears
 
 
 def _nobody_asks() -> None:

@@ -4,6 +4,10 @@ Promise: every message once, in the stream's order, behind the last that was han
 of the connection, and of the consumer. For that the place is kept here, and not with the server: where a delivery is
 missing, comes again, or is no longer to be had, the consumer is made anew behind what was heard. An acknowledgement
 covers all that came before it; it is for those who look at the consumer from outside, and lets the server send more.
+
+A bus that lost its disks' last writes, or was restored, has streams that were set back: they end before what was heard,
+or hold another message there. So the last message that was heard is read again, and must have been stored at the same
+time. Only a message that was removed since cannot be compared.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import structlog
 from nats.aio.msg import Msg
@@ -60,51 +65,82 @@ class Ear:
     filters: tuple[str, ...] = ()
 
 
-class MadeAnew(Exception):
-    """The stream ends before what we have heard of it: it is another one, and what we know is of the old."""
+class SetBack(Exception):
+    """The stream does not hold what we have heard of it: what we know is partly of messages that are no more."""
 
 
 def read(raw: Msg) -> Heard:
     """Raises `subjects.Unusable`."""
     meta = raw.metadata
     message = subjects.decode(raw.subject, raw.data)
-    return Heard(message, raw.subject, meta.stream, meta.sequence.stream, meta.timestamp.timestamp())
+    return Heard(message, raw.subject, meta.stream, meta.sequence.stream, stored_s(raw))
+
+
+def stored_s(raw: Msg) -> float:
+    """Return when the server stored a message; seconds since 1970, to the microsecond."""
+    return float(raw.metadata.timestamp.timestamp())
+
+
+class Place(NamedTuple):
+    """The sequence of the last message of a stream that was dealt with (0: none); when it was stored (0: not known)."""
+
+    sequence: int = 0
+    stored_s: float = 0.0
 
 
 class Follower:
-    """`after`: the stream sequence of the last message that was dealt with. `pending`: how many are to come."""
+    """`after`: where it begins. `pending`: how many are to come."""
 
     def __init__(
-        self, client: SturdyClient, js: JetStreamContext, name: str, ear: Ear, after: int, may_ask: Callable[[], None]
+        self, client: SturdyClient, js: JetStreamContext, name: str, ear: Ear, after: Place, may_ask: Callable[[], None]
     ) -> None:
         self.client, self.js, self.ear, self.may_ask = client, js, ear, may_ask
         self.durable = durable(name, ear.stream)
-        self.after, self.pending, self.owed = after, 0, 0
+        self.after, self.stored_s = after
+        self.pending, self.owed = 0, 0
+        self._held: Msg | None = None  # read to compare it, and not handed on yet
         self.puller, self._plaint = self._puller(), Plaint()
 
     def _puller(self) -> Puller:
         return Puller(self.client, self.ear.stream, self.durable, self.may_ask)
 
     async def begin(self) -> None:
-        """Make the consumer, in the place of one that may be there."""
+        """Make the consumer, in the place of one that may be there. Raises `SetBack`."""
         with contextlib.suppress(NotFoundError):
             await self.js.delete_consumer(self.ear.stream, self.durable)
         config = ConsumerConfig(
             durable_name=self.durable,
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
-            opt_start_seq=self.after + 1,
+            opt_start_seq=self.after if self.stored_s else self.after + 1,
             ack_policy=AckPolicy.ALL,
             max_ack_pending=10_000,
             filter_subjects=list(self.ear.filters) or None,
         )
         info = await self.js.add_consumer(self.ear.stream, config)
-        self.pending, self.owed, self.puller = int(info.num_pending or 0), 0, self._puller()
+        self.pending, self.owed, self.puller, self._held = int(info.num_pending or 0), 0, self._puller(), None
+        if self.stored_s:
+            await self._compare()
+
+    async def _compare(self) -> None:
+        """Read the last message that was heard again; raise `SetBack` unless it is the same."""
+        last = int((await self.js.stream_info(self.ear.stream)).state.last_seq)
+        if last < self.after:
+            raise SetBack(f"{self.ear.stream} ends at {last}, and we have heard {self.after}")
+        if not self.pending:
+            return  # it was removed since, and nothing came behind it
+        raw = await self.puller.next()
+        if raw.metadata.sequence.stream > self.after:
+            self._held = raw
+        elif stored_s(raw) != self.stored_s:
+            raise SetBack(f"{self.ear.stream} holds another message at {self.after} than we have heard")
+        else:
+            self.pending = raw.metadata.num_pending
 
     async def next(self) -> Msg:
         """The next message, however long the server is away meanwhile."""
         while True:
             try:
-                raw = await self.puller.next()
+                raw, self._held = self._held or await self.puller.next(), None
             except NatsError as error:
                 await self._begin_again(error)
                 continue
@@ -115,7 +151,8 @@ class Follower:
 
     async def done(self, raw: Msg) -> None:
         """It is dealt with, and so is all that came before it."""
-        self.after = max(self.after, raw.metadata.sequence.stream)
+        if raw.metadata.sequence.stream > self.after:
+            self.after, self.stored_s = raw.metadata.sequence.stream, stored_s(raw)
         self.owed += 1
         if self.owed >= UNACKNOWLEDGED or not self.puller.at_hand:
             self.owed = 0
@@ -123,7 +160,7 @@ class Follower:
                 await raw.ack()
 
     async def _begin_again(self, error: NatsError) -> None:
-        """Where we are in the stream we know; raises `MadeAnew`, and what no later try can heal."""
+        """Where we are in the stream we know; raises `SetBack`, and what no later try can heal."""
         log.warning("FollowsAgain", stream=self.ear.stream, after=self.after, error=repr(error))
         await self.puller.close()
         while True:
@@ -134,9 +171,6 @@ class Follower:
             if self.client.is_reconnecting:
                 continue
             try:
-                state = (await self.js.stream_info(self.ear.stream)).state
-                if state.last_seq < self.after:
-                    raise MadeAnew(f"{self.ear.stream} ends at {state.last_seq}, and we have heard {self.after}")
                 return await self.begin()
             except Refused:
                 raise

@@ -49,6 +49,7 @@ Speed = Annotated[float, Meta(ge=0, le=FASTEST)]
 Cores = Annotated[float, Meta(ge=0, le=MOST_AMOUNT)]
 Measured = Annotated[float, Meta(ge=-MOST_MEASURED, le=MOST_MEASURED)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Total = Annotated[float, Meta(ge=0, le=1e15)]  # cores, GiB, devices or pods of a whole namespace
 Name = Annotated[str, Meta(max_length=253)]  # of a pod, node or host, or a uid: the longest that Kubernetes allows
 Path = Annotated[str, Meta(max_length=4_096)]
 Sentence = Annotated[str, Meta(max_length=1_024)]  # a reason, a remedy or a digest
@@ -189,6 +190,50 @@ class CancelRequested(Spoken, frozen=True, kw_only=True, tag="job.cancel"):
         return f"{self.key()}.job.cancel.{self.request_id}"
 
 
+class Bounds(Part, frozen=True, kw_only=True):
+    """Between which numbers a role of a job may grow and shrink, both included."""
+
+    min: Bound
+    max: Bound
+
+
+class ChangeRequested(Spoken, frozen=True, kw_only=True, tag="job.change"):
+    """Somebody wants another priority or other bounds for a job. Answered by `JobChanged` or `ChangeRejected`. What is
+    absent stays as it is."""
+
+    priority: Priority | None = None
+    ps: Bounds | None = None
+    workers: Bounds | None = None
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.change.{self.request_id}"
+
+
+class SuspendRequested(Spoken, frozen=True, kw_only=True, tag="job.suspend"):
+    """Somebody wants the job to save and to give back all that it has, until it is resumed. Answered as a change is."""
+
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.suspend.{self.request_id}"
+
+
+class ResumeRequested(Spoken, frozen=True, kw_only=True, tag="job.resume"):
+    """Somebody wants a suspended job to go on from where it was. Answered as a change is."""
+
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.resume.{self.request_id}"
+
+
+Change = ChangeRequested | SuspendRequested | ResumeRequested
+"""What a person may ask of a job that is open."""
+BY_PERSONS = (JobRequested, ChangeRequested, SuspendRequested, ResumeRequested)
+"""Requests in which an unknown field is refused: a person wrote them."""
+
+
 class JobMessage(Spoken, frozen=True, kw_only=True):
     """A message about one accepted (or rejected) job. `uid` is the stream sequence of its request."""
 
@@ -231,6 +276,35 @@ class JobRejected(Message, frozen=True, kw_only=True, tag="job.rejected"):
 
     def id(self) -> str:
         return f"{self.uid}.job.rejected.0.-.0"
+
+
+class JobChanged(JobMessage, frozen=True, kw_only=True, tag="job.changed"):
+    """From now on a job has this priority and these bounds, and is suspended or not: all of it, and no difference.
+    `answers`: the stream sequence of the request. A span's `start` stays as it was asked for at first."""
+
+    answers: NotNegative
+    priority: Priority
+    ps: Span
+    workers: Span
+    suspended: bool = False
+
+    def ordinal(self) -> str:
+        return str(self.answers)
+
+
+class ChangeRejected(Message, frozen=True, kw_only=True, tag="job.unchanged"):
+    """A request to change, suspend or resume a job is refused; every reason at once. `uid`: its stream sequence."""
+
+    job: str
+    namespace: str = "default"
+    uid: NotNegative
+    reasons: tuple[str, ...]
+
+    def key(self) -> str:
+        return f"{self.namespace}.{self.job}"
+
+    def id(self) -> str:
+        return f"{self.uid}.job.unchanged.0.-.0"
 
 
 # ---------------------------------------------------------------- what is free
@@ -277,6 +351,93 @@ class CapacityChanged(Message, frozen=True, kw_only=True, tag="capacity.changed"
 
     def id(self) -> str:
         return f"{self.node_uid}.{self.seen}"
+
+
+class QuotaBound(Part, frozen=True, kw_only=True):
+    """What one ResourceQuota allows of one resource, and how much of it the pods of the namespace use.
+
+    `resource`: its name in Kubernetes (`requests.cpu`, `limits.memory`, `pods`), in cores, GiB, devices or pods.
+    """
+
+    quota: Name
+    resource: Name
+    hard: Total
+    used: Total = 0.0
+
+
+class MostResources(Part, frozen=True, kw_only=True):
+    """The most that one task may have; absent: no limit."""
+
+    cpu: Cores | None = None
+    memory_gib: Cores | None = None
+    gpu: Devices | None = None
+
+
+class TaskBounds(Part, frozen=True, kw_only=True):
+    """The least and the most that one LimitRange allows a container or a pod to have."""
+
+    limit_range: Name
+    least: Resources = Resources()
+    most: MostResources = MostResources()
+
+
+class QuotaChanged(Message, frozen=True, kw_only=True, tag="capacity.quota"):
+    """The ResourceQuotas and LimitRanges of one namespace, as far as they count for tasks; it may have none any more.
+
+    Quotas with a scope count only if every task is in it. `seen` is a digest, as in `CapacityChanged`.
+    """
+
+    namespace: Namespace
+    seen: str
+    bounds: tuple[QuotaBound, ...] = ()
+    task_bounds: tuple[TaskBounds, ...] = ()
+    observed_s: Moment = 0.0
+
+    def key(self) -> str:
+        return self.namespace
+
+    def id(self) -> str:
+        return f"{self.namespace}.capacity.quota.{self.seen}"
+
+
+class NodeRequirement(Part, frozen=True, kw_only=True):
+    """What a label, or a field, of a node must be; the operators are those of a node affinity."""
+
+    key: Name
+    operator: Name
+    values: tuple[Name, ...] = ()
+
+
+class NodeTerm(Part, frozen=True, kw_only=True):
+    """A node is meant that fulfils all of these requirements; without any, none is."""
+
+    labels: tuple[NodeRequirement, ...] = ()
+    fields: tuple[NodeRequirement, ...] = ()
+
+
+class ClaimPlacement(Part, frozen=True, kw_only=True):
+    """Claims whose volumes only those nodes can reach that one of the terms means."""
+
+    claims: tuple[Name, ...]
+    terms: tuple[NodeTerm, ...]
+
+
+class ClaimsChanged(Message, frozen=True, kw_only=True, tag="capacity.claims"):
+    """The PersistentVolumeClaims of one namespace that only some nodes can use, those of a zone for example.
+
+    It may have none any more. `seen` is a digest, as in `CapacityChanged`.
+    """
+
+    namespace: Namespace
+    seen: str
+    placements: tuple[ClaimPlacement, ...] = ()
+    observed_s: Moment = 0.0
+
+    def key(self) -> str:
+        return self.namespace
+
+    def id(self) -> str:
+        return f"{self.namespace}.capacity.claims.{self.seen}"
 
 
 # ---------------------------------------------------------------- what should run
@@ -678,9 +839,16 @@ class ServiceTroubled(Message, frozen=True, kw_only=True, tag="service.troubled"
 MESSAGES: tuple[type[Message], ...] = (
     JobRequested,
     CancelRequested,
+    ChangeRequested,
+    SuspendRequested,
+    ResumeRequested,
     JobAccepted,
     JobRejected,
+    JobChanged,
+    ChangeRejected,
     CapacityChanged,
+    QuotaChanged,
+    ClaimsChanged,
     AllocationDecided,
     TaskReady,
     TaskStarted,

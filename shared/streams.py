@@ -94,12 +94,15 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
 
 
 async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0) -> None:
-    """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given since, if more."""
+    """Create or update all of them. `orders_max_bytes` 0: ours, or what the stream has been given since, if more.
+
+    The buckets come first: services wait for the streams, and then need the buckets, too.
+    """
     await _forget_nodes_of_other_facts(js)
-    for config in (replace(config, num_replicas=replicas) for config in streams()):
-        await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
     for bucket in BUCKETS:
         await _create_bucket(js, bucket, replicas)
+    for config in (replace(config, num_replicas=replicas) for config in streams()):
+        await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
 
 
 async def _forget_nodes_of_other_facts(js: JetStreamContext) -> None:
@@ -114,6 +117,15 @@ async def _forget_nodes_of_other_facts(js: JetStreamContext) -> None:
 def with_default(namespaces: Iterable[str]) -> list[str]:
     """Return the namespaces to provision: `default` first, then the given ones, each once."""
     return list(dict.fromkeys((DEFAULT_NAMESPACE, *namespaces)))
+
+
+def stream_names(namespaces: Iterable[str]) -> list[str]:
+    """Return the names of all streams, those behind buckets too, of these namespaces and of `default`."""
+    names = [*map(stream_of, BUCKETS), *(str(config.name) for config in streams())]
+    for namespace in with_default(namespaces):
+        names.append(program_stream(namespace))
+        names += [str(config.name) for config in intake.stream_configs(namespace)]
+    return names
 
 
 async def create_namespace(
@@ -165,8 +177,11 @@ async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: 
 
 async def _create_bucket(js: JetStreamContext, bucket: str, replicas: int) -> None:
     """Create or update a bucket. One that an earlier version made gives no entries by their keys yet."""
-    with contextlib.suppress(APIError):
+    try:
         await js.create_key_value(KeyValueConfig(bucket=bucket, direct=True, replicas=replicas))
+    except APIError as error:
+        if error.err_code != NAME_IN_USE:
+            raise
     there = (await js.stream_info(stream_of(bucket))).config
     bounds = BUCKET_BOUNDS.get(bucket, {})
     await js.update_stream(replace(there, allow_direct=True, num_replicas=replicas, **bounds))

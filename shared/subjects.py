@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shared.messages import MESSAGES, JobRequested, Message
+from shared.messages import BY_PERSONS, MESSAGES, Message
 from shared.unknown_fields import unknown_fields
 
 PREFIX = "weir"
@@ -92,7 +92,7 @@ def encode(message: Message) -> bytes:
 def decode(subject: str, body: bytes) -> Message:
     """Read a body as what its subject says it is; raises `Unusable` where the two disagree.
 
-    Unknown fields are passed over, except in a request: a person wrote it.
+    Unknown fields are passed over, except in what a person asks for.
     """
     try:
         message = _decoders[kind_of(subject)].decode(body)
@@ -100,8 +100,8 @@ def decode(subject: str, body: bytes) -> Message:
         raise Unusable(str(error)) from error
     if subject_of(message) not in (subject, _in_default_namespace(subject)):
         raise Unusable(f"the body belongs on {subject_of(message)}, not on {subject}")
-    if isinstance(message, JobRequested) and (
-        unknown := next(unknown_fields(JobRequested, msgspec.json.decode(body)), "")
+    if isinstance(message, BY_PERSONS) and (
+        unknown := next(unknown_fields(type(message), msgspec.json.decode(body)), "")
     ):
         raise Unusable(f"{unknown}: no such field")
     return message

@@ -8,7 +8,7 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from nats.js.errors import APIError
 
 from shared import subjects
 from shared.client import Final, SturdyClient
-from shared.hearing import Heard, read
+from shared.hearing import Heard, Place, read, stored_s
 from shared.patience import RETRY_S, Plaint
 from shared.permissions import API, SLOTS, SUBMITTER
 from shared.pull import Puller
@@ -49,6 +49,7 @@ async def tail(
     deliver: DeliverPolicy,
     since_s: float | None,
     asked: Callable[[Callable[[], Awaitable[Begun]]], Awaitable[Begun]],
+    on_set_back: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Heard]:
     """See `Bus.tail`. `asked` asks for the first consumer until there is an answer, or once (`Bus.asked`)."""
     config = ConsumerConfig(
@@ -60,7 +61,9 @@ async def tail(
         mem_storage=True,
     )
     watcher = Watcher(client, js, subjects.stream_holding(filters[0]), config)
-    puller, seen = await asked(lambda: watcher.begin(config))
+    watcher.on_set_back = on_set_back
+    puller, begins = await asked(lambda: watcher.begin(config))
+    seen = Place(begins)
     while True:
         try:
             raw = await puller.next()
@@ -70,7 +73,7 @@ async def tail(
             log.warning("TailWaits", stream=watcher.stream, error=repr(error))
             puller = await watcher.begin_again(seen)
             continue
-        seen = raw.metadata.sequence.stream
+        seen = Place(raw.metadata.sequence.stream, stored_s(raw))
         if any(subjects.lets_through(each, raw.subject) for each in filters):
             with contextlib.suppress(subjects.Unusable):
                 yield read(raw)
@@ -147,6 +150,25 @@ async def add_consumer(client: SturdyClient, js: JetStreamContext, stream: str, 
     raise NatsError(f"{tries} names of {client.user} for a consumer of {stream} are in use; it tries others")
 
 
+def _behind(config: ConsumerConfig, seen: Place) -> ConsumerConfig:
+    """Return the configuration of a consumer that begins behind a place."""
+    return replace(
+        config,
+        deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
+        opt_start_seq=seen.sequence + 1,
+        opt_start_time=None,
+    )
+
+
+def _since(config: ConsumerConfig, seen: Place) -> ConsumerConfig:
+    """Return the configuration of a consumer that begins with what was stored after a message."""
+    after = datetime.fromtimestamp(seen.stored_s, UTC) + MICROSECOND
+    return replace(config, deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_seq=None, opt_start_time=after)
+
+
+MICROSECOND = timedelta(microseconds=1)
+
+
 def _is_submitter(client: SturdyClient) -> bool:
     return client.user.startswith(f"{SUBMITTER}.")
 
@@ -160,6 +182,7 @@ class Watcher:
 
     def __init__(self, client: SturdyClient, js: JetStreamContext, stream: str, config: ConsumerConfig) -> None:
         self.client, self.js, self.stream, self.config = client, js, stream, config
+        self.on_set_back: Callable[[], None] = lambda: None
         self._plaint = Plaint()
 
     async def begin(self, config: ConsumerConfig) -> tuple[Puller, int]:
@@ -168,19 +191,31 @@ class Watcher:
         begins = int(info.delivered.stream_seq) if info.delivered else 0
         return Puller(self.client, self.stream, info.name), begins
 
-    async def begin_again(self, seen: int) -> Puller:
-        """Ours is gone, or has lost something: another, behind what was seen, or where the first began."""
-        at: dict[str, Any] = {
-            "deliver_policy": DeliverPolicy.BY_START_SEQUENCE,
-            "opt_start_seq": seen + 1,
-            "opt_start_time": None,
-        }
-        behind = replace(self.config, **at)
+    async def begin_again(self, seen: Place) -> Puller:
+        """Ours is gone, or has lost something: another, behind what was seen last.
+
+        A stream that was set back holds less than we have seen, or other messages. So we ask for what was stored later;
+        where that begins at or before our place, the stream was set back, and all of it is new.
+        """
+        if not seen.stored_s:
+            nothing_seen = self.config.deliver_policy == DeliverPolicy.NEW
+            return (await self._begun(_behind(self.config, seen) if nothing_seen else self.config, seen))[0]
+        puller, begins = await self._begun(_since(self.config, seen), seen)
+        if begins < seen.sequence:
+            log.warning("StreamSetBack", stream=self.stream, seen=seen.sequence, now=begins)
+            self.on_set_back()
+        if begins <= seen.sequence:
+            return puller
+        await puller.close()  # what was stored in the same microsecond is missing
+        return (await self._begun(_behind(self.config, seen), seen))[0]
+
+    async def _begun(self, config: ConsumerConfig, seen: Place) -> tuple[Puller, int]:
+        """Do as `begin`, however long the server is away."""
         while True:
             try:
-                return (await self.begin(behind))[0]
+                return await self.begin(config)
             except NatsError as again:
                 if self.client.is_closed:
                     raise
-                self._plaint.tell("WatchWaits", again, stream=self.stream, seen=seen)
+                self._plaint.tell("WatchWaits", again, stream=self.stream, seen=seen.sequence)
                 await asyncio.sleep(RETRY_S)

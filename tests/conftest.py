@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from shared import pull
 from shared.bus import Bus
 from shared.ports import free_port
 from tests import process_guard
+from tests.programs import program_path
 
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")  # how fast examples are made is the machine's affair, not the test's
@@ -57,7 +56,7 @@ class NatsServer:
     """A nats-server in a folder of its own; killed and started again, it is the same server at the same address."""
 
     def __init__(self, folder: Path, *more: str) -> None:
-        self._folder, self._port, self._more = folder, free_port(), more
+        self.folder, self._port, self._more = folder, free_port(), more
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -70,9 +69,11 @@ class NatsServer:
         return self._process.pid
 
     async def start(self) -> None:
-        where = ("-js", "-a", "127.0.0.1", "-p", str(self._port), "-sd", str(self._folder), *self._more)
+        where = ("-js", "-a", "127.0.0.1", "-p", str(self._port), "-sd", str(self.folder), *self._more)
         quiet = asyncio.subprocess.DEVNULL
-        self._process = await asyncio.create_subprocess_exec(_program(), *where, stdout=quiet, stderr=quiet)
+        self._process = await asyncio.create_subprocess_exec(
+            program_path("nats-server"), *where, stdout=quiet, stderr=quiet
+        )
         await self._until_it_answers()
 
     async def kill(self) -> None:
@@ -114,14 +115,6 @@ def _until_stopped(pid: int) -> None:
             return
         time.sleep(LOOK_S)
     raise TimeoutError(f"process {pid} does not stop")
-
-
-def _program() -> str:
-    beside = Path(sys.executable).parent / "nats-server"
-    found = str(beside) if beside.exists() else shutil.which("nats-server")
-    if found is None:
-        pytest.skip("no nats-server here")
-    return found
 
 
 async def connected(url: str, name: str) -> Bus:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.placing.amounts import fits
-from services.allocator.placing.placement import Room, Size, ladder
-from services.allocator.placing.quota import gang, growth, shortage, too_small
+from services.allocator.placing.placement import ROLES, Room, Size, ladder
+from services.allocator.placing.quota import gang, growth, shortage, too_large, too_small
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.policies import Want
 from services.allocator.rules import Rules
@@ -22,11 +21,13 @@ from shared.messages import AllocationDecided, Alternative, Resources, RoleResou
 
 def allowed(job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Rules) -> Want:
     """The want of a running job, or as much of its growth as the quota has room for."""
-    now, purse = size_of(runs), room.purses.get(job.request.namespace)
-    if purse is None or want.size == now or not (want.ps >= now.ps and want.workers >= now.workers):
+    now = size_of(runs)
+    grows = want.size != now and want.ps >= now.ps and want.workers >= now.workers
+    if not grows or job.request.namespace not in room.purses:
         return want
     steps = ladder(want.size, now)
-    size = next((step for step in steps if fits(_more(job, runs, want, step, rules), purse)), now)
+    granted = (step for step in steps if _is_granted(job, runs, want, step, room, rules))
+    size = next(granted, now)
     return want if size == want.size else _cut(want, size, now, runs.batch, short(job, runs, want, room, rules))
 
 
@@ -34,7 +35,7 @@ def short(job: Job, runs: AllocationDecided, want: Want, room: Room, rules: Rule
     """Why the quota has no room for what a running job should have; empty where it has."""
     if job.request.namespace not in room.purses:
         return ""
-    return shortage(room, job.key, _more(job, runs, want, want.size, rules))
+    return shortage(room, job.key, _more(job, runs, want, want.size, rules), new_tasks(size_of(runs), want.size))
 
 
 def short_of_floor(job: Job, room: Room, rules: Rules) -> str:
@@ -49,8 +50,19 @@ def short_at_start(job: Job, size: Size, sizes: RoleResources, room: Room, rules
     """Why it has no room for a job of this size, now or ever; empty where it has."""
     if job.request.namespace not in room.purses:
         return ""
-    whole, namespace = gang(sizes, size), job.request.namespace
-    return too_small(rules.quotas.get(namespace), namespace, whole) or shortage(room, job.key, whole)
+    whole, namespace, tasks = gang(sizes, size), job.request.namespace, 1 + size.ps + size.workers
+    quota, roles = rules.quotas.get(namespace), [role for role in ROLES if size.of(role)]
+    never = too_large(quota, namespace, roles, sizes) or too_small(quota, namespace, whole, tasks)
+    return never or shortage(room, job.key, whole, tasks)
+
+
+def new_tasks(now: Size, size: Size) -> int:
+    """Return how many tasks a job needs beyond those that it has."""
+    return max(0, size.ps - now.ps) + max(0, size.workers - now.workers)
+
+
+def _is_granted(job: Job, runs: AllocationDecided, want: Want, size: Size, room: Room, rules: Rules) -> bool:
+    return room.grants(job.key, _more(job, runs, want, size, rules), new_tasks(size_of(runs), size))
 
 
 def _more(job: Job, runs: AllocationDecided, want: Want, size: Size, rules: Rules) -> Resources:

@@ -9,16 +9,18 @@ ended, is reserved no longer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.kept import Kept, KeptTogether
-from services.allocator.placing.amounts import larger, less, plus, together
+from services.allocator.placing.amounts import larger, less, plus, smaller, together
 from services.allocator.placing.placement import Node
 from services.allocator.placing.quota import Quota
+from services.allocator.resource_quotas import unused
 from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, OwnPod, Resources, TaskPlan
 
@@ -43,22 +45,52 @@ def free_nodes(state: State) -> list[Node]:
 
 def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
     """What each namespace that has a quota may still take: the quota less what its pods have, wherever they are listed,
-    and less what its decided tasks are to have beyond that. A pod that was heard to have ended has nothing any more.
+    and less what its decided tasks are to have beyond that. Of what ResourceQuotas leave, such tasks have taken nothing
+    until their pods are listed: so nothing is promised twice, whenever a pod begins to count in the quota.
     """
-    if not quotas:
+    found = {}
+    for space, use in uses(state, quotas).items():
+        found[space] = less(quotas[space].most(), use.total())
+        if space in state.quotas:
+            found[space] = smaller(found[space], less(unused(state.quotas[space]), use.promised()))
+    return found
+
+
+class Use(NamedTuple):
+    """What the jobs of one namespace use: what their pods are listed with, wherever that is, and what decided tasks are
+    to have beyond that. `new`: how many of these have no pod yet that is listed.
+    """
+
+    listed: list[Resources]
+    beyond: list[Resources]
+    new: list[TaskPlan]
+
+    def total(self) -> Resources:
+        return together([*self.listed, *self.beyond])
+
+    def promised(self) -> Resources:
+        return together(self.beyond)
+
+
+def uses(state: State, namespaces: Collection[str]) -> dict[str, Use]:
+    """Return the use of each of these namespaces. A pod that was heard to have ended has nothing any more."""
+    if not namespaces:
         return {}
     listed = _listed(state)
     unlisted = _unlisted(listed)
-    jobs = [job for job in state.jobs.values() if job.request.namespace in quotas]
-    used: dict[str, list[Resources]] = {namespace: [] for namespace in quotas}
+    jobs = [job for job in state.jobs.values() if job.request.namespace in namespaces]
+    found = {space: Use([], [], []) for space in namespaces}
     ended = {(job.request.namespace, pod) for job in jobs for pod in job.exits}
-    for space in listed.keys() & used.keys():
-        used[space] += [has for pod, has in listed[space].items() if (space, pod) not in ended]
+    for space in listed.keys() & found.keys():
+        found[space].listed.extend(has for pod, has in listed[space].items() if (space, pod) not in ended)
     for job in jobs:
+        use, pods = found[job.request.namespace], listed.get(job.request.namespace, {})
         for task in unlisted(job):
             has = _has(state.nodes[task.node], job, task) if task.node in state.nodes else Resources()
-            used[job.request.namespace].append(less(task.resources, has))
-    return {space: less(quota.most(), together(used[space])) for space, quota in quotas.items()}
+            use.beyond.append(less(task.resources, has))
+            if job.pod(task) not in pods:
+                use.new.append(task)
+    return found
 
 
 def _listed(state: State) -> Listed:

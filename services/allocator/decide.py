@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from services.allocator import change, failures, leaving, outgrowing, relief, repair, unanswered
 from services.allocator.capacity import free_nodes, purses
+from services.allocator.claims import Reach
+from services.allocator.cluster_quotas import slots, task_limits, with_cluster_quotas
 from services.allocator.ending import ending
 from services.allocator.failures import Failure, FaultSearch, isolate, untried_reason
 from services.allocator.job import Job
@@ -30,6 +32,7 @@ from services.allocator.rules import Rules
 from services.allocator.seen import all_seen
 from services.allocator.state import State
 from services.allocator.timing import Wish
+from services.allocator.user_changes import fit_into_bounds, not_suspended, suspend
 from services.allocator.verdict import Verdict
 from shared.messages import AllocationDecided, JobFinished
 
@@ -64,6 +67,7 @@ def decide(
     `wishes`, `suspects` and `untried`: the wishes, the failures and the untried jobs of the last pass.
     """
     search = FaultSearch([each for each in suspects if each.job in state.jobs], untried)
+    rules = with_cluster_quotas(state, rules)
     try:
         return _decided(state, now, rules, wishes or {}, search, frozenset())
     except Exception as error:
@@ -111,19 +115,25 @@ def _decided(
     verdicts: dict[str, Verdict] = {}
     jobs = _without(_in_order(state.jobs), aside)
     stirred, others = _parted(jobs)
-    # 1. What is over, is over.
+    # 1. What is over, is over; what its user suspends has nothing.
     for key, job in stirred.items():
-        _say(verdicts, key, ending(job, now, rules))
+        _say(verdicts, key, ending(job, now, rules) or suspend(job, now, rules, state.cause))
     # 2. What was lost comes back first, in what is free.
     shunned = leaving.shunned(stirred.values()) | relief.shunned(stirred.values(), now, rules)
-    room = Room(shunning(free_nodes(state), shunned), purses(state, rules.quotas))
+    nodes, limits = shunning(free_nodes(state), shunned), task_limits(rules.quotas)
+    room = Room(nodes, purses(state, rules.quotas), slots(state, rules.quotas), limits)
+    reach = Reach(state, rules)
     for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, repair.repaired(job, room, now, rules, state.opened_s))
-    # 3. What will be lost moves while it still works; what is in flight is waited for.
+        with reach.of(job, room):
+            said = repair.repaired(job, room, now, rules, state.opened_s)
+        _say(verdicts, key, _noting(said, reach.note(job)) if said else None)
+    # 3. What will be lost moves while it still works; what is in flight is waited for, else new bounds hold.
     for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, leaving.moved(job, room, now, rules))
+        with reach.of(job, room):
+            _say(verdicts, key, leaving.moved(job, room, now, rules))
     for key, job in _open(stirred, verdicts):
-        _say(verdicts, key, change.in_flight(job))
+        with reach.of(job, room):
+            _say(verdicts, key, change.in_flight(job) or fit_into_bounds(job, room, now, rules, state.cause))
     # 4. Capacity is held back for jobs that have waited too long or have a higher priority; others give way to them.
     #    Who has too little where it stands gets more, or goes elsewhere, in what is left.
     reserve = Reserve(state, jobs, verdicts, room, now, rules)
@@ -131,12 +141,13 @@ def _decided(
         _say(verdicts, victim.job.key, give_way(victim, now, rules, state.cause))
     for key, job in _open(stirred, verdicts):
         reserve.hold_for(job)
-        _say(verdicts, key, outgrowing.enlarged(job, room, now, rules) or relief.relieved(job, room, now, rules))
+        with reach.of(job, room):
+            _say(verdicts, key, outgrowing.enlarged(job, room, now, rules) or relief.relieved(job, room, now, rules))
     reserve.hold_all()
     # 5. Each policy says what its jobs should have, and many have it.
     coming = coming_capacity(state.releases, state.nodes, now, rules)
     cluster: list[Node] = coming.added_to(room.nodes.values())
-    by_policy = _by_policy(rules)(by_program(state.closed))(jobs)
+    by_policy = _by_policy(rules)(by_program(state.closed))(not_suspended(jobs))
     raise_all = failures.RAISE_ALL or rules.strict
     wants, untried = desired_sizes(by_policy, cluster, now, search, raise_all)
     set_aside = _set_aside(jobs, search, untried, wishes)
@@ -148,8 +159,10 @@ def _decided(
     #    capacity is held back starts even where its policy fails with it: else others would have given way in vain.
     for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
         reserve.hold_for(job)
-        want, wish = reserve.start_want(job, wants.get(key)), wishes.get(key)
-        said = change.changed(job, want, wish, room, now, rules, state.cause, coming)
+        with reach.of(job, room):
+            want, wish = reserve.start_want(job, wants.get(key)), wishes.get(key)
+            said = change.changed(job, want, wish, room, now, rules, state.cause, coming)
+        said = _noting(said, reach.note(job) if said.wish or job.wanted is None else "")
         _say(verdicts, key, _noting(said, set_aside[key].why if key in set_aside else ""))
     # 7. Say it.
     for key, job in stirred.items():
@@ -192,6 +205,7 @@ def _has_stirred(job: Job) -> bool:
     failed = job.failed_generations or job.killed_generations
     return bool(
         job.cancelled
+        or job.changed
         or job.exits
         or job.leaving
         or job.starving

@@ -31,7 +31,7 @@ from services.allocator.readings import (
     reading,
     speeds,
 )
-from shared import taints
+from shared import permissions, taints
 from shared.messages import (
     ABANDONED_KEPT,
     CORDONED,
@@ -43,6 +43,7 @@ from shared.messages import (
     CheckpointSaved,
     ClusterSpecPublished,
     GenerationAbandoned,
+    JobChanged,
     JobRequested,
     Message,
     ProgressReported,
@@ -148,6 +149,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     curve: tuple[Learned, ...] = ()
     early: Early | None = None
     cancelled: bool = False
+    changed: bool = False
+    """Whether its user has changed it since it was accepted."""
+    suspended_by_user: bool = False
+    reader_blocks: int = 0
+    """Blocks of readers that its credentials give, of the decision with which it first began; 0: it has none yet."""
     started_s: float = 0.0
     """When it was last decided to start, after having had no tasks."""
     suspended_s: float = 0.0
@@ -198,6 +204,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.exits.get(self.pod(task))
 
     @property
+    def next_generation(self) -> int:
+        """A number above that of every generation that was decided, or was heard of.
+
+        After the bus has lost decisions, pods may train a generation that nobody knows of any more.
+        """
+        return max(self.generation, self.early.resumed.generation if self.early else 0) + 1
+
+    @property
     def stands_still(self) -> bool:
         """Whether no generation can be training: none ever did, or it has lost its chief, a ps or every worker."""
         if self.runs is None:
@@ -245,6 +259,7 @@ def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     return replace(
         job,
         started_s=job.started_s if job.decided else stored_s,
+        reader_blocks=job.reader_blocks or reader_blocks(message.request),
         sent_s=stored_s,
         repeats=job.repeats + 1 if repeated else 0,
         decided=job.decided | {message.generation: message},
@@ -371,6 +386,16 @@ def _drop_oldest_notices(job: Job, leaving: dict[str, Leaving]) -> dict[str, Lea
     return {pod: notice for pod, notice in leaving.items() if pod not in dropped}
 
 
+SERIAL_DIGITS = 6
+
+
+def above_serial(job: Job, pod: str) -> Job:
+    """Give no task from now on the serial of a pod that is there, although no decision that is known made it."""
+    number = pod.rpartition("-")[2]
+    serial = int(number) if number.isdecimal() and len(number) <= SERIAL_DIGITS else -1
+    return replace(job, serials=serial + 1) if serial >= job.serials else job
+
+
 def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
     """With what is known of a node beside what was said of it; None: it is not there, so it takes nothing."""
     closed = taints.closed(seen.schedulable, seen.taints) if seen else TAINTED
@@ -438,8 +463,26 @@ def _newer(message: ProgressReported, last: ProgressReported) -> bool:
     return (message.generation, message.step) > (last.generation, last.step)
 
 
+def _changed(job: Job, message: JobChanged, stored_s: float) -> Job:
+    """What a user wants. A job that is resumed waits as of now."""
+    resumes = job.suspended_by_user and not message.suspended
+    return replace(
+        job,
+        request=replace(job.request, priority=message.priority, ps=message.ps, workers=message.workers),
+        changed=True,
+        suspended_by_user=message.suspended,
+        suspended_s=stored_s if resumes and job.suspended_s else job.suspended_s,
+    )
+
+
+def reader_blocks(request: JobRequested) -> int:
+    """Return how many blocks of readers a job gets whose credentials are made for this request."""
+    return permissions.reader_blocks(1 + request.ps.max + request.workers.max)
+
+
 OF_JOB: dict[type[Message], Callable[[Job, Any, float], Job]] = {
     AllocationDecided: _decided,
+    JobChanged: _changed,
     TrainingResumed: _resumed,
     GenerationAbandoned: _abandoned,
     TaskLeaving: _leaving,

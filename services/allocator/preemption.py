@@ -112,11 +112,14 @@ def _is_enough(
 
 def give_way(victim: Victim, now: float, rules: Rules, cause: str) -> Verdict:
     """The decision that shrinks or suspends a victim."""
-    job, runs = victim.job, victim.job.runs
-    batch = runs.batch if runs and victim.tasks else 0
+    return decide_tasks(victim.job, victim.tasks, victim.reason, now, rules, cause)
+
+
+def decide_tasks(job: Job, tasks: Sequence[TaskPlan], reason: str, now: float, rules: Rules, cause: str) -> Verdict:
+    """Give a running job these tasks, with its batch; none: it is suspended."""
+    batch = job.runs.batch if job.runs and tasks else 0
     cost_s = _payback(job, rules).cost_s
-    action = decision(job, victim.tasks, batch, now, reason=victim.reason, cause=cause, cost_s=cost_s)
-    return Verdict(why=victim.reason, action=action)
+    return Verdict(why=reason, action=decision(job, tasks, batch, now, reason=reason, cause=cause, cost_s=cost_s))
 
 
 def release_wait(job: Job, room: Room, now: float) -> Verdict | None:

@@ -14,19 +14,20 @@ from __future__ import annotations
 import math
 
 from services.allocator import exits
+from services.allocator.allowance import new_tasks
 from services.allocator.ending import charged
 from services.allocator.job import Job
 from services.allocator.leaving import going
 from services.allocator.placing.lacking import lacking
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import Room, place, place_most
-from services.allocator.placing.quota import growth, shortage
+from services.allocator.placing.placement import Room, Size, place, place_most
+from services.allocator.placing.quota import growth, shortage, too_large
 from services.allocator.placing.resizing import wanted_sizes
 from services.allocator.rules import Rules
-from services.allocator.seen import least_of, size_of
+from services.allocator.seen import counted_size, least_of, size_of
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict, decision
-from shared.messages import AllocationDecided, TaskPlan
+from shared.messages import AllocationDecided, Role, RoleResources, TaskPlan
 from shared.words import some
 
 
@@ -68,9 +69,8 @@ def _replaced(
         return Verdict(why=f"{names}; looks whether its room comes free", wake_s=settled_s)
     tasks = tasks or place_most(room, job.key, keep, most, least, sizes, job.serials)
     if tasks is None:
-        never = misfit(room, [t.role for t in lost], sizes) or shortage(
-            room, job.key, growth(keep, least, sizes, stretched=False)
-        )
+        roles = [t.role for t in lost]
+        never = misfit(room, roles, sizes) or _beyond_quota(job, keep, least, roles, sizes, room, rules)
         waits = f"waits for room{lacking(room, job.key, keep, least, sizes)} to replace it"
         return Verdict(why=f"{names}; {never or waits}")
     whole = len(tasks) == len(wanted.tasks)
@@ -78,6 +78,23 @@ def _replaced(
     reason = f"{names}; replaced{'' if whole else ' as far as there is room'}{against}"
     action = decision(job, tasks, wanted.batch, now, reason=reason, cause=job.pod(lost[0]))
     return Verdict(why=reason, action=action)
+
+
+def _beyond_quota(
+    job: Job,
+    keep: list[TaskPlan],
+    least: Size,
+    roles: list[Role],
+    sizes: RoleResources,
+    room: Room,
+    rules: Rules,
+) -> str:
+    """Why the quota of the namespace has no room for what is to be replaced; empty where it has."""
+    namespace = job.request.namespace
+    if refused := too_large(rules.quotas.get(namespace), namespace, roles, sizes):
+        return refused
+    tasks = new_tasks(counted_size(keep), least) + all(task.role != "chief" for task in keep)
+    return shortage(room, job.key, growth(keep, least, sizes, stretched=False), tasks)
 
 
 def _settled_s(job: Job, wanted: AllocationDecided, lost: list[TaskPlan], opened_s: float) -> float:

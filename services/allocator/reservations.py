@@ -28,6 +28,7 @@ from math import inf
 
 from msgspec.structs import replace
 
+from services.allocator.claims import Reach
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.placing.amounts import NO_MORE, fits, less, plus
@@ -50,6 +51,10 @@ MOST = 16
 """So many jobs at the head of the queue have reservations at a time."""
 TRIES = 16
 """So many sizes of a namespace's jobs may have no place, before none of its other jobs is tried."""
+
+
+Impossible = tuple[Size, RoleResources, tuple[TaskPlan, ...], frozenset[str]]
+"""What has no place: the smallest size of a job, that of its tasks, those that stay, and the nodes out of its reach."""
 
 
 def _waiting_jobs(jobs: Mapping[str, Job]) -> tuple[list[Job], int]:
@@ -102,14 +107,14 @@ class Reserve:
         rules: Rules,
     ) -> None:
         """`jobs`: in the order of priority and submission; who has a verdict gives nothing up."""
-        self.room, self.rules = room, rules
+        self.room, self.reach, self.rules = room, Reach(state, rules), rules
         found, self.wake_s = claimants(jobs, now, rules, state.opened_s)
         self.reservations: dict[str, Reservation] = {}
         self.victims: list[Victim] = []
         self._held: tuple[Reservation, ...] = ()
         self._free: dict[str, Resources] = {}
         self._purses: dict[str, Resources] = {}
-        self._nowhere: defaultdict[str, set[tuple[Size, RoleResources, tuple[TaskPlan, ...]]]] = defaultdict(set)
+        self._nowhere: defaultdict[str, set[Impossible]] = defaultdict(set)
         if found:
             supply = Supply(state, room)
             candidates = Candidates([job for key, job in jobs.items() if key not in verdicts], now, rules)
@@ -127,14 +132,16 @@ class Reserve:
         whole, claim = growth(keep, size, sizes, stretched=False), _claim(job, now, self.rules)
 
         def placed(room: Room) -> tuple[TaskPlan, ...] | None:
-            return place(room, job.key, keep, size, sizes, job.serials)
+            with self.reach.of(job, room):
+                return place(room, job.key, keep, size, sizes, job.serials)
 
         keeps = job.key if keep else ""
         nowhere = self._nowhere[job.request.namespace]
-        if (size, sizes, keep) in nowhere or len(nowhere) == TRIES:
+        outside = self.reach.unreachable_nodes(job)
+        if (size, sizes, keep, outside) in nowhere or len(nowhere) == TRIES:
             return
         if not supply.holds(placed, earlier, keeps):
-            nowhere.add((size, sizes, keep))
+            nowhere.add((size, sizes, keep, outside))
             return
         soon = supply.trial(-inf, earlier)
         purse = soon.purse(job.key)

@@ -99,6 +99,9 @@ class Rules(config.Common, frozen=True, kw_only=True):
     """Whether a failure of a policy ends the service, instead of setting aside the jobs that cause it. For tests."""
     open_jobs: Annotated[int, Meta(ge=0)] = 300
     """Jobs of one namespace that may be open, those that wait counted; a further request is rejected. 0: any number."""
+    checkpoint_claim: str = ""
+    """The claim in which tasks find their checkpoints, as the launcher's setting of this name has it: tasks go only to
+    nodes on which it can be used. Empty: none."""
     quotas: Quotas = {}
     """What each namespace's jobs may hold in all, e.g. `{"team-a": {"cpu": 8, "memory_gib": 32, "gpu": 1}}`; what is
     absent has no limit."""

@@ -11,10 +11,12 @@ from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.models.kin import Kin, kin_of
+from services.allocator.placing.amounts import larger
 from services.allocator.placing.placement import Size
+from services.allocator.placing.quota import ClusterQuota, Quota
 from services.allocator.policies.contract import JobSeen
 from services.allocator.rules import Rules
-from shared.messages import AllocationDecided, Resources, Role, RoleResources, TaskPlan
+from shared.messages import AllocationDecided, JobRequested, Resources, Role, RoleResources, Span, TaskPlan
 
 JOBS_KEPT, RULES_KEPT, KINS_KEPT = 4096, 8, 256
 
@@ -37,7 +39,7 @@ def _seen(job: Job, rules: Rules) -> JobSeen:
     wanted = job.wanted
     return JobSeen(
         key=job.key,
-        request=job.request,
+        request=_with_its_size(job.request, size_of(wanted)) if job.changed and wanted else job.request,
         sizes=task_sizes(job, rules),
         submitted_s=job.asked_s,
         size=size_of(wanted) if wanted else None,
@@ -53,6 +55,15 @@ def _seen(job: Job, rules: Rules) -> JobSeen:
         quota=rules.quotas.get(job.request.namespace),
         pause_s=sum(job.pauses) / len(job.pauses) if job.pauses else None,
     )
+
+
+def _with_its_size(request: JobRequested, size: Size) -> JobRequested:
+    """Return a request whose bounds include the size that its job still has, though its user has excluded that."""
+    return replace(request, ps=_including(request.ps, size.ps), workers=_including(request.workers, size.workers))
+
+
+def _including(span: Span, number: int) -> Span:
+    return replace(span, min=min(span.min, number), max=max(span.max, number))
 
 
 _by_rules: Kept[Rules, Kept[Job, JobSeen]] = Kept(
@@ -79,14 +90,26 @@ def least_of(job: Job, size: Size) -> Size:
 
 
 def task_sizes(job: Job, rules: Rules) -> RoleResources:
-    """As requested (or Weir's default), with more memory for a role whose tasks ran out of it: never the same again."""
-    sizes = job.request.resources or RoleResources()
+    """As requested (or Weir's default), but no less than the cluster demands, with more memory for a role whose tasks
+    ran out of it: never the same again.
+    """
+    sizes = _at_least(job.request.resources or RoleResources(), rules.quotas.get(job.request.namespace))
     if not job.exits:
         return sizes
     return RoleResources(
         chief=_grown(job, "chief", sizes.chief, rules),
         ps=_grown(job, "ps", sizes.ps, rules),
         worker=_grown(job, "worker", sizes.worker, rules),
+    )
+
+
+def _at_least(sizes: RoleResources, quota: Quota | None) -> RoleResources:
+    """Return the sizes, raised to what the LimitRanges of the cluster demand of a task."""
+    least = quota.tasks.least if isinstance(quota, ClusterQuota) else Resources()
+    if least == Resources():
+        return sizes
+    return RoleResources(
+        chief=larger(sizes.chief, least), ps=larger(sizes.ps, least), worker=larger(sizes.worker, least)
     )
 
 

@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -26,15 +27,16 @@ from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure
 from services.allocator.measures import PASS, Meters
 from services.allocator.removal import Removal
-from services.allocator.requests import admission
+from services.allocator.requests import admission, changes
 from services.allocator.requests.admission import ProgramFault
+from services.allocator.requests.changes import answer_change, unanswered_changes
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
-from services.allocator.showing import Views
+from services.allocator.showing import Views, wait_for_change
 from services.allocator.state import EVIDENCE, HEARD, State, apply, forget_messages, node_known, refuse
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
-from shared.bus import Bus, Heard, Stale
+from shared.bus import Bus, Heard, SetBack, Stale
 from shared.config import BadSettings
 from shared.dead import namespace_of
 from shared.letters import Letters
@@ -42,7 +44,9 @@ from shared.log import about
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
+    ChangeRejected,
     JobAccepted,
+    JobChanged,
     JobFinished,
     JobRejected,
     JobRequested,
@@ -61,6 +65,7 @@ FADE_S = 60.0
 """What no pass asked about for so long, or twice as long at most, is forgotten."""
 
 
+Answer = JobAccepted | JobRejected | JobChanged | ChangeRejected
 ANSWERED_AT_ONCE = 8
 """Requests of one namespace that are answered before the next decision; unreadable ones are counted for themselves."""
 
@@ -79,7 +84,8 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
 
 def same_world(before: State, after: State) -> bool:
     """Whether a message changed nothing that a decision depends on: it was of no job that we know, or a repetition."""
-    return all(getattr(before, name) is getattr(after, name) for name in ("asked", "jobs", "closed", "nodes", "spoken"))
+    names = ("asked", "changes", "jobs", "closed", "nodes", "quotas", "claims", "spoken")
+    return all(getattr(before, name) is getattr(after, name) for name in names)
 
 
 class Settings(Rules, frozen=True, kw_only=True):
@@ -87,6 +93,8 @@ class Settings(Rules, frozen=True, kw_only=True):
 
     view_s: float = 0.5
     """Shortest time between two updates of the jobs' view."""
+    unreported_s: Annotated[float, Meta(ge=0)] = 10.0
+    """Seconds. A job that trains and reports nothing for so long is shown as one whose program may hang; 0: never."""
     snapshot_s: float = 10.0
     """Shortest time between two snapshots of the state."""
     finished_kept_s: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
@@ -98,7 +106,7 @@ class Settings(Rules, frozen=True, kw_only=True):
 
 
 class Allocator:
-    def __init__(self, bus: Bus, rules: Settings, state: State, node_facts: LastNodeFacts | None = None) -> None:
+    def __init__(self, bus: Bus, rules: Settings, state: State) -> None:
         self.bus, self.rules, self.state = bus, rules, state
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
@@ -106,7 +114,7 @@ class Allocator:
         self.maybe_purged = set[str]()  # jobs whose subject held less than we know when their last decision was refused
         self.refused_in: dict[int, str] = {}  # by sequence of an unreadable request: the namespace that it came from
         self.replaying = True
-        self.node_facts = node_facts or LastNodeFacts()
+        self.node_facts = LastNodeFacts()
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
         self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
@@ -114,6 +122,10 @@ class Allocator:
         self.stirred_s: float | None = None  # when the first fact since the last pass was stored; the server's clock
 
     # ------------------------------------------------------------ hearing
+
+    def begin_from(self, state: State, node_facts: Sequence[Heard]) -> None:
+        """Know this before the log is read on. `node_facts`: the last fact of each node, for those not in the log."""
+        self.state, self.node_facts = state, LastNodeFacts(node_facts, state.sequences.get(subjects.FACTS, 0))
 
     async def on_fact(self, heard: Heard) -> None:
         """Remember; then look again."""
@@ -131,16 +143,23 @@ class Allocator:
 
     async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
         """Answer a request that cannot be read: a person waits for it."""
-        if not f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
+        answer = self._refusal(subject, body, sequence, error)
+        if answer is None:
             return False
-        wrong = check(body, self.rules)
-        if not isinstance(wrong, Wrong):
-            wrong = Wrong(wrong.job, wrong.namespace, (error,))
-        self.state = refuse(self.state, admission.refused(wrong, sequence))
+        self.state = refuse(self.state, answer)
         self.refused_in[sequence] = namespace_of(subject)
         if not self.replaying:
             await self._look_again()
         return True
+
+    def _refusal(self, subject: str, body: bytes, sequence: int, error: str) -> JobRejected | ChangeRejected | None:
+        """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
+        if f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
+            wrong = check(body, self.rules)
+            if not isinstance(wrong, Wrong):
+                wrong = Wrong(wrong.job, wrong.namespace, (error,))
+            return admission.refused(wrong, sequence)
+        return changes.refusal(subject, sequence, error)
 
     async def live(self) -> None:
         """The replay is over: add the nodes that it did not tell of, and begin to decide."""
@@ -152,7 +171,7 @@ class Allocator:
 
     def _remember(self, heard: Heard) -> None:
         self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
-        if isinstance(heard.message, JobRejected):
+        if isinstance(heard.message, JobRejected | ChangeRejected):
             self.refused_in.pop(heard.message.uid, None)
 
     async def _look_again(self) -> None:
@@ -171,6 +190,7 @@ class Allocator:
         while True:
             self.awake.clear()
             await self._answer_requests()
+            await self._answer_changes()
             since_s, self.stirred_s = self.stirred_s, None
             self.decisions = self._decided()
             self.changed.set()
@@ -218,14 +238,14 @@ class Allocator:
         )
         if len(unreadable) < len(refused) or len(readable) < len(open_requests):
             self.awake.set()
-        same_name: dict[str, list[JobRejected]] = {}
+        same_name: dict[str, list[JobRejected | ChangeRejected]] = {}
         for uid in unreadable:
             same_name.setdefault(refused[uid].key(), []).append(refused[uid])
         answering = [self._answer_in_turn(answers) for answers in same_name.values()]
         answering += [self._answer_request(uid) for uid in readable]  # each of another name
         await asyncio.gather(*answering)
 
-    async def _answer_in_turn(self, answers: Sequence[JobRejected]) -> None:
+    async def _answer_in_turn(self, answers: Sequence[JobRejected | ChangeRejected]) -> None:
         """Publish answers on one subject, of which each has to be on top of the last, until one is refused."""
         for answer in answers:
             if self._may_answer(answer.key()):
@@ -239,7 +259,19 @@ class Allocator:
         if uid in self.state.asked:
             await self._answer(admission.answer(self.state, uid, program, time.time(), self.rules))
 
-    async def _answer(self, answer: JobAccepted | JobRejected) -> None:
+    async def _answer_changes(self) -> None:
+        """Answer the oldest change of each job, of a few jobs of each namespace at a time."""
+        open_changes = {
+            sequence: change
+            for sequence, change in unanswered_changes(self.state).items()
+            if self._may_answer(change.key())
+        }
+        changing = first_of_each({number: each.namespace for number, each in open_changes.items()}, ANSWERED_AT_ONCE)
+        if len(changing) < len(open_changes):
+            self.awake.set()
+        await asyncio.gather(*(self._answer(answer_change(self.state, each, self.rules)) for each in changing))
+
+    async def _answer(self, answer: Answer) -> None:
         """Publish an answer on top of all that is said of the name; where another message came first, try it again.
 
         We looked while we led, so a later leader's answer is behind what we saw, and ours is refused.
@@ -367,26 +399,37 @@ def know_policies(settings: Settings) -> None:
 
 async def show_for_ever(allocator: Allocator, views: Views) -> None:
     """Keep the jobs' view up with the state; what the bus could not take is shown when it is back."""
-    plaint = Plaint()
+    plaint, unreported_s = Plaint(), allocator.rules.unreported_s
     while True:
-        await allocator.changed.wait()
+        await wait_for_change(allocator.changed, allocator.state.jobs.values(), unreported_s)
         allocator.changed.clear()
         try:
-            await views.show(allocator.state, allocator.decisions.why)
+            await views.show(allocator.state, allocator.decisions.why, unreported_s)
         except NatsError as error:
             plaint.tell("ViewWaits", error)
             allocator.changed.set()
         await asyncio.sleep(allocator.rules.view_s)
 
 
+async def follow(bus: Bus, allocator: Allocator) -> None:
+    """Hear what the state lacks; all, where a stream was set back and the state is of messages that are no more."""
+    heard = partial(bus.follow, HEARD, allocator.on_fact, unusable=allocator.on_unusable, strays=True)
+    node_facts, known = await read_last_node_facts(bus), allocator.state
+    allocator.begin_from(known, node_facts)
+    try:
+        await heard(known.sequences, stored_s=known.stored_s)
+    except SetBack as error:
+        log.warning("StartsFromTheLog", reason=str(error))
+        allocator.begin_from(State(), node_facts)
+        await heard({})
+
+
 async def start(bus: Bus, settings: Settings) -> None:
     know_policies(settings)
-    state = await memory.recall(bus)
-    node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(subjects.FACTS, 0))
-    allocator = Allocator(bus, settings, state, node_facts)
+    allocator = Allocator(bus, settings, await memory.recall(bus))
     bus.vitals.tell("the snapshot", allocator.snapshots.measures)
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
-    await bus.follow(HEARD, allocator.on_fact, allocator.state.sequences, allocator.on_unusable, strays=True)
+    await follow(bus, allocator)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())
     bus.spawn(show_for_ever(allocator, Views(bus, await bus.bucket(subjects.JOBS))))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.job import OF_JOB, Job, node_seen
+from services.allocator.job import OF_JOB, Job, above_serial, node_seen
 from services.allocator.releases import Releases, begin_release, end_releases
 from services.allocator.summaries import end_of, summary_of
 from shared.early import add_early, brief
@@ -21,14 +21,22 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    Change,
+    ChangeRejected,
+    ChangeRequested,
     CheckpointSaved,
+    ClaimsChanged,
     ClusterSpecPublished,
     JobAccepted,
+    JobChanged,
     JobFinished,
     JobMessage,
     JobRejected,
     JobRequested,
     Message,
+    QuotaChanged,
+    ResumeRequested,
+    SuspendRequested,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -75,16 +83,24 @@ EVIDENCE = (CheckpointSaved, ClusterSpecPublished, TaskReady, TaskStarted)
 class State(msgspec.Struct, frozen=True, kw_only=True):
     asked: dict[int, Asked] = {}
     early: tuple[EarlyFact, ...] = ()
-    refused: dict[int, JobRejected] = {}
+    changes: dict[int, Change] = {}
+    """By sequence: what was asked of open jobs, and is not answered yet."""
+    refused: dict[int, JobRejected | ChangeRejected] = {}
     """By uid: answers to requests that cannot be read, until they are on the bus."""
     jobs: dict[str, Job] = {}
     closed: dict[str, Closed] = {}
     nodes: dict[str, CapacityChanged] = {}
+    quotas: dict[str, QuotaChanged] = {}
+    """By namespace: what its ResourceQuotas and LimitRanges say; without those that have none."""
+    claims: dict[str, ClaimsChanged] = {}
+    """By namespace: its claims that only some nodes can use; without those that have none."""
     releases: Releases = Releases()
     """Pods that are about to go, and how long that usually takes."""
     opened_s: float = 0.0
     """When a node was last seen to be ready that had not been, or had not been there."""
     sequences: dict[str, int] = {}
+    stored_s: dict[str, float] = {}
+    """By stream: when the message of that sequence was stored. A stream that was set back holds another one there."""
     spoken: dict[str, int] = {}
     """Sequence of the last `AllocationDecided` on each job's subject."""
     cause: str = "-"
@@ -97,6 +113,7 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
         return state
     cause = state.cause if isinstance(message, EVIDENCE) else message.id()
     heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": cause}
+    heard["stored_s"] = state.stored_s | {stream: stored_s}
     if isinstance(message, AllocationDecided):
         heard["spoken"] = state.spoken | {message.key(): sequence}
     if type(message) in OF_STATE:
@@ -196,7 +213,7 @@ def _answered(state: State, uid: int) -> State:
     return replace(state, asked=asked, refused=refused)
 
 
-def refuse(state: State, rejected: JobRejected) -> State:
+def refuse(state: State, rejected: JobRejected | ChangeRejected) -> State:
     """Remember the answer to a request that cannot be read, so that neither a race nor a restart loses it."""
     return replace(state, refused=state.refused | {rejected.uid: rejected})
 
@@ -208,9 +225,26 @@ def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: flo
     return replace(state, asked=asked, jobs=jobs)
 
 
+def _change_asked(state: State, message: Change, sequence: int, stored_s: float) -> State:
+    known = (each.id() for each in state.changes.values()) if message.request_id != "-" else ()
+    return state if message.id() in known else replace(state, changes=state.changes | {sequence: message})
+
+
+def _job_changed(state: State, message: JobChanged, sequence: int, stored_s: float) -> State:
+    return replace(_change_answered(state, message.answers), **_of_job(state, message, stored_s))
+
+
+def _change_rejected(state: State, message: ChangeRejected, sequence: int, stored_s: float) -> State:
+    return _answered(_change_answered(state, message.uid), message.uid)
+
+
+def _change_answered(state: State, sequence: int) -> State:
+    return replace(state, changes={number: each for number, each in state.changes.items() if number != sequence})
+
+
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
     """A node's pods and size are the very same ones, while they are equal: what is known of them is kept by that."""
-    state = replace(state, jobs=_aware(state.jobs, message))
+    state = replace(state, jobs=_above_serials(_aware(state.jobs, message), message))
     if message.gone:
         left = {n: c for n, c in state.nodes.items() if n != message.node}
         return replace(state, nodes=left, releases=_after(state, message, stored_s))
@@ -228,6 +262,18 @@ def node_known(state: State, fact: CapacityChanged, stored_s: float) -> State:
     return _capacity(state, fact, 0, stored_s)
 
 
+def _quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:
+    if message.bounds or message.task_bounds:
+        return replace(state, quotas=state.quotas | {message.namespace: message})
+    return replace(state, quotas={space: q for space, q in state.quotas.items() if space != message.namespace})
+
+
+def _claims(state: State, message: ClaimsChanged, sequence: int, stored_s: float) -> State:
+    if message.placements:
+        return replace(state, claims=state.claims | {message.namespace: message})
+    return replace(state, claims={space: c for space, c in state.claims.items() if space != message.namespace})
+
+
 def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
     return end_releases(state.releases, message, stored_s) if state.releases.open else state.releases
 
@@ -238,6 +284,16 @@ def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
     now = {key: node_seen(job, message.node, None if message.gone else message) for key, job in told.items()}
     changed = {key: job for key, job in now.items() if job is not told[key]}
     return jobs | changed if changed else jobs
+
+
+def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
+    """The very same jobs, unless one has a pod of which no decision is known: the bus may have lost that decision."""
+    for own in message.own:
+        key = f"{own.namespace}.{own.job}"
+        job = jobs.get(key)
+        if job is not None and (above := above_serial(job, own.pod)) is not job:
+            jobs = jobs | {key: above}
+    return jobs
 
 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
@@ -280,8 +336,15 @@ OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {
     JobAccepted: _accepted,
     JobRejected: _rejected,
     CancelRequested: _cancel,
+    ChangeRequested: _change_asked,
+    SuspendRequested: _change_asked,
+    ResumeRequested: _change_asked,
+    JobChanged: _job_changed,
+    ChangeRejected: _change_rejected,
     CapacityChanged: _capacity,
+    QuotaChanged: _quota,
+    ClaimsChanged: _claims,
     JobFinished: _finished,
 }
 
-HEARD: tuple[type[Message], ...] = (*OF_STATE, *OF_JOB)
+HEARD: tuple[type[Message], ...] = tuple(dict.fromkeys((*OF_STATE, *OF_JOB)))

@@ -7,7 +7,7 @@ free for the job itself.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, takewhile
 from math import inf
@@ -98,7 +98,9 @@ class Supply:
         given = _sums((held.job.partition(".")[0], held.amount) for held in back if held.in_quota)
         gone = _sums((each.namespace, each.quota) for each in reserved)
         purses = {space: _balance(has, given.get(space), gone.get(space)) for space, has in self.room.purses.items()}
-        return Room(nodes, purses)
+        back_in = Counter(held.job.partition(".")[0] for held in back if held.in_quota)
+        slots = {space: number + back_in[space] for space, number in self.room.slots.items()}
+        return Room(nodes, purses, slots, self.room.limits)
 
     def holds(self, placed: Placed, reserved: tuple[Reservation, ...], keeps: str) -> bool:
         """Return whether there is a place once all running tasks have ended, except those that the job keeps."""

@@ -123,7 +123,7 @@ def _repeat_decision(job: Job, verdict: Verdict, rules: Rules) -> Verdict:
     reason = f"repeated ({times}), not acted on by the launcher within {wait_s:g} s: {first_reason(pending)}"
     again = replace(pending, generation=job.generation, revision=job.revision + 1, reason=reason)
     if not pending.tasks and pending.generation < job.generation:  # it tried to start meanwhile
-        again = replace(again, generation=job.generation + 1)
+        again = replace(again, generation=job.next_generation)
     return replace(verdict, why=reason, action=again)
 
 

@@ -39,7 +39,7 @@ def decision(
         job=job.request.job,
         namespace=job.request.namespace,
         uid=job.uid,
-        generation=job.generation + changes(job, tasks, batch),
+        generation=job.next_generation if changes(job, tasks, batch) else job.generation,
         revision=job.revision + 1,
         request=job.request,
         tasks=tuple(tasks),

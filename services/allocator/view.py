@@ -14,6 +14,10 @@ from shared.messages import Outcome
 
 Phase = Literal["Pending", "Starting", "Running", "Scaling", "Resuming", "Succeeded", "Failed", "Cancelled"]
 TRAINS: tuple[Phase, ...] = ("Running", "Scaling")
+SILENT = "Silent"
+"""What people see in place of the phase of a job whose program may hang."""
+SUSPENDED = "Suspended"
+"""The same of a job that waits because its user suspended it."""
 ENDED: dict[Outcome, Phase] = {"succeeded": "Succeeded", "failed": "Failed", "cancelled": "Cancelled"}
 
 
@@ -22,6 +26,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     speed, as last reported, and the mean of such reports at its size, of which the newest counts most, are 0 while
     nothing trains. `pauses`: of its last hand-overs, as `weir jobs` shows the last.
 
+    `suspended`: its user did that, and it has nothing any more.
+    `silent`: it should train, and has reported nothing for too long (`silence.py`).
     `epoch`: how many are complete. Once it is over: `why` is the cause of its end, `metrics` are the last ones.
     """
 
@@ -29,6 +35,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     uid: int
     phase: Phase
+    silent: bool = False
+    suspended: bool = False
     ps: int = 0
     workers: int = 0
     batch: int = 0
@@ -50,6 +58,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     resumed_s: float = 0.0
     finished_s: float = 0.0
     metrics: dict[str, float] = {}
+
+    @property
+    def shown_phase(self) -> str:
+        """The phase as people see it."""
+        return SUSPENDED if self.suspended else SILENT if self.silent else self.phase
 
 
 def phase_of(job: Job) -> Phase:
@@ -78,7 +91,7 @@ def mean_speed_of(job: Job) -> float:
     return mean if isfinite(mean) else now
 
 
-def job_view(job: Job, why: str = "") -> JobView:
+def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
     runs, wanted, progress = job.runs, job.wanted, job.progress
     size, goal = (size_of(d) if d else None for d in (runs, wanted))
     return JobView(
@@ -86,6 +99,8 @@ def job_view(job: Job, why: str = "") -> JobView:
         namespace=job.request.namespace,
         uid=job.uid,
         phase=phase_of(job),
+        silent=silent,
+        suspended=job.suspended_by_user and job.wanted is None,
         ps=size.ps if size else 0,
         workers=size.workers if size else 0,
         batch=runs.batch if runs else 0,
@@ -97,8 +112,8 @@ def job_view(job: Job, why: str = "") -> JobView:
         epoch=progress.epoch if progress else 0,
         samples=progress.samples if progress else 0,
         total_samples=progress.total_samples if progress else 0,
-        samples_per_second=speed_of(job),
-        mean_samples_per_second=mean_speed_of(job),
+        samples_per_second=0.0 if silent else speed_of(job),
+        mean_samples_per_second=0.0 if silent else mean_speed_of(job),
         loss=progress.loss if progress else None,
         pauses=job.pauses,
         reason=wanted.reason if wanted else "",
@@ -114,6 +129,8 @@ def closed_view(closed: Closed) -> JobView:
     return msgspec.structs.replace(
         last,
         phase=ENDED[finished.outcome],
+        silent=False,
+        suspended=False,
         ps=0,
         workers=0,
         wanted_ps=0,

@@ -15,7 +15,7 @@ from shared.messages import TaskPlan
 
 def waits(job: Job) -> bool:
     """Return whether a job waits for capacity."""
-    if job.cancelled:
+    if job.cancelled or job.suspended_by_user:
         return False
     return job.wanted is None or has_lost_tasks(job)
 

@@ -31,12 +31,14 @@ from shared.early import add_early
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
+    ClaimsChanged,
     GenerationAbandoned,
     JobFinished,
     JobMessage,
     JobRequested,
     Message,
     ProgressReported,
+    QuotaChanged,
     Resources,
     TaskExited,
 )
@@ -61,6 +63,8 @@ class Board(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     early: tuple[Told, ...] = ()
     """What was said of jobs that we have not heard of, or not any more: facts and orders come in separate streams."""
     whys: dict[str, str] = {}
+    silent: frozenset[str] = frozenset()
+    """The jobs that, by the allocator's last word, report nothing though they should train."""
     sequences: dict[str, int] = {}
 
 
@@ -107,7 +111,7 @@ def node_known(board: Board, fact: CapacityChanged, at_s: float) -> Board:
     return _capacity(replace(board, state=node_folded(board.state, fact, at_s)), fact, at_s)
 
 
-SEEN_OTHERWISE = (CapacityChanged, ProgressReported)
+SEEN_OTHERWISE = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged)
 """Too many to be read one by one: they are seen as load and as curves."""
 
 
@@ -122,13 +126,14 @@ def _event(board: Board, said: Message) -> Told | None:
     return next((told for told in reversed(board.recent) if is_cause(told.message, said.cause)), None)
 
 
-def why(board: Board, key: str, said: str) -> Board:
-    """The allocator's word of why a job is, or is not, growing."""
+def why(board: Board, key: str, said: str, silent: bool = False) -> Board:
+    """The board with the allocator's word of why a job is, or is not, growing, and whether it is silent."""
     known = board.jobs.get(key)
-    board = replace(board, whys=board.whys | {key: said})
+    others = board.silent - {key}
+    board = replace(board, whys=board.whys | {key: said}, silent=others | {key} if silent else others)
     if known is None or known.finished:
         return board
-    view = shown(replace(known.view, why=said), known.beginning)
+    view = _view(board, replace(known, view=replace(known.view, why=said, silent=silent)))
     return board if view == known.view else replace(board, jobs=board.jobs | {key: replace(known, view=view)})
 
 
@@ -214,7 +219,7 @@ def _view(board: Board, told: Story) -> JobView:
     key = told.key
     job, closed = board.state.jobs.get(key), board.state.closed.get(key)
     if job and job.uid == told.uid:
-        return shown(job_view(job, board.whys.get(key, "")), told.beginning)
+        return shown(job_view(job, board.whys.get(key, ""), key in board.silent), told.beginning)
     if closed and closed.job.uid == told.uid:
         return closed_view(closed)
     if told.finished:

@@ -37,6 +37,7 @@ def asked(args: argparse.Namespace) -> Asked:
     """Raises `Trouble` with everything that can be told against it here."""
     file = _source(args)
     fields, path = from_tfjob.asked(args) if args.tfjob else _own(file, args)
+    fields = _in_namespace(fields, args.namespace, file)
     program, found, trouble = _program(path)
     fields = request_file.completed(fields, found, uuid.uuid4().hex)
     body = request_file.encoded(fields, file.name)
@@ -65,6 +66,16 @@ def _own(file: Path, args: argparse.Namespace) -> tuple[Fields, Path | None]:
     fields = request_file.parse(text_in(file, request_file.ONE), file.name)
     program = fields.get("program")
     return fields, file.parent / program if isinstance(program, str) and program else None
+
+
+def _in_namespace(fields: Fields, namespace: str | None, file: Path) -> Fields:
+    """Return the fields with the namespace that was given; raise `Trouble` if the file names another one."""
+    if namespace is None:
+        return fields
+    named = fields.get("namespace", namespace)
+    if named != namespace:
+        raise Trouble(f"{file} names the namespace {named!r}, and -n {namespace!r}: give one of them", WRONG_USE)
+    return {**fields, "namespace": namespace}
 
 
 def _program(path: Path | None) -> tuple[bytes | None, Fields | None, Trouble | None]:

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
 async def cancel(bus: Bus, args: argparse.Namespace) -> int:
     order = CancelRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     name = f"{order.namespace}/{order.job}"
-    _must_be_open(name, await _standing(bus, order.key()))
+    await require_open(bus, name, order.key())
     asked = await bus.request(order)
     end = await answers.first(bus, (JobFinished,), asked, lambda _: True, args.timeout, order.key())
     if end is None:
@@ -42,7 +42,9 @@ async def cancel(bus: Bus, args: argparse.Namespace) -> int:
     return DONE
 
 
-def _must_be_open(name: str, how: Standing) -> None:
+async def require_open(bus: Bus, name: str, key: str) -> None:
+    """Raise `Trouble` unless there is a job of this name that is not over."""
+    how = await _standing(bus, key)
     if how == "unknown":
         raise Trouble(f"there is no job {name}; `weir jobs` lists them")
     if how == "over":

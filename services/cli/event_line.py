@@ -18,14 +18,17 @@ from services.cli.event_name import name_of
 from services.cli.sentences import sentence
 from shared.messages import (
     CapacityChanged,
+    ChangeRejected,
     CheckpointFailed,
     CheckpointSkipped,
+    ClaimsChanged,
     DeadLetter,
     GenerationAbandoned,
     JobFinished,
     JobRejected,
     JobRequested,
     Message,
+    QuotaChanged,
     ServiceTroubled,
 )
 from shared.subjects import BY_TAG, tag_of
@@ -91,6 +94,8 @@ def whose(said: Message | DeadLetter) -> str:
     """The node or the service, or the job: with its namespace where that is not the default one."""
     if isinstance(said, CapacityChanged):
         return said.node
+    if isinstance(said, QuotaChanged | ClaimsChanged):
+        return said.namespace
     if isinstance(said, ServiceTroubled):
         return said.service
     job, namespace = getattr(said, "job", "-"), getattr(said, "namespace", "default")
@@ -121,5 +126,5 @@ def bad(said: Message | DeadLetter) -> bool:
         return said.outcome == "failed"
     if isinstance(said, ServiceTroubled):
         return said.seconds is None
-    failures = (JobRejected, GenerationAbandoned, CheckpointFailed, CheckpointSkipped, DeadLetter)
+    failures = (JobRejected, ChangeRejected, GenerationAbandoned, CheckpointFailed, CheckpointSkipped, DeadLetter)
     return isinstance(said, failures) or bool(getattr(said, "error", None))

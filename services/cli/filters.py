@@ -10,7 +10,8 @@ from shared.subjects import BY_TAG, DEAD, FACTS, ORDERS, PREFIX
 ANY = "*"
 AREAS = {ORDERS: ("job", "allocation", "cluster"), FACTS: ("task", "training", "capacity", "service")}
 OF_NO_JOB = ("capacity", "service")
-REQUESTS = ("job.requested", "job.cancel")  # may be said without a namespace: then it is the default one
+REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.resume")
+"""May be said without a namespace: then it is the default one."""
 
 
 def filters(stream: str, job: str | None = None, namespace: str | None = None, kinds: Sequence[str] = ()) -> list[str]:

@@ -34,7 +34,7 @@ NUMBERS = {
 def arguments(parser: argparse.ArgumentParser) -> None:
     said = "ask for what a Kubeflow TFJob asks for, with the program FILE"
     parser.add_argument("--tfjob", type=Path, metavar="FILE", help=said)
-    said = "what of it is taken, and its options: --epochs, --batch ..."
+    said = "what of it is taken, and its own options"
     own = apart(parser, "tfjob", "beside --tfjob FILE", ABOUT, said)
     for name, said in NUMBERS.items():
         own.add_argument(f"--{name}", type=int, metavar="N", help=said)

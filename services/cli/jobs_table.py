@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from services.allocator.view import ENDED, JobView
+from services.allocator.view import ENDED, SILENT, JobView
 from services.cli.screen.fitting import fitting, longest, taken
 from services.cli.words import DEFAULT_NAMESPACE, evaluated
 from shared.words import counted, headline, lasting
@@ -23,7 +23,7 @@ YIELDING = ("GEN", "PAUSE", "EPOCHS", "LOSS", "EXAMPLES/S", WHY, "WORKERS", "PS"
 GAP, LEAST_WHY = 2, 24
 """Columns between two; and those below which a longer cause is not worth folding."""
 UNDER_WAY = dict.fromkeys(("Starting", "Scaling", "Resuming"), "yellow")
-PHASES = {"Running": "green", **UNDER_WAY, "Failed": "bold red", "Cancelled": "dim"}
+PHASES = {"Running": "green", **UNDER_WAY, "Failed": "bold red", SILENT: "bold red", "Cancelled": "dim"}
 NOTHING = "-"
 
 
@@ -57,7 +57,7 @@ def row(view: JobView, epochs: int) -> list[Text]:
     return [
         Text(view.namespace),
         Text(view.job, "bold"),
-        Text(view.phase, PHASES.get(view.phase, "")),
+        Text(view.shown_phase, PHASES.get(view.shown_phase, "")),
         Text(_size(view.ps, view.wanted_ps)),
         Text(_size(view.workers, view.wanted_workers)),
         Text(str(view.generation or NOTHING)),

@@ -22,23 +22,30 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    ChangeRejected,
+    ChangeRequested,
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
+    ClaimsChanged,
     ClusterSpecPublished,
     DeadLetter,
     GenerationAbandoned,
     GenerationPrepared,
     HandOverOrdered,
     JobAccepted,
+    JobChanged,
     JobFinished,
     JobRejected,
     JobRequested,
     Message,
     ProgressReported,
+    QuotaChanged,
+    ResumeRequested,
     Role,
     ServiceTroubled,
     Span,
+    SuspendRequested,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -65,6 +72,30 @@ def _cancel(m: CancelRequested) -> str:
     return "is to stop and leave nothing behind"
 
 
+def _change(m: ChangeRequested) -> str:
+    priority = [] if m.priority is None else [f"priority {m.priority}"]
+    bounds = [f"{each.min} to {each.max} {role}" for role, each in (("ps", m.ps), ("workers", m.workers)) if each]
+    return f"is to have {' and '.join([*priority, *bounds]) or 'no change'}"
+
+
+def _suspend(m: SuspendRequested) -> str:
+    return "is to save, and to give back what it has"
+
+
+def _resume(m: ResumeRequested) -> str:
+    return "is to go on"
+
+
+def _changed(m: JobChanged) -> str:
+    how = "is suspended" if m.suspended else "may run"
+    bounds = f"{m.ps.min} to {m.ps.max} ps, {m.workers.min} to {counted(m.workers.max, 'worker')}"
+    return f"{how}, priority {m.priority}, {bounds}"
+
+
+def _unchanged(m: ChangeRejected) -> str:
+    return f"is not changed: {'; '.join(m.reasons)}"
+
+
 def _accepted(m: JobAccepted) -> str:
     return f"is accepted as job {m.uid}, policy {m.request.policy or 'of the cluster'}"
 
@@ -82,6 +113,17 @@ def _capacity(m: CapacityChanged) -> str:
     closed = [said for said, so in (("is not ready", not m.ready), ("is cordoned", not m.schedulable)) if so]
     ours = f", {counted(len(m.own), 'pod')} of ours" if m.own else ""
     return f"has {amount(m.free)} free of {amount(m.allocatable)}{ours}{''.join(f', {said}' for said in closed)}"
+
+
+def _quota(m: QuotaChanged) -> str:
+    told = [f"{bound.quota} allows {bound.hard:.6g} {bound.resource}, {bound.used:.6g} used" for bound in m.bounds]
+    told += [f"{bounds.limit_range} bounds each task" for bounds in m.task_bounds]
+    return "; ".join(told) or "has no quota"
+
+
+def _claims(m: ClaimsChanged) -> str:
+    claims = [claim for placement in m.placements for claim in placement.claims]
+    return f"has {counted(len(claims), 'claim')} bound to some nodes only" if claims else "has no claim bound to nodes"
 
 
 def _decided(m: AllocationDecided) -> str:
@@ -268,9 +310,16 @@ def _after(previous: int | None) -> str:
 SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     JobRequested: _requested,
     CancelRequested: _cancel,
+    ChangeRequested: _change,
+    SuspendRequested: _suspend,
+    ResumeRequested: _resume,
     JobAccepted: _accepted,
     JobRejected: _rejected,
+    JobChanged: _changed,
+    ChangeRejected: _unchanged,
     CapacityChanged: _capacity,
+    QuotaChanged: _quota,
+    ClaimsChanged: _claims,
     AllocationDecided: _decided,
     TaskReady: _ready,
     TaskStarted: _started,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from services.cli import answers, connection, from_tfjob, request_file, store
+from services.cli import answers, connection, from_tfjob, request_file, store, words
 from services.cli.asking import Asked, asked
 from services.cli.dry_run import dry_run, rules_for
 from services.cli.entry import Entry
@@ -29,7 +29,7 @@ from services.cli.reading import read
 from services.cli.request_file import Fields
 from services.cli.too_large import too_large
 from services.cli.trouble import DONE, FAILED, Trouble
-from services.cli.words import DEFAULT_NAMESPACE, duration
+from services.cli.words import DEFAULT_NAMESPACE
 from shared.bus import Bus
 from shared.messages import JobAccepted, JobFinished, JobMessage, JobRejected, JobRequested
 from shared.permissions import API
@@ -51,13 +51,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     said = "the job's YAML file; with --tfjob: the program"
     parser.add_argument("file", type=Path, nargs="?", metavar="FILE", help=said)
     from_tfjob.arguments(parser)
+    said = "the job's, where the file names none"
+    parser.add_argument("-n", "--namespace", type=words.namespace_name, metavar="NS", help=said)
     how = parser.add_mutually_exclusive_group()
     how.add_argument("-f", "--follow", action="store_true", help="watch the job to its end; 0 only if it succeeded")
-    said = "only say what would happen now, and why; nothing is asked for"
+    said = "only say what would happen now, and why"
     how.add_argument("--dry-run", action="store_true", help=said)
     how.add_argument("--print", action="store_true", help="only print the request as JSON; nothing is sent or kept")
     said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
-    parser.add_argument("--timeout", type=duration, default=ANSWER_S, metavar="TIME", help=said)
+    parser.add_argument("--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said)
 
 
 def run(args: argparse.Namespace) -> int:

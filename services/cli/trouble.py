@@ -6,7 +6,7 @@ DONE, FAILED, WRONG_USE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 CODES = {
     DONE: "done",
-    FAILED: "refused or failed",
+    FAILED: "failed",
     WRONG_USE: "wrong use",
     INTERRUPTED: "interrupted",
     PIPE_CLOSED: "nobody reads on",

@@ -25,6 +25,7 @@ def of_pod(settings: Settings) -> Body:
     user = settings.run_as_user
     return {
         "runAsNonRoot": True,
+        "runAsGroup": settings.run_as_group,  # else a user that the image does not know has the group of root
         "fsGroup": settings.fs_group,
         "seccompProfile": {"type": "RuntimeDefault"},
         **({"runAsUser": user} if user is not None else {}),

@@ -23,9 +23,10 @@ KEY = "launcher"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """`after`: by stream, the sequence of the last message that is in it."""
+    """`after`: by stream, the sequence of the last message that is in it; `stored_s`: when that was stored."""
 
     after: dict[str, int] = {}
+    stored_s: dict[str, float] = {}
     told: Told = Told()
 
 

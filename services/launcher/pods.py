@@ -133,6 +133,7 @@ def _spec(order: CreatePod, settings: Settings) -> Body:
         "securityContext": confinement.of_pod(settings),
         "containers": [_container(order, settings)],
         "volumes": volumes,
+        **({"priorityClassName": settings.priority_class} if settings.priority_class else {}),
         **({"tolerations": [{"key": GPU, "operator": "Exists"}]} if task.resources.gpu else {}),
     }
 

@@ -19,6 +19,8 @@ import structlog
 
 from services.launcher import exits, facts, memory, view
 from services.launcher.actions import Action, CreateSecret, Making, Say
+from services.launcher.event_writer import EventWriter
+from services.launcher.events import note_of
 from services.launcher.facts import Kind
 from services.launcher.hands import Hands
 from services.launcher.measures import Meters
@@ -28,7 +30,7 @@ from services.launcher.settings import Settings as Settings
 from services.launcher.watch import watch, watched
 from shared import subjects
 from shared.bounds import clamped
-from shared.bus import Bus, Heard, Stale
+from shared.bus import Bus, Heard, SetBack, Stale
 from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed
@@ -90,6 +92,7 @@ class Launcher:
         self.bus, self.settings, self.clock = bus, settings, clock
         self.view = view.View()
         self.after: dict[str, int] = {}  # by stream: the last message in the view
+        self.stored_s: dict[str, float] = {}  # by stream: when that message was stored
         self.replaying = True  # until all that was said is read
         self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
@@ -99,10 +102,13 @@ class Launcher:
         self.given: dict[str, int] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
         self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
+        self.events = EventWriter(api, settings, clock)
 
     # ------------------------------------------------------------ remember
 
     async def on_fact(self, heard: Heard) -> None:
+        if not self.replaying:
+            self.events.add(note_of(cast(JobMessage, heard.message), self.view), self.view.services)
         self.fold(heard)
         if not self.replaying:
             self.meters.heard(heard.message)
@@ -111,7 +117,8 @@ class Launcher:
         message = cast(JobMessage, heard.message)
         if not self.ends_job_to_come(message, heard.sequence):
             self.remember(message, heard.stored_s)
-        self.after[heard.stream] = max(heard.sequence, self.after.get(heard.stream, 0))
+        if heard.sequence > self.after.get(heard.stream, 0):
+            self.after[heard.stream], self.stored_s[heard.stream] = heard.sequence, heard.stored_s
 
     def ends_job_to_come(self, message: JobMessage, sequence: int) -> bool:
         """Return whether this announces the end of a job whose request is not stored yet.
@@ -139,6 +146,8 @@ class Launcher:
             self.view = view.nodes_listed(self.view, found, self.clock())
         elif kind == "services":
             self.view = view.services_listed(self.view, found, namespace)
+            for service in self.view.services.values():
+                self.events.service_seen(service)
         elif kind == "networkpolicies":
             self.view = view.policies_listed(self.view, found, namespace)
         else:
@@ -153,6 +162,7 @@ class Launcher:
             self.on_node(fact, gone)
         elif isinstance(fact, facts.ServiceFact):
             self.view = view.service_seen(self.view, fact, gone)
+            self.events.service_seen(fact)
             self.stir(fact.job_uid, *self.view.told.jobs)
         elif isinstance(fact, facts.PolicyFact):
             self.view = view.policy_seen(self.view, fact, gone)
@@ -290,7 +300,25 @@ class Launcher:
     async def save_now_and_then(self) -> None:
         if self.unsaved and self.clock() >= self.saved_s + self.settings.snapshot_s:
             self.saved_s, self.unsaved = self.clock(), False
-            await self.snapshots.store(memory.encoded(memory.Snapshot(after=dict(self.after), told=self.view.told)))
+            await self.snapshots.store(memory.encoded(self.snapshot()))
+
+    def snapshot(self) -> memory.Snapshot:
+        return memory.Snapshot(after=dict(self.after), stored_s=dict(self.stored_s), told=self.view.told)
+
+    def begin_from(self, known: memory.Snapshot) -> None:
+        self.view = view.View(told=known.told)
+        self.after, self.stored_s = dict(known.after), dict(known.stored_s)
+
+    async def follow(self, known: memory.Snapshot) -> None:
+        """Hear what a snapshot lacks; all, where a stream was set back and it is of messages that are no more."""
+        self.begin_from(known)
+        try:
+            await self.bus.follow((*HEARD, *SAID), self.on_fact, known.after, stored_s=known.stored_s)
+        except SetBack as error:
+            log.warning("StartsFromTheLog", reason=str(error))
+            self.begin_from(memory.Snapshot())
+            await self.bus.follow((*HEARD, *SAID), self.on_fact, {})
+        self.replaying = False
 
 
 def completed(settings: Settings) -> Settings:
@@ -312,11 +340,9 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
     bus.vitals.tell("the snapshot", launcher.snapshots.measures)
     bus.vitals.tell("launcher", lambda: launcher.meters.measures(launcher.view))
-    known = await memory.load(bus)
-    launcher.view, launcher.after = view.View(told=known.told), dict(known.after)
-    await bus.follow((*HEARD, *SAID), launcher.on_fact, known.after)
-    launcher.replaying = False
+    await launcher.follow(await memory.load(bus))
     for kind, namespace in watched(settings):
         bus.spawn(watch(api, kind, namespace, launcher.on_event))
     await launcher.listed.wait()
     bus.spawn(launcher.run())
+    bus.spawn(launcher.events.write_for_ever())

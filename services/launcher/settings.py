@@ -29,6 +29,8 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     checkpoint_claim: str = ""  # a claim, of which a pod mounts its job's folder below checkpoint_dir
     fs_group: int = 65532  # so that a pod which is not root may write to a claim
     run_as_user: Annotated[int, Meta(ge=1)] | None = None  # absent: as the image says, which must not be root
+    run_as_group: Annotated[int, Meta(ge=1)] = 65532
+    priority_class: str = ""  # its PriorityClass; empty: none
     tmp_gib: Annotated[float, Meta(gt=0)] = 8.0  # of /tmp, where alone it may write; who writes more is evicted
     home: str = "/tmp"  # its root is read-only; empty: as the image says
     network_policies: bool = True  # one a job: its pods are reached by its pods alone
@@ -55,6 +57,12 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     stuck_s: Annotated[float, Meta(gt=0)] = 300.0  # one call of the program's code; then the job fails for it
     stuck_early_s: Annotated[float, Meta(gt=0)] = 75.0  # the same, until a generation trains
     stuck_patience: Annotated[float, Meta(ge=1)] = 1.5  # times as long no update may be applied: a step hangs
+
+    # Kubernetes Events on a job's service: so many a second of all jobs (0: none are written), and of one job so many
+    # at once and another one every `event_refill_s`. More are dropped, but for a job's end.
+    event_rate: Annotated[float, Meta(ge=0)] = 5.0
+    event_burst: Count = 20
+    event_refill_s: Annotated[float, Meta(gt=0)] = 30.0
 
     node_lost_s: float = 10.0  # not Ready this long (on top of Kubernetes' own 40 s): its pods are lost
     orphan_s: float = 300.0  # what belongs to no known job is removed so long after our start; 0: never

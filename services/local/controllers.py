@@ -25,7 +25,8 @@ from services.local.objects.bodies import (
     with_spec,
     with_status,
 )
-from services.local.objects.kinds import ACCOUNT, EVENT, KINDS, NAMESPACE, NEW_EVENT, NODE, POD, Kind
+from services.local.objects.kinds import ACCOUNT, EVENT, KINDS, NAMESPACE, NEW_EVENT, NODE, POD, QUOTA, Kind
+from services.local.objects.quotas import counted
 from services.local.store import Deletion, Store
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
@@ -71,8 +72,14 @@ class Controllers:
             self.take(kind, body)
         if "foregroundDeletion" in (meta(body).get("finalizers") or []) and is_leaving(body):
             self.take_dependents_first(kind, body)
+        if kind in (POD, QUOTA):
+            self.count_quotas(namespace_of(body))
         if kind is NAMESPACE and change.verb == ADDED:
             self.furnish(name_of(body))
+
+    def count_quotas(self, namespace: str) -> None:
+        for quota in self.store.stored(QUOTA, namespace):
+            self.store.update(QUOTA, counted(quota.body, (pod.body for pod in self.store.stored(POD, namespace))))
 
     def is_alive(self, uid: str) -> bool:
         return uid in self.store.alive

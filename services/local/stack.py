@@ -200,10 +200,12 @@ class Stack:
     async def _start_nats(self) -> None:
         server = Path(sys.executable).with_name("nats-server")
         keyring.issue(self.credentials, time.time())
+        config = self.folder / "nats.conf"
+        config.write_text(nats_clusters.server_config(f"{self.credentials.name}/{keyring.CONFIG}"))
         cluster = nats_clusters.route_options([free_port() for _ in self.nats_ports])
         for name, port, options in zip(self.nats_parts, self.nats_ports, cluster, strict=True):
             where = ["-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(self.folder / name), *options]
-            await self._start(name, [str(server), *where, "-c", str(self.credentials / keyring.CONFIG)], {})
+            await self._start(name, [str(server), *where, "-c", str(config)], {})
         for name, port in zip(self.nats_parts, self.nats_ports, strict=True):
             await self._answers(name, port)
         connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))

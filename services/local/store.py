@@ -37,7 +37,8 @@ from services.local.objects.bodies import (
     with_meta,
     with_status,
 )
-from services.local.objects.kinds import KINDS, NAMESPACE, Kind
+from services.local.objects.kinds import KINDS, NAMESPACE, POD, QUOTA, Kind
+from services.local.objects.quotas import exceeded
 from services.local.objects.refusals import already_exists, conflict, forbidden, not_found
 
 Key = tuple[str, str]  # namespace, name
@@ -110,6 +111,8 @@ class Store:
             raise already_exists(kind.plural, key[1])
         if kind.namespaced:
             self.check_namespace(key[0], f"{kind.plural} {key[1]}")
+        if kind is POD:
+            self.check_quotas(body)
         return self.put(kind, key, ADDED, None, body)
 
     def check_namespace(self, namespace: str, what: str) -> None:
@@ -118,6 +121,12 @@ class Store:
                 f"{what} is forbidden: unable to create new content in namespace {namespace} because it is "
                 f"being terminated"
             )
+
+    def check_quotas(self, pod: Body) -> None:
+        namespace = namespace_of(pod)
+        for quota in self.stored(QUOTA, namespace):
+            if why := exceeded(quota.body, pod, (each.body for each in self.stored(POD, namespace))):
+                raise forbidden(f'pods "{name_of(pod)}" is forbidden: {why}')
 
     def update(self, kind: Kind, body: Body) -> Body:
         """Raises Conflict if the body names a revision that is not the latest."""

@@ -76,11 +76,13 @@ class PodSpec(Shape, frozen=True):
     node_name: str | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
+    resources: Requirements | None = None
     overhead: dict[str, str | int | float] | None = None
 
 
 class PodStatus(Shape, frozen=True):
     phase: str | None = None
+    allocated_resources: dict[str, str | int | float] | None = None
     container_statuses: list[ContainerStatus] | None = None
 
 
@@ -162,10 +164,25 @@ def node_fact(raw: bytes) -> NodeFact:
 
 
 def effective_request(spec: PodSpec, status: PodStatus) -> Amount:
-    """As the scheduler counts: max(containers + sidecars, any init container beside the sidecars before it) + overhead.
+    """Return what the scheduler counts: the request of the pod, or of its containers, and the overhead.
 
-    A sidecar is an init container that restarts always. While a container is being resized, the larger of what it
-    asks for and what it still has counts.
+    A request of the pod as a whole (`spec.resources`) replaces what its containers request of the same resource. While
+    a pod or a container is being resized, the larger of what it asks for and what it still has counts.
+    """
+    of_containers = container_requests(spec, status)
+    whole = (spec.resources.requests if spec.resources else None) or {}
+    wanted = amount(whole).at_least(amount(status.allocated_resources))
+    return Amount(
+        milli=wanted.milli if "cpu" in whole else of_containers.milli,
+        bytes=wanted.bytes if "memory" in whole else of_containers.bytes,
+        gpu=of_containers.gpu,
+    ) + amount(spec.overhead)
+
+
+def container_requests(spec: PodSpec, status: PodStatus) -> Amount:
+    """Return the larger of containers and sidecars, and any init container beside the sidecars before it.
+
+    A sidecar is an init container that restarts always.
     """
     has = {s.name: amount(s.allocated_resources) for s in status.container_statuses or ()}
     sidecars, peak = Amount(), Amount()
@@ -177,7 +194,7 @@ def effective_request(spec: PodSpec, status: PodStatus) -> Amount:
         else:
             peak = peak.at_least(sidecars + wanted)
     running = total(_wanted(c).at_least(has.get(c.name, Amount())) for c in spec.containers or ())
-    return (running + sidecars).at_least(peak) + amount(spec.overhead)
+    return (running + sidecars).at_least(peak)
 
 
 def _wanted(container: Container) -> Amount:

@@ -23,6 +23,12 @@ class Picture:
         self.where: dict[str, str] = {}
         self.revisions: dict[str, str] = {}
 
+    def begin_from(self, said: Iterable[CapacityChanged]) -> set[str]:
+        """Take these for what was said; every node may differ from that."""
+        before = set(self.said)
+        self.said = {told.node: told for told in said}
+        return before | set(self.said) | set(self.nodes)
+
     # ------------------------------------------------------------ seeing
 
     def see_nodes(self, nodes: Iterable[NodeFact], revision: str) -> set[str]:

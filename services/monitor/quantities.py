@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from shared.bounds import clamped
 from shared.messages import Resources
 from shared.quantities import GIB, GPU, whole
 
@@ -28,7 +29,8 @@ class Amount(msgspec.Struct, frozen=True):
         return Amount(max(self.milli, other.milli), max(self.bytes, other.bytes), max(self.gpu, other.gpu))
 
     def resources(self) -> Resources:
-        return Resources(cpu=self.milli / 1000, memory_gib=self.bytes / GIB, gpu=self.gpu)
+        """Return it in the units of a message, and within the bounds of one."""
+        return clamped(Resources(cpu=self.milli / 1000, memory_gib=self.bytes / GIB, gpu=self.gpu))
 
 
 def amount(named: Mapping[str, object] | None) -> Amount:

@@ -1,7 +1,10 @@
-"""The monitor's shell: see the cluster, say what is free.
+"""The monitor's shell: see the cluster, say what is free and what quotas allow.
 
 What was seen marks nodes for a recount; one loop recounts and publishes them, so that a burst of events about a node
-is one fact and facts about a node leave in order. Nothing is said before nodes and pods have both been listed.
+is one fact and facts about a node leave in order. Nothing is said before nodes and pods have both been listed. Quotas
+and claims are marked by namespace, and published in the same way by loops of their own: where they cannot be read,
+capacity is told all the same. When the bus was away, it may have lost what was said last: what is stored is read again,
+and what differs is said.
 """
 
 from __future__ import annotations
@@ -9,22 +12,33 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from services.monitor import measures
+from services.monitor.claims import ClaimPicture, claim, volume
 from services.monitor.facts import NodeFact, PodFact, node_fact, pod_fact
+from services.monitor.namespace_news import NamespaceNews
 from services.monitor.picture import Picture
+from services.monitor.quotas import QuotaPicture, limit_range, quota
 from services.monitor.recalling import recall
-from shared.bus import Bus, Stale
+from shared import subjects
+from shared.bus import Bus, Heard, Stale
 from shared.kube import counting
 from shared.kube.client import Api, connect
 from shared.kube.reader import Event, Listed, Missed, Reader
 from shared.kube.settings import KubeSettings
-from shared.messages import CapacityChanged
+from shared.messages import CapacityChanged, ClaimsChanged, Message, QuotaChanged
 from shared.metrics import Measure, Meter
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
+QUOTAS, LIMIT_RANGES = "/api/v1/resourcequotas", "/api/v1/limitranges"
+CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 HOLDING = {"fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 """Pods that hold something: bound to a node, and not ended. No others are sent."""
+
+M = TypeVar("M", bound=Message)
+FACTS_SAID = (CapacityChanged, QuotaChanged, ClaimsChanged)
 
 
 class Settings(KubeSettings, frozen=True, kw_only=True):
@@ -33,14 +47,43 @@ class Settings(KubeSettings, frozen=True, kw_only=True):
     recall_parallel: int = 100  # at start: facts that were said before, asked for at once
 
 
+def messages_of(kind: type[M], heard: Iterable[Heard]) -> list[M]:
+    return [each.message for each in heard if isinstance(each.message, kind)]
+
+
+def sequences(heard: Iterable[Heard]) -> dict[str, int]:
+    """Return, by subject, the sequence number of the last fact that we know of."""
+    return {subjects.subject_of(each.message): each.sequence for each in heard}
+
+
+async def recall_all(bus: Bus, at_once: int) -> list[Heard]:
+    """Return the last facts of all nodes, and of the quotas and claims of all namespaces."""
+    return [heard for kind in FACTS_SAID for heard in await recall(bus, at_once, kind)]
+
+
 class Monitor:
-    def __init__(self, bus: Bus, picture: Picture, said: dict[str, int]) -> None:
-        self.bus, self.picture = bus, picture
-        self.said = said  # by key: where the last fact lies that we know of
+    def __init__(self, bus: Bus, known: Sequence[Heard] = (), recall_parallel: int = 1) -> None:
+        self.bus, self.recall_parallel = bus, recall_parallel
+        self.picture = Picture(messages_of(CapacityChanged, known))
+        self.quotas = NamespaceNews(QuotaPicture(messages_of(QuotaChanged, known)))
+        self.claims = NamespaceNews(ClaimPicture(messages_of(ClaimsChanged, known)))
+        self.said = sequences(known)
+        self.was_away = False  # the bus; it may have lost what was said last
         self.marked: set[str] = set()
         self.marked_s: float | None = None  # since when, by a clock that only rises
         self.reaction = Meter(measures.REACTION)
         self.awake, self.nodes_known, self.pods_known = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def begin_from(self, stored: list[Heard]) -> None:
+        """Take what is stored for what was said, and look at every node and namespace again."""
+        self.said = sequences(stored)
+        self._mark(self.picture.begin_from(messages_of(CapacityChanged, stored)))
+        self.quotas.begin_from(messages_of(QuotaChanged, stored))
+        self.claims.begin_from(messages_of(ClaimsChanged, stored))
+
+    def on_bus_return(self) -> None:
+        self.was_away = True
+        self.awake.set()
 
     def on_node(self, event: Event[NodeFact]) -> None:
         if isinstance(event, Listed):
@@ -73,12 +116,35 @@ class Monitor:
         async for event in Reader(api, PODS, pod_fact, HOLDING).follow():
             self.on_pod(event)
 
+    async def watch_quotas(self, api: Api) -> None:
+        there = self.quotas.picture.quotas
+        async for event in Reader(api, QUOTAS, quota).follow():
+            self.quotas.on_event(event, there)
+
+    async def watch_limit_ranges(self, api: Api) -> None:
+        there = self.quotas.picture.limit_ranges
+        async for event in Reader(api, LIMIT_RANGES, limit_range).follow():
+            self.quotas.on_event(event, there)
+
+    async def watch_claims(self, api: Api) -> None:
+        there = self.claims.picture.claims
+        async for event in Reader(api, CLAIMS, claim).follow():
+            self.claims.on_event(event, there)
+
+    async def watch_volumes(self, api: Api) -> None:
+        there = self.claims.picture.volumes
+        async for event in Reader(api, VOLUMES, volume).follow():
+            self.claims.on_event(event, there)
+
     async def say_changes(self) -> None:
         await self.nodes_known.wait()
         await self.pods_known.wait()
         while True:
             await self.awake.wait()
             self.awake.clear()
+            if self.was_away:
+                self.was_away = False
+                self.begin_from(await recall_all(self.bus, self.recall_parallel))
             marked, self.marked = self.marked, set()
             since_s, self.marked_s = self.marked_s, None
             fresh = self.picture.news(marked, time.time())
@@ -86,18 +152,22 @@ class Monitor:
             if fresh and since_s is not None:
                 self.reaction.observe(time.monotonic() - since_s)
 
-    async def say(self, told: CapacityChanged) -> None:
+    async def say_namespaces(self, news: NamespaceNews[Any]) -> None:
+        while True:
+            await asyncio.gather(*(self.say(told) for told in await news.next()))
+
+    async def say(self, told: Message) -> None:
         """On top of the last that we know of: so one who leads no longer cannot hide what is newer.
 
         Another may lie there although we lead (or none: facts age): we look, and the newest word is ours all the same.
         """
-        key = told.key()
+        subject = subjects.subject_of(told)
         while True:
             try:
-                self.said[key] = await self.bus.publish(told, expect_last=self.said.get(key, 0))
+                self.said[subject] = await self.bus.publish(told, expect_last=self.said.get(subject, 0))
                 return
             except Stale:
-                self.said[key] = await self.bus.last_sequence(CapacityChanged, key)
+                self.said[subject] = await self.bus.last_sequence(type(told), told.key())
 
     def measures(self) -> list[Measure]:
         return [*measures.capacity(self.picture.said.values()), self.reaction.measure()]
@@ -107,12 +177,22 @@ async def start(bus: Bus, settings: Settings) -> None:
     api = await connect(settings, "weir-monitor", random.random)
     bus.on_close(api.close)
     api.tells(bus.troubles)
-    known = await recall(bus, settings.recall_parallel)
-    told = [heard.message for heard in known if isinstance(heard.message, CapacityChanged)]
-    monitor = Monitor(bus, Picture(told), {heard.message.key(): heard.sequence for heard in known})
+    monitor = Monitor(bus, await recall_all(bus, settings.recall_parallel), settings.recall_parallel)
+    bus.on_return.add(monitor.on_bus_return)
     bus.vitals.need("the list of nodes", monitor.nodes_known.is_set)
     bus.vitals.need("the list of pods", monitor.pods_known.is_set)
     bus.vitals.tell("monitor", monitor.measures)
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
-    for work in (monitor.watch_nodes(api), monitor.watch_pods(api), monitor.say_changes(), api.report()):
+    for work in (
+        monitor.watch_nodes(api),
+        monitor.watch_pods(api),
+        monitor.watch_quotas(api),
+        monitor.watch_limit_ranges(api),
+        monitor.watch_claims(api),
+        monitor.watch_volumes(api),
+        monitor.say_changes(),
+        monitor.say_namespaces(monitor.quotas),
+        monitor.say_namespaces(monitor.claims),
+        api.report(),
+    ):
         bus.spawn(work)

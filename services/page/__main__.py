@@ -1,6 +1,11 @@
 """Run the page: `python -m services.page`."""
 
-from services.page.service import Settings, start
-from shared import app
+from shared import stopping
 
-app.run("page", Settings, start)
+if __name__ == "__main__":
+    stopping.end_when_told()  # before the imports below, which take a while
+
+    from services.page.service import Settings, start
+    from shared import app
+
+    app.run("page", Settings, start)

@@ -152,7 +152,7 @@ def job_row(story: Story) -> JobRow:
         job=view.job,
         namespace=view.namespace,
         uid=story.uid,
-        phase=view.phase,
+        phase=view.shown_phase,
         policy=story.request.policy or "",
         priority=story.request.priority,
         ps=view.ps,

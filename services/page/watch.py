@@ -2,7 +2,7 @@
 
 Promises. What is stored is read first, in the order in which it was stored; then every message as it comes, each once.
 While the bus is away `cut_s` says since when, and the board stays as it was; when the bus is back it is read on from
-where we were, and from the beginning where the streams were made anew.
+where we were, and from the beginning where a stream was set back or made anew.
 """
 
 from __future__ import annotations
@@ -144,8 +144,9 @@ class Watch:
                 async with aclosing(snapshots(self.bus, None)) as changes:
                     async for views in changes:
                         for key, view in views.items():
-                            if self.board.whys.get(key, "") != view.why:
-                                self.board = why(self.board, key, view.why)
+                            known = self.board.whys.get(key, ""), key in self.board.silent
+                            if known != (view.why, view.silent):
+                                self.board = why(self.board, key, view.why, view.silent)
                         self._turn()
             await asyncio.sleep(RETRY_S)
 
@@ -156,8 +157,8 @@ class Watch:
         while True:
             try:
                 async with asyncio.timeout(2 * PROBE_S):
-                    state = (await self.bus.js.stream_info(ORDERS)).state
-                if state.last_seq < self.board.sequences.get(ORDERS, 0):
+                    last = {name: (await self.bus.js.stream_info(name)).state.last_seq for name in (ORDERS, FACTS)}
+                if any(last[name] < self.board.sequences.get(name, 0) for name in last):
                     self._anew()
                 self._heard()
             except (NatsError, OSError, TimeoutError):
@@ -175,7 +176,7 @@ class Watch:
             self._turn()
 
     def _anew(self) -> None:
-        log.warning("StreamsMadeAnew")
+        log.warning("StreamSetBack")
         self.board, self.caught_up, self._stored = begun(), False, None
         if self._following is not None:
             self._following.cancel()

@@ -3,12 +3,16 @@
 import os
 
 from services.trainer import sealed
+from shared import stopping
+
+EVICTED = 143
+"""A task that was stopped has not done its work; `service.EXIT_EVICTED`, which is imported later."""
 
 if __name__ == "__main__":
+    stopping.end_when_told(EVICTED)  # before the imports below, which take a while
     credentials = sealed.taken(os.environ)  # before all else: it may begin this process again
 
     from services.trainer.service import EXIT_BUS_LOST, EXIT_EVICTED, Settings, start
     from shared import app
 
-    # a task that was stopped has not done its work
     app.run("trainer", Settings, start, stopped=EXIT_EVICTED, credentials=credentials, cut_off=EXIT_BUS_LOST)

@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from services.trainer import build, cause, disk, evaluate, files, marks, optimizers, passes, rate, shards, step
+from services.trainer import build, cause, disk, evaluate, keeping, marks, optimizers, passes, rate, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.continuing import restore_earlier
 from services.trainer.lanes import Lanes, fetched
@@ -161,6 +161,8 @@ class Chief:
         settled = self._settle_rate()
         ready = time.monotonic()
         restored_at = self.ledger.applied
+        named = Kept(paths=order.paths, digests=order.digests, samples=order.samples)
+        keeping.mark_beside(self.assignment, named, self.ledger.total)
         self.saving.begin(order.past)
         self._go(int(self.built.meter.step))
         self._await_first()
@@ -178,7 +180,7 @@ class Chief:
 
     def _restore(self, order: Begin) -> float:
         """Restore the first that is whole, and return when the last update was applied before (0: never)."""
-        found = restored(self.checkpoint, order, self.say, self._lost_ps)
+        found = restored(self.checkpoint, order, self.assignment.checkpoint_dir, self.say, self._lost_ps)
         if found is None:
             if self.assignment.continue_from:
                 self.ledger = restore_earlier(self.checkpoint, self.assignment.continue_from, self.ledger)
@@ -238,8 +240,8 @@ class Chief:
                     if not draft.ledger.finished:  # else `finish` saves, which may change the weights before
                         self.saving.now(draft)
                     self._go(self.lanes.steps)
-                case Kept(paths=paths):
-                    self.saving.prune(self.assignment.checkpoint_dir, paths)
+                case Kept():
+                    keeping.keep_beside(self.assignment, word, self.ledger.total)
                 case Room(gib=gib):
                     self.saving.spare = Spare(gib)
 
@@ -352,7 +354,7 @@ class Chief:
         with contextlib.suppress(queue.Empty):
             while not self._names_last(word := self.inbox.get(timeout=TIDY_S)):
                 pass
-            files.prune(self.assignment.checkpoint_dir, word.paths)
+            keeping.keep(self.assignment, word, self.ledger.total)
 
     def _names_last(self, word: Any) -> bool:
         return isinstance(word, Kept) and self.saving.newest is not None and self.saving.newest.path in word.paths

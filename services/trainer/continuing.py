@@ -12,6 +12,7 @@ import tensorflow as tf
 from services.trainer import cause, disk, files, shards
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.shards import Ledger
+from shared.checkpoint_marks import candidates
 from shared.words import counted
 
 FIELD = "checkpoint.continue_from"
@@ -20,10 +21,16 @@ FIELD = "checkpoint.continue_from"
 def restore_earlier(checkpoint: Checkpoint, folder: str, ledger: Ledger) -> Ledger:
     """Restore the newest complete checkpoint in `folder`, and return its ledger with the epochs of `ledger`.
 
+    Those that the earlier job's ledger has named come first.
+
     Fails the job, with the reason, if there is none or if it does not fit this program.
     """
     why = "it has no complete checkpoint"
-    for path in files.checkpoints_in(folder):
+    marked, found = files.committed_in(folder), files.checkpoints_in(folder)
+    for path in (*candidates((), marked), *(path for path in found if path not in marked)):
+        if wrong := files.wrong(path, marked.get(path, "")):
+            why = f"{path} cannot be restored: {wrong}"
+            continue
         try:
             earlier = checkpoint.read(path)
         except (tf.errors.OpError, msgspec.DecodeError) as error:

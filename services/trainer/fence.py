@@ -17,11 +17,17 @@ at once and then every `patience.TOLD_S` seconds.
 On a bus of several servers any copy of a stream answers a read, also one that lags. What it shows was true, so a later
 generation or a later job that it shows makes us stale at once. What it does not show may be there all the same: after a
 refusal, or an earlier job's decision, we look again for `LAG_S`. Nobody believes a copy that shows less than he wrote.
+
+A bus that lost its last writes has a ledger that was set back. It says so itself, and no copy does: a refusal names the
+revision that the leader of the stream has, and it is below the one that we wrote. Where the entry there is this job's,
+and of no later generation, we write on top of it, and training goes on. Of two generations that do so the later one
+stays, for it does not give way to the earlier one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
@@ -219,6 +225,8 @@ class Fence:
                 self._revision = await self._bucket.update(self._key, body, last=self._revision)
                 return True
             except KeyWrongLastSequenceError as error:
+                if await self._was_set_back(leading_revision(error)):
+                    continue
                 if not unclear:
                     return False
                 until_s = until_s or time.monotonic() + LAG_S
@@ -235,6 +243,31 @@ class Fence:
                 return mine
             if there.revision < self._revision and until_s and time.monotonic() > until_s:
                 return False  # no copy that lags: the bucket was made anew
+
+    async def _was_set_back(self, leading: int | None) -> bool:
+        """Return whether the ledger has lost what we wrote, and we may write on top of what is left."""
+        if leading is None or leading >= self._revision:
+            return False
+        until_s = time.monotonic() + LAG_S
+        while (there := await self._read()).revision != leading:
+            if there.revision > leading or time.monotonic() > until_s:
+                return False  # somebody else has written meanwhile
+            await self._look_later(f"{self._key}: its leader has revision {leading}")
+        if not self._may_follow(there.body):
+            return False
+        logger.warning("LedgerSetBack", key=self._key, revision=self._revision, now=leading)
+        self._revision = leading
+        return True
+
+    def _may_follow(self, body: bytes | None) -> bool:
+        """Return whether an entry is this job's, and of no later generation than ours; or there is none."""
+        if body is None:
+            return True
+        try:
+            found = msgspec.json.decode(body, type=Entry)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+        return self._is_own(found) and found.generation <= self._held
 
     async def _read(self) -> Stored:
         """What the ledger holds, as soon as it answers. A server of several may show an older revision."""
@@ -261,6 +294,13 @@ class Fence:
         await asyncio.sleep(RETRY_S)
 
 
+def leading_revision(error: KeyWrongLastSequenceError) -> int | None:
+    """Return the revision that the leader of the ledger has of an entry, as its refusal says; None: it does not say."""
+    found = WRONG_REVISION.search(error.description or "")
+    return int(found[1]) if found else None
+
+
+WRONG_REVISION = re.compile(r"wrong last sequence: (\d+)")
 REMEDY = "nothing is lost: it is tried until the bus answers; training goes on meanwhile, unless it has to drain"
 
 

@@ -9,7 +9,6 @@ very bytes that were written; and neither saving nor restoring waits for a secon
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -17,9 +16,10 @@ import msgspec
 import tensorflow as tf
 
 from services.trainer import retention
+from shared import checkpoint_marks
+from shared.checkpoint_marks import COMMITTED, INDEX, Committed
 
 gfile = tf.io.gfile
-INDEX = ".index"
 
 
 class Seal(NamedTuple):
@@ -34,9 +34,9 @@ def seal(path: str) -> Seal:
     with gfile.GFile(path + INDEX, "rb") as index:
         body = index.read()
     folder = path.rpartition("/")[0]
-    sizes = sorted((name, gfile.stat(f"{folder}/{name}").length) for name in _parts(path) if not name.endswith(INDEX))
-    digest = hashlib.sha256(body + msgspec.json.encode(sizes)).hexdigest()
-    return Seal(f"sha256-{digest}", len(body) + sum(size for _, size in sizes))
+    counted = [name for name in _parts(path) if checkpoint_marks.counts(name)]
+    sizes = [(name, int(gfile.stat(f"{folder}/{name}").length)) for name in counted]
+    return Seal(checkpoint_marks.digest(body, sizes), len(body) + sum(size for _, size in sizes))
 
 
 def wrong(path: str, digest: str) -> str:
@@ -59,6 +59,39 @@ def checkpoints_in(folder: str) -> list[str]:
             found += [f"{folder}/{generation}/{name.removesuffix(INDEX)}" for name in names if name.endswith(INDEX)]
     ages = {path: age for path in found if (age := retention.age(path)) is not None}
     return sorted(ages, key=lambda path: ages[path], reverse=True)
+
+
+def mark_committed(path: str, committed: Committed) -> None:
+    """Write beside a checkpoint that the ledger has named it, unless that is written or the checkpoint is gone."""
+    if gfile.exists(path + INDEX) and not gfile.exists(path + COMMITTED):
+        _write(path + COMMITTED, msgspec.json.encode(committed))
+
+
+def committed_in(folder: str) -> dict[str, str]:
+    """Return the digests of all checkpoints in a job's folder that the ledger has named at some time, by path.
+
+    A mark that was not written to its end counts as none.
+    """
+    digests = {}
+    for path in checkpoints_in(folder):
+        with contextlib.suppress(tf.errors.OpError, msgspec.DecodeError), gfile.GFile(path + COMMITTED, "rb") as file:
+            digests[path] = msgspec.json.decode(file.read(), type=Committed).digest
+    return digests
+
+
+def keep_job(folder: str, request: bytes, program: str) -> None:
+    """Write the job's request and program beside its checkpoints, unless they are there; `program`: a file here."""
+    if gfile.exists(f"{folder}/{checkpoint_marks.REQUEST}"):
+        return
+    make_folder(f"{folder}/{checkpoint_marks.JOB}")
+    with gfile.GFile(program, "rb") as file:
+        _write(f"{folder}/{checkpoint_marks.PROGRAM}", file.read())
+    _write(f"{folder}/{checkpoint_marks.REQUEST}", request)
+
+
+def _write(path: str, body: bytes) -> None:
+    with gfile.GFile(path, "wb") as file:
+        file.write(body)
 
 
 def make_folder(path: str) -> None:

@@ -130,7 +130,7 @@ class Hands:
             return self.tell(generation, Begin())
         entry, last = await asyncio.gather(self.gate.claim(generation), last_progress(self.bus, self.settings))
         paths = entry.paths or ((path,) if path else ())
-        begin = Begin(paths=paths, digests=entry.digests, past=entry.past)
+        begin = Begin(paths=paths, digests=entry.digests, samples=entry.samples, past=entry.past)
         self.tell(generation, replace(begin, applied_step=last.step, applied_s=last.applied_s) if last else begin)
 
     def tell(self, generation: int, order: Order) -> None:

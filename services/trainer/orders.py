@@ -58,14 +58,17 @@ class Assignment(Line, frozen=True, kw_only=True, tag="assignment"):
 
 
 class Begin(Line, frozen=True, kw_only=True, tag="begin"):
-    """Restore the first of `paths` that is whole (none: begin from nothing) and train.
+    """Restore the newest checkpoint that is whole (none: begin from nothing) and train.
 
-    `digests`: of those that were sealed, by path; `past`: what is known of saves and failures. `applied_s`: when the
-    last update that was reported was applied, which was number `applied_step`; 0: none was.
+    `paths`: those that the ledger names, in its order, the first with `samples` applied; newer ones may lie in the
+    job's folder (`restoring`). `digests`: of those that were sealed, by path; `past`: what is known of saves and
+    failures. `applied_s`: when the last update that was reported was applied, which was number `applied_step`; 0: none
+    was.
     """
 
     paths: tuple[str, ...] = ()
     digests: dict[str, str] = {}
+    samples: int | None = None
     past: Past = Past()
     applied_step: int = 0
     applied_s: float = 0.0
@@ -86,9 +89,11 @@ class GoOn(Line, frozen=True, kw_only=True, tag="go-on"):
 
 
 class Kept(Line, frozen=True, kw_only=True, tag="kept"):
-    """The ledger names these; what is older goes."""
+    """The ledger names these; what is older goes. `samples`: of the first; `digests`: by path."""
 
     paths: tuple[str, ...]
+    digests: dict[str, str] = {}
+    samples: int | None = None
 
 
 class Room(Line, frozen=True, kw_only=True, tag="room"):

@@ -105,10 +105,6 @@ class Saving:
         self._writes = threading.Thread(target=self._beside, args=(draft, cut_s), name="saving", daemon=True)
         self._writes.start()
 
-    def prune(self, folder: str, kept: tuple[str, ...]) -> None:
-        """Remove what is not to be kept, beside training."""
-        threading.Thread(target=files.prune, args=(folder, kept), name="pruning", daemon=True).start()
-
     def _beside(self, draft: Draft, cut_s: float) -> None:
         try:
             self._write(draft, cut_s=cut_s, planned=True)

@@ -88,6 +88,7 @@ class Trainer:
         self.ends, self.farewell = Ends(), Farewell(self)
         self.warned = False  # that saves cost too much
         self.drains: dict[int, CheckpointSaved] = {}  # with which a generation made way
+        self.set_back = asyncio.Event()  # the orders have lost something since we read them
 
     # ------------------------------------------------------------ facts from the bus
 
@@ -108,7 +109,18 @@ class Trainer:
             TaskLeaving: self.farewell.on_leaving,
         }
 
+    async def leave_if_forgotten(self, key: str) -> None:
+        """End the pod when orders were lost by which it got its generation: nobody who decides knows of that one."""
+        await self.set_back.wait()
+        decided = await self.bus.last(AllocationDecided, key)
+        known: Any = decided.message if decided else None
+        if known is None or known.uid != self.settings.uid or known.generation < self.pod.newest:
+            logger.error("GenerationLost", generation=self.pod.newest, remedy="the job goes on with new pods")
+            raise Leave(EXIT_BUS_LOST)
+
     async def on_spec(self, spec: ClusterSpecPublished) -> None:
+        if self.set_back.is_set() and spec.previous is not None and spec.previous < self.pod.trains:
+            raise Leave(EXIT_BUS_LOST)
         await self.perform(supervise.on_spec(self.pod, spec))
 
     async def on_hand_over(self, order: HandOverOrdered) -> None:
@@ -204,7 +216,7 @@ class Trainer:
         await self.voice.saved(spec.generation, word, self.gate.waited_s)
         self.warn_of_costs(spec, word, past)
         if not word.final:
-            self.hands.tell(spec.generation, Kept(paths=entry.paths))
+            self.hands.tell(spec.generation, Kept(paths=entry.paths, digests=entry.digests, samples=entry.samples))
 
     def warn_of_costs(self, spec: ClusterSpecPublished, word: Saved, past: Past) -> None:
         """Log, once, that a loss may repeat more than it should, because saves cost too much to be made more often."""
@@ -277,7 +289,7 @@ async def start(bus: Bus, settings: Settings) -> None:
         await trainer.meter.collect()
     bus.on_stop(trainer.leave)
     following = [_follow(bus, key, lanes, trainer) for lanes in LANES]
-    await asyncio.gather(*following, trainer.meter.measure(), trainer.attend())
+    await asyncio.gather(*following, trainer.meter.measure(), trainer.attend(), trainer.leave_if_forgotten(key))
 
 
 async def _follow(bus: Bus, key: str, lanes: Sequence[Kinds], trainer: Trainer) -> None:
@@ -287,7 +299,13 @@ async def _follow(bus: Bus, key: str, lanes: Sequence[Kinds], trainer: Trainer) 
         queues |= dict.fromkeys(kinds, asyncio.Queue())
     filters = [subjects.pattern(kind, key) for kind in queues]
     hearing = [_hear_each(queue, trainer) for queue in set(queues.values())]
-    await asyncio.gather(_sort(bus.tail(filters, deliver=DeliverPolicy.LAST_PER_SUBJECT), queues), *hearing)
+    on_set_back = trainer.set_back.set if ORDERS in lanes else _nothing
+    heard = bus.tail(filters, deliver=DeliverPolicy.LAST_PER_SUBJECT, on_set_back=on_set_back)
+    await asyncio.gather(_sort(heard, queues), *hearing)
+
+
+def _nothing() -> None:
+    """For the facts: what they lose, nobody here goes by any more."""
 
 
 async def _sort(heard: AsyncIterator[Heard], queues: Mapping[type[Message], asyncio.Queue[Heard]]) -> None:

@@ -144,11 +144,11 @@ async def test_a_request_that_is_not_answered_stays(scene: Scene) -> None:
 
 async def test_the_view_of_a_job_that_was_removed_is_not_written_again(scene: Scene) -> None:
     await scene.end("over", await scene.job("over"))
-    assert "default.over" in job_views(scene.state, {})
+    assert "default.over" in job_views(scene.state, {}, 0.0, 0.0)
 
     state = forget_messages(scene.state, "default.over")
 
-    assert job_views(state, {}) == {} and "default.over" in state.closed
+    assert job_views(state, {}, 0.0, 0.0) == {} and "default.over" in state.closed
     assert "default.over" not in state.spoken
 
 

@@ -25,12 +25,17 @@ from shared.bus import Bus
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
+    ChangeRejected,
+    ChangeRequested,
     JobAccepted,
+    JobChanged,
     JobFinished,
     JobRejected,
     Message,
     Program,
     ProgressReported,
+    ResumeRequested,
+    SuspendRequested,
 )
 from shared.patience import RETRY_S
 from shared.permissions import descriptions
@@ -135,6 +140,60 @@ async def test_the_history_overrules_the_kept_fact_of_a_node(nats_url: str, pers
     async with allocator(nats_url):
         await person.request(await with_program(person))
         assert (await view(person, lambda v: v.why != "")).why.startswith("waits for room")
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (ChangeRequested, b"{not json"),
+        (ChangeRequested, b'{"job": "mnist", "priority": "high"}'),
+        (ChangeRequested, b'{"job": "mnist", "workers": {"min": 1, "max": 2, "most": 3}}'),
+        (SuspendRequested, b'{"job": "mnist", "until": "noon"}'),
+    ],
+)
+async def test_a_change_that_cannot_be_read_is_answered(
+    nats_url: str, person: Bus, kind: type[Message], body: bytes
+) -> None:
+    async with allocator(nats_url):
+        sent = await person.js.publish(subjects.pattern(kind, "default.mnist"), body)
+
+        answer = await last(person, ChangeRejected)
+        assert answer.uid == sent.seq and len(answer.reasons) == 1
+
+
+async def test_a_leader_that_starts_answers_what_was_asked_before_and_keeps_what_was_answered(
+    nats_url: str, person: Bus
+) -> None:
+    await person.publish(node(cpu=3))
+    asked = await person.request(await with_program(person))
+    await person.publish(SuspendRequested(job="mnist", request_id="1"))
+    async with allocator(nats_url):
+        assert (await last(person, JobChanged)).suspended
+        assert (await view(person, lambda v: v.suspended)).why.startswith("suspended by its user")
+    changed = await person.last_sequence(JobChanged, "default.mnist")
+    async with allocator(nats_url):
+        await person.publish(ResumeRequested(job="mnist", request_id="2"))
+        assert (await last(person, JobChanged, past=changed)).suspended is False
+        assert (await last(person, AllocationDecided)).uid == asked
+
+
+async def test_a_job_that_stops_to_report_is_shown_as_silent_and_again_as_running_once_it_reports(
+    nats_url: str, person: Bus
+):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url, msgspec.structs.replace(QUICK, unreported_s=0.3)):
+        uid = await person.request(await with_program(person))
+        await last(person, AllocationDecided)
+        await person.publish(resumed(1, uid=uid))
+
+        shown = await view(person, lambda v: v.silent)
+        assert shown.phase == "Running" and "no report since step 0: its program may hang" in shown.why
+
+        said = ProgressReported(
+            job="mnist", uid=uid, generation=1, step=5, epoch=0, samples=50, total_samples=99, samples_per_second=9
+        )
+        await person.publish(said)
+        assert (await view(person, lambda v: v.samples == 50 and not v.silent)).samples_per_second == 9
 
 
 @pytest.mark.usefixtures("brief_heartbeat")

@@ -9,7 +9,7 @@ from services.allocator.job import UNKNOWN_LEAVING_KEPT
 from services.allocator.state import State, apply
 from services.allocator.view import job_view
 from shared.early import MOST_OF_JOB
-from shared.messages import JobFinished, TaskLeaving
+from shared.messages import JobFinished, Resources, TaskLeaving, TaskPlan
 from tests.allocator.builders import (
     UID,
     Story,
@@ -17,6 +17,7 @@ from tests.allocator.builders import (
     accepted,
     exited,
     node,
+    own,
     progress,
     request,
     resumed,
@@ -69,6 +70,24 @@ def test_a_report_of_an_older_generation_changes_nothing():
     assert story.hear(progress(1, 20, 1000, 5, step=9)).state.jobs["default.mnist"] == job
 
 
+def test_no_task_gets_the_name_of_a_pod_that_is_there_although_its_decision_was_lost():
+    """The bus was set back: what it still has of that pod is that it holds capacity."""
+    left = TaskPlan(role="worker", index=0, serial=7, node="n1", resources=Resources(cpu=1))
+    story = Story().hear(request(), accepted(), node(cpu=8, own=own("mnist", left)))
+
+    assert min(task.serial for task in story.decided().tasks) == 8
+    assert story.replayed() == story.state
+
+
+def test_no_generation_gets_the_number_of_one_that_trains_although_its_decision_was_lost():
+    story = Story().hear(request(), accepted(), node(cpu=3))
+    assert story.decided().generation == 1
+    story.hear(resumed(1), resumed(4, pause_s=0.5), node("n2", cpu=8))
+
+    assert story.decided().generation == 5
+    assert story.state.jobs["default.mnist"].running == 1
+
+
 def test_what_comes_twice_changes_nothing():
     story = eventful()
     jobs, nodes = story.state.jobs, story.state.nodes
@@ -113,7 +132,8 @@ def test_many_facts_of_a_job_push_out_no_early_fact_of_another_one():
     story = Story().hear(resumed(1))
     story.hear(*(resumed(1, job="other", step=step) for step in range(2_000)))
     assert len(story.state.early) <= 1 + MOST_OF_JOB
-    story.hear(node(cpu=20), accepted()).decided()
+    decided = Story().hear(node(cpu=20), accepted()).decided()
+    story.hear(node(cpu=20), accepted(), decided)
     assert story.state.jobs["default.mnist"].running == 1
 
 

@@ -12,7 +12,7 @@ ACTING = {"asyncio", "os", "time", "nats", "kubernetes", "tensorflow", "keras", 
 ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psutil", "aiohttp", "gc"}
 
 EDGES = {
-    "services.monitor": {"__main__", "service", "recalling"},
+    "services.monitor": {"__main__", "service", "recalling", "namespace_news"},
     "services.allocator": {
         "__main__",
         "service",
@@ -23,12 +23,12 @@ EDGES = {
         "collecting",
         "enrolment",
     },
-    "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting"},
+    "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting", "event_writer"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),
         *("build", "checkpoint", "chief", "evaluate", "feed", "lanes", "optimizers", "pulse", "step", "watchdog"),
         *("program_file", "hands", "voice", "meter", "sealed", "files", "saving", "restoring", "continuing"),
-        *("farewell", "summaries", "examine", "inspecting", "sought"),
+        *("farewell", "summaries", "examine", "inspecting", "sought", "keeping"),
     },
 }
 """Where the world is touched. Every other module of a service decides, and is pure."""

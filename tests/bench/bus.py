@@ -11,6 +11,8 @@ acknowledges. Credentials are left out. One run, in which the speakers never sto
                by a shorter memory: the stream is configured to know repetitions for WINDOW_S instead of 120 s, and
                the server stays away for ABSENT_S, as much longer than that as 10 minutes are than 120 s
 
+The server writes to its disk every BENCH_SYNC, as in `weir up`; `BENCH_SYNC=2m` is the server's own default.
+
 `catch_up_s`: the longest of the three times from the hearer's (or the server's) return to a fact that is applied within
 CURRENT_S of its saying. `lost`: acknowledged and never applied. `applied_disordered`: applied behind a later one of its
 job, or against the stream's order. `repeated`: stored twice and applied once; after the absence every job says one fact
@@ -33,6 +35,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from services.local.nats_clusters import SYNC_INTERVAL
 from shared.subjects import FACTS
 from tests.bench.report import finish, percentile, say
 from tests.conftest import NatsServer, connected
@@ -44,6 +47,7 @@ MEASURED_S = float(os.environ.get("BENCH_STEADY_S", "30"))
 SETTLE_S = float(os.environ.get("BENCH_SETTLE_S", "5"))
 FROZEN_S = float(os.environ.get("BENCH_FROZEN_S", "30"))
 WINDOW_S, ABSENT_S = 3.0, float(os.environ.get("BENCH_ABSENT_S", "15"))
+SYNC = os.environ.get("BENCH_SYNC", SYNC_INTERVAL)
 CURRENT_S = 0.05
 LINE = 1 << 24  # bytes
 PATIENCE_S = 120.0
@@ -193,7 +197,9 @@ def current(applied: Applied, after_s: float) -> float:
 async def main() -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-bench-")))
-        server = NatsServer(folder / "nats")
+        config = folder / "nats.conf"
+        config.write_text(f"jetstream {{ sync_interval: {SYNC} }}\n")
+        server = NatsServer(folder / "nats", "-c", str(config))
         await server.start()
         stack.push_async_callback(server.kill)
         bench = Bench(server, folder)

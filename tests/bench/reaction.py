@@ -39,7 +39,7 @@ DELETIONS = int(os.environ.get("BENCH_DELETIONS", "500"))
 A_SECOND = 5.0
 PATIENCE_S = 180.0
 TASK = {"chief": 0.2, "ps": 0.3, "worker": 0.5}  # one pod's room: 1 core, 1 GiB
-SETTINGS = {"WEIR_ALLOCATOR_WINDOW_S": "0", "WEIR_ALLOCATOR_POLICY": "static"}
+SETTINGS = {"WEIR_ALLOCATOR_WINDOW_S": "0", "WEIR_ALLOCATOR_POLICY": "static", "WEIR_ALLOCATOR_OPEN_JOBS": "0"}
 
 
 async def main() -> dict[str, Any]:

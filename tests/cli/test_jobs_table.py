@@ -56,6 +56,10 @@ def test_the_last_pause_and_why_it_does_not_grow() -> None:
     assert cells(view(pauses=(75.2,)))["PAUSE"] == "1 min 15 s", "as the page and the report have it"
 
 
+def test_a_job_that_may_hang_is_silent_whatever_its_phase() -> None:
+    assert cells(view(silent=True, why="no report since step 7"))["PHASE"] == "Silent"
+
+
 def test_a_table_has_a_row_a_job_oldest_first() -> None:
     drawn = table([view(job="b", submitted_s=2.0), view(job="a", submitted_s=3.0)], {}, 200)
 

@@ -110,6 +110,22 @@ async def test_every_slip_in_a_file_is_told_at_once_before_the_bus_is_looked_for
     assert last == "Nothing was sent; deploy/jobs/digits.yaml explains every field."
 
 
+async def test_the_namespace_may_be_given_beside_the_file(prompt: Prompt, job: Path) -> None:
+    said = await prompt("submit", job, "-n", "team-a", "--print")
+
+    assert said.code == 0 and json.loads(said.out)["namespace"] == "team-a"
+
+
+async def test_two_namespaces_for_one_job_are_refused(prompt: Prompt, job: Path) -> None:
+    file = written(job.parent, f"{GOOD}namespace: team-b\n")
+
+    same = await prompt("submit", file, "-n", "team-b", "--print")
+    other = await prompt("submit", file, "-n", "team-a", "--print")
+
+    assert same.code == 0 and json.loads(same.out)["namespace"] == "team-b"
+    assert other.code == 2 and other.err.endswith("names the namespace 'team-b', and -n 'team-a': give one of them\n")
+
+
 async def test_what_is_wrong_with_a_plain_number_is_told_once_as_it_was_typed(prompt: Prompt, tmp_path: Path) -> None:
     wrong = "job: mine\nepochs: 1\nbatch: 0\nps: {start: 0, min: 0, max: 1}\nworkers: -1\n"
 

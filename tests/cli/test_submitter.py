@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.__main__ import weir
 from services.allocator.service import Settings, start
 from services.trainer.program import REQUIRED
 from shared import bus as wire
@@ -57,6 +58,47 @@ async def test_a_submitter_asks_sees_and_cancels(prompt: Prompt, tmp_path: Path)
     assert {json.loads(line)["fact"] for line in events.out.splitlines()} >= {"job.requested", "job.accepted"}
 
     assert "job team-a/mine is cancelled\n" in (await prompt("cancel", "mine", "-n", "team-a")).out
+
+
+@pytest.mark.usefixtures("team_a")
+async def test_a_submitter_changes_suspends_and_resumes_its_jobs_and_no_others(prompt: Prompt, tmp_path: Path) -> None:
+    assert "is accepted" in (await prompt("submit", job(tmp_path))).out
+
+    changed = await prompt("change", "mine", "-n", "team-a", "--priority", "-3", "--workers", "1..8", "--ps", "1")
+    assert (changed.code, changed.out) == (0, "job team-a/mine has priority -3, 1 ps and 1 to 8 workers\n"), changed.err
+    assert "saves and gives back what it has" in (await prompt("suspend", "mine", "-n", "team-a")).out
+    assert "goes on as soon as there is room" in (await prompt("resume", "mine", "-n", "team-a")).out
+
+    again = await prompt("resume", "mine", "-n", "team-a")
+    assert again.code == 1 and "job team-a/mine is not changed:\n  - job: 'mine' is not suspended" in again.err
+    too_much = await prompt("change", "mine", "-n", "team-a", "--priority", "2000000000")
+    assert too_much.code == 1 and "  - priority: 2000000000 is more than 1000000000" in too_much.err
+    for command in ("suspend", "resume"):
+        elsewhere = await prompt(command, "mine", "-n", "team-b")
+        assert elsewhere.code != 0 and "may not" in elsewhere.err
+
+    events = await prompt("events", "-n", "team-a", "--job", "mine", "--json")
+    told = [json.loads(line)["fact"] for line in events.out.splitlines()]
+    assert told.count("job.changed") == 3 and told.count("job.unchanged") == 2, "each request has its own answer"
+
+
+async def test_a_change_of_no_job_or_without_a_change_is_told_before_anything_is_sent(
+    prompt: Prompt, tmp_path: Path, server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sign_in(tmp_path, monkeypatch, server, credentials("operator"))
+
+    nothing, nobody = await prompt("change", "mine"), await prompt("suspend", "mine")
+
+    assert nothing.code == 2 and "what is to change?" in nothing.err
+    assert nobody.code == 1 and "there is no job default/mine" in nobody.err
+
+
+@pytest.mark.parametrize(
+    "words", [["--workers", "8..1"], ["--workers", "0..2"], ["--ps", "many"], ["--priority", "1.5"]]
+)
+def test_what_cannot_be_meant_is_wrong_use(words: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        weir(["change", "mine", *words])
 
 
 @pytest.mark.usefixtures("team_a")

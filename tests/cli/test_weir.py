@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from services.__main__ import run as ended
 from services.cli.meant import BY_WORD, MEANT
 from services.cli.trouble import CODES, DONE, FAILED, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
 from shared.bus import Bus
+from shared.version import VERSION
+from tests.architecture.source import ROOT
 from tests.cli.conftest import Api
 from tests.cli.test_jobs import shown
 from tests.shared.words import abandoned
@@ -43,8 +46,17 @@ def test_every_command_module_is_a_command() -> None:
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert weir(["--help"]) == 0
 
-    told = capsys.readouterr().out
-    assert [name for name in COMMANDS if f"\n  {name} " not in told] == []
+    named = re.findall(r"^  ([a-z-]+)(?:, ([a-z-]+))?  ", capsys.readouterr().out, re.MULTILINE)
+    assert [name for pair in named for name in pair if name] == [*COMMANDS]
+
+
+def test_the_version_is_the_one_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    package = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+    assert weir(["--version"]) == 0
+    assert capsys.readouterr().out == f"weir {VERSION}\n"
+    assert "version" in package["project"]["dynamic"]
+    assert package["tool"]["hatch"]["version"]["path"] == "shared/version.py"
 
 
 @pytest.mark.parametrize(

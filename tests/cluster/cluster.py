@@ -19,8 +19,11 @@ from typing import Any, NamedTuple
 import yaml
 
 from tests.cluster import strangers
+from tests.programs import program_path
 
 ROOT = Path(__file__).parents[2]
+KUBECTL = shutil.which("kubectl") or program_path("kubectl")
+"""The one that its user has fits the cluster."""
 COMMAND_S = 330.0  # longer than kubectl itself waits
 Body = dict[str, Any]
 
@@ -50,7 +53,7 @@ class Cluster:
 
     def kubectl(self, *words: str, said: Body | None = None) -> str:
         """What a command that succeeds prints; raises `AssertionError` with what another one says."""
-        return self._run(["kubectl", *words], json.dumps(said) if said else "")
+        return self._run([KUBECTL, *words], json.dumps(said) if said else "")
 
     def weir(self, *words: str) -> str:
         return self._run([sys.executable, "-m", "services", *words], "")

@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.cluster import Cluster
+from tests.cluster import strangers
+from tests.cluster.cluster import KUBECTL, Cluster
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SYSTEM = "weir-system"
@@ -43,13 +44,12 @@ def stranger_image() -> str:
 
 def deployed(cluster: Cluster, folder: Path, leaving: ExitStack) -> None:
     """Deploy, and let the cluster's `weir` reach the bus. What undoes it is left in `leaving` before it is done."""
-    if cluster.kubectl("get", "namespace", SYSTEM, "--ignore-not-found", "-o", "name"):
-        raise RuntimeError(f"there is a namespace {SYSTEM} already: delete it, or set WEIR_TEST_DEPLOYED=1")
+    until_free(cluster)
     shutil.copytree(DEPLOY, folder / "deploy", ignore=shutil.ignore_patterns(*OWN))
     credentials, chosen = folder / "deploy" / "credentials", folder / "deploy" / "overlays" / overlay()
     cluster.weir("credentials", str(credentials))
     with_images(chosen / "kustomization.yaml")
-    for part in (credentials, chosen):
+    for part in (credentials, chosen, chosen / "jobs"):
         leaving.callback(cluster.kubectl, "delete", "-k", str(part), "--ignore-not-found", "--timeout=300s")
         cluster.kubectl("apply", "-k", str(part))
     _wait(cluster)
@@ -57,10 +57,20 @@ def deployed(cluster: Cluster, folder: Path, leaving: ExitStack) -> None:
     cluster.environ["WEIR_NATS_CREDENTIALS"] = str(credentials / "operator.creds")
 
 
+def until_free(cluster: Cluster) -> None:
+    """Wait until namespaces that an earlier run deleted are gone; raise where Weir is in use."""
+    for name in (SYSTEM, cluster.namespace, strangers.HOME):
+        asked = ("get", "namespace", name, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
+        if cluster.kubectl(*asked) == "Terminating":
+            cluster.kubectl("wait", "--for=delete", f"namespace/{name}", f"--timeout={PATIENCE_S}s")
+        elif name == SYSTEM and cluster.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name"):
+            raise RuntimeError(f"there is a namespace {SYSTEM} already: delete it, or set WEIR_TEST_DEPLOYED=1")
+
+
 def with_images(kustomization: Path) -> None:
     """Name the images where the overlay does."""
     told = _read(kustomization)
-    told["images"] = [_image(listed, os.environ.get(IMAGES[listed["name"]], "")) for listed in told["images"]]
+    told["images"] = [_image(listed, os.environ.get(IMAGES.get(listed["name"], ""), "")) for listed in told["images"]]
     kustomization.write_text(yaml.safe_dump(told))
 
 
@@ -79,15 +89,14 @@ def _read(kustomization: Path) -> dict[str, Any]:
 def _wait(cluster: Cluster) -> None:
     limit = f"--timeout={PATIENCE_S}s"
     inside = ("-n", SYSTEM)
-    cluster.kubectl(*inside, "wait", "--for=condition=Complete", "job/weir-setup", limit)  # it goes soon after
     cluster.kubectl(*inside, "rollout", "status", "statefulset/weir-nats", limit)
-    for service in ("monitor", "allocator", "launcher"):
+    for service in ("setup", "monitor", "allocator", "launcher"):
         cluster.kubectl(*inside, "rollout", "status", f"deployment/weir-{service}", limit)
 
 
 def _forwarded(cluster: Cluster, leaving: ExitStack) -> str:
     """Where the bus is here, on a port that kubectl finds free."""
-    words = ["kubectl", "-n", SYSTEM, "port-forward", "svc/weir-nats", ":4222"]
+    words = [KUBECTL, "-n", SYSTEM, "port-forward", "svc/weir-nats", ":4222"]
     process = leaving.enter_context(
         subprocess.Popen(words, env=cluster.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     )

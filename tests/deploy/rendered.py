@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
+from tests.programs import program_path
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
-KUBECTL = shutil.which("kubectl")
-needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="no kubectl here")
+KUBECTL = program_path("kubectl")
 COMPONENTS = sorted(path.name for path in (DEPLOY / "components").iterdir())
 RENDERINGS = ["dev", "production", *(f"production+{name}" for name in COMPONENTS), f"dev+{'+'.join(COMPONENTS)}"]
 """Overlays, alone and with components added."""
@@ -28,21 +28,27 @@ Body = dict[str, Any]
 
 @cache
 def rendered(name: str) -> tuple[Body, ...]:
-    """The objects of an overlay (`dev`) or of one with components added (`dev+tls`); a warning is an error."""
+    """Return the objects of an overlay (`dev`), or of one with components added (`dev+tls`), and of its jobs."""
     overlay, *components = name.split("+")
-    added = [one for one in components if one not in OWN.get(overlay, ())]
+    added = tuple(f"components/{one}" for one in components if one not in OWN.get(overlay, ()))
+    return (*kustomized([f"overlays/{overlay}"], added), *kustomized([f"overlays/{overlay}/jobs"]))
+
+
+def kustomized(resources: Iterable[str], components: Iterable[str] = (), **more: Any) -> list[Body]:
+    """Return what a kustomization of somebody's own renders, with folders of deploy/ in it; a warning is an error."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder).resolve()
         whole = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": [_from(here, DEPLOY / "overlays" / overlay)],
-            "components": [_from(here, DEPLOY / "components" / one) for one in added],
+            "resources": [_from(here, DEPLOY / one) for one in resources],
+            "components": [_from(here, DEPLOY / one) for one in components],
+            **more,
         }
         (here / "kustomization.yaml").write_text(yaml.safe_dump(whole))
-        done = subprocess.run([str(KUBECTL), "kustomize", folder], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    return tuple(yaml.safe_load_all(done.stdout))
+        done = subprocess.run([KUBECTL, "kustomize", folder], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return list(yaml.safe_load_all(done.stdout))
 
 
 def _from(here: Path, path: Path) -> str:
@@ -61,23 +67,39 @@ def named(name: str, kind: str, wanted: str) -> Body:
 
 def templates(name: str) -> dict[str, Body]:
     """The pod templates, by the name of what they belong to."""
-    return {body["metadata"]["name"]: body["spec"]["template"] for body in of(name, "Deployment", "StatefulSet", "Job")}
+    return {body["metadata"]["name"]: body["spec"]["template"] for body in of(name, "Deployment", "StatefulSet")}
 
 
 def environ(name: str, pod: str) -> dict[str, str]:
-    """The environment that a pod's container is given, ConfigMaps looked up; fields of the pod left out."""
-    (container,) = templates(name)[pod]["spec"]["containers"]
-    return {each["name"]: value for each in container.get("env", ()) if (value := _value(name, each)) is not None}
+    """Return the environment that a pod's container of a rendering is given."""
+    (found,) = (b for b in of(name, "Deployment", "StatefulSet") if b["metadata"]["name"] == pod)
+    return environment(rendered(name), found)
 
 
-def _value(name: str, given: Mapping[str, Any]) -> str | None:
-    if "value" in given:
-        return str(given["value"])
-    source = given["valueFrom"].get("configMapKeyRef")
-    if source is None:
-        return None
-    (found,) = (b for b in of(name, "ConfigMap") if b["metadata"]["name"] == source["name"])
-    return str(found["data"][source["key"]])
+def environment(bodies: Sequence[Body], owner: Body) -> dict[str, str]:
+    """Return what the first pod of a workload has in its environment, as the kubelet does: ConfigMaps looked up, and
+    `$(NAME)` replaced by what stands before it.
+    """
+    (container,) = owner["spec"]["template"]["spec"]["containers"]
+    found: dict[str, str] = {}
+    for each in container.get("env", ()):
+        if "value" in each:
+            found[each["name"]] = re.sub(r"\$\((\w+)\)", lambda name: found[name[1]], str(each["value"]))
+        else:
+            found[each["name"]] = _looked_up(bodies, owner, each["valueFrom"])
+    return found
+
+
+def _looked_up(bodies: Sequence[Body], owner: Body, source: Mapping[str, Any]) -> str:
+    meta = owner["metadata"]
+    if "fieldRef" in source:
+        return {"metadata.name": f"{meta['name']}-0", "metadata.namespace": meta["namespace"]}[
+            source["fieldRef"]["fieldPath"]
+        ]
+    wanted = (source["configMapKeyRef"]["name"], meta["namespace"])
+    maps = [b for b in bodies if b["kind"] == "ConfigMap"]
+    (found,) = (b for b in maps if (b["metadata"]["name"], b["metadata"]["namespace"]) == wanted)
+    return str(found["data"][source["configMapKeyRef"]["key"]])
 
 
 def secrets(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

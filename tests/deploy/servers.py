@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,11 +15,12 @@ import yaml
 
 from services.__main__ import weir
 from shared.ports import free_port
-from tests.conftest import _program
 from tests.deploy.rendered import DEPLOY, KUBECTL, named
+from tests.programs import program_path
 
 OPENSSL = shutil.which("openssl")
 NEW_CERTIFICATE = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=localhost -days 2"
+NO_ROUTES: Mapping[str, str] = {}
 Secrets = dict[str, dict[str, str]]
 """By name and key."""
 
@@ -30,7 +31,7 @@ def secrets_in(folder: Path) -> Secrets:
         shutil.copytree(DEPLOY / part, folder / part, ignore=shutil.ignore_patterns("*.creds", "*.json", "*.conf"))
     here = str(folder / "credentials")
     assert weir(["credentials", here]) == 0
-    done = subprocess.run([str(KUBECTL), "kustomize", here], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([KUBECTL, "kustomize", here], capture_output=True, text=True, check=True, timeout=120)
     made = [body for body in yaml.safe_load_all(done.stdout) if body["kind"] == "Secret"]
     return {b["metadata"]["name"]: {k: b64decode(v).decode() for k, v in b["data"].items()} for b in made}
 
@@ -54,16 +55,18 @@ def certificate(folder: Path) -> None:
     shutil.copy(folder / "tls.crt", folder / "ca.crt")
 
 
-def is_taken(config: Path) -> str:
-    """What the server has against a configuration; empty: nothing."""
-    environ = {**os.environ, "POD_NAME": "weir-nats-0"}
-    words = [_program(), "-c", str(config), "-t"]
+def is_taken(config: Path, routes: Mapping[str, str]) -> str:
+    """Return what the server has against a configuration; empty: nothing. `routes`: of its environment."""
+    environ = {**os.environ, "POD_NAME": "weir-nats-0", **routes}
+    words = [program_path("nats-server"), "-c", str(config), "-t"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=120)
     return done.stderr if done.returncode else ""
 
 
 def version() -> str:
-    said = subprocess.run([_program(), "--version"], capture_output=True, text=True, check=True, timeout=120)
+    said = subprocess.run(
+        [program_path("nats-server"), "--version"], capture_output=True, text=True, check=True, timeout=120
+    )
     return said.stdout.split("v")[-1].strip()
 
 
@@ -72,9 +75,11 @@ def free_ports(count: int) -> list[int]:
 
 
 @asynccontextmanager
-async def running(config: Path, pod: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    environ, quiet = {**os.environ, "POD_NAME": pod}, asyncio.subprocess.DEVNULL
-    words = [_program(), "-c", str(config)]
+async def running(
+    config: Path, pod: str, routes: Mapping[str, str] = NO_ROUTES
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    environ, quiet = {**os.environ, "POD_NAME": pod, **routes}, asyncio.subprocess.DEVNULL
+    words = [program_path("nats-server"), "-c", str(config)]
     process = await asyncio.create_subprocess_exec(*words, env=environ, stdout=quiet, stderr=quiet)
     try:
         yield process

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.deploy import promql
-from tests.deploy.rendered import DEPLOY, named, needs_kubectl
+from tests.deploy.rendered import DEPLOY, named
 from tests.shared.families import families, values
 
 BOARD = json.loads((DEPLOY / "components/dashboard/weir.json").read_text())
@@ -92,7 +92,6 @@ def test_its_source_is_chosen_by_who_looks() -> None:
     assert {source["uid"] for source in sources} == {"${datasource}"}
 
 
-@needs_kubectl
 def test_grafana_s_sidecar_finds_it() -> None:
     found = named("production+dashboard", "ConfigMap", "weir-dashboard")
     assert found["metadata"]["labels"]["grafana_dashboard"] == "1"

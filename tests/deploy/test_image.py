@@ -132,7 +132,7 @@ def test_the_images_python_is_one_that_the_project_allows_and_is_tested_with(bui
 
 
 def test_the_control_plane_has_all_that_it_imports_and_no_tensorflow(control_plane: Stage) -> None:
-    parts = (f"services.{name}" for name in ("monitor", "allocator", "launcher", "cli"))
+    parts = (f"services.{name}" for name in ("monitor", "allocator", "launcher", "setup", "cli"))
     taken = imported(control_plane, "shared", *parts)
 
     assert {"kubernetes", "nats", "numpy", "rich"} <= taken
@@ -172,11 +172,11 @@ async def test_the_services_of_the_image_work(
     assert isinstance(answer, JobRejected)
 
 
-async def test_the_setup_command_of_the_image_makes_the_streams(control_plane: Stage, nats_url: str) -> None:
-    words, environ = command(control_plane, "-m", "services", "streams", "create", "--nats", nats_url)
-    process = await asyncio.create_subprocess_exec(*words, env=environ, cwd=control_plane.here())
-
-    assert await asyncio.wait_for(process.wait(), WITHIN_S) == 0
+async def test_the_set_up_of_the_image_makes_the_streams(control_plane: Stage, nats_url: str, tmp_path: Path) -> None:
+    async with running(control_plane, tmp_path / "setup", "services.setup", WEIR_NATS_URL=nats_url) as log:
+        async with asyncio.timeout(WITHIN_S):
+            while "StreamsMade" not in log.read_text():
+                await asyncio.sleep(0.05)
 
 
 @pytest.fixture

@@ -11,20 +11,19 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from services.__main__ import parser
 from services.allocator.service import Settings as AllocatorSettings
-from services.cli.streams import NAMESPACES
 from services.launcher.labels import job_labels
 from services.launcher.settings import Settings as LauncherSettings
 from services.monitor.service import Settings as MonitorSettings
 from services.page.service import Settings as PageSettings
+from services.setup.service import Settings as SetupSettings
 from shared import config
 from shared.config import Common
 from tests.deploy import cert_manager, prometheus_operator
-from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, needs_kubectl, of, rendered, secrets, templates
+from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, rendered, secrets, templates
 from tests.deploy.restricted import violations
 
-pytestmark = [needs_kubectl, pytest.mark.parametrize("name", RENDERINGS)]
+pytestmark = pytest.mark.parametrize("name", RENDERINGS)
 
 CURRENT = "1." + kubernetes.__version__.split(".")[0]
 """The minor version of Kubernetes that the client in constraints.txt was made for."""
@@ -33,12 +32,16 @@ SETTINGS: dict[str, type[Common]] = {
     "weir-monitor": MonitorSettings,
     "weir-allocator": AllocatorSettings,
     "weir-launcher": LauncherSettings,
-    "weir-setup": Common,
+    "weir-setup": SetupSettings,
 }
 OPTIONAL: dict[str, type[Common]] = {PAGE: PageSettings}
 """What only a component brings."""
-CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass"}
+PART_OF = ("app.kubernetes.io/part-of", "weir")
+STARTS_WITHIN_S = 120
+"""Least time that a container is given to start, on a busy machine, before it is killed for not answering."""
 ASK_THE_API = {"weir-monitor", "weir-launcher"}
+STAND_BY = {"weir-monitor", "weir-allocator", "weir-launcher"}
 BUS_CLIENT = ("weir.dev/bus", "client")
 
 
@@ -118,13 +121,13 @@ def test_the_settings_are_those_that_the_services_know(name: str) -> None:
         assert fields <= set(loaded.__struct_fields__)
 
 
-def test_the_setup_job_runs_a_command_that_there_is(name: str) -> None:
+def test_the_streams_are_made_on_as_many_servers_as_there_are_for_the_namespaces_that_jobs_run_in(name: str) -> None:
     (container,) = templates(name)["weir-setup"]["spec"]["containers"]
-    module, command, *words = container["args"]
-    asked = parser(command).parse_args(words)
-    assert (module, command, asked.what) == ("services", "streams", "create")
-    assert asked.replicas == named(name, "StatefulSet", "weir-nats")["spec"]["replicas"]
-    assert environ(name, "weir-setup")[NAMESPACES] == environ(name, "weir-allocator")[NAMESPACES]
+    told = {k: v for k, v in environ(name, "weir-setup").items() if k.startswith("WEIR_")}
+    settings = config.load(SetupSettings, "setup", told)
+    assert container["args"] == ["services.setup"]
+    assert settings.replicas == named(name, "StatefulSet", "weir-nats")["spec"]["replicas"]
+    assert told["WEIR_JOB_NAMESPACES"] == environ(name, "weir-allocator")["WEIR_JOB_NAMESPACES"]
 
 
 def test_no_rule_has_a_wildcard(name: str) -> None:
@@ -156,6 +159,7 @@ def test_everything_has_its_namespace_and_weirs_own_is_made(name: str) -> None:
     spaces = {body["metadata"].get("namespace") for body in rendered(name) if body["kind"] not in CLUSTER_WIDE}
     made = {body["metadata"]["name"] for body in of(name, "Namespace")}
     assert spaces - {"default"} == made and "weir-system" in made
+    assert not of(name, "Job"), "it cannot be applied with another image"
     for body in of(name, "Namespace"):
         assert ("pod-security.kubernetes.io/enforce", "restricted") in labels_of(body)
 
@@ -225,26 +229,55 @@ def test_a_kustomization_is_of_the_current_kind(name: str) -> None:
 def test_images_are_named_once(name: str, overlay: str) -> None:
     text = (DEPLOY / "overlays" / overlay / "kustomization.yaml").read_text()
     named_here = [image["name"] for image in yaml.safe_load(text)["images"]]
-    assert sorted(named_here) == ["weir", "weir-trainer"]
+    assert sorted(named_here) == ["nats", "weir", "weir-trainer"]
     for file in Path(DEPLOY).rglob("*.yaml"):
-        assert not re.search(r"image: *(weir|weir-trainer)[:@]", file.read_text())
+        assert not re.search(r"image: *(nats|weir|weir-trainer)[:@]", file.read_text())
 
 
 def test_in_production_each_service_has_a_stand_by_and_a_drain_takes_one_at_a_time(name: str) -> None:
     wanted = 2 if name.startswith("production") else 1
     budgets = {b["metadata"]["name"]: b["spec"]["maxUnavailable"] for b in of(name, "PodDisruptionBudget")}
-    for body in (one for one in of(name, "Deployment") if one["metadata"]["name"] != PAGE):
+    for body in (one for one in of(name, "Deployment") if one["metadata"]["name"] in STAND_BY):
         assert body["spec"]["replicas"] == wanted
         assert budgets.get(body["metadata"]["name"]) == (1 if wanted > 1 else None)
         assert body["spec"].get("strategy", {"type": "RollingUpdate"})["type"] == "RollingUpdate"
         assert "WEIR_LEASE_S" not in environ(name, body["metadata"]["name"]), "it is on where nobody says otherwise"
 
 
-def test_in_production_a_service_s_replicas_are_kept_apart(name: str) -> None:
-    for pod in ("weir-monitor", "weir-allocator", "weir-launcher"):
+def test_in_production_a_service_s_replicas_are_never_on_one_node_while_another_has_room(name: str) -> None:
+    """Counted by roll-out: a new pod is kept apart from the other new one, whatever nodes the old ones are on."""
+    for pod in STAND_BY:
         template = templates(name)[pod]
         labels, spreads = template["metadata"]["labels"], template["spec"].get("topologySpreadConstraints", [])
-        assert len(spreads) == (2 if name.startswith("production") else 0)
+        found = {spread["topologyKey"].rpartition("/")[2]: spread["whenUnsatisfiable"] for spread in spreads}
+        wanted = {"hostname": "DoNotSchedule", "zone": "ScheduleAnyway"} if name.startswith("production") else {}
+        assert found == wanted
         for spread in spreads:
             assert spread["labelSelector"]["matchLabels"].items() <= labels.items()
-            assert spread["matchLabelKeys"] == ["app.kubernetes.io/name"], "of one service, not of all three"
+            assert spread["matchLabelKeys"] == ["app.kubernetes.io/name", "pod-template-hash"]
+            assert (spread["maxSkew"], spread["nodeTaintsPolicy"]) == (1, "Honor"), "a drained node does not count"
+
+
+def test_every_pod_of_the_control_plane_goes_before_those_of_jobs(name: str) -> None:
+    values = {body["metadata"]["name"]: body["value"] for body in of(name, "PriorityClass")}
+    jobs = values[environ(name, "weir-launcher")["WEIR_LAUNCHER_PRIORITY_CLASS"]]
+    for template in templates(name).values():
+        assert values[template["spec"]["priorityClassName"]] > jobs
+    assert not any(body.get("globalDefault") for body in of(name, "PriorityClass")), "other pods stay as they are"
+
+
+def test_a_container_that_is_asked_whether_it_lives_is_given_time_to_start(name: str) -> None:
+    for template in templates(name).values():
+        (container,) = template["spec"]["containers"]
+        probe = container["startupProbe"]
+        assert probe["periodSeconds"] * probe["failureThreshold"] >= STARTS_WITHIN_S
+        assert probe["httpGet"]["port"] == container["livenessProbe"]["httpGet"]["port"]
+
+
+def test_no_pod_has_the_group_of_root(name: str) -> None:
+    for template in templates(name).values():
+        assert template["spec"]["securityContext"]["runAsGroup"] > 0
+
+
+def test_every_object_says_that_it_is_weirs(name: str) -> None:
+    assert [(b["kind"], b["metadata"]["name"]) for b in rendered(name) if PART_OF not in labels_of(b)] == []

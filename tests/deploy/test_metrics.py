@@ -15,11 +15,11 @@ from shared.metrics import Histogram, Measure, exposed
 from shared.ports import free_port
 from shared.vitals import Vitals
 from tests.deploy import prometheus_operator
-from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, needs_kubectl, of, templates
+from tests.deploy.rendered import DEPLOY, RENDERINGS, environ, named, of, templates
 from tests.shared.families import at_first, families
 from tests.shared.metric_lint import problems
 
-ASKED = {"weir-monitor", "weir-allocator", "weir-launcher"}
+ASKED = {"weir-monitor", "weir-allocator", "weir-launcher", "weir-setup"}
 SCRAPED = [name for name in RENDERINGS if "service-monitors" in name]
 GUARDED = [name for name in RENDERINGS if "production" in name or "network-policies" in name]
 FAMILIES = list(families().values())
@@ -35,7 +35,6 @@ def port_of(name: str, pod: str) -> int:
     return int(number)
 
 
-@needs_kubectl
 @pytest.mark.parametrize("name", RENDERINGS)
 def test_each_service_is_asked_where_it_listens_and_nobody_else_is(name: str) -> None:
     for pod in ASKED:
@@ -46,7 +45,6 @@ def test_each_service_is_asked_where_it_listens_and_nobody_else_is(name: str) ->
     assert {pod for pod in templates(name) if "WEIR_METRICS_PORT" in environ(name, pod)} == ASKED
 
 
-@needs_kubectl
 @pytest.mark.parametrize("pod", sorted(ASKED))
 async def test_what_is_asked_for_is_answered(pod: str) -> None:
     asked = {container("dev", pod)[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")}
@@ -60,9 +58,8 @@ async def test_what_is_asked_for_is_answered(pod: str) -> None:
     await listening.cleanup()
 
 
-@needs_kubectl
 @pytest.mark.parametrize("name", SCRAPED)
-def test_prometheus_finds_the_three_services_and_no_other_pod(name: str) -> None:
+def test_prometheus_finds_the_services_and_no_other_pod(name: str) -> None:
     monitors = of(name, "ServiceMonitor")
     assert len(monitors) == 1
     wanted = monitors[0]["spec"]["selector"]["matchLabels"].items()
@@ -75,7 +72,6 @@ def test_prometheus_finds_the_three_services_and_no_other_pod(name: str) -> None
     assert pods == ASKED and {port_of(name, pod) for pod in pods} == {port["port"]}
 
 
-@needs_kubectl
 @pytest.mark.parametrize("name", GUARDED)
 def test_who_may_scrape_reaches_metrics_and_nothing_else(name: str) -> None:
     policy = named(name, "NetworkPolicy", "weir-metrics")["spec"]
@@ -87,7 +83,15 @@ def test_who_may_scrape_reaches_metrics_and_nothing_else(name: str) -> None:
     assert {pod for pod, t in templates(name).items() if chosen <= t["metadata"]["labels"].items()} == ASKED
 
 
-@needs_kubectl
+@pytest.mark.parametrize("name", GUARDED)
+def test_who_may_scrape_reaches_what_the_servers_of_the_bus_tell(name: str) -> None:
+    rules = named(name, "NetworkPolicy", "weir-nats")["spec"]["ingress"]
+    (rule,) = (rule for rule in rules if rule["ports"] == [{"port": "monitor"}])
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"weir.dev/scrapes": "true"}}}]
+    (port,) = (p["containerPort"] for p in container(name, "weir-nats")["ports"] if p["name"] == "monitor")
+    assert f"http: {port} " in named(name, "ConfigMap", "weir-nats")["data"]["nats.conf"]
+
+
 @pytest.mark.parametrize("change", [{"endpoint": []}, {"endpoints": []}, {"endpoints": [{"prot": "metrics"}]}])
 def test_a_misspelt_field_of_a_service_monitor_is_found(change: dict[str, Any]) -> None:
     body = named(SCRAPED[0], "ServiceMonitor", "weir")

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from nats.errors import Error as NatsError
 
@@ -17,10 +19,9 @@ from shared.bus import Stale
 from shared.leadership import Lease
 from shared.messages import JobFinished
 from shared.tasks import end
-from tests.deploy.rendered import RENDERINGS, needs_kubectl, templates
+from tests.deploy.rendered import RENDERINGS, environ, templates
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, is_taken, running, version, written
 
-pytestmark = needs_kubectl
 SERVERS, WITHIN_S, LEASE_S = 3, 120, 30.0
 
 
@@ -31,7 +32,35 @@ def test_the_server_takes_its_configuration(name: str, secrets: Secrets, tmp_pat
             pytest.skip("no openssl here")
         certificate(tmp_path)
 
-    assert is_taken(written(name, tmp_path, secrets)) == ""
+    assert is_taken(written(name, tmp_path, secrets), environ(name, "weir-nats")) == ""
+
+
+@pytest.mark.parametrize("name", ["dev", "production"])
+async def test_the_server_writes_what_it_acknowledged_to_disk_within_a_second(
+    name: str, secrets: Secrets, tmp_path: Path
+) -> None:
+    """The server says by which interval it goes."""
+    clients, routes, http = free_ports(3)
+    own = {
+        "port: 4222": f"listen: 127.0.0.1:{clients}",
+        "port: 6222": f"listen: 127.0.0.1:{routes}",
+        "http: 8222": f"http: 127.0.0.1:{http}",
+    }
+    async with running(written(name, tmp_path / name, secrets, **own), "weir-nats-0"), aiohttp.ClientSession() as asked:
+        told = await jetstream_told(asked, http)
+
+    assert told["config"]["sync_interval"] / 1e9 == 0.5
+
+
+async def jetstream_told(asked: aiohttp.ClientSession, http: int) -> dict[str, Any]:
+    """Return what a server tells of its JetStream, once it answers."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            try:
+                async with asked.get(f"http://127.0.0.1:{http}/jsz") as answer:
+                    return dict(await answer.json())
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.05)
 
 
 def test_the_key_from_which_all_are_made_stays_outside(secrets: Secrets, tmp_path: Path) -> None:
@@ -67,18 +96,18 @@ class Three:
         self.url = f"nats://127.0.0.1:{self.clients[1]}"
 
     def config(self, number: int) -> Path:
-        others = {f"weir-nats-{i}.weir-nats.weir-system.svc:6222": f"127.0.0.1:{p}" for i, p in enumerate(self.routes)}
         own = {
             "port: 4222": f"listen: 127.0.0.1:{self.clients[number]}",
             "port: 6222": f"listen: 127.0.0.1:{self.routes[number]}",
             "http: 8222": "",
         }
-        return written("production", self.folder / str(number), self.secrets, **others, **own)
+        return written("production", self.folder / str(number), self.secrets, **own)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[list[asyncio.subprocess.Process]]:
         async with AsyncExitStack() as stack:
-            pods = [(self.config(i), f"weir-nats-{i}") for i in range(SERVERS)]
+            routes = {f"ROUTE_{i}": f"nats://127.0.0.1:{port}" for i, port in enumerate(self.routes)}
+            pods = [(self.config(i), f"weir-nats-{i}", routes) for i in range(SERVERS)]
             yield [await stack.enter_async_context(running(*pod)) for pod in pods]
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from services.launcher import pods
 from services.launcher import service as launcher
+from services.launcher.events import COMPONENT
 from services.launcher.service import Settings as LauncherSettings
 from services.local.node_spec import NodeSpec
 from services.local.service import Cluster, local_cluster
@@ -26,14 +27,12 @@ from shared.bus import Bus, Heard
 from shared.config import Common
 from shared.messages import AllocationDecided, CapacityChanged, JobFinished, Message, TaskStarted, TaskUpdated
 from tests.deploy.listening import Call, Door, listening
-from tests.deploy.rendered import environ, needs_kubectl, of
+from tests.deploy.rendered import environ, of
 from tests.launcher.builders import JOB, SMALL, UID, decided
 
 OVERLAY, WITHIN_S = "dev", 60
 SLEEPER = ["python", "-c", "import time; time.sleep(600)"]
 C = TypeVar("C", bound=Common)
-
-pytestmark = needs_kubectl
 
 
 @pytest.fixture
@@ -88,6 +87,12 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.02)
 
 
+def written(cluster: Cluster) -> list[dict[str, Any]]:
+    """The Kubernetes Events of the launcher."""
+    bodies = [stored.body for stored in cluster.store.objects["events"].values()]
+    return [body for body in bodies if body["source"] == {"component": COMPONENT}]
+
+
 def on_node(decision: AllocationDecided) -> AllocationDecided:
     return replace(decision, tasks=tuple(replace(task, node="node") for task in decision.tasks))
 
@@ -97,7 +102,7 @@ async def test_the_monitor_may_do_what_it_does_and_no_more(nats_url: str, bus: B
     await bus.follow([CapacityChanged], heart.on_said, {})
     await monitor.start(own, settings(MonitorSettings, "monitor", door))
     await until(lambda: heart.said and {call.verb for call in door.calls} == {"list", "watch"})
-    await until(lambda: len({call.resource for call in door.calls if call.verb == "watch"}) == 2)
+    await until(lambda: len({call.resource for call in door.calls if call.verb == "watch"}) == 6)
     await own.close()
 
     assert door.calls == allowed("weir-monitor")
@@ -124,6 +129,7 @@ async def test_the_launcher_may_do_what_it_does_and_no_more(
     await until(lambda: there("pods") == {f"{JOB}-ps-1"})
     await bus.publish(JobFinished(job=JOB, uid=UID, outcome="cancelled"))
     await until(lambda: not there("pods") and not there("services"))
+    await until(lambda: {"Decided", "Cancelled"} <= {event["reason"] for event in written(cluster)})
     await own.close()
 
     assert door.calls == allowed("weir-launcher")

@@ -11,10 +11,9 @@ from nats.errors import Error as NatsError
 
 from shared import bus as wire
 from shared.client import dial
-from tests.deploy.rendered import needs_kubectl
 from tests.deploy.servers import OPENSSL, Secrets, certificate, free_ports, running, written
 
-pytestmark = [needs_kubectl, pytest.mark.skipif(OPENSSL is None, reason="no openssl here")]
+pytestmark = pytest.mark.skipif(OPENSSL is None, reason="no openssl here")
 WITHIN_S = 60
 
 

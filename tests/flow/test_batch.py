@@ -10,6 +10,8 @@ import pytest
 from shared.messages import AllocationDecided, ClusterSpecPublished, JobAccepted, ProgressReported, TrainingResumed
 from tests.flow.stage import BATCH, EPOCHS, EXAMPLES, PATIENCE_S, left_behind, stage
 
+pytestmark = pytest.mark.long
+
 LARGER, RATE = 4 * BATCH, 1e-3
 ONE = {"start": 1, "min": 1, "max": 1}
 

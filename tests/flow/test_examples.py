@@ -11,6 +11,8 @@ from services.cli.request_file import completed, parse
 from shared.messages import AllocationDecided, JobFinished, ProgressReported, TrainingResumed
 from tests.flow.stage import Scene, left_behind, stage
 
+pytestmark = pytest.mark.long
+
 JOBS = Path(__file__).parents[2] / "deploy" / "jobs"
 ROOMY = "nodes:\n  - {name: node-1, cpu: 8, memory_gib: 24}\n"  # on paper
 OWN = "deploy.policies.fewest_first:fewest_first"

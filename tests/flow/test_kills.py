@@ -30,6 +30,8 @@ from tests.flow.kills import KINDS, schedule
 from tests.flow.stage import BATCH, EPOCHS, EXAMPLES, LOOK_S, Scene, left_behind, stage
 from tests.flow.story import Story
 
+pytestmark = pytest.mark.long
+
 SEEDS = [int(s)] if (s := os.environ.get("WEIR_KILL_SEED")) else range(1, 1 + int(os.environ.get("WEIR_KILL_SEEDS", 1)))
 HANDOVER = os.environ.get("WEIR_KILL_HANDOVER", "make-before-break")
 LEAST_KINDS = 6

@@ -18,6 +18,8 @@ from shared.messages import (
     TrainingResumed,
 )
 
+pytestmark = pytest.mark.long
+
 PROGRAMS = Path(__file__).parents[1] / "bench" / "programs"
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 12}\n"
 PATIENCE_S = 400.0

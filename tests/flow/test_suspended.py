@@ -7,16 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CheckpointSaved,
     JobFinished,
     JobMessage,
+    ResumeRequested,
+    SuspendRequested,
     TaskExited,
     TrainingResumed,
 )
 from tests.flow.stage import EPOCHS, JOB, LOOK_S, PATIENCE_S, Scene, left_behind, stage
+
+pytestmark = pytest.mark.long
 
 ONE_NODE = "nodes:\n  - {name: node-1, cpu: 3, memory_gib: 12}\n"
 URGENT = "urgent"
@@ -34,6 +40,26 @@ async def heard(scene: Scene, kind: type[M], job: str, fits: Callable[[M], bool]
             if found is not None:
                 return found
             await asyncio.sleep(LOOK_S)
+
+
+async def test_a_job_that_its_user_suspends_saves_and_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
+    async with stage(tmp_path, places=ONE_NODE) as scene:
+        await scene.submit(**{**ELASTIC, "grace_s": 40.0, "checkpoint": {"every_s": NEVER_S}})
+        await scene.hear(TrainingResumed)
+        before = await scene.goes_on()
+        await scene.watched.bus.publish(SuspendRequested(job=JOB, request_id="1"))
+        given = await heard(scene, AllocationDecided, JOB, lambda m: m.generation == 2)
+        assert given.tasks == () and "suspended by its user" in given.reason
+        saved = await heard(scene, CheckpointSaved, JOB, lambda m: m.final)
+        assert saved.generation == 1 and saved.samples >= before.samples
+        await scene.watched.bus.publish(ResumeRequested(job=JOB, request_id="2"))
+        again = await heard(scene, TrainingResumed, JOB, lambda m: m.generation == 3)
+        assert again.samples >= saved.samples and again.previous is None
+        scene.pace(0)
+        over = await heard(scene, JobFinished, JOB)
+        counts = await scene.counts(over)
+    assert (over.outcome, set(counts)) == ("succeeded", {EPOCHS})
+    assert left_behind(tmp_path) == []
 
 
 async def test_a_suspended_job_saves_waits_and_goes_on_where_it_was(tmp_path: Path) -> None:

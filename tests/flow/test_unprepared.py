@@ -25,6 +25,8 @@ from shared.messages import (
 )
 from tests.flow.stage import LOOK_S, PATIENCE_S, Scene, left_behind, stage
 
+pytestmark = pytest.mark.long
+
 FIRST_WORKER = 2  # its serial: the chief is 0 and the ps 1
 CROWDED = """
 

@@ -14,6 +14,8 @@ from shared.bus import Heard
 from shared.messages import CapacityChanged, CheckpointSaved, OwnPod, ProgressReported, TaskLeaving, TrainingResumed
 from tests.flow.stage import EPOCHS, PATIENCE_S, PLACES, QUICK, Scene, left_behind
 
+pytestmark = pytest.mark.long
+
 ASKED = {
     "ps": {"start": 1, "min": 1, "max": 1},
     "workers": {"start": 1, "min": 1, "max": 1},

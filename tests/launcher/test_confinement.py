@@ -40,6 +40,15 @@ def test_it_has_no_token_of_the_api() -> None:
     assert made()["spec"]["automountServiceAccountToken"] is False
 
 
+def test_its_group_is_not_that_of_root_and_its_priority_is_as_the_settings_say() -> None:
+    assert made()["spec"]["securityContext"]["runAsGroup"] == 65532
+    assert made(run_as_user=1000, run_as_group=1000)["spec"]["securityContext"]["runAsGroup"] == 1000
+    with pytest.raises(config.BadSettings, match="RUN_AS_GROUP"):
+        config.load(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_GROUP": "0"})
+    assert "priorityClassName" not in made()["spec"]
+    assert made(priority_class="weir-jobs")["spec"]["priorityClassName"] == "weir-jobs"
+
+
 def test_who_it_runs_as_is_the_images_affair_or_the_settings_but_never_root() -> None:
     def loaded(user: str) -> Settings:
         return config.load(Settings, "launcher", {"WEIR_LAUNCHER_RUN_AS_USER": user})

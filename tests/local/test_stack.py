@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from nats.errors import Error as NatsError
 from nats.js.api import DeliverPolicy
 
 from services.local.stack import Stack
+from shared import authority, keyring
+from shared.authority import Keys
 from shared.bus import Bus, connect
 from shared.messages import CancelRequested, CapacityChanged
-from shared.permissions import OPERATOR
+from shared.permissions import OPERATOR, Permissions
 from shared.subjects import ORDERS, pattern
-from tests.shared.guarded import is_let_in
+from tests.shared.guarded import is_let_in, visitor
 
 CLUSTER = "nodes:\n  - {name: node, cpu: 1, memory_gib: 2}\n"
 NODE = pattern(CapacityChanged)
@@ -61,6 +65,25 @@ async def test_its_bus_listens_on_loopback_only_and_to_who_has_its_random_creden
     assert not await is_let_in(stack.nats_url, "")
     assert await is_let_in(stack.nats_url, Path(stack.operator).read_text())
     assert Path(stack.operator).stat().st_mode & 0o077 == 0
+
+
+async def test_its_bus_writes_what_it_acknowledged_to_disk_within_a_second(tmp_path: Path) -> None:
+    """As each server tells an administrator of its system account."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    async with Stack(tmp_path / "weir", file, services=(), nats_servers=3) as up:
+        keys = msgspec.json.decode((up.credentials / keyring.KEYS).read_bytes(), type=Keys)
+        anything = authority._allowed(Permissions(publish=(">",), subscribe=(">",)))
+        administrator = authority._credentials(keys.system, "root", anything, os.urandom(32), time.time())
+        intervals_s: list[float] = []
+        async with visitor(up.nats_url, administrator) as admin:
+            answers = await admin.client.subscribe(admin.client.new_inbox())
+            await admin.client.publish("$SYS.REQ.SERVER.PING.JSZ", reply=answers.subject)
+            async with asyncio.timeout(60):
+                while len(intervals_s) < 3:
+                    answer = msgspec.json.decode((await answers.next_msg(timeout=60)).data)
+                    intervals_s.append(answer["data"]["config"]["sync_interval"] / 1e9)
+    assert intervals_s == [0.5, 0.5, 0.5]
 
 
 async def killed(stack: Stack) -> None:

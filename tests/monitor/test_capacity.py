@@ -32,6 +32,10 @@ def test_free_is_never_below_nothing():
     assert capacity(node(cpu="1"), pod("a", "n1", container("3"))).free.cpu == 0
 
 
+def test_a_node_larger_than_a_message_may_say_is_told_as_the_largest():
+    assert capacity(node(cpu="1000001", memory="1Ei")).allocatable == Resources(cpu=1e6, memory_gib=1e6)
+
+
 def test_init_containers_sidecars_and_overhead_count_as_the_scheduler_counts():
     sidecar = container("1", "0", restartPolicy="Always")
     inits = [container("2", "0"), sidecar, container("4", "0")]
@@ -39,6 +43,24 @@ def test_init_containers_sidecars_and_overhead_count_as_the_scheduler_counts():
     assert pod_fact(made).requests == Amount(5250)
     made = pod("a", "n1", container("6", "0"), initContainers=inits)
     assert pod_fact(made).requests == Amount(7000)
+
+
+def test_a_request_of_the_whole_pod_replaces_what_its_containers_request_of_the_same_resource():
+    bare = {"name": "main"}
+    made = pod("a", "n1", bare, resources={"requests": {"cpu": "3", "memory": "2Gi"}}, overhead={"cpu": "250m"})
+    assert pod_fact(made).requests == Amount(3250, 2 << 30)
+    assert capacity(node(), made).free == Resources(cpu=4.75, memory_gib=14)
+    devices = {"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "2"}}}
+    made = pod("a", "n1", devices, container("1", "1Gi"), resources={"requests": {"cpu": "5"}})
+    assert pod_fact(made).requests == Amount(5000, 2 << 30, 2)
+    made = pod("a", "n1", container("1", "1Gi"), resources={"requests": {}, "limits": {"cpu": "5"}})
+    assert pod_fact(made).requests == Amount(1000, 1 << 30)
+
+
+def test_a_whole_pod_that_is_being_shrunk_still_holds_what_it_had():
+    made = pod("a", "n1", container("1", "0"), resources={"requests": {"cpu": "2"}})
+    made["status"]["allocatedResources"] = {"cpu": "4", "memory": "1Gi"}
+    assert pod_fact(made).requests == Amount(4000)
 
 
 def test_a_container_that_is_being_shrunk_still_holds_what_it_had():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.monitor.picture import Picture
 from services.monitor.recalling import recall
 from services.monitor.service import Monitor
 from shared.bus import Bus
@@ -25,8 +24,7 @@ async def newest(bus: Bus) -> CapacityChanged:
 
 
 async def monitor(bus: Bus) -> Monitor:
-    known = await recall(bus, 10)
-    return Monitor(bus, Picture(), {heard.message.key(): heard.sequence for heard in known})
+    return Monitor(bus, await recall(bus, 10))
 
 
 async def test_a_late_fact_is_refused_where_a_later_leader_has_spoken(bus: Bus) -> None:

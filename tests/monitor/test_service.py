@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,12 @@ from shared import bus as wire
 from shared import subjects
 from shared.bus import Bus
 from shared.messages import CapacityChanged
+from tests.conftest import NatsServer
 from tests.monitor.builders import node, ours, pod
 from tests.shared.kube.api_server import ApiServer, serving
+from tests.shared.set_back import copied_store
 
+WATCHED = {"nodes", "pods", "resourcequotas", "limitranges", "persistentvolumeclaims", "persistentvolumes"}
 HERE = "http://127.0.0.1"
 
 
@@ -35,7 +39,7 @@ async def monitor(nats_url: str, api: ApiServer, **settings: object) -> AsyncIte
     chosen = Settings(kube_url=api.url, kube_retry_s=0.05, **settings)  # type: ignore[arg-type]
     await start(connection, chosen)
     failing = asyncio.ensure_future(connection.failed())
-    await settled(lambda: not api.url.startswith(HERE) or set(api.watches.values()) == {"nodes", "pods"})
+    await settled(lambda: not api.url.startswith(HERE) or set(api.watches.values()) == WATCHED - api.forbidden)
     yield connection
     if failing.done():
         failing.result()
@@ -122,6 +126,23 @@ async def test_a_restart_tells_only_what_changed_while_nobody_looked(nats_url: s
     api.remove("nodes", "n2.example.com", silent=True)
     async with monitor(nats_url, api):
         await told(person, "n2_example_com", lambda c: c.gone)
+        assert await count(person) == 3
+
+
+async def test_what_the_bus_has_lost_is_told_again(
+    nats_server: NatsServer, person: Bus, api: ApiServer, tmp_path: Path
+):
+    """Although no node changes any more, and others have spoken since."""
+    async with monitor(nats_server.url, api):
+        await told(person, "n1", lambda c: c.free.cpu == 7)
+        await told(person, "n2_example_com", bool)
+        copy = await copied_store(nats_server, tmp_path / "copy")
+        api.put("pods", ours())
+        await told(person, "n1", lambda c: c.free.cpu == 6)
+
+        await copy.put_back()
+
+        await told(person, "n1", lambda c: c.free.cpu == 6)
         assert await count(person) == 3
 
 

@@ -19,6 +19,7 @@ from tests.board.builders import decided, holding, progress
 from tests.board.test_board import JOB, running
 from tests.conftest import NatsServer, connected
 from tests.shared import guarded
+from tests.shared.set_back import copied_store
 from tests.shared.test_node_facts import lost_history
 
 
@@ -91,6 +92,24 @@ async def test_streams_that_were_made_anew_are_read_from_their_beginning(bus: Bu
 
     await until(watch, lambda: watch.board.nodes.keys() == {"n9"})
     assert watch.board.jobs == {}
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+@pytest.mark.parametrize("lost", [request(), progress(200)], ids=["order", "fact"])
+async def test_a_stream_that_was_set_back_is_read_from_its_beginning(
+    nats_server: NatsServer, bus: Bus, watch: Watch, tmp_path: Path, lost: object
+) -> None:
+    """What it lost is shown no more; whichever of the two streams it is."""
+    await say(bus, holding(), request(), accepted(), decided(), resumed(1), progress(100))
+    before = {"weir-orders": 3, "weir-facts": 3}
+    await until(watch, lambda: watch.board.sequences == before)
+    copy = await copied_store(nats_server, tmp_path / "copy")
+    await say(bus, lost)
+    await until(watch, lambda: watch.board.sequences != before)
+
+    await copy.put_back()
+
+    await until(watch, lambda: watch.board.sequences == before and JOB in watch.board.jobs)
 
 
 async def test_the_allocator_s_word_on_a_job_comes_from_its_view(bus: Bus, watch: Watch) -> None:

@@ -55,7 +55,7 @@ def _changed(document: Any, changes: list[tuple[Path, tuple[Any] | None]]) -> An
             if new is None:
                 del parent[last]
             else:
-                parent[last] = new[0]
+                parent[last] = deepcopy(new[0])  # a later change must not reach what examples share
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took the place away
     return made

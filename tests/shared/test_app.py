@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+import nats
 import pytest
 
 from shared.bus import Bus
@@ -216,11 +217,18 @@ async def test_a_service_that_waits_for_its_server_can_be_stopped() -> None:
     assert code == 0 and "started" not in out
 
 
-async def test_a_service_without_streams_does_not_make_them(nats_url: str) -> None:
+async def test_a_service_without_streams_waits_for_them_and_makes_none(nats_url: str) -> None:
     async with Service(nats_url) as process:
+        assert process.stderr
+        while b"StreamsMissing" not in (line := await asyncio.wait_for(process.stderr.readline(), 60)):
+            assert line, "it ended"
+        client = await nats.connect(nats_url)
+        assert await client.jetstream().streams_info() == []
+        await client.close()
+        process.send_signal(signal.SIGTERM)
         code, out, _ = await ended(process)
 
-    assert code == 1 and "started" not in out
+    assert code == 0 and "started" not in out
 
 
 async def test_every_setting_is_shown_at_start(bus: Bus, nats_url: str) -> None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.js.api import DeliverPolicy
 from nats.js.errors import NotFoundError
 from structlog.testing import capture_logs
 
 from shared import pull, subjects
 from shared.bus import Bus, Heard
-from shared.hearing import MadeAnew
+from shared.hearing import SetBack
 from shared.messages import GenerationAbandoned
 from shared.patience import RETRY_S
 from shared.permissions import durable
 from shared.tasks import end
 from tests.conftest import NatsServer, connected
 from tests.shared.ears import Ears, first
+from tests.shared.set_back import StoreCopy, copied_store
 from tests.shared.words import abandoned
 
 NAME = durable("test", subjects.ORDERS)
@@ -159,9 +163,100 @@ async def test_a_stream_that_was_made_anew_is_not_taken_for_the_old_one(bus: Bus
     await bus.js.delete_stream(subjects.ORDERS)
     await bus.create()
 
-    with pytest.raises(MadeAnew, match="ends at 0, and we have heard 5"):
+    with pytest.raises(SetBack, match="ends at 0, and we have heard 5"):
         async with asyncio.timeout(60):
             await bus.failed()
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+@pytest.mark.parametrize("later", [0, 2, 4], ids=["shorter", "as long", "longer"])
+async def test_a_stream_that_was_set_back_is_noticed_however_long_it_is_again(
+    nats_server: NatsServer, bus: Bus, tmp_path: Path, later: int
+) -> None:
+    """Others may have spoken before we look: then another message lies where ours was."""
+    await say(bus, 0, 3)
+    copy = await copied_store(nats_server, tmp_path / "copy")
+    await say(bus, 3, 5)
+    ears = Ears()
+    await bus.follow([GenerationAbandoned], ears, {})
+    heard = ears.heard[-1]
+    assert heard.sequence == 5
+    await nats_server.kill()
+
+    other = await spoken_after(copy, later)
+    with pytest.raises(SetBack):
+        async with asyncio.timeout(60):
+            await bus.failed()
+
+    with pytest.raises(SetBack):
+        place = {subjects.ORDERS: heard.sequence}
+        await other.follow([GenerationAbandoned], ears, place, stored_s={subjects.ORDERS: heard.stored_s})
+    await other.close()
+
+
+async def spoken_after(copy: StoreCopy, count: int) -> Bus:
+    """Put a store back, and let another one say something there; returns the other one."""
+    await copy.put_back()
+    other = await connected(copy.server.url, "other")
+    await say(other, 10, 10 + count)
+    return other
+
+
+async def test_one_who_begins_where_nothing_was_set_back_goes_on_from_there(bus: Bus) -> None:
+    ears = Ears()
+    await say(bus, 0, 3)
+    await bus.follow([GenerationAbandoned], ears, {})
+    second = ears.heard[1]
+    again = Ears()
+
+    await bus.follow(
+        [GenerationAbandoned],
+        again,
+        {subjects.ORDERS: second.sequence},
+        stored_s={subjects.ORDERS: second.stored_s},
+    )
+    assert [h.sequence for h in again.heard] == [3], "and what was compared is not handed on"
+
+    await bus.js.purge_stream(subjects.ORDERS, seq=3)
+    last = Ears()
+    await bus.follow(
+        [GenerationAbandoned], last, {subjects.ORDERS: second.sequence}, stored_s={subjects.ORDERS: second.stored_s}
+    )
+    assert [h.sequence for h in last.heard] == [3], "what was removed since cannot be compared"
+
+
+@pytest.mark.usefixtures("brief_heartbeat")
+@pytest.mark.parametrize("later", [1, 3], ids=["shorter", "longer"])
+async def test_one_who_watches_a_stream_that_was_set_back_sees_what_is_stored_since(
+    nats_server: NatsServer, bus: Bus, tmp_path: Path, later: int
+) -> None:
+    await say(bus, 0, 3)
+    copy = await copied_store(nats_server, tmp_path / "copy")
+    await say(bus, 3, 5)
+    seen: list[Heard] = []
+
+    async def watch() -> None:
+        async for heard in bus.tail(["weir.cluster.abandoned.>"], deliver=DeliverPolicy.ALL):
+            seen.append(heard)
+
+    watching = asyncio.ensure_future(watch())
+    await until(lambda: len(seen) == 5)
+    await nats_server.kill()
+
+    other = await spoken_after(copy, later)
+    await until(lambda: len(seen) == 5 + later)
+    await say(other, 20, 22)
+    await until(lambda: len(seen) == 7 + later)
+
+    assert [h.sequence for h in seen] == [1, 2, 3, 4, 5, *range(4, 6 + later)]
+    await end(watching)
+    await other.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.02)
 
 
 async def test_one_whose_stream_is_gone_says_once_in_a_while_why_he_waits(bus: Bus) -> None:

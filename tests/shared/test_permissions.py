@@ -19,7 +19,9 @@ from shared.bus import Bus
 from shared.messages import (
     MESSAGES,
     CapacityChanged,
+    ClaimsChanged,
     Message,
+    QuotaChanged,
     ServiceTroubled,
     TaskExited,
     TaskReady,
@@ -90,7 +92,8 @@ def keys_of(user: str) -> list[tuple[str, bool]]:
 
 
 def subject_of(kind: type[Message], key: str) -> str:
-    """A node or a service has no namespace, and no dots."""
+    """A node or a service has no namespace, and no dots; quotas and claims have a namespace only."""
+    key = key.partition(".")[0] if kind in (QuotaChanged, ClaimsChanged) else key
     return subjects.pattern(kind, key.replace(".", "_") if kind in (CapacityChanged, ServiceTroubled) else key)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from shared import subjects
-from shared.messages import JobRequested, Message
+from shared.messages import BY_PERSONS, ChangeRequested, JobRequested, Message
 from shared.unknown_fields import unknown_fields
 from tests.shared.words import one_of_each
 
-WRITTEN_BY_SERVICES = [message for message in one_of_each() if not isinstance(message, JobRequested)]
+WRITTEN_BY_SERVICES = [message for message in one_of_each() if not isinstance(message, BY_PERSONS)]
 
 
 def with_new_fields(value: Any) -> Any:
@@ -48,6 +48,15 @@ def test_a_request_with_an_unknown_field_is_refused_by_its_path(place: str) -> N
     (body.setdefault(place, {}) if place else body)["colour"] = "red"
 
     with pytest.raises(subjects.Unusable, match=rf"^{place + '.' if place else ''}colour: no such field$"):
+        subjects.decode(subjects.subject_of(asked), json.dumps(body).encode())
+
+
+def test_a_change_with_an_unknown_field_is_refused_by_its_path() -> None:
+    asked = next(message for message in one_of_each() if isinstance(message, ChangeRequested))
+    body = json.loads(subjects.encode(asked))
+    body["workers"]["most"] = 3
+
+    with pytest.raises(subjects.Unusable, match=r"^workers\.most: no such field$"):
         subjects.decode(subjects.subject_of(asked), json.dumps(body).encode())
 
 

@@ -59,6 +59,11 @@ def test_a_folder_that_is_none_is_refused_and_the_next_save_works(told: Any) -> 
     assert told["unwritten"].endswith("Error")
 
 
+def test_a_mark_names_what_the_ledger_has_named_and_changes_no_digest(told: Any) -> None:
+    assert told["marked"] and told["marks"] == ["", False]
+    assert told["torn mark"] == 1, "one that was not written to its end counts as none"
+
+
 def test_what_is_not_kept_goes_and_so_does_an_empty_folder_of_an_older_generation(told: Any) -> None:
     assert told["left"] == ["file", "gen-2"]
     assert told["steps"] == ["ckpt-10", "ckpt-9"], "the later one may be under way"

@@ -127,7 +127,7 @@ async def test_a_chief_begins_from_the_last_checkpoint_where_none_is_named_and_o
     await mine.perform(BeginChild(2, None, chief=True))
     await mine.perform(BeginChild(3, None, chief=False))
 
-    assert (chief.orders, server.orders) == ([Begin(paths=("/c/10",), past=Past(failures=1))], [Begin()])
+    assert (chief.orders, server.orders) == ([Begin(paths=("/c/10",), samples=320, past=Past(failures=1))], [Begin()])
     assert (await (await fence.of(bus, KEY, 7)).look()).generation == 2
 
 
@@ -156,7 +156,8 @@ async def test_what_is_named_is_tried_first_and_what_the_ledger_names_besides_if
     await mine.perform(BeginChild(2, "/c/20", chief=True))
 
     digests = {"/c/10": "d10", "/c/20": "d20"}
-    assert chief.orders == [Begin(paths=("/c/20", "/c/10"), digests=digests, past=Past(ran_s=60.0, cost_s=0.5))]
+    past = Past(ran_s=60.0, cost_s=0.5)
+    assert chief.orders == [Begin(paths=("/c/20", "/c/10"), digests=digests, samples=640, past=past)]
 
 
 async def test_a_chief_begins_from_the_ledgers_newest_checkpoint_though_an_older_one_was_announced_last(

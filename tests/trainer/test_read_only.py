@@ -14,6 +14,8 @@ import pytest
 
 from tests.architecture.source import ROOT
 
+pytestmark = pytest.mark.long
+
 FILE = "tests/trainer/test_training.py"
 STORY = f"{FILE}::test_every_example_counts_once_an_epoch_however_often_the_job_grows_and_shrinks"
 READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro / && shift && ! touch /root-is-writable && exec "$@"'

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from shared.bus import ANSWER_S, Bus
@@ -19,9 +20,11 @@ from shared.messages import (
     CheckpointSaved,
     CheckpointSkipped,
     JobFinished,
+    JobRequested,
     ProgressReported,
     TrainingResumed,
 )
+from shared.subjects import LEDGER
 from tests.conftest import NatsServer
 from tests.trainer.fleet import WITHIN_S, Fleet
 from tests.trainer.test_training import BATCH, counted_once
@@ -174,6 +177,65 @@ async def test_where_no_checkpoint_is_left_training_begins_anew_and_counts_every
         assert fact.samples == BATCH
         fleet.pace(0)
         counted_once(fleet, await fleet.finished())
+
+
+async def test_a_ledger_that_was_set_back_does_not_hide_newer_checkpoints(start: Start, bus: Bus) -> None:
+    """What it names is gone, as `keep` has it; the newest that was committed is restored."""
+    async with start(checkpoint=CheckpointRule(every_s=1.0, keep=1)) as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        first = await fleet.until(CheckpointSaved, lambda m: m.step > 0)
+        ledger = await bus.bucket(LEDGER)
+        old = (await ledger.get("default.tiny")).value
+        await marked(fleet, lambda step: step > first.step)
+        await fleet.kill("chief-0")
+        for name in ("ps-0", "worker-0"):
+            fleet.expected.add(name)
+        assert old is not None and not Path(first.path + ".index").exists()
+        await ledger.put("default.tiny", old)
+
+        newest = max(await marked(fleet, lambda _: True))
+        fact = await fleet.generation(2, ps=[1], workers=[1], chief=1)
+
+        assert fact.step == newest + 1 > first.step
+        fleet.pace(0)
+        over = await fleet.finished()
+        counted_once(fleet, over)
+        await marked(fleet, lambda step: step == over.step)
+        (request,) = (fleet.folder / "checkpoints").glob("job/request.json")
+        assert msgspec.json.decode(request.read_bytes(), type=JobRequested) == fleet.request
+        assert (request.parent / "program").read_bytes() == fleet.program.read_bytes()
+
+
+async def test_a_checkpoint_that_the_ledger_never_named_is_not_restored(start: Start) -> None:
+    """A generation that was fenced may have written it."""
+    async with start() as fleet:
+        await fleet.generation(1, ps=1, workers=1)
+        saved = await fleet.until(CheckpointSaved, lambda m: m.step > 0)
+        await marked(fleet, lambda step: step >= saved.step)
+        await fleet.kill("chief-0")
+        for name in ("ps-0", "worker-0"):
+            fleet.expected.add(name)
+        last = [m for m in fleet.said if isinstance(m, CheckpointSaved)][-1]
+        later = Path(last.path).with_name("ckpt-9999")
+        for file in Path(last.path).parent.glob(f"{Path(last.path).name}.[id]*"):
+            shutil.copy(file, later.with_name(file.name.replace(Path(last.path).name, later.name)))
+
+        fact = await fleet.generation(2, ps=[1], workers=[1], chief=1)
+
+        assert fact.step < 9999
+        fleet.pace(0)
+        counted_once(fleet, await fleet.finished())
+
+
+async def marked(fleet: Fleet, fits: Callable[[int], bool]) -> list[int]:
+    """Return the steps of the checkpoints that bear a mark, once one of them fits."""
+    async with asyncio.timeout(WITHIN_S):
+        while True:
+            found = (fleet.folder / "checkpoints").glob("gen-*/ckpt-*.committed")
+            steps = [int(path.stem.removeprefix("ckpt-")) for path in found]
+            if any(map(fits, steps)):
+                return steps
+            await asyncio.sleep(0.05)
 
 
 async def test_a_folder_that_cannot_be_written_costs_a_checkpoint_and_no_training(start: Start) -> None:

@@ -171,7 +171,10 @@ async def test_a_checkpoint_is_named_and_said_and_its_chief_told_which_ones_stay
     assert (said.path, said.digest, said.cost_s) == ("/c/20", "d20", 2.0)
     assert (entry.paths, entry.digests) == (("/c/20",), {"/c/20": "d20"})
     assert entry.past == Past(ran_s=18.0, cost_s=2.0, costs_s=(2.0, 2.0), took_s=(0.1, 0.1))
-    assert chief.hands.told == [Kept(paths=("/c/10",)), Kept(paths=("/c/20",))]
+    assert chief.hands.told == [
+        Kept(paths=("/c/10",), digests={"/c/10": "d10"}, samples=320),
+        Kept(paths=("/c/20",), digests={"/c/20": "d20"}, samples=640),
+    ]
 
 
 async def test_a_save_that_somebody_asked_for_says_nothing_of_what_saves_cost(chief: Pod) -> None:

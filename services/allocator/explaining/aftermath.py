@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 from msgspec.structs import replace
 
+from services.allocator.cluster_quotas import quotas_after
 from services.allocator.decide import Decisions, decide
 from services.allocator.job import OF_JOB, Job
 from services.allocator.placing.amounts import less, plus, together
@@ -105,7 +106,8 @@ def trained(state: State, now: float, keys: Collection[str] | None = None) -> St
     flying = [job for key, job in state.jobs.items() if job.coming is not None and (keys is None or key in keys)]
     state = replace(state, jobs=state.jobs | {job.key: _resumed(job, now) for job in flying})
     own = _own(state.jobs.values())
-    return replace(state, nodes={name: _listing(node, own.get(name, ())) for name, node in state.nodes.items()})
+    after = replace(state, nodes={name: _listing(node, own.get(name, ())) for name, node in state.nodes.items()})
+    return replace(after, quotas=quotas_after(state, after))
 
 
 def _resumed(job: Job, now: float) -> Job:

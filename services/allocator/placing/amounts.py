@@ -45,6 +45,13 @@ def larger(one: Resources, other: Resources) -> Resources:
     )
 
 
+def smaller(one: Resources, other: Resources) -> Resources:
+    """Of each resource the smaller amount."""
+    return Resources(
+        cpu=min(one.cpu, other.cpu), memory_gib=min(one.memory_gib, other.memory_gib), gpu=min(one.gpu, other.gpu)
+    )
+
+
 def times(each: Resources, count: int) -> Resources:
     """So many of it."""
     return Resources(cpu=each.cpu * count, memory_gib=each.memory_gib * count, gpu=each.gpu * count)

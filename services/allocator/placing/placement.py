@@ -70,25 +70,46 @@ class Size(msgspec.Struct, frozen=True, gc=False):
         return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
 
 
+class TaskLimits(msgspec.Struct, frozen=True):
+    """What the cluster allows the tasks of one namespace, beside their sum.
+
+    `least` and `most`: of one task, by the LimitRanges named `limit_range`. `quotas`: which ResourceQuota is the
+    narrowest in each resource.
+    """
+
+    least: Resources = Resources()
+    most: Resources | None = None
+    limit_range: str = ""
+    quotas: tuple[tuple[str, str], ...] = ()
+
+
 Placing = Callable[["Room", str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None]
 """As `place`."""
 NEVER = -1, (0.0, 0.0, 0)
 """At no moment."""
-Question = tuple[int, Resources | None, Size, Size, RoleResources]
-"""At which moment, with how much left of the quota: the largest and the least size, and that of the tasks."""
+Question = tuple[int, Resources | None, int | None, TaskLimits | None, Size, Size, RoleResources]
+"""At which moment, with how much and how many tasks left of the quota, within which limits of a task: the largest and
+the least size, and that of the tasks."""
 
 
 class Room:
     """Free capacity to try things on: what is taken here is taken nowhere else, and can be given back.
 
-    `purses`: what each namespace that has a quota may still take; a job's key begins with its namespace.
+    `purses`: what each namespace that has a quota may still take; a job's key begins with its namespace. `slots`: how
+    many more tasks, where that is limited; `limits`: what the cluster allows them besides.
     """
 
-    def __init__(self, nodes: Iterable[Node], purses: Mapping[str, Resources] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        purses: Mapping[str, Resources] | None = None,
+        slots: Mapping[str, int] | None = None,
+        limits: Mapping[str, TaskLimits] | None = None,
+    ) -> None:
         self.nodes = {node.name: node for node in nodes}
-        self.purses = dict(purses or {})
+        self.purses, self.slots, self.limits = dict(purses or {}), dict(slots or {}), limits or {}
         self._came: dict[str, set[str]] = {}
-        self._before: list[tuple[Node, str, Resources | None]] = []
+        self._before: list[tuple[Node, str, Resources | None, int | None]] = []
         self._ordinals, self._moments = count(1), [0]
         self._stands: tuple[tuple[str, int], list[Node]] = (("", 0), [])
         self._most = NEVER
@@ -122,6 +143,20 @@ class Room:
     def purse(self, job: str) -> Resources | None:
         """None: without a limit."""
         return self.purses.get(_space(job)) if self.purses else None
+
+    def slots_of(self, job: str) -> int | None:
+        """How many more tasks its namespace may have; None: any number."""
+        return self.slots.get(_space(job)) if self.slots else None
+
+    def allows(self, job: str, wants: Resources) -> bool:
+        """Return whether a task of the job may be as large as that."""
+        limits = self.limits.get(_space(job)) if self.limits else None
+        return limits is None or limits.most is None or fits(wants, limits.most)
+
+    def grants(self, job: str, wants: Resources, tasks: int) -> bool:
+        """Return whether the quota has so much left, and room for so many tasks."""
+        purse, slots = self.purse(job), self.slots_of(job)
+        return (purse is None or fits(wants, purse)) and (slots is None or tasks <= slots)
 
     def choose(self, job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE) -> str | None:
         """The best node for the first of so many more tasks: beside the job's others, else where all of them and the
@@ -161,11 +196,14 @@ class Room:
         The best node stays the best until it is full: it is the job's then, and has less free than before.
         """
         nodes: list[str] = []
-        purse = self.purse(job)
+        purse, slots = self.purse(job), self.slots_of(job)
         count = count if purse is None else taken(purse, wants, count)[0]
+        count = count if slots is None else min(count, slots)
+        if not self.allows(job, wants):
+            return []
         while len(nodes) < count and (name := self.choose(job, wants, count - len(nodes), rest)):
             times, left = taken(self.nodes[name].free, wants, count - len(nodes))
-            self._give(job, name, left)
+            self._give(job, name, left, times)
             nodes += [name] * times
         return nodes
 
@@ -173,6 +211,8 @@ class Room:
         """The nodes of so many tasks of each kind, one kind after the other; None, and nothing taken, where they do
         not all fit.
         """
+        if not self._may_have(job, parts):
+            return None
         mark, rests = self.mark(), [NO_MORE]
         for wants, number in reversed(parts):
             rests.append(plus_times(rests[-1], wants, number))
@@ -187,6 +227,13 @@ class Room:
                 return None
         return found
 
+    def _may_have(self, job: str, parts: Sequence[tuple[Resources, int]]) -> bool:
+        """Return whether the cluster allows so many tasks of each kind, and kinds as large as these."""
+        slots = self.slots_of(job)
+        if slots is not None and sum(number for _, number in parts) > slots:
+            return False
+        return not self.limits or all(self.allows(job, wants) for wants, number in parts if number)
+
     def _at_once(self, job: str, parts: Sequence[tuple[Resources, int]], whole: Resources) -> str | None:
         """The node to which all tasks of a job that stands nowhere would go one after the other; they are taken."""
         if self.purse(job) is not None or not any(number for _, number in parts):
@@ -199,7 +246,7 @@ class Room:
             fitting, left = taken(left, wants, number)
             if fitting < number:
                 return None
-        self._give(job, name, left)
+        self._give(job, name, left, sum(number for _, number in parts))
         return name
 
     def extend(self, job: str, name: str, more: Resources) -> bool:
@@ -209,15 +256,17 @@ class Room:
         here, purse = self.nodes.get(name), self.purse(job)
         if here is None or not here.open or not fits(more, here.free) or not (purse is None or fits(more, purse)):
             return False
-        self._give(job, name, less(here.free, more))
+        self._give(job, name, less(here.free, more), 0)
         return True
 
-    def _give(self, job: str, name: str, left: Resources) -> None:
-        here, purse = self.nodes[name], self.purse(job)
-        self._before.append((here, job, purse))
+    def _give(self, job: str, name: str, left: Resources, tasks: int) -> None:
+        here, purse, slots = self.nodes[name], self.purse(job), self.slots_of(job)
+        self._before.append((here, job, purse, slots))
         self._moments.append(next(self._ordinals))
         if purse is not None:
             self.purses[_space(job)] = less(purse, less(here.free, left))
+        if slots is not None:
+            self.slots[_space(job)] = slots - tasks
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
         self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning, here.shunned))
         if job not in self._came:
@@ -228,7 +277,10 @@ class Room:
         """The same for all that have no task yet, while nothing is taken, or what was taken is given back. So is the
         answer, where it is no. None for a job that has tasks.
         """
-        return None if self._homes(job) else (self._moments[-1], self.purse(job), most, least, sizes)
+        if self._homes(job):
+            return None
+        limits = self.limits.get(_space(job)) if self.limits else None
+        return self._moments[-1], self.purse(job), self.slots_of(job), limits, most, least, sizes
 
     @contextmanager
     def avoiding(self, names: Collection[str]) -> Iterator[None]:
@@ -258,11 +310,13 @@ class Room:
     def undo(self, mark: int) -> None:
         """Give back everything that was taken since."""
         while len(self._before) > mark:
-            before, job, purse = self._before.pop()
+            before, job, purse, slots = self._before.pop()
             self._moments.pop()
             self._swap(self.nodes[before.name], before)
             if purse is not None:
                 self.purses[_space(job)] = purse
+            if slots is not None:
+                self.slots[_space(job)] = slots
 
     def _swap(self, here: Node, other: Node) -> None:
         self._stands = ("", 0), []

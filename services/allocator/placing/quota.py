@@ -8,12 +8,12 @@ floor; a running one grows as far, ps and workers in turn, so that their ratio s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from services.allocator.placing.amounts import fits, less, times, together
-from services.allocator.placing.placement import ROLES, Room, Size
+from services.allocator.placing.amounts import fits, larger, less, smaller, times, together
+from services.allocator.placing.placement import ROLES, Room, Size, TaskLimits
 from shared.messages import Cores, Namespace, NotNegative, Resources, Role, RoleResources, TaskPlan
 
 BOUNDLESS = 1 << 53  # devices, where no number of them is too large
@@ -32,6 +32,13 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             memory_gib=math.inf if self.memory_gib is None else self.memory_gib,
             gpu=BOUNDLESS if self.gpu is None else self.gpu,
         )
+
+
+class ClusterQuota(Quota, frozen=True, kw_only=True):
+    """What the settings and the cluster allow a namespace together. `pods`: how many tasks it may have in all."""
+
+    pods: NotNegative | None = None
+    tasks: TaskLimits = TaskLimits()
 
 
 Quotas = dict[Namespace, Quota]
@@ -58,26 +65,60 @@ def _of(tasks: Sequence[TaskPlan], role: Role) -> list[TaskPlan]:
     return sorted((task for task in tasks if task.role == role), key=lambda task: task.serial)
 
 
-def shortage(room: Room, job: str, wants: Resources) -> str:
-    """Why a job's quota has no room for so much more; empty where it has."""
-    purse = room.purse(job)
-    if purse is None or fits(wants, purse):
+def shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> str:
+    """Why a job's quota has no room for so much more, or for so many more tasks; empty where it has."""
+    purse, slots, namespace = room.purse(job), room.slots_of(job), job.partition(".")[0]
+    if purse is None or room.grants(job, wants, tasks):
         return ""
-    return f"quota of namespace {job.partition('.')[0]}: {_lack(wants, purse, 'wants {} more, and {:.4g} is left')}"
+    lacks = _lack(wants, purse, tasks, slots, room.limits.get(namespace), "wants {} more, and {:.4g} is left")
+    return f"quota of namespace {namespace}: {lacks}"
 
 
-def too_small(quota: Quota | None, namespace: str, wants: Resources) -> str:
-    """Why a quota will never do for so much; empty where it can."""
+def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int = 0) -> str:
+    """Why a quota will never do for so much, or so many tasks; empty where it can."""
     most = quota.most() if quota else wants
-    if fits(wants, most):
+    pods, limits = (quota.pods, quota.tasks) if isinstance(quota, ClusterQuota) else (None, None)
+    if fits(wants, most) and (pods is None or tasks <= pods):
         return ""
-    return f"quota of namespace {namespace}: {_lack(wants, most, 'wants at least {}, and {:.4g} is all there is')}"
+    lacks = _lack(wants, most, tasks, pods, limits, "wants at least {}, and {:.4g} is all there is")
+    return f"quota of namespace {namespace}: {lacks}"
 
 
-def _lack(wants: Resources, has: Resources, sentence: str) -> str:
+def too_large(quota: Quota | None, namespace: str, roles: Iterable[Role], sizes: RoleResources) -> str:
+    """Why the LimitRanges of a namespace allow no task of one of these roles; empty where they do."""
+    limits = quota.tasks if isinstance(quota, ClusterQuota) else TaskLimits()
+    if limits.most is None:
+        return ""
+    refused = [role for role in dict.fromkeys(roles) if not fits(getattr(sizes, role), limits.most)]
+    told = [
+        f"a {role} {_lack(getattr(sizes, role), limits.most, 0, None, None, 'wants {}, and {:.4g} is the most')}"
+        for role in refused
+    ]
+    return f"limit range {limits.limit_range} of namespace {namespace}: {'; '.join(told)}" if told else ""
+
+
+def within_limits(size: Resources, quota: Quota | None) -> Resources:
+    """Return the size of a task, as near to it as the LimitRanges of the cluster allow."""
+    if not isinstance(quota, ClusterQuota):
+        return size
+    raised = larger(size, quota.tasks.least)
+    return raised if quota.tasks.most is None else smaller(raised, quota.tasks.most)
+
+
+def _lack(
+    wants: Resources, has: Resources, tasks: int, slots: int | None, limits: TaskLimits | None, sentence: str
+) -> str:
+    """Name what there is too little of, and the ResourceQuota that says so."""
     amounts = (
-        (f"{wants.cpu:g} cpu", wants.cpu, has.cpu),
-        (f"{wants.memory_gib:.4g} GiB", wants.memory_gib, has.memory_gib),
-        (f"{wants.gpu} gpu", wants.gpu, has.gpu),
+        ("cpu", f"{wants.cpu:g} cpu", wants.cpu, has.cpu),
+        ("memory_gib", f"{wants.memory_gib:.4g} GiB", wants.memory_gib, has.memory_gib),
+        ("gpu", f"{wants.gpu} gpu", wants.gpu, has.gpu),
+        ("pods", f"{tasks} pods", tasks, tasks if slots is None else slots),
     )
-    return "; ".join(sentence.format(told, there) for told, wanted, there in amounts if wanted > there)
+    names = dict(limits.quotas) if limits else {}
+    told = []
+    for name, amount, wanted, there in amounts:
+        if wanted > there:
+            source = f" of ResourceQuota {names[name]}" if name in names else ""
+            told.append(f"{sentence.format(amount, there)}{source}")
+    return "; ".join(told)

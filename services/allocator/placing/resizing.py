@@ -14,6 +14,7 @@ from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
 from services.allocator.placing.amounts import less
 from services.allocator.placing.placement import ROLES, Room, Size, place
+from services.allocator.placing.quota import within_limits
 from services.allocator.rules import Rules
 from services.allocator.seen import task_sizes
 from shared.messages import Resources, Role, RoleResources, TaskPlan
@@ -26,7 +27,12 @@ def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleRes
         return asked
     if sizes is None:
         return RoleResources(**{role: _held(job, role, getattr(asked, role), rules) for role in ROLES})
-    return RoleResources(**{role: _chosen(job, role, getattr(sizes, role), getattr(asked, role)) for role in ROLES})
+    quota = rules.quotas.get(job.request.namespace)
+    chosen: dict[str, Resources] = {}
+    for role in ROLES:
+        size = within_limits(getattr(sizes, role), quota)
+        chosen[role] = _chosen(job, role, size, getattr(asked, role))
+    return RoleResources(**chosen)
 
 
 def _chosen(job: Job, role: Role, size: Resources, asked: Resources) -> Resources:
@@ -74,6 +80,8 @@ def alike(tasks: Sequence[TaskPlan], sizes: RoleResources) -> bool:
 
 def _stretched(room: Room, job: str, task: TaskPlan, size: Resources) -> TaskPlan:
     new = _resized(task, size)
+    if not room.allows(job, new.resources):
+        return task
     return new if room.extend(job, task.node, less(new.resources, task.resources)) else task
 
 

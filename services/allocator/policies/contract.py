@@ -61,7 +61,9 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def start(self) -> Size:
-        return Size(self.request.ps.start, self.request.workers.start)
+        """The size to begin with: within its bounds, which its user may have changed."""
+        ps, workers = self.request.ps, self.request.workers
+        return Size(max(ps.min, min(ps.start, ps.max)), max(workers.min, min(workers.start, workers.max)))
 
     @property
     def least(self) -> Size:

@@ -18,9 +18,14 @@ from services.cli.event_name import name_of
 from shared.messages import (
     CancelRequested,
     CapacityChanged,
+    ChangeRequested,
+    ClaimsChanged,
     DeadLetter,
     JobRequested,
+    QuotaChanged,
+    ResumeRequested,
     ServiceTroubled,
+    SuspendRequested,
     TaskExited,
     TaskLeaving,
 )
@@ -32,7 +37,12 @@ AT, BECAUSE, HEADING = 12, 11, "bold underline"
 ROOTS = {
     JobRequested: "a person",
     CancelRequested: "a person",
+    ChangeRequested: "a person",
+    SuspendRequested: "a person",
+    ResumeRequested: "a person",
     CapacityChanged: "the world",
+    QuotaChanged: "the world",
+    ClaimsChanged: "the world",
     TaskLeaving: "the world",
     TaskExited: "the world",
     ServiceTroubled: "the world",

@@ -17,6 +17,8 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    ChangeRejected,
+    ChangeRequested,
     CheckpointFailed,
     CheckpointSaved,
     CheckpointSkipped,
@@ -25,10 +27,13 @@ from shared.messages import (
     GenerationPrepared,
     HandOverOrdered,
     JobAccepted,
+    JobChanged,
     JobFinished,
     JobRejected,
     JobRequested,
     ProgressReported,
+    ResumeRequested,
+    SuspendRequested,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -52,6 +57,13 @@ def because(entry: Entry, known: Known) -> tuple[Entry, ...]:
 
 def _answer(m: JobAccepted | JobRejected, before: Before) -> Found:
     return [before.last(JobRequested)]
+
+
+def _change_answer(m: JobChanged | ChangeRejected, before: Before) -> Found:
+    number = m.answers if isinstance(m, JobChanged) else m.uid
+    kinds = (ChangeRequested, SuspendRequested, ResumeRequested)
+    asked = [before.known.newest(kind, m.key(), before.entry.order) for kind in kinds]
+    return [each for each in asked if each and each.sequence == number]
 
 
 def _decision(m: AllocationDecided, before: Before) -> Found:
@@ -169,6 +181,8 @@ def _finished(m: JobFinished, before: Before) -> Found:
 RULES: dict[type[Any], Callable[[Any, Before], Found]] = {
     JobAccepted: _answer,
     JobRejected: _answer,
+    JobChanged: _change_answer,
+    ChangeRejected: _change_answer,
     CapacityChanged: comings_and_goings,
     AllocationDecided: _decision,
     TaskReady: _task,

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from services.cli.contract.schemas import KINDS, Kind, schemas
-from shared.messages import MESSAGES, CapacityChanged, DeadLetter, Message, ServiceTroubled
+from shared.messages import MESSAGES, CapacityChanged, ClaimsChanged, DeadLetter, Message, QuotaChanged, ServiceTroubled
 from shared.permissions import ALLOCATOR, HEARD_BY, JOB, LAUNCHER, MONITOR, OPERATOR, PAGE, SAID_BY, SUBMITTER
 from shared.subjects import DEAD, FACTS, ORDERS, PREFIX, pattern, stream_holding, tag_of
 
@@ -44,7 +44,12 @@ PARAMETERS = {
     "service": "The service's name.",
     "subject": "The whole subject, dots included, on which the message was.",
 }
-KEYS: dict[type[Message], str] = {CapacityChanged: "{node}", ServiceTroubled: "{service}"}
+KEYS: dict[type[Message], str] = {
+    CapacityChanged: "{node}",
+    QuotaChanged: "{namespace}",
+    ClaimsChanged: "{namespace}",
+    ServiceTroubled: "{service}",
+}
 """The end of the subject of what is about no job."""
 HEADERS = {
     "Nats-Msg-Id": "by which the server ignores a repetition: ce-id, and a secret of the publishing process behind it",
@@ -52,7 +57,7 @@ HEADERS = {
     "ce-id": "the same each time the same is said",
     "ce-type": "dev.weir.<area>.<fact>.v1",
     "ce-source": "who said it",
-    "ce-subject": "<namespace>.<job>, or the node, or the service",
+    "ce-subject": "<namespace>.<job>, or the node, or the namespace of quotas or claims, or the service",
     "ce-time": "when it was said",
     "content-type": "application/json",
 }

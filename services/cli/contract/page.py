@@ -47,7 +47,10 @@ def _overview() -> Iterator[str]:
         (f"[`{address(k)}`](#{k.__name__.lower()})", _who(SAID_BY[k]), _who(HEARD_BY[k]), summary(k)) for k in MESSAGES
     )
     yield from _table(("subject", "said by", "heard by", "in one sentence"), rows)
-    yield from ("`weir.job.requested.{job}` and `weir.job.cancel.{job}` are short for the namespace `default`.", "")
+    short = (
+        "`weir.job.requested.{job}` (and so for `cancel`, `change`, `suspend` and `resume`) is short for the namespace"
+    )
+    yield from (f"{short} `default`.", "")
 
 
 def _messages(found: dict[str, Schema]) -> Iterator[str]:

@@ -66,7 +66,7 @@ def _name(job: Story) -> str:
 
 
 def _phase(job: Story) -> Text:
-    return Text(job.view.phase, PHASES.get(job.view.phase, ""))
+    return Text(job.view.shown_phase, PHASES.get(job.view.shown_phase, ""))
 
 
 def _curve(job: Story) -> str:

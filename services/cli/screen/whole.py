@@ -10,6 +10,7 @@ from typing import NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from services.allocator.view import SILENT
 from services.board.board import Board
 from services.board.derived import over, utilisation
 from services.board.story import Story
@@ -113,15 +114,16 @@ def _state(look: Look) -> Text:
 
 
 def _phases(board: Board) -> str:
-    phases = Counter(job.view.phase for job in board.jobs.values() if not over(job.view))
+    phases = Counter(job.view.shown_phase for job in board.jobs.values() if not over(job.view))
     ended = sum(over(job.view) for job in board.jobs.values())
     told = [f"{number} {phase.lower()}" for phase, number in sorted(phases.items())]
     return ", ".join([*told, *([f"{ended} over"] if ended else [])]) or "none"
 
 
 def _waits(jobs: Iterable[Story], letters: Letters, width: int) -> str:
-    """What the first of those that wait waits for, where the table has no room for it."""
-    first = next((job for job in jobs if job.view.phase in WAIT and job.view.why), None)
+    """Why the first silent job is so, else what the first that waits waits for, where the table has no room for it."""
+    told = [job for job in jobs if job.view.shown_phase in (SILENT, *WAIT) and job.view.why]
+    first = next(iter(sorted(told, key=lambda job: not job.view.silent)), None)
     return f"; {letters.get(first.key, '')} {headline(first.view.why)}" if first and width < WIDEST else ""
 
 

@@ -100,6 +100,7 @@ SERVICE = Kind(
     fields=("spec.clusterIP", "spec.type"),
 )
 ACCOUNT = Kind(name="ServiceAccount", plural="serviceaccounts", short=("sa",), returns_deleted=True)
+QUOTA = Kind(name="ResourceQuota", plural="resourcequotas", short=("quota",), has_status=True, returns_deleted=True)
 LEASE = Kind(name="Lease", plural="leases", group="coordination.k8s.io")
 
 KINDS = (
@@ -121,6 +122,16 @@ KINDS = (
         has_status=True,
         returns_deleted=True,
     ),
+    Kind(
+        name="PersistentVolume",
+        plural="persistentvolumes",
+        short=("pv",),
+        namespaced=False,
+        has_status=True,
+        returns_deleted=True,
+    ),
+    QUOTA,
+    Kind(name="LimitRange", plural="limitranges", short=("limits",)),
     Kind(name="EndpointSlice", plural="endpointslices", group="discovery.k8s.io"),
     Kind(name="NetworkPolicy", plural="networkpolicies", group="networking.k8s.io", short=("netpol",)),
     Kind(

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from services.allocator.explaining.explain import OVER, explained
 from services.allocator.rules import Rules
-from shared.messages import Alternative, CancelRequested, CapacityChanged, JobFinished
+from shared.messages import Alternative, CancelRequested, CapacityChanged, JobFinished, QuotaBound, QuotaChanged
 from tests.allocator.builders import AT_ONCE, UID, Story, abandoned, accepted, node, own, progress, request, size
 from tests.allocator.explaining.asking import KEY, kinds, moment, why
 from tests.allocator.test_decide import running
@@ -39,6 +39,16 @@ def test_what_stands_in_the_way_is_the_allocators_own_word():
     story = running(Story())
     story.decide()
     assert why(story).why == story.why() == "no node has room for another ps"
+
+
+def test_a_quota_of_the_cluster_is_named_where_it_stands_in_the_way():
+    bound = QuotaBound(quota="compute", resource="requests.cpu", hard=3, used=3)
+    story = running(Story()).hear(QuotaChanged(namespace="default", seen="1", bounds=(bound,)), node("n2", cpu=20))
+    assert story.decide() == ()
+    found = why(story)
+    assert found.why == story.why()
+    assert found.why == "quota of namespace default: wants 4 cpu more, and 0 is left of ResourceQuota compute"
+    assert found.means == () and found.nothing.startswith(found.why), "more nodes do not help"
 
 
 def test_a_moment_of_the_past_is_told_as_it_was_then():

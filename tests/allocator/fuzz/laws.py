@@ -10,7 +10,7 @@ from services.allocator.placing.amounts import less
 from services.allocator.seen import size_of
 from services.allocator.state import State
 from shared import subjects
-from shared.messages import AllocationDecided, Resources, TaskPlan
+from shared.messages import AllocationDecided, Resources, Span, TaskPlan
 from tests.allocator.fuzz.world import World, actions
 
 QUIET_ROUNDS = 12
@@ -40,13 +40,17 @@ def check(world: World) -> None:
 
 
 def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
-    """Only an elastic job is suspended, and only while one of higher priority waits.
+    """A job is suspended by its user; else only an elastic one, and only while one of higher priority waits.
 
     Where pods of a suspended job go on, as if nobody had heard of it, its suspension is repeated.
     """
     if job.suspension is not None:
         assert not job.decided and (action.batch, action.revision) == (0, job.revision + 1)
         assert action.generation >= job.suspension.generation
+        return
+    assert (action.batch, action.revision) == (0, job.revision + 1)
+    if job.suspended_by_user:
+        assert job.runs is not None and job.coming is None and action.generation == job.generation + 1
         return
     asked, waiting = job.request, [other for other in state.jobs.values() if other.wanted is None]
     assert asked.ps.min < asked.ps.max or asked.workers.min < asked.workers.max
@@ -73,12 +77,16 @@ def promised_to(job: Job) -> list[Resources]:
 
 
 def within_bounds(job: Job, action: AllocationDecided) -> None:
-    """Of the job, the gang floor among them."""
-    size, asked = size_of(action), job.request
-    assert asked.ps.min <= size.ps <= asked.ps.max, (asked.ps, size)
-    assert asked.workers.min <= size.workers <= asked.workers.max, (asked.workers, size)
+    """Of the job, the gang floor among them. One whose user changed them may be outside, but comes no further off."""
+    size, asked, had = size_of(action), job.request, size_of(job.wanted) if job.changed and job.wanted else None
+    assert _is_within(size.ps, asked.ps, had.ps if had else asked.ps.min), (asked.ps, size)
+    assert _is_within(size.workers, asked.workers, had.workers if had else asked.workers.min), (asked.workers, size)
     assert asked.batch.min <= action.batch <= asked.batch.max, (asked.batch, action.batch)
     assert math.isfinite(action.gain_s) and math.isfinite(action.cost_s)
+
+
+def _is_within(number: int, span: Span, had: int) -> bool:
+    return min(span.min, had) <= number <= max(span.max, had)
 
 
 def whole(job: Job, action: AllocationDecided) -> None:

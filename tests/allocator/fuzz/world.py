@@ -16,14 +16,18 @@ from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
 from services.allocator.job import Job
+from services.allocator.requests.changes import answer_change, unanswered_changes
 from services.allocator.requests.validate import reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import State, apply
 from shared import subjects
 from shared.messages import (
     AllocationDecided,
+    Bounds,
     CancelRequested,
     CapacityChanged,
+    Change,
+    ChangeRequested,
     GenerationAbandoned,
     JobAccepted,
     JobFinished,
@@ -33,8 +37,10 @@ from shared.messages import (
     Program,
     ProgressReported,
     Resources,
+    ResumeRequested,
     RoleResources,
     Span,
+    SuspendRequested,
     TaskExited,
     TaskPlan,
     TaskUsage,
@@ -220,6 +226,13 @@ class World:
         for job in some(list(self.state.jobs.values()), whom) if whom < RARE else ():
             self.hear(CancelRequested(**name_of(job)))
 
+    def change(self, whom: int) -> None:
+        """Its user gives a job another priority and other bounds, or suspends it, or resumes it."""
+        for job in some(list(self.state.jobs.values()), whom):
+            self.hear(change_of(job, whom))
+            for sequence in unanswered_changes(self.state):
+                self.hear(answer_change(self.state, sequence, self.rules))
+
     def finish(self, whom: int) -> None:
         for job in some(list(self.state.jobs.values()), whom) if whom < RARE else ():
             self.hear(JobFinished(**name_of(job), uid=job.uid, outcome="succeeded", finished_s=self.now))
@@ -302,6 +315,7 @@ STEPS: tuple[Callable[[World, int], None], ...] = (
     World.node_new,
     World.cordon,
     World.cancel,
+    World.change,
     World.finish,
     World.jump,
     World.again,
@@ -345,6 +359,18 @@ def request(name: str, byte: int, other: int) -> JobRequested:
         resources=None if other % 5 == 4 else asked,
         priority=(0, 0, 3, -2)[other % 4],
         device_batch_max=32 if byte % 13 == 12 else None,
+    )
+
+
+def change_of(job: Job, byte: int) -> Change:
+    if byte % 3:
+        return (SuspendRequested, ResumeRequested)[byte % 2](**name_of(job))
+    least, more = 1 + byte // 3 % 3, byte // 9 % 4
+    return ChangeRequested(
+        **name_of(job),
+        priority=(None, 0, 5, -9)[byte // 3 % 4],
+        ps=Bounds(min=1, max=1 + byte // 5 % 3) if byte % 2 else None,
+        workers=Bounds(min=least, max=least + more) if byte % 5 else None,
     )
 
 

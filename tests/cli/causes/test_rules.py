@@ -9,14 +9,16 @@ import pytest
 from services.cli.causes.rules import RULES, because
 from services.cli.entry import Entry
 from shared.messages import (
+    BY_PERSONS,
     MESSAGES,
     CancelRequested,
     CapacityChanged,
     CheckpointFailed,
     CheckpointSkipped,
+    ClaimsChanged,
     GenerationAbandoned,
     JobRejected,
-    JobRequested,
+    QuotaChanged,
     Resources,
     ServiceTroubled,
     TaskExited,
@@ -181,5 +183,6 @@ def test_of_strangers_pods_nothing_is_said(grown: Growth) -> None:
 
 
 def test_every_kind_has_a_rule_or_is_a_root() -> None:
-    assert set(MESSAGES) - set(RULES) == {JobRequested, CancelRequested, TaskLeaving, ServiceTroubled}
+    facts_of_the_world = {QuotaChanged, ClaimsChanged, TaskLeaving, ServiceTroubled}
+    assert set(MESSAGES) - set(RULES) == {*BY_PERSONS, CancelRequested, *facts_of_the_world}
     assert set(RULES) - set(MESSAGES) == set() and CapacityChanged in RULES

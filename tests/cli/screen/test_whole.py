@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.board.board import Board, begun
+from services.board.board import Board, begun, why
 from services.board.derived import left_s, share
 from services.cli.screen.job_table import WIDE, WIDEST
 from services.cli.screen.palette import letters
@@ -36,6 +36,18 @@ def test_it_fits_the_terminal_and_shows_every_node_and_job(there: Scenery, width
     nodes = sum(line.startswith("node-") for line in lines)
     assert nodes == 6 if height >= 30 else nodes >= 4 and any("more is not shown" in line for line in lines)
     assert all(any(f" {name} " in line for line in lines) for name in ("digits", "clicks"))
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_job_that_may_hang_is_shown_as_silent_with_its_cause_at_any_width(there: Scenery, width: int) -> None:
+    board = why(there.board, "default.digits", "no report since step 7: its program may hang", silent=True)
+
+    lines = screen(board, width, None)
+
+    assert any(" digits " in line and " Silent " in line for line in lines)
+    assert any("no report since step 7" in line for line in lines)
+    assert width < 160 or any("1 silent" in line for line in lines)
+    assert not any(" Silent " in line for line in screen(why(board, "default.digits", ""), width, None))
 
 
 def test_each_job_is_shown_with_what_its_last_facts_say(there: Scenery) -> None:

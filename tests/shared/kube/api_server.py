@@ -29,7 +29,8 @@ class Cut(Exception):
 
 
 class ApiServer:
-    """`trouble`: answers this status so many times. `node_runs`: pods run as soon as they are made."""
+    """`trouble`: answers this status so many times. `node_runs`: pods run as soon as they are made. `refused_kinds`: of
+    which nothing may be made."""
 
     def __init__(self) -> None:
         self.objects: dict[Key, Body] = {}
@@ -43,6 +44,8 @@ class ApiServer:
         self.agents = Counter[str]()
         self.lists = Counter[str]()
         self.node_runs = True
+        self.forbidden = set[str]()  # kinds that nobody may read
+        self.refused_kinds = set[str]()
 
     # ------------------------------------------------------------ as a cluster
 
@@ -116,6 +119,8 @@ class ApiServer:
 
     async def list(self, request: web.Request) -> web.StreamResponse:
         kind = request.match_info["kind"]
+        if kind in self.forbidden:
+            return refusal(403, "Forbidden")
         if "watch" in request.query:
             return await self.watch(request, kind)
         self.lists[kind] += 1
@@ -174,6 +179,8 @@ class ApiServer:
 
     async def create(self, request: web.Request) -> web.Response:
         kind, namespace, body = request.match_info["kind"], request.match_info["namespace"], await request.json()
+        if kind in self.refused_kinds:
+            return refusal(403, "Forbidden")
         if (kind, namespace, body["metadata"]["name"]) in self.objects:
             return refusal(409, "AlreadyExists")
         self.born += 1

@@ -11,6 +11,7 @@ import tensorflow as tf
 from services.trainer import build, feed, files, passes, shards, step
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.watchdog import Watchdog
+from shared.checkpoint_marks import Committed
 from tests.trainer.programs.servers import hashes, module_of, started
 
 TO = sys.argv[1]
@@ -91,6 +92,15 @@ except tf.errors.OpError as error:
     said["unwritten"] = type(error).__name__
 whole.write(f"{TO}/gen-2/ckpt-9", later)
 whole.write(f"{TO}/gen-2/ckpt-10", later)
+named = files.seal(f"{TO}/gen-2/ckpt-9").digest
+files.mark_committed(f"{TO}/gen-2/ckpt-9", Committed(digest=named, samples=144))
+files.mark_committed(f"{TO}/gen-2/ckpt-9", Committed(digest="another"))
+files.mark_committed(f"{TO}/gen-2/ckpt-8", Committed(digest="of one that is gone"))
+said["marked"] = files.committed_in(TO) == {f"{TO}/gen-2/ckpt-9": named}
+said["marks"] = [files.wrong(f"{TO}/gen-2/ckpt-9", named), gfile.exists(f"{TO}/gen-2/ckpt-8.committed")]
+with gfile.GFile(f"{TO}/gen-2/ckpt-10.committed", "wb") as file:
+    file.write(b'{"digest": "sha')
+said["torn mark"] = len(files.committed_in(TO))
 files.prune(TO, [f"{TO}/gen-2/ckpt-9"])
 said["left"] = sorted(name.rstrip("/") for name in gfile.listdir(TO))
 said["steps"] = sorted({name.split(".")[0] for name in gfile.listdir(f"{TO}/gen-2")})

@@ -1,0 +1,82 @@
+"""The nodes on which a job's claims can be used. Pure.
+
+A task mounts every claim of its job, so it runs only where all their volumes can be reached: in one zone, or on one
+node. A claim of which nothing is told can be used everywhere; one that is bound with its first pod is told then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from services.allocator.job import Job
+from services.allocator.placing.node_terms import fulfils_any
+from services.allocator.placing.placement import Room
+from services.allocator.rules import Rules
+from services.allocator.state import State
+from shared.checkpoint_folders import location
+from shared.messages import NodeTerm
+from shared.words import listed, some
+
+NOWHERE: frozenset[str] = frozenset()
+NAMED = 3
+"""So many claims are named."""
+
+
+class Reach:
+    """Of the jobs of one state."""
+
+    def __init__(self, state: State, rules: Rules) -> None:
+        self.state, self.rules = state, rules
+        self._unreachable: dict[tuple[NodeTerm, ...], frozenset[str]] = {}
+
+    @contextmanager
+    def of(self, job: Job, room: Room) -> Iterator[None]:
+        """Meanwhile new tasks go only to nodes on which the job's claims can be used."""
+        outside = self.unreachable_nodes(job)
+        if not outside:
+            yield
+            return
+        with room.avoiding(outside):
+            yield
+
+    def unreachable_nodes(self, job: Job) -> frozenset[str]:
+        bound = self._bound_claims(job)
+        return NOWHERE.union(*(self._nodes_without(terms) for terms in bound.values())) if bound else NOWHERE
+
+    def note(self, job: Job) -> str:
+        """Say which claims keep the job from some of the nodes; empty where none does."""
+        outside = self.unreachable_nodes(job)
+        if not outside:
+            return ""
+        names = [name for name, terms in self._bound_claims(job).items() if self._nodes_without(terms)]
+        reached = [name for name in self.state.nodes if name not in outside]
+        claims = f"{'claim' if len(names) == 1 else 'claims'} {listed(names, NAMED)}"
+        if not reached:
+            return f"no node can use its {claims}"
+        return f"its {claims} can be used on {some(sorted(reached), 'node')} only"
+
+    def _bound_claims(self, job: Job) -> dict[str, tuple[NodeTerm, ...]]:
+        """Those of the job's claims that are bound to some nodes, and to which."""
+        fact = self.state.claims.get(job.request.namespace)
+        if fact is None:
+            return {}
+        claims = claims_of(job, self.rules)
+        return {name: each.terms for each in fact.placements for name in claims if name in each.claims}
+
+    def _nodes_without(self, terms: tuple[NodeTerm, ...]) -> frozenset[str]:
+        if terms not in self._unreachable:
+            nodes = self.state.nodes.values()
+            outside = [node.node for node in nodes if not fulfils_any(node.node, node.labels, terms)]
+            self._unreachable[terms] = frozenset(outside)
+        return self._unreachable[terms]
+
+
+def claims_of(job: Job, rules: Rules) -> tuple[str, ...]:
+    """Return the claims that every task of the job mounts, as the launcher makes its pods."""
+    claims = [volume.claim for volume in job.request.volumes if volume.claim]
+    own_folder = location(job.request, job.uid, job.checkpoint_folder)
+    folders = (own_folder, job.request.checkpoint.continue_from or own_folder)
+    if rules.checkpoint_claim and not all("://" in folder for folder in folders):
+        claims.append(rules.checkpoint_claim)
+    return tuple(dict.fromkeys(claims))

@@ -1,0 +1,73 @@
+"""`weir change JOB`: give an open job another priority, or other bounds."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import uuid
+
+from services.cli import connection, words
+from services.cli.job_change import ANSWER_S, ask_for
+from services.cli.trouble import DONE, WRONG_USE, Trouble
+from shared.bus import Bus
+from shared.messages import MOST_OF_SPAN, Bounds, ChangeRequested, Span
+from shared.words import counted
+
+EXAMPLES = ("weir change digits --priority 5", "weir change digits -n team-a --workers 1..8 --ps 2")
+HIGHEST = 2_147_483_647
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    words.namespace_argument(parser)
+    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    parser.add_argument("--priority", type=priority, metavar="N", help="the larger, the earlier")
+    parser.add_argument("--workers", type=bounds, metavar="MIN..MAX", help="how many workers it may have")
+    parser.add_argument("--ps", type=bounds, metavar="MIN..MAX", help="how many ps it may have")
+    said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
+    parser.add_argument("--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, change)
+
+
+def priority(text: str) -> int:
+    """Read an argument."""
+    if not re.fullmatch(r"-?\d{1,10}", text) or abs(int(text)) > HIGHEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from -{HIGHEST} to {HIGHEST}")
+    return int(text)
+
+
+def bounds(text: str) -> Bounds:
+    """Read an argument: `1..8`, or `4` for exactly so many."""
+    found = re.fullmatch(r"(\d{1,7})(?:\.\.(\d{1,7}))?", text)
+    least, most = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= least <= most <= MOST_OF_SPAN:
+        raise argparse.ArgumentTypeError(f"{text!r} is not MIN..MAX, such as 1..8, or one number")
+    return Bounds(min=least, max=most)
+
+
+async def change(bus: Bus, args: argparse.Namespace) -> int:
+    if args.priority is None and args.workers is None and args.ps is None:
+        raise Trouble("what is to change? Give --priority, --workers or --ps", WRONG_USE)
+    order = ChangeRequested(
+        job=args.job,
+        namespace=args.namespace,
+        priority=args.priority,
+        ps=args.ps,
+        workers=args.workers,
+        request_id=uuid.uuid4().hex,
+    )
+    now = await ask_for(bus, order, args.timeout)
+    name = f"{args.namespace}/{args.job}"
+    print(f"job {name} has priority {now.priority}, {_least(now.ps)}{now.ps.max} ps and {_workers(now.workers)}")
+    return DONE
+
+
+def _workers(span: Span) -> str:
+    return f"{_least(span)}{counted(span.max, 'worker')}"
+
+
+def _least(span: Span) -> str:
+    return "" if span.min == span.max else f"{span.min} to "

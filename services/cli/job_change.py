@@ -1,0 +1,34 @@
+"""Asking for a change of an open job, and waiting for the answer to this very request. Edge."""
+
+from __future__ import annotations
+
+from services.cli import answers
+from services.cli.cancel import require_open
+from services.cli.trouble import Trouble
+from shared.bus import Bus
+from shared.messages import Change, ChangeRejected, JobChanged
+from shared.words import plain
+
+ANSWER_S = 30.0
+ANSWERS: tuple[type[JobChanged | ChangeRejected], ...] = (JobChanged, ChangeRejected)
+
+
+async def ask_for(bus: Bus, change: Change, within_s: float) -> JobChanged:
+    """Return what the job is from now on; raise `Trouble` with every reason against it."""
+    name = f"{change.namespace}/{change.job}"
+    await require_open(bus, name, change.key())
+    asked = await bus.request(change)
+    answer = await answers.first(bus, ANSWERS, asked, lambda each: _answers(each) == asked, within_s, change.key())
+    if answer is None:
+        raise Trouble(
+            f"no answer to request {asked} within {within_s:g} s; is the allocator running?\n"
+            "The request stays stored and will be answered; `weir events` shows it."
+        )
+    if isinstance(answer, ChangeRejected):
+        raise Trouble("\n".join([f"job {name} is not changed:", *(f"  - {plain(each)}" for each in answer.reasons)]))
+    return answer
+
+
+def _answers(answer: JobChanged | ChangeRejected) -> int:
+    """The sequence of the request that it answers."""
+    return answer.answers if isinstance(answer, JobChanged) else answer.uid

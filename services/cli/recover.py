@@ -1,0 +1,130 @@
+"""`weir recover FOLDER`: after a loss of the bus, say which jobs can go on from their checkpoints, and let them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import uuid
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from services.cli import answers, connection, store
+from services.cli.reader import Wanted
+from services.cli.reading import read
+from services.cli.remains import Remains, remains_in
+from services.cli.trouble import DONE, FAILED, Trouble
+from shared.bus import Bus
+from shared.messages import JobAccepted, JobRejected, Program
+from shared.subjects import ORDERS, pattern
+from shared.words import plain
+
+EXAMPLES = (
+    "weir recover",
+    "weir recover --resume",
+    "weir recover /checkpoints --print > lost.jsonl",
+    "weir recover lost.jsonl --resume",
+)
+CHECKPOINTS = Path(".weir/checkpoints")
+ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)
+ANSWER_S = 30.0
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    said = f"the checkpoints of all jobs, or what --print wrote (default: {CHECKPOINTS})"
+    parser.add_argument("folder", type=Path, nargs="?", default=CHECKPOINTS, metavar="FOLDER", help=said)
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--resume", action="store_true", help="ask for those that can go on")
+    said = "only print what is there as JSON, for a machine that reaches the bus"
+    how.add_argument("--print", action="store_true", help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    found = remains_in(args.folder)
+    if args.print:
+        sys.stdout.writelines(f"{msgspec.json.encode(each).decode()}\n" for each in found)
+        return DONE
+    return connection.on_bus(args, partial(recover, found))
+
+
+async def recover(found: list[Remains], bus: Bus, args: argparse.Namespace) -> int:
+    known = await known_folders(bus)
+    lost = [each for each in found if each.folder not in known]
+    print_table(found, known)
+    can_go_on = [each for each in lost if resumable(each)]
+    if not args.resume:
+        if can_go_on:
+            print(f"\n`weir recover {args.folder} --resume` asks for what can go on, each with its newest checkpoint")
+        return DONE
+    troubles = [trouble for each in can_go_on if (trouble := await resume(bus, each))]
+    for trouble in troubles:
+        print(trouble, file=sys.stderr)
+    return FAILED if troubles else DONE
+
+
+def print_table(found: Iterable[Remains], known: set[str]) -> None:
+    rows = [(each.name, progress(each), standing(each, known)) for each in found]
+    if not rows:
+        print("no job has left anything here")
+    wide = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    for name, how_far, how in rows:
+        print(f"{plain(name):<{wide[0]}}  {how_far:<{wide[1]}}  {how}")
+
+
+def progress(job: Remains) -> str:
+    if job.step < 0:
+        return "-"
+    if job.samples is None or job.total_samples is None:
+        return f"step {job.step:,}"
+    return f"step {job.step:,}, {job.samples:,} of {job.total_samples:,} examples"
+
+
+def standing(job: Remains, known: set[str]) -> str:
+    """Return in words what can become of a job."""
+    if job.folder in known:
+        return "the bus knows it"
+    if job.step < 0:
+        return "lost: no complete checkpoint"
+    return "finished" if job.finished else "can go on"
+
+
+def resumable(job: Remains) -> bool:
+    return job.step >= 0 and not job.finished
+
+
+async def known_folders(bus: Bus) -> set[str]:
+    """Return the folders of all jobs that the bus knows, and of those that another job has gone on with."""
+    folders: set[str] = set()
+    async for entry in read(bus, [Wanted(ORDERS, [pattern(JobAccepted)])], follow=False):
+        if isinstance(entry.said, JobAccepted):
+            folders |= {entry.said.checkpoint_folder, entry.said.request.checkpoint.continue_from or ""}
+    return folders
+
+
+async def resume(bus: Bus, job: Remains) -> str:
+    """Ask for the job again, from its newest checkpoint; return why it is refused, or nothing."""
+    request = job.request
+    if store.digest(job.program) != request.program.digest:
+        return f"{job.name}: its program was not kept whole; submit it with `checkpoint.continue_from: {job.folder}`"
+    try:
+        digest = await store.keep(bus, job.program, request.namespace)
+    except Trouble as trouble:
+        return f"{job.name}: {trouble}"
+    again = replace(
+        request,
+        request_id=uuid.uuid4().hex,
+        program=Program(name=request.program.name, digest=digest),
+        checkpoint=replace(request.checkpoint, continue_from=job.folder),
+    )
+    uid = await bus.request(again)
+    answer = await answers.first(bus, ANSWERS, uid, lambda each: each.uid == uid, ANSWER_S)
+    if isinstance(answer, JobAccepted):
+        print(f"job {job.name} goes on from step {job.step:,} (uid {uid})", flush=True)
+        return ""
+    if isinstance(answer, JobRejected):
+        return "\n".join([f"{job.name} is refused:", *(f"  - {plain(reason)}" for reason in answer.reasons)])
+    return f"{job.name}: no answer within {ANSWER_S:g} s; the request stays stored"

@@ -1,0 +1,33 @@
+"""`weir suspend JOB`: let a job save and give back what it has, until `weir resume`."""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+
+from services.cli import connection, words
+from services.cli.job_change import ANSWER_S, ask_for
+from services.cli.trouble import DONE
+from shared.bus import Bus
+from shared.messages import SuspendRequested
+
+EXAMPLES = ("weir suspend digits", "weir suspend digits -n team-a")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    words.namespace_argument(parser)
+    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    said = f"how long to wait for the answer (default: {ANSWER_S:g}s)"
+    parser.add_argument("--timeout", type=words.duration, default=ANSWER_S, metavar="TIME", help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, suspend)
+
+
+async def suspend(bus: Bus, args: argparse.Namespace) -> int:
+    order = SuspendRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
+    await ask_for(bus, order, args.timeout)
+    print(f"job {args.namespace}/{args.job} saves and gives back what it has; `weir resume {args.job}` lets it go on")
+    return DONE

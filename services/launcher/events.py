@@ -1,0 +1,128 @@
+"""Kubernetes Events on a job's service: what `kubectl events` and `kubectl describe service JOB` tell of it.
+
+    Decided     Normal     the allocator gave it tasks, or took them, and why
+    Started, Grown, Shrunk, Moved, Resumed     Normal     a generation trains
+    Abandoned   Warning    a generation was given up, and why
+    Failed      Warning    the job failed, with its cause; else Succeeded or Cancelled
+
+They are for people, and nothing depends on them. One that is not written at once is not written: its job has too many
+(`Budget`), too many wait, or the server refuses it. An event's name follows from the message that it tells of, so it is
+written once, however often that is heard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from services.launcher.facts import ServiceFact
+from services.launcher.view import View
+from shared.messages import (
+    AllocationDecided,
+    GenerationAbandoned,
+    JobFinished,
+    JobMessage,
+    TaskPlan,
+    TrainingResumed,
+)
+from shared.words import headline, lasting, plain, shortened, size
+
+COMPONENT, STAMP = "weir-launcher", "%Y-%m-%dT%H:%M:%SZ"
+LONGEST_TEXT = 1_024
+"""Characters; a server takes no more."""
+ENDS = {"failed": "Failed", "succeeded": "Succeeded", "cancelled": "Cancelled"}
+Kind = Literal["Normal", "Warning"]
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be told of a job. `id`: of the message that says it."""
+
+    uid: int
+    id: str
+    reason: str
+    text: str
+    kind: Kind = "Normal"
+    last: bool = False
+    """Whether the job is over: of that it is always told."""
+
+
+def note_of(message: JobMessage, view: View) -> Note | None:
+    """Return what to tell of a message; None: nothing. `view`: before the message was remembered."""
+    if isinstance(message, AllocationDecided):
+        has = _size(message.tasks) if message.tasks else "no tasks"
+        return _note(message, "Decided", f"generation {message.generation}, {has}: {message.reason}")
+    if isinstance(message, TrainingResumed):
+        return _resumed(message, view)
+    if isinstance(message, GenerationAbandoned):
+        return _note(message, "Abandoned", f"generation {message.generation}: {message.reason}", "Warning")
+    if isinstance(message, JobFinished) and message.uid in view.told.jobs:
+        reason, cause = ENDS[message.outcome], headline(message.cause)
+        said = f"after {message.samples:,} examples" + (f": {cause}" if cause else "")
+        return _note(message, reason, said, "Warning" if message.outcome == "failed" else "Normal", last=True)
+    return None
+
+
+def _note(message: JobMessage, reason: str, text: str, kind: Kind = "Normal", *, last: bool = False) -> Note:
+    told = shortened(plain(text), LONGEST_TEXT, gap=" [...] ")
+    return Note(uid=message.uid, id=message.id(), reason=reason, text=told, kind=kind, last=last)
+
+
+def _resumed(message: TrainingResumed, view: View) -> Note | None:
+    """None: the generation is not known, or trains already."""
+    job = view.told.jobs.get(message.uid)
+    now = job.generations.get(message.generation) if job else None
+    if job is None or now is None or (job.running or -1) >= message.generation:
+        return None
+    before = job.generations.get(job.running) if job.running is not None else None
+    tasks = now.decision.tasks
+    reason = _change(len(before.decision.tasks), len(tasks)) if before else "Resumed" if message.samples else "Started"
+    pause = "" if message.pause_s is None else f" after a pause of {lasting(message.pause_s, fine=True)}"
+    return _note(message, reason, f"generation {message.generation} trains with {_size(tasks)}{pause}")
+
+
+def _change(before: int, now: int) -> str:
+    return "Grown" if now > before else "Shrunk" if now < before else "Moved"
+
+
+def _size(tasks: tuple[TaskPlan, ...]) -> str:
+    roles: list[str] = [task.role for task in tasks]
+    return size(roles.count("ps"), roles.count("worker"))
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """How many more events one job may have: `burst` at once, and another one every `refill_s`."""
+
+    left: float
+    at_s: float
+
+    def refilled(self, now: float, burst: int, refill_s: float) -> Budget:
+        return Budget(min(float(burst), self.left + max(now - self.at_s, 0.0) / refill_s), now)
+
+
+def event(note: Note, service: ServiceFact, now: float) -> dict[str, Any]:
+    """Return the Event, as the API takes it."""
+    number, at = hashlib.sha256(note.id.encode()).hexdigest()[:16], datetime.fromtimestamp(now, UTC).strftime(STAMP)
+    return {
+        "kind": "Event",
+        "apiVersion": "v1",
+        "metadata": {"name": f"{service.name}.{number}", "namespace": service.namespace},
+        "involvedObject": {
+            "kind": "Service",
+            "apiVersion": "v1",
+            "name": service.name,
+            "namespace": service.namespace,
+            "uid": service.uid,
+        },
+        "type": note.kind,
+        "reason": note.reason,
+        "message": note.text,
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+        "reportingInstance": COMPONENT,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

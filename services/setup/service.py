@@ -1,0 +1,66 @@
+"""The set-up's shell: make the streams and buckets, then look from time to time whether they are still there.
+
+At its start it makes or updates all of them, because a newer version may keep them otherwise. Several may run at once:
+making twice what is there changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+import structlog
+from msgspec import Meta
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+
+from shared import config
+from shared.bus import Bus
+from shared.patience import Plaint
+from shared.streams import GIB, stream_names
+
+log = structlog.get_logger()
+RETRY_S = 1.0
+"""From one try to make them to the next."""
+
+
+class Settings(config.Common, frozen=True, kw_only=True):
+    """`WEIR_SETUP_<FIELD>`."""
+
+    replicas: Literal[1, 3, 5] = 1  # servers that keep each stream
+    orders_gib: Annotated[int, Meta(ge=0)] = 0  # room of the orders' stream; 0: 1 GiB, or as it was
+    look_s: Annotated[float, Meta(gt=0)] = 60.0  # between two looks
+
+
+async def start(bus: Bus, settings: Settings) -> None:
+    exist = asyncio.Event()
+    bus.vitals.need("the streams", exist.is_set)
+    bus.spawn(keep_streams(bus, settings, exist))
+
+
+async def keep_streams(bus: Bus, settings: Settings, exist: asyncio.Event) -> None:
+    """Make what is missing, for ever. `exist` is set while all are there."""
+    plaint = Plaint()
+    while True:
+        try:
+            await bus.create(settings.replicas, settings.orders_gib * GIB, settings.job_namespaces)
+        except NatsError as error:
+            plaint.tell("StreamsNotMade", error)
+            await asyncio.sleep(RETRY_S)
+            continue
+        log.info("StreamsMade", replicas=settings.replicas, namespaces=settings.job_namespaces)
+        exist.set()
+        lost = await lost_stream(bus, settings)
+        exist.clear()
+        log.warning("StreamLost", stream=lost)
+
+
+async def lost_stream(bus: Bus, settings: Settings) -> str:
+    """Wait until a stream is missing, and return its name."""
+    while True:
+        await asyncio.sleep(settings.look_s)
+        for name in stream_names(settings.job_namespaces):
+            try:
+                await bus.last_stored(name)
+            except NotFoundError:
+                return name

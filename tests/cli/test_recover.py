@@ -1,0 +1,136 @@
+"""After a loss of the bus: which jobs can go on from their checkpoints, and that they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from services.allocator.service import Settings, start
+from services.cli import store
+from shared import bus as wire
+from shared import checkpoint_marks
+from shared.bus import Bus
+from shared.checkpoint_marks import Committed
+from shared.messages import JobAccepted, JobRequested, Program
+from tests.cli.conftest import Prompt, closed
+from tests.cli.test_submit import PROGRAM
+from tests.shared.words import request
+
+STAMP = "20261123t043512"
+
+
+@pytest.fixture
+async def allocator(bus: Bus, nats_url: str) -> AsyncIterator[None]:
+    """The real one."""
+    service = await wire.connect(nats_url, "allocator")
+    await start(service, Settings())
+    yield
+    await closed(service)
+
+
+def left(folder: Path, job: str, uid: int = 3, samples: int = 320, total: int = 1_000) -> str:
+    """What a job leaves: checkpoints at steps 10 and 20, both named by its ledger. Returns its folder."""
+    name = f"default/{job}-{uid}-{STAMP}"
+    home = folder / name
+    for generation, step in ((1, 10), (2, 20)):
+        path = home / f"gen-{generation}" / f"ckpt-{step}"
+        path.parent.mkdir(parents=True)
+        path.with_suffix(".index").write_bytes(b"index")
+        path.with_suffix(".data-00000-of-00001").write_bytes(b"data")
+        digest = checkpoint_marks.digest(b"index", [(f"{path.name}.data-00000-of-00001", 4)])
+        mark = Committed(digest=digest, samples=samples * step // 20, total_samples=total)
+        path.with_suffix(".committed").write_bytes(msgspec.json.encode(mark))
+    asked = msgspec.structs.replace(
+        request(), job=job, program=Program(name="train.py", digest=store.digest(PROGRAM.encode()))
+    )
+    (home / "job").mkdir()
+    (home / checkpoint_marks.REQUEST).write_bytes(msgspec.json.encode(asked))
+    (home / checkpoint_marks.PROGRAM).write_text(PROGRAM)
+    return name
+
+
+async def asked(bus: Bus, job: str) -> JobRequested | None:
+    heard = await bus.last(JobRequested, f"default.{job}")
+    return heard.message if heard and isinstance(heard.message, JobRequested) else None
+
+
+async def test_it_says_of_each_job_how_far_it_is_and_what_can_become_of_it(
+    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
+) -> None:
+    left(tmp_path, "digits")
+    left(tmp_path, "over", samples=1_000)
+    torn = tmp_path / left(tmp_path, "torn") / "gen-2"
+    (torn / "ckpt-20.data-00000-of-00001").write_bytes(b"da")
+    for part in (tmp_path / left(tmp_path, "bare")).glob("gen-*/*.committed"):
+        part.unlink()
+    folder = left(tmp_path, "here")
+    await bus.publish(JobAccepted(job="here", uid=1, request=request(), accepted_s=1.0, checkpoint_folder=folder))
+
+    said = await prompt("recover", tmp_path, "--nats", nats_url)
+
+    assert said.code == 0
+    assert said.out.splitlines()[:5] == [
+        "default/bare    -                                 lost: no complete checkpoint",
+        "default/digits  step 20, 320 of 1,000 examples    can go on",
+        "default/here    step 20, 320 of 1,000 examples    the bus knows it",
+        "default/over    step 20, 1,000 of 1,000 examples  finished",
+        "default/torn    step 10, 160 of 1,000 examples    can go on",
+    ]
+    assert await asked(bus, "digits") is None, "nothing is asked for yet"
+
+
+@pytest.mark.usefixtures("allocator")
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "on another machine"])
+async def test_what_can_go_on_is_asked_for_with_its_program_and_once(
+    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path, elsewhere: bool
+) -> None:
+    place = tmp_path / "checkpoints"
+    folder = left(place, "digits")
+    left(place, "over", samples=1_000)
+    if elsewhere:
+        place = tmp_path / "lost.jsonl"
+        place.write_text((await prompt("recover", tmp_path / "checkpoints", "--print")).out)
+
+    said = await prompt("recover", place, "--resume", "--nats", nats_url)
+
+    assert said.code == 0 and "job default/digits goes on from step 20 (uid 1)" in said.out
+    again = await asked(bus, "digits")
+    assert again is not None and again.checkpoint.continue_from == folder and again.epochs == request().epochs
+    assert (await (await bus.programs()).get(again.program.digest)).data == PROGRAM.encode()
+    assert await asked(bus, "over") is None
+
+    second = await prompt("recover", place, "--resume", "--nats", nats_url)
+    assert second.code == 0 and "the bus knows it" in second.out and "goes on" not in second.out
+
+
+async def test_what_a_job_wrote_of_itself_cannot_make_it_another_tenant_s(
+    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
+) -> None:
+    home = tmp_path / left(tmp_path, "digits")
+    foreign = msgspec.structs.replace(request(), namespace="team-a")
+    (home / checkpoint_marks.REQUEST).write_bytes(msgspec.json.encode(foreign))
+
+    said = await prompt("recover", tmp_path, "--nats", nats_url)
+
+    assert (said.code, said.out) == (0, "no job has left anything here\n")
+
+
+async def test_a_program_that_is_not_the_requested_one_is_not_run(
+    bus: Bus, nats_url: str, prompt: Prompt, tmp_path: Path
+) -> None:
+    home = tmp_path / left(tmp_path, "digits")
+    (home / checkpoint_marks.PROGRAM).write_text("another")
+
+    said = await prompt("recover", tmp_path, "--resume", "--nats", nats_url)
+
+    assert said.code == 1 and "its program was not kept whole" in said.err
+    assert await asked(bus, "digits") is None
+
+
+async def test_a_folder_that_is_not_there_is_told(prompt: Prompt, tmp_path: Path) -> None:
+    said = await prompt("recover", tmp_path / "nowhere")
+
+    assert said.code == 2 and "give the folder of the checkpoints" in said.err

@@ -1,0 +1,81 @@
+"""ResourceQuotas: what is used is counted, and a pod that would exceed one is refused; the monitor tells of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kubernetes.aio import client
+
+from services.monitor.service import Settings, start
+from shared import bus as wire
+from shared.bus import Bus
+from shared.messages import QuotaChanged
+from tests.local.builders import container, pod
+from tests.local.conftest import Kube
+
+HARD = {"requests.cpu": "3", "limits.cpu": "8", "pods": "3", "services": "1"}
+
+
+def quota(**hard: str) -> dict[str, Any]:
+    return {"metadata": {"name": "compute"}, "spec": {"hard": hard or HARD}}
+
+
+def sleeper(name: str, cpu: str = "1") -> dict[str, Any]:
+    return pod(name, container(["sleep", "600"], cpu=cpu, limit=cpu))
+
+
+async def until_used(kube: Kube, cpu: str, pods: str) -> dict[str, str]:
+    async with asyncio.timeout(60):
+        while True:
+            found = kube.plain(await kube.v1.read_namespaced_resource_quota("compute", "default"))
+            used: dict[str, str] = (found.get("status") or {}).get("used") or {}
+            if (used.get("requests.cpu"), used.get("pods")) == (cpu, pods):
+                return used
+            await asyncio.sleep(0.02)
+
+
+async def test_what_pods_use_is_counted_and_one_too_many_is_refused(kube: Kube) -> None:
+    await kube.v1.create_namespaced_resource_quota("default", quota())
+    await kube.create(sleeper("one"))
+    await kube.create(sleeper("two", "1500m"))
+    assert await until_used(kube, "2500m", "2") == {
+        "requests.cpu": "2500m",
+        "limits.cpu": "2500m",
+        "pods": "2",
+        "services": "0",
+    }
+    with pytest.raises(client.ApiException) as refused:
+        await kube.create(sleeper("three"))
+    assert refused.value.status == 403
+    because = "exceeded quota: compute, requested: requests.cpu=1, used: requests.cpu=2500m, limited: requests.cpu=3"
+    assert because in refused.value.body
+    await kube.v1.delete_namespaced_pod("two", "default", grace_period_seconds=0)
+    await until_used(kube, "1", "1")
+    await kube.create(sleeper("three"))
+
+
+async def test_a_quota_with_a_scope_refuses_nothing(kube: Kube) -> None:
+    scoped = quota(pods="0")
+    scoped["spec"]["scopes"] = ["BestEffort"]
+    await kube.v1.create_namespaced_resource_quota("default", scoped)
+    await kube.create(sleeper("one"))
+
+
+async def test_the_monitor_tells_what_is_used(nats_url: str, bus: Bus, kube: Kube) -> None:
+    own = await wire.connect(nats_url, "monitor")
+    await start(own, Settings(kube_url=kube.cluster.url))
+    await kube.v1.create_namespaced_resource_quota("default", quota())
+    await kube.create(sleeper("one"))
+    async with asyncio.timeout(60):
+        while True:
+            heard = await bus.last(QuotaChanged, "default")
+            said = heard.message if heard else None
+            if isinstance(said, QuotaChanged) and {b.resource: b.used for b in said.bounds} == {
+                "requests.cpu": 1,
+                "limits.cpu": 1,
+                "pods": 1,
+            }:
+                break
+    await own.close()

@@ -1,0 +1,127 @@
+"""To which nodes the claims of a namespace are bound."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+
+from services.monitor.claims import ClaimPicture, claim, volume
+from shared import subjects
+from shared.bus import Bus
+from shared.kube.shapes import Strange
+from shared.messages import ClaimPlacement, ClaimsChanged, NodeRequirement, NodeTerm
+from tests.monitor.builders import Raw
+from tests.monitor.test_service import api, monitor
+from tests.shared.kube.api_server import ApiServer
+from tests.shared.strange import spoilt
+
+__all__ = ["api"]
+
+ZONE = "topology.kubernetes.io/zone"
+IN_A = NodeTerm(labels=(NodeRequirement(key=ZONE, operator="In", values=("a",)),))
+
+
+def raw_claim(name: str = "data", bound_to: str | None = "pv-1", space: str = "team-a") -> Raw:
+    spec = {"volumeName": bound_to} if bound_to else {}
+    return {"metadata": {"name": name, "namespace": space, "uid": f"uid-{name}"}, "spec": spec}
+
+
+def raw_volume(name: str = "pv-1", space: str = "team-a", labels: Raw | None = None, **affinity: Any) -> Raw:
+    terms = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a"]}]}]
+    usual = {"required": {"nodeSelectorTerms": terms}}
+    return {
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels or {}},
+        "spec": {"claimRef": {"namespace": space, "name": "data"}, "nodeAffinity": affinity or usual},
+    }
+
+
+def terms_of(raw: Raw) -> tuple[NodeTerm, ...]:
+    read = volume(msgspec.json.encode(raw))
+    return read.said if read else ()
+
+
+def seen(*bodies: Raw) -> ClaimPicture:
+    picture = ClaimPicture()
+    for body in bodies:
+        raw = msgspec.json.encode(body)
+        if "claimRef" in body["spec"]:
+            picture.volumes.see_all([read] if (read := volume(raw)) else [])
+        elif found := claim(raw):
+            picture.claims.see(found)
+    return picture
+
+
+def test_a_volumes_terms_and_fields_are_told_as_they_are():
+    field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+    raw = raw_volume(required={"nodeSelectorTerms": [{"matchFields": [field]}, {}]})
+    here = NodeRequirement(key="metadata.name", operator="In", values=("n1",))
+    assert terms_of(raw) == (NodeTerm(fields=(here,)), NodeTerm())
+    assert terms_of(raw_volume()) == (IN_A,)
+
+
+def test_the_labels_of_an_older_volume_bind_it_too():
+    either = NodeRequirement(key=ZONE, operator="In", values=("a", "b"))
+    labels = {ZONE: "a__b", "app": "x"}
+    assert terms_of(raw_volume(labels=labels, required=None)) == (NodeTerm(labels=(either,)),)
+    assert terms_of(raw_volume(labels=labels)) == (NodeTerm(labels=(*IN_A.labels, either)),)
+
+
+def test_a_volume_that_every_node_can_reach_and_a_claim_that_is_not_bound_say_nothing():
+    assert terms_of(raw_volume(required=None)) == ()
+    assert claim(msgspec.json.encode(raw_claim(bound_to=None))) is None
+    assert seen(raw_claim(), raw_volume(required=None)).news(["team-a"], 1.0) == []
+
+
+def test_claims_of_the_same_nodes_are_told_together_and_again_only_where_something_changed():
+    picture = seen(raw_claim(), raw_claim("models"), raw_claim("other", bound_to="pv-2"), raw_volume())
+    picture.volumes.known["team-a"]["pv-2"] = (IN_A,)
+    (told,) = picture.news(["team-a", "team-b"], 1.0)
+    assert told.placements == (ClaimPlacement(claims=("data", "models", "other"), terms=(IN_A,)),)
+    assert picture.news(["team-a"], 2.0) == []
+    picture.volumes.known.clear()
+    (gone,) = picture.news(["team-a"], 3.0)
+    assert gone.placements == () and gone.id() != told.id()
+
+
+@settings(max_examples=200)
+@given(raw=spoilt(raw_claim()), other=spoilt(raw_volume(labels={ZONE: "a"})))
+def test_an_object_with_holes_is_strange_or_leads_to_a_fact_that_can_be_read(raw: Any, other: Any) -> None:
+    picture = ClaimPicture()
+    for read, there, body in ((claim, picture.claims, raw), (volume, picture.volumes, other)):
+        try:
+            found: Any = read(msgspec.json.encode(body))
+        except Strange as error:
+            assert str(error)
+        else:
+            there.see_all([found] if found else [])
+    for said in picture.news({*picture.claims.known, *picture.volumes.known}, 1.0):
+        assert subjects.decode(subjects.subject_of(said), subjects.encode(said)) == said
+
+
+# ------------------------------------------------------------ the service
+
+
+async def told(bus: Bus, *claims: str) -> ClaimsChanged:
+    """Wait until these claims of the namespace are bound to nodes."""
+    async with asyncio.timeout(60):
+        while True:
+            heard = await bus.last(ClaimsChanged, "team-a")
+            said = heard.message if heard else None
+            if isinstance(said, ClaimsChanged) and [name for p in said.placements for name in p.claims] == [*claims]:
+                return said
+
+
+async def test_claims_are_told_when_they_are_bound_and_when_they_are_gone(
+    nats_url: str, person: Bus, api: ApiServer
+) -> None:
+    api.put("persistentvolumeclaims", raw_claim(bound_to=None))
+    async with monitor(nats_url, api):
+        api.put("persistentvolumes", raw_volume())
+        api.put("persistentvolumeclaims", raw_claim())
+        assert (await told(person, "data")).placements[0].terms == (IN_A,)
+    api.remove("persistentvolumeclaims", "data", silent=True)
+    async with monitor(nats_url, api):
+        await told(person)

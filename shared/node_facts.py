@@ -1,7 +1,7 @@
-"""The last capacity fact of each node, which the server keeps beside the history. Edge.
+"""The last capacity facts of each node and namespace, which the server keeps beside the history. Edge.
 
-A node that has not changed for long is in no log any more: the oldest facts are discarded. Whoever reads the log from
-where it begins takes such a node from here.
+A node, or a quota, that has not changed for long is in no log any more: the oldest facts are discarded. Whoever reads
+the log from where it begins takes what is known of such a node or namespace from here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nats.js.errors import NotFoundError
 from shared import subjects
 from shared.bus import Bus
 from shared.hearing import Heard
-from shared.messages import CapacityChanged, Message
+from shared.messages import CapacityFact, Message
 from shared.pull import Puller
 from shared.subjects import FACTS, NODES
 from shared.watching import add_consumer
@@ -29,15 +29,15 @@ SOURCE = "Nats-Stream-Source"
 
 
 class LastNodeFacts:
-    """The last fact of each node that is behind `after` in the history, less those nodes that were heard of since."""
+    """The last facts that are behind `after` in the history, less those in whose place another was heard since."""
 
     def __init__(self, facts: Iterable[Heard] = (), after: int = 0) -> None:
-        self._unheard = {heard.message.key(): heard for heard in facts if heard.sequence > after}
+        self._unheard = {subjects.subject_of(heard.message): heard for heard in facts if heard.sequence > after}
 
     def hear(self, message: Message) -> None:
-        """Take a fact of the history as news of its node."""
-        if isinstance(message, CapacityChanged):
-            self._unheard.pop(message.key(), None)
+        """Take a fact of the history as news of its node or namespace."""
+        if isinstance(message, CapacityFact):
+            self._unheard.pop(subjects.subject_of(message), None)
 
     def take_unheard(self) -> list[Heard]:
         """Return the facts that the history did not tell, the oldest first; once."""
@@ -46,11 +46,11 @@ class LastNodeFacts:
 
 
 async def read_last_node_facts(bus: Bus) -> list[Heard]:
-    """Return the last fact of each node, as the history of facts had it; none where an older version set up the bus."""
+    """Return the last facts, as the history of facts had them; none where an older version set up the bus."""
     config = ConsumerConfig(
         deliver_policy=DeliverPolicy.ALL,
         ack_policy=AckPolicy.NONE,
-        filter_subject=subjects.pattern(CapacityChanged),
+        filter_subject=subjects.CAPACITY,
         inactive_threshold=IDLE_S,
         mem_storage=True,
     )

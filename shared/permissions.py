@@ -240,8 +240,8 @@ def durable(user: str, stream: str) -> str:
 
 
 def _last_of_nodes() -> list[str]:
-    """To read the last capacity fact of each node."""
-    return _pull(NODES, subjects.pattern(CapacityChanged))
+    """To read the last capacity fact of each node and namespace."""
+    return _pull(NODES, subjects.CAPACITY)
 
 
 def _follow(user: str, *streams: str) -> list[str]:

@@ -13,7 +13,7 @@ from nats.js.errors import APIError, NotFoundError
 
 from shared import intake, subjects
 from shared.intake import UNCHANGED_RATES, Rates
-from shared.messages import CapacityChanged, DeadLetter
+from shared.messages import DeadLetter
 from shared.permissions import chunks, descriptions, program_stream, stream_of
 from shared.subjects import DEFAULT_NAMESPACE, JOBS, LEDGER, STATE, program_bucket
 
@@ -30,7 +30,7 @@ keeps one namespace from filling it."""
 DEAD_PER_SUBJECT = 100
 """Newest dead letters kept of one subject."""
 NODES_BYTES = 256 * MIB
-"""Size of the last facts of all nodes, in bytes: those of 5,000 nodes with 30 pods each take a tenth of it."""
+"""Size of the last facts of all nodes and namespaces, in bytes: 5,000 nodes with 30 pods each take a tenth of it."""
 BUCKETS = (STATE, JOBS, LEDGER)
 FORGOTTEN_S = 60.0
 """A consumer from which nobody has read for so long is removed, whatever its creator asked for."""
@@ -52,7 +52,7 @@ NAME_IN_USE = 10058
 def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[StreamConfig, ...]:
     """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a month.
 
-    The last fact of each node stays however many facts come after it.
+    The last fact of each node, and of each namespace's quotas and claims, stays however many facts come after it.
     """
     return (
         StreamConfig(
@@ -73,7 +73,7 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
         ),
         StreamConfig(
             name=subjects.NODES,
-            sources=[StreamSource(name=subjects.FACTS, filter_subject=subjects.pattern(CapacityChanged))],
+            sources=[StreamSource(name=subjects.FACTS, filter_subject=subjects.CAPACITY)],
             discard=DiscardPolicy.OLD,
             max_msgs_per_subject=1,
             max_bytes=NODES_BYTES,

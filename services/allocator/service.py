@@ -33,7 +33,7 @@ from services.allocator.requests.changes import answer_change, unanswered_change
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
 from services.allocator.showing import Views, wait_for_change
-from services.allocator.state import EVIDENCE, HEARD, State, apply, forget_messages, node_known, refuse
+from services.allocator.state import EVIDENCE, HEARD, State, apply, forget_messages, refuse, with_last_fact
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, SetBack, Stale
@@ -43,7 +43,7 @@ from shared.letters import Letters
 from shared.log import about
 from shared.messages import (
     AllocationDecided,
-    CapacityChanged,
+    CapacityFact,
     ChangeRejected,
     JobAccepted,
     JobChanged,
@@ -124,7 +124,7 @@ class Allocator:
     # ------------------------------------------------------------ hearing
 
     def begin_from(self, state: State, node_facts: Sequence[Heard]) -> None:
-        """Know this before the log is read on. `node_facts`: the last fact of each node, for those not in the log."""
+        """Know this before the log is read on. `node_facts`: the last ones, for nodes that it does not tell."""
         self.state, self.node_facts = state, LastNodeFacts(node_facts, state.sequences.get(subjects.FACTS, 0))
 
     async def on_fact(self, heard: Heard) -> None:
@@ -162,11 +162,11 @@ class Allocator:
         return changes.refusal(subject, sequence, error)
 
     async def live(self) -> None:
-        """The replay is over: add the nodes that it did not tell of, and begin to decide."""
+        """The replay is over: add the nodes and quotas that it did not tell of, and begin to decide."""
         self.replaying = False
         for fact in self.node_facts.take_unheard():
-            if isinstance(fact.message, CapacityChanged):
-                self.state = node_known(self.state, fact.message, fact.stored_s)
+            if isinstance(fact.message, CapacityFact):
+                self.state = with_last_fact(self.state, fact.message, fact.stored_s)
         await self._look_again()
 
     def _remember(self, heard: Heard) -> None:

@@ -21,6 +21,7 @@ from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    CapacityFact,
     Change,
     ChangeRejected,
     ChangeRequested,
@@ -257,9 +258,9 @@ def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: f
     return replace(state, nodes=state.nodes | {message.node: message}, releases=_after(state, message, stored_s))
 
 
-def node_known(state: State, fact: CapacityChanged, stored_s: float) -> State:
-    """The state with the last fact of a node that the log does not tell any more."""
-    return _capacity(state, fact, 0, stored_s)
+def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:
+    """The state with the last fact of a node or namespace that the log does not tell any more."""
+    return OF_STATE[type(fact)](state, fact, 0, stored_s)
 
 
 def _quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:

@@ -21,7 +21,7 @@ from services.allocator.placing.placement import ROLES, Size
 from services.allocator.proposal import Effect, Outlook, outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
-from services.allocator.state import State, apply, node_known
+from services.allocator.state import State, apply, with_last_fact
 from services.cli import connection
 from services.cli.filters import filters
 from services.cli.reader import Wanted
@@ -29,7 +29,7 @@ from services.cli.reading import read
 from services.cli.trouble import WRONG_USE, Trouble
 from shared import config
 from shared.bus import Bus
-from shared.messages import CapacityChanged, DeadLetter
+from shared.messages import CapacityFact, DeadLetter
 from shared.node_facts import LastNodeFacts, read_last_node_facts
 from shared.subjects import FACTS, ORDERS
 from shared.words import size
@@ -85,8 +85,8 @@ async def _state(bus: Bus) -> State:
                 node_facts.hear(entry.said)
                 state = apply(state, entry.said, entry.stream, entry.sequence, entry.stored_s)
     for fact in node_facts.take_unheard():
-        if isinstance(fact.message, CapacityChanged):
-            state = node_known(state, fact.message, fact.stored_s)
+        if isinstance(fact.message, CapacityFact):
+            state = with_last_fact(state, fact.message, fact.stored_s)
     return state
 
 

@@ -17,12 +17,12 @@ from services.allocator.explaining.explanation import Ground
 from services.allocator.explaining.history import History, Moment, is_cause
 from services.allocator.rules import Rules
 from services.allocator.simulator.log_file import Told
-from services.allocator.state import State, node_known
+from services.allocator.state import State, with_last_fact
 from services.cli.filters import filters
 from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
 from shared.bus import Bus
-from shared.messages import CapacityChanged
+from shared.messages import CapacityFact
 from shared.node_facts import read_last_node_facts
 from shared.subjects import FACTS, ORDERS
 
@@ -51,13 +51,13 @@ async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, t
 
 
 async def _with_unread_nodes(bus: Bus, state: State, since_s: float, until_s: float) -> State:
-    """Return the state with the nodes whose last fact is older than what is read of the log."""
+    """Return the state with the nodes and quotas whose last fact is older than what is read of the log."""
     first = (await bus.js.stream_info(FACTS)).state.first_seq
     for fact in await read_last_node_facts(bus):
         unread = fact.sequence < first or fact.stored_s < since_s
         new = fact.sequence > state.sequences.get(FACTS, 0) and fact.stored_s <= until_s
-        if unread and new and isinstance(fact.message, CapacityChanged):
-            state = node_known(state, fact.message, fact.stored_s)
+        if unread and new and isinstance(fact.message, CapacityFact):
+            state = with_last_fact(state, fact.message, fact.stored_s)
     return state
 
 

@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 
 from services.allocator import memory
 from services.allocator.state import State
-from services.board.board import apply, begun, node_known, why
+from services.board.board import apply, begun, why, with_last_fact
 from services.cli.entry import Entry
 from services.cli.filters import filters
 from services.cli.jobs import snapshots
@@ -25,7 +25,7 @@ from services.cli.past import MANY
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from shared.bus import Bus
-from shared.messages import CapacityChanged
+from shared.messages import CapacityFact
 from shared.node_facts import LastNodeFacts, read_last_node_facts
 from shared.subjects import FACTS, ORDERS
 from shared.tasks import end
@@ -129,13 +129,13 @@ class Watch:
             self.board = apply(self.board, told)
 
     def _take_unheard_nodes(self) -> None:
-        """Add the nodes of which the log tells nothing any more; where it told nothing at all, the stored state too."""
+        """Add the nodes and quotas that the log does not tell; where it told nothing at all, the stored state too."""
         facts = self._node_facts.take_unheard()
         if self._stored is not None:
             self.board, self._stored = begun(self._stored, self.clock()), None
         for fact in facts:
-            if isinstance(fact.message, CapacityChanged):
-                self.board = node_known(self.board, fact.message, fact.stored_s)
+            if isinstance(fact.message, CapacityFact):
+                self.board = with_last_fact(self.board, fact.message, fact.stored_s)
 
     async def _hear_why(self) -> None:
         """The allocator's word on each job, which is no message but an entry of a bucket."""

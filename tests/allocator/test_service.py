@@ -34,6 +34,8 @@ from shared.messages import (
     Message,
     Program,
     ProgressReported,
+    QuotaBound,
+    QuotaChanged,
     ResumeRequested,
     SuspendRequested,
 )
@@ -132,6 +134,32 @@ async def test_a_node_that_no_fact_tells_of_any_more_takes_a_job(nats_url: str, 
     async with allocator(nats_url):
         await person.request(await with_program(person))
         assert size(await last(person, AllocationDecided)) == (1, 1)
+
+
+async def test_a_quota_that_no_fact_tells_of_any_more_bounds_a_job(nats_url: str, person: Bus):
+    bound = QuotaBound(quota="compute", resource="requests.cpu", hard=1)
+    await person.publish(QuotaChanged(namespace="default", seen="1", bounds=(bound,)))
+    await lost_history(person, await person.publish(node(cpu=9)))
+    async with allocator(nats_url):
+        await person.request(await with_program(person))
+        assert "ResourceQuota compute" in (await view(person, lambda v: v.why != "")).why
+
+
+async def test_a_leader_whose_streams_were_set_back_begins_with_what_is_stored_and_the_kept_facts(
+    nats_url: str, person: Bus
+):
+    kept = await person.publish(node(cpu=3))
+    await lost_history(person, kept)
+    asked = await person.request(await with_program(person))
+    lost = State(
+        nodes={"lost": node("lost", cpu=9)},
+        sequences={subjects.ORDERS: asked, subjects.FACTS: kept},
+        stored_s={subjects.ORDERS: 1.0},
+    )
+    await memory.remember(person, lost)
+    async with allocator(nats_url):
+        decided = await last(person, AllocationDecided)
+        assert decided.uid == asked and {task.node for task in decided.tasks} == {"n1"}
 
 
 async def test_the_history_overrules_the_kept_fact_of_a_node(nats_url: str, person: Bus):

@@ -1,4 +1,4 @@
-"""The last fact of each node stays on the bus, whatever becomes of the history of facts."""
+"""The last fact of each node and namespace stays on the bus, whatever becomes of the history of facts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from shared import subjects
 from shared.bus import Bus
 from shared.hearing import Heard
-from shared.messages import CapacityChanged
+from shared.messages import CapacityChanged, ClaimsChanged, QuotaChanged
 from shared.node_facts import LastNodeFacts, read_last_node_facts
 from tests.allocator.builders import node
 
@@ -48,6 +48,18 @@ async def test_it_outlives_the_history(bus: Bus) -> None:
     await lost_history(bus, last)
 
     assert [heard.sequence for heard in await read_last_node_facts(bus)] == [last]
+
+
+async def test_quotas_and_claims_outlive_it_beside_a_node_of_their_namespace_s_name(bus: Bus) -> None:
+    facts = [QuotaChanged(namespace="team-a", seen="1"), ClaimsChanged(namespace="team-a", seen="1")]
+    for fact in facts:
+        await bus.publish(fact)
+
+    await lost_history(bus, await bus.publish(node("team-a", cpu=1)))
+
+    known = LastNodeFacts(await read_last_node_facts(bus))
+    known.hear(node("team-a", cpu=2))
+    assert [heard.message for heard in known.take_unheard()] == facts
 
 
 async def test_nodes_of_facts_that_are_gone_are_forgotten_and_those_of_new_ones_known(bus: Bus) -> None:

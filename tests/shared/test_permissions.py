@@ -168,7 +168,7 @@ async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user:
 @pytest.mark.parametrize("user", USERS)
 async def test_who_reads_the_log_of_all_nodes_reads_the_last_fact_of_each(server: NatsServer, user: str) -> None:
     async with visitor(server.url, credentials(user)) as guest:
-        asked = f"{guest.client.api}.CONSUMER.CREATE.{NODES}.a-name.{subjects.pattern(CapacityChanged)}"
+        asked = f"{guest.client.api}.CONSUMER.CREATE.{NODES}.a-name.{subjects.CAPACITY}"
         assert await guest.may_say(asked) == (user in (ALLOCATOR, PAGE, OPERATOR))
 
 

@@ -170,7 +170,8 @@ async def lost(world: World, logs: dict[int, list[Heard]]) -> dict[str, Any]:
 async def misremembered(world: World) -> int:
     """Jobs that the allocator has otherwise than the streams, read from their beginning, have it."""
     known = await memory.recall(world.watch.bus)
-    log = [h for h in world.watch.heard if isinstance(h.message, HEARD) and h.sequence <= known.sequences[h.stream]]
+    stored = [h for h in world.watch.stored() if isinstance(h.message, HEARD)]
+    log = [h for h in stored if h.sequence <= known.sequences[h.stream]]
     log.sort(key=lambda heard: heard.stored_s)
     read = reduce(lambda s, h: apply(s, h.message, h.stream, h.sequence, h.stored_s), log, State())
     ours, theirs = _decided(known), _decided(read)

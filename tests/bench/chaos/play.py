@@ -54,6 +54,9 @@ PROBES: dict[str, tuple[Probe, ...]] = {
     "nats frozen in commit": (_allocator, probes.saving),
     "intake full": (_submitters,),
     "disk full": (),
+    "killed, facts purged": (_monitor, _allocator),
+    "orders full": (_allocator,),
+    "bus set back": (_monitor, _allocator, probes.saving),
 }
 OF_SERVICE: dict[str, tuple[Probe, ...]] = {"allocator": (_allocator,), "monitor": (_monitor,)}
 

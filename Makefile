@@ -7,7 +7,7 @@ TELL_S := 15
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves test-cluster clean
+.PHONY: help up demo test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -71,6 +71,9 @@ bench-release: $(READY) ## two jobs of which one ends: is the other decided once
 
 bench-scale: $(READY) ## monitor and launcher on 2,000 nodes with 20,000 pods: picture, memory, changes, requests
 	$(BIN)/python -m tests.bench.scale
+
+bench-year: $(READY) ## 5,000 finished jobs with 20,000 hand-overs on small streams, then restarts: what is lost, how long it takes
+	$(BIN)/python -m tests.bench.year
 
 bench-live: $(READY) ## policies on real training, batch and learning rate included: sizes, pauses, accuracy
 	$(BIN)/python -m tests.bench.live

@@ -29,7 +29,7 @@ from shared import patience, streams, subjects, tasks, watching
 from shared.bounds import clamped
 from shared.burying import Burial
 from shared.client import SturdyClient, dial
-from shared.hearing import Ear, Follower, Handler, Place, Unusable, read
+from shared.hearing import Ear, Follower, Handler, Place, Unusable, read, stored_order
 from shared.hearing import Heard as Heard
 from shared.hearing import SetBack as SetBack
 from shared.intake import UNCHANGED_RATES, Rates
@@ -210,6 +210,8 @@ class Bus:
     ) -> None:
         """Give `handler` every message of these kinds, in stream order, beginning behind `after[stream]`.
 
+        What is stored already comes in the order in which it was stored, whichever stream holds it.
+
         `stored_s[stream]`: when the message at `after[stream]` was stored. Raises `SetBack`, before anything is handed
         on, where a stream holds another message there; later the background task does, and the service ends.
 
@@ -231,21 +233,16 @@ class Bus:
             await self.asked(followers[-1].begin)  # a new leader may be earlier than the bus's own
         for follower in followers:
             self.vitals.need(f"hearing {follower.ear.stream}", partial(_hears, follower))
-            await self._read_stored(follower)
-
-    async def _read_stored(self, follower: Follower) -> None:
-        for _ in range(follower.pending):
-            await self._take(follower)
-            if not follower.pending:
-                break
-        self.spawn(self._go_on(follower))
+        async for follower, raw in stored_order(followers):
+            await self._hand_on(follower, raw)
+        for follower in followers:
+            self.spawn(self._go_on(follower))
 
     async def _go_on(self, follower: Follower) -> None:
         while True:
-            await self._take(follower)
+            await self._hand_on(follower, await follower.next())
 
-    async def _take(self, follower: Follower) -> None:
-        raw = await follower.next()
+    async def _hand_on(self, follower: Follower, raw: Msg) -> None:
         await self._hand_over(raw, follower.ear)
         await follower.done(raw)
 

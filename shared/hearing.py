@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -176,3 +176,18 @@ class Follower:
                 raise
             except NatsError as again:
                 self._plaint.tell("FollowWaits", again, stream=self.ear.stream, after=self.after)
+
+
+async def stored_order(followers: Sequence[Follower]) -> AsyncIterator[tuple[Follower, Msg]]:
+    """Yield what waits for each of them, in the order in which the server stored it; one message of each is held."""
+    left = {follower: follower.pending for follower in followers}
+    heads: dict[Follower, Msg] = {}
+    while True:
+        for follower in followers:
+            if follower not in heads and left[follower] > 0:
+                heads[follower] = await follower.next()
+                left[follower] = min(left[follower] - 1, follower.pending)
+        if not heads:
+            return
+        first = min(heads, key=lambda follower: heads[follower].metadata.timestamp)
+        yield first, heads.pop(first)

@@ -440,6 +440,10 @@ class ClaimsChanged(Message, frozen=True, kw_only=True, tag="capacity.claims"):
         return f"{self.namespace}.capacity.claims.{self.seen}"
 
 
+CapacityFact = CapacityChanged | QuotaChanged | ClaimsChanged
+"""Each takes the place of the last one of its node or namespace."""
+
+
 # ---------------------------------------------------------------- what should run
 
 

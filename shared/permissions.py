@@ -28,6 +28,8 @@ As narrow as it goes, and where that is wider than the table:
   and no other, but the contents of every program of their namespace: where a program's contents are changes each time
   it is stored, and later pods of a running job must still find them. An overwritten program is not run: trainers check
   the digest, and the next `weir submit` of it repairs it.
+- The allocator, and nobody else, purges: a permission names a stream as a whole, and a namespace's name is part of the
+  names of its streams. It cannot purge dead letters and `weir-state`. It reads contents of programs by their subject.
 - The operator asks any stream for its state and any stream but a key-value bucket for a message by its number, and the
   allocator any stream for its state, because a namespace's name is part of its streams' names.
 """
@@ -73,7 +75,7 @@ from shared.messages import (
     TaskUpdated,
     TrainingResumed,
 )
-from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE
+from shared.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE
 
 INSIDE, OUTSIDE = "weir", "weir-outside"
 MONITOR, ALLOCATOR, LAUNCHER, SETUP, OPERATOR = "monitor", "allocator", "launcher", "setup", "operator"
@@ -192,6 +194,32 @@ def _lead(user: str) -> list[str]:
     return [lease, _last(stream_of(STATE), lease)]
 
 
+def snapshot_keys(user: str) -> tuple[str, str]:
+    """The entries of `weir-state` with a service's snapshot: the one, and the parts of one that is large."""
+    return user, f"{user}.*.*"
+
+
+def _keep(user: str) -> list[str]:
+    """To write one's own snapshot."""
+    return [entry(STATE, key) for key in snapshot_keys(user)]
+
+
+def _recall(user: str) -> list[str]:
+    """To read a service's snapshot."""
+    return [_last(stream_of(STATE), entry(STATE, key)) for key in snapshot_keys(user)]
+
+
+def _remove() -> list[str]:
+    """To find and remove what finished jobs left. The server knows no permission to purge single subjects only."""
+    return [
+        f"{API}.STREAM.PURGE.*",
+        f"{API}.STREAM.NAMES",
+        f"{API}.DIRECT.GET.{ORDERS}",
+        f"{API}.DIRECT.GET.{NODES}",
+        _last("*", ANY_CHUNK),
+    ]
+
+
 def _info(*streams: str) -> list[str]:
     return [f"{API}.STREAM.INFO.{stream}" for stream in streams]
 
@@ -209,6 +237,11 @@ def _pull(stream: str, filtered: str, name: str = "*") -> list[str]:
 def durable(user: str, stream: str) -> str:
     """The name of a service's consumer."""
     return f"{user}-{stream}"
+
+
+def _last_of_nodes() -> list[str]:
+    """To read the last capacity fact of each node and namespace."""
+    return _pull(NODES, subjects.CAPACITY)
 
 
 def _follow(user: str, *streams: str) -> list[str]:
@@ -261,47 +294,52 @@ def of_user(user: str) -> Permissions:
 
 _BESIDE: dict[str, list[str]] = {
     MONITOR: [
-        *_info(ORDERS, FACTS, DEAD),
+        *_info(ORDERS, FACTS, NODES, DEAD),
         *(_last(FACTS, subjects.pattern(kind)) for kind in (CapacityChanged, QuotaChanged, ClaimsChanged)),
         *_lead(MONITOR),
     ],
     ALLOCATOR: [
         *_follow(ALLOCATOR, ORDERS, FACTS),
+        *_last_of_nodes(),
         *_lead(ALLOCATOR),
         _last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
-        entry(STATE, ALLOCATOR),
-        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
+        *_keep(ALLOCATOR),
+        *_recall(ALLOCATOR),
         entry(JOBS, "*.*"),
         *_info("*"),
         _last("*", ANY_DESCRIPTION),
+        *_remove(),
     ],
     LAUNCHER: [
-        *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
+        *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
         *_follow(LAUNCHER, ORDERS, FACTS),
         *_lead(LAUNCHER),
         _last(ORDERS, "weir.>"),
         f"{DeadLetter.PREFIX}.>",
-        entry(STATE, LAUNCHER),
-        _last(stream_of(STATE), entry(STATE, LAUNCHER)),
+        *_keep(LAUNCHER),
+        *_recall(LAUNCHER),
     ],
     SETUP: [
+        f"{API}.STREAM.DELETE.{NODES}",
         *(f"{API}.STREAM.{verb}.*" for verb in ("CREATE", "UPDATE", "INFO")),
         *(f"{API}.CONSUMER.{verb}.*.{stream}" for verb in ("CREATE", "INFO") for stream in (ORDERS, FACTS, DEAD)),
     ],
     PAGE: [
-        *_info(ORDERS, FACTS, DEAD, stream_of(STATE)),
+        *_info(ORDERS, FACTS, NODES, DEAD, stream_of(STATE)),
+        *_last_of_nodes(),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS) for asked in ("CREATE", "MSG.NEXT")),
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
-        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
+        *_recall(ALLOCATOR),
     ],
     OPERATOR: [
         *_info("*"),
+        *_last_of_nodes(),
         *(f"{API}.CONSUMER.{asked}.{stream}.*" for stream in (ORDERS, FACTS, DEAD) for asked in ("CREATE", "MSG.NEXT")),
         *_pull(stream_of(JOBS), entry(JOBS, ">")),
         *(_last(stream, "weir.>") for stream in (ORDERS, FACTS)),
         f"{API}.STREAM.MSG.GET.*",
-        _last(stream_of(STATE), entry(STATE, ALLOCATOR)),
+        *_recall(ALLOCATOR),
         ANY_DESCRIPTION,
         ANY_CHUNK,
         _last("*", ANY_DESCRIPTION),
@@ -311,6 +349,7 @@ _BESIDE: dict[str, list[str]] = {
 
 
 _DENIED: dict[str, tuple[str, ...]] = {
+    ALLOCATOR: tuple(f"{API}.STREAM.PURGE.{stream}" for stream in (DEAD, stream_of(STATE))),
     PAGE: _followed(),
     OPERATOR: (*_followed(), *(f"{API}.STREAM.MSG.GET.{stream}" for stream in BUCKET_STREAMS)),
 }

@@ -101,11 +101,13 @@ def meta_token(digest: str) -> str:
 async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
     """Store a program as every client of an object store would, unless it is there and whole: parts, then description.
 
+    One that is there is described again: the allocator removes what nobody has stored or used for long.
+
     Raises `ValueError` if the content does not have this digest, `NotProvisioned` if the namespace has no bucket.
     """
     if digest_of(body) != digest:
         raise ValueError(f"a program with the digest {digest_of(body)} cannot be stored as {digest}")
-    if await _is_stored(bus, namespace, digest, body):
+    if await _is_stored(bus, namespace, digest, body) and await _describe_again(bus, namespace, digest):
         return
     bucket = program_bucket(namespace)
     nuid, parts = secrets.token_hex(NAME_BYTES), range(0, len(body), PART_BYTES)
@@ -124,6 +126,17 @@ async def keep(bus: Bus, namespace: str, digest: str, body: bytes) -> None:
     await bus.js.publish(
         f"{descriptions(bucket)}.{meta_token(digest)}", msgspec.json.encode(about), headers=ONE_OF_A_NAME
     )
+
+
+async def _describe_again(bus: Bus, namespace: str, digest: str) -> bool:
+    """Store the description of a program anew; return whether there is one."""
+    subject = f"{descriptions(program_bucket(namespace))}.{meta_token(digest)}"
+    try:
+        raw = await bus.js.get_msg(_stream(program_bucket(namespace)), subject=subject, direct=True)
+    except NotFoundError:
+        return False
+    await bus.js.publish(subject, raw.data or b"", headers=ONE_OF_A_NAME)
+    return True
 
 
 async def _is_stored(bus: Bus, namespace: str, digest: str, body: bytes) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig, StreamConsumerLimits
-from nats.js.errors import APIError
+from nats.js.api import DiscardPolicy, KeyValueConfig, StreamConfig, StreamConsumerLimits, StreamSource
+from nats.js.errors import APIError, NotFoundError
 
 from shared import intake, subjects
 from shared.intake import UNCHANGED_RATES, Rates
@@ -28,6 +29,8 @@ DEAD_BYTES = 512 * MIB
 keeps one namespace from filling it."""
 DEAD_PER_SUBJECT = 100
 """Newest dead letters kept of one subject."""
+NODES_BYTES = 256 * MIB
+"""Size of the last facts of all nodes and namespaces, in bytes: 5,000 nodes with 30 pods each take a tenth of it."""
 BUCKETS = (STATE, JOBS, LEDGER)
 FORGOTTEN_S = 60.0
 """A consumer from which nobody has read for so long is removed, whatever its creator asked for."""
@@ -47,7 +50,10 @@ NAME_IN_USE = 10058
 
 
 def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[StreamConfig, ...]:
-    """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a month."""
+    """Disjoint subjects: orders are refused when full, old facts make room, dead letters stay for a month.
+
+    The last fact of each node, and of each namespace's quotas and claims, stays however many facts come after it.
+    """
     return (
         StreamConfig(
             name=subjects.ORDERS,
@@ -62,6 +68,15 @@ def streams(facts_max_bytes: int = GIB, orders_max_bytes: int = GIB) -> tuple[St
             subjects=["weir.task.>", "weir.training.>", "weir.capacity.>", "weir.service.>"],
             discard=DiscardPolicy.OLD,
             max_bytes=facts_max_bytes,
+            allow_direct=True,
+            consumer_limits=LIMITED,
+        ),
+        StreamConfig(
+            name=subjects.NODES,
+            sources=[StreamSource(name=subjects.FACTS, filter_subject=subjects.CAPACITY)],
+            discard=DiscardPolicy.OLD,
+            max_msgs_per_subject=1,
+            max_bytes=NODES_BYTES,
             allow_direct=True,
             consumer_limits=LIMITED,
         ),
@@ -83,10 +98,20 @@ async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0)
 
     The buckets come first: services wait for the streams, and then need the buckets, too.
     """
+    await _forget_nodes_of_other_facts(js)
     for bucket in BUCKETS:
         await _create_bucket(js, bucket, replicas)
     for config in (replace(config, num_replicas=replicas) for config in streams()):
         await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
+
+
+async def _forget_nodes_of_other_facts(js: JetStreamContext) -> None:
+    """Remove what was copied from a stream of facts that is gone: the first facts of a new one would not be copied."""
+    try:
+        await js.stream_info(subjects.FACTS)
+    except NotFoundError:
+        with contextlib.suppress(NotFoundError):
+            await js.delete_stream(subjects.NODES)
 
 
 def with_default(namespaces: Iterable[str]) -> list[str]:
@@ -146,7 +171,7 @@ async def _create_stream(js: JetStreamContext, config: StreamConfig, max_bytes: 
         there = (await js.stream_info(str(config.name))).config
         size = max_bytes or max(config.max_bytes or 0, there.max_bytes or 0)
         await js.update_stream(
-            replace(config, max_bytes=size, sources=there.sources, max_consumers=there.max_consumers)
+            replace(config, max_bytes=size, sources=there.sources or config.sources, max_consumers=there.max_consumers)
         )
 
 

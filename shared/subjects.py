@@ -14,7 +14,13 @@ from shared.unknown_fields import unknown_fields
 
 PREFIX = "weir"
 ORDERS, FACTS, DEAD = "weir-orders", "weir-facts", "weir-dead"
+NODES = "weir-nodes"
+"""The last capacity fact of each node, and the last of each namespace's quotas and claims; the server copies them from
+the facts, of which the oldest are discarded."""
 PROGRAMS, STATE, JOBS, LEDGER = "weir-programs", "weir-state", "weir-jobs", "weir-ledger"
+
+CAPACITY = f"{PREFIX}.capacity.>"
+"""A subscription to every fact about nodes, and about the quotas and claims of namespaces."""
 
 DEFAULT_NAMESPACE = "default"
 

@@ -316,7 +316,11 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
 
 
 def _saved(job: Job, message: CheckpointSaved, stored_s: float) -> Job:
-    """A generation that saves trains, even where its `TrainingResumed` is no longer in the log."""
+    return _trains(job, message, stored_s)
+
+
+def _trains(job: Job, message: CheckpointSaved | ProgressReported, stored_s: float) -> Job:
+    """A generation that saves or reports trains, even where its `TrainingResumed` is no longer in the log."""
     trains = TrainingResumed(
         job=message.job,
         namespace=message.namespace,
@@ -434,6 +438,8 @@ def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
 
 
 def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
+    if message.generation > (job.running or 0):
+        job = _trains(job, message, stored_s)
     runs = job.runs
     if runs is None or message.generation != job.running or (job.progress and not _newer(message, job.progress)):
         return job

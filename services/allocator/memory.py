@@ -10,24 +10,23 @@ import zlib
 
 import msgspec
 import structlog
-from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
-from services.allocator.state import State
-from shared.bus import Bus, Stale
-from shared.subjects import STATE
+from services.allocator.state import State, summarised
+from shared import snapshots
+from shared.bus import Bus
+from shared.snapshots import Snapshots
 
 log = structlog.get_logger()
 
 KEY = "allocator"
-LARGEST = 1_000_000  # bytes; the server's default for one message
+LEVEL = 1
+"""Of compression: the fastest."""
 
 
 async def recall(connection: Bus) -> State:
     try:
-        bucket = await connection.bucket(STATE)
-        entry = await connection.asked(lambda: bucket.get(KEY))
-        state = msgspec.json.decode(zlib.decompress(entry.value or b""), type=State)
+        state = msgspec.json.decode(zlib.decompress(await snapshots.load(connection, KEY)), type=State)
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("StartsFromTheLog", reason=repr(error))
         return State()
@@ -36,15 +35,14 @@ async def recall(connection: Bus) -> State:
         if sequence > last:
             log.warning("SnapshotIsAhead", stream=stream, sequence=sequence, last=last)
             return State()
-    return state
+    return summarised(state)
+
+
+def encoded(state: State) -> bytes:
+    """Return the state as it is stored."""
+    return zlib.compress(msgspec.json.encode(state), level=LEVEL)
 
 
 async def remember(connection: Bus, state: State) -> None:
-    body = zlib.compress(msgspec.json.encode(state), level=1)
-    if len(body) > LARGEST:
-        log.warning("SnapshotTooLarge", bytes=len(body))
-        return
-    try:
-        await connection.keep(KEY, body)
-    except (NatsError, Stale) as error:  # the bus is away, or another leads: a restart will read more
-        log.warning("SnapshotFailed", error=repr(error))
+    """Store the state once."""
+    await Snapshots(connection, KEY).store(encoded(state))

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import inf
 from typing import Annotated
 
 import msgspec
@@ -21,22 +20,20 @@ import structlog
 from msgspec import Meta
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
-from nats.js.kv import KeyValue
 
 from services.allocator import kept, memory
 from services.allocator.decide import Decisions, decide
 from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure
 from services.allocator.measures import PASS, Meters
-from services.allocator.replay import Merge
+from services.allocator.removal import Removal
 from services.allocator.requests import admission, changes
 from services.allocator.requests.admission import ProgramFault
 from services.allocator.requests.changes import answer_change, unanswered_changes
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
-from services.allocator.silence import next_silence_s, silent_jobs
-from services.allocator.state import EVIDENCE, HEARD, State, apply, refuse
-from services.allocator.view import JobView, closed_view, job_view
+from services.allocator.showing import Views, wait_for_change
+from services.allocator.state import EVIDENCE, HEARD, State, apply, forget_messages, refuse, with_last_fact
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, SetBack, Stale
@@ -46,6 +43,7 @@ from shared.letters import Letters
 from shared.log import about
 from shared.messages import (
     AllocationDecided,
+    CapacityFact,
     ChangeRejected,
     JobAccepted,
     JobChanged,
@@ -54,7 +52,9 @@ from shared.messages import (
     JobRequested,
     Message,
 )
+from shared.node_facts import LastNodeFacts, read_last_node_facts
 from shared.patience import RETRY_S, Plaint
+from shared.snapshots import Snapshots
 
 log = structlog.get_logger()
 
@@ -97,6 +97,10 @@ class Settings(Rules, frozen=True, kw_only=True):
     """Seconds. A job that trains and reports nothing for so long is shown as one whose program may hang; 0: never."""
     snapshot_s: float = 10.0
     """Shortest time between two snapshots of the state."""
+    finished_kept_s: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
+    """What a job left on the bus is removed so long after its end; 0: never."""
+    removal_s: Annotated[float, Meta(gt=0)] = 3_600.0
+    """Between two looks for what can be removed."""
     echo_s: float = 5.0
     """Longest wait for what was said to be heard."""
 
@@ -109,23 +113,28 @@ class Allocator:
         self.resting = set[str]()  # subjects on which the last message was refused: nothing is published for `RETRY_S`
         self.maybe_purged = set[str]()  # jobs whose subject held less than we know when their last decision was refused
         self.refused_in: dict[int, str] = {}  # by sequence of an unreadable request: the namespace that it came from
-        self.replayed: Merge[Heard] | None = Merge(subjects.ORDERS)
+        self.replaying = True
+        self.node_facts = LastNodeFacts()
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
-        self.shown: dict[str, JobView] = {}
-        self.meters = Meters()
+        self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
         self.plaints: dict[tuple[str, str], Plaint] = {}
         self.stirred_s: float | None = None  # when the first fact since the last pass was stored; the server's clock
 
     # ------------------------------------------------------------ hearing
 
+    def begin_from(self, state: State, node_facts: Sequence[Heard]) -> None:
+        """Know this before the log is read on. `node_facts`: the last ones, for nodes that it does not tell."""
+        self.state, self.node_facts = state, LastNodeFacts(node_facts, state.sequences.get(subjects.FACTS, 0))
+
     async def on_fact(self, heard: Heard) -> None:
         """Remember; then look again."""
         before = self.state
-        for fact in self.replayed.add(heard) if self.replayed else [heard]:
-            self._remember(fact)
+        if self.replaying:
+            self.node_facts.hear(heard.message)
+        self._remember(heard)
         unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
-        if not self.replayed and not unchanged:
+        if not self.replaying and not unchanged:
             self.meters.heard(heard.message, before, heard.stored_s)
             if same_world(before, self.state):
                 return await self._tell_folded()
@@ -139,7 +148,7 @@ class Allocator:
             return False
         self.state = refuse(self.state, answer)
         self.refused_in[sequence] = namespace_of(subject)
-        if not self.replayed:
+        if not self.replaying:
             await self._look_again()
         return True
 
@@ -153,10 +162,11 @@ class Allocator:
         return changes.refusal(subject, sequence, error)
 
     async def live(self) -> None:
-        """The replay is over: fold what was held back, and begin to decide."""
-        held, self.replayed = self.replayed.rest() if self.replayed else [], None
-        for fact in held:
-            self._remember(fact)
+        """The replay is over: add the nodes and quotas that it did not tell of, and begin to decide."""
+        self.replaying = False
+        for fact in self.node_facts.take_unheard():
+            if isinstance(fact.message, CapacityFact):
+                self.state = with_last_fact(self.state, fact.message, fact.stored_s)
         await self._look_again()
 
     def _remember(self, heard: Heard) -> None:
@@ -349,46 +359,27 @@ class Allocator:
     def _reached(self, sequence: int) -> bool:
         return self.state.sequences.get(subjects.ORDERS, 0) >= sequence
 
-    # ------------------------------------------------------------ showing and keeping
-
-    async def show_for_ever(self, bucket: KeyValue) -> None:
-        plaint = Plaint()
-        while True:
-            await self._until_changed()
-            self.changed.clear()
-            try:
-                await self._show(bucket)
-            except NatsError as error:  # the bus is away, say; what was not shown is shown when it is back
-                plaint.tell("ViewWaits", error)
-                self.changed.set()
-            await asyncio.sleep(self.rules.view_s)
-
-    async def _until_changed(self) -> None:
-        """Wait for a fact or a decision, or until a job has been silent for too long."""
-        now = time.time()
-        wait_s = next_silence_s(self.state.jobs.values(), now, self.rules.unreported_s) - now
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.changed.wait(), None if wait_s == inf else wait_s)
-
-    async def _show(self, bucket: KeyValue) -> None:
-        for key, view in self._views().items():
-            if self.shown.get(key) != view:
-                self.bus.must_lead()
-                await bucket.put(key, msgspec.json.encode(view))
-                self.shown[key] = view
-
-    def _views(self) -> dict[str, JobView]:
-        ended = {key: closed_view(closed) for key, closed in self.state.closed.items()}
-        silent = silent_jobs(self.state.jobs, time.time(), self.rules.unreported_s)
-        whys = self.decisions.why | silent
-        return ended | {k: job_view(job, whys.get(k, ""), k in silent) for k, job in self.state.jobs.items()}
+    # ------------------------------------------------------------ keeping
 
     async def keep_for_ever(self) -> None:
         while True:
             await self.unsaved.wait()
             self.unsaved.clear()
-            await memory.remember(self.bus, self.state)
+            await self.snapshots.store(memory.encoded(self.state))
             await asyncio.sleep(self.rules.snapshot_s)
+
+    def on_removed(self, key: str) -> None:
+        """Take it that nothing of a name is on the bus any more."""
+        self.state = forget_messages(self.state, key)
+
+    async def remove_for_ever(self) -> None:
+        removal, plaint = Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed), Plaint()
+        while self.rules.finished_kept_s:
+            await asyncio.sleep(self.rules.removal_s)
+            try:
+                await removal.remove_expired()
+            except NatsError as error:
+                plaint.tell("RemovalWaits", error)
 
     async def forget_for_ever(self) -> None:
         """Each fact makes its job anew, and what was found out about the job of before would stay."""
@@ -406,28 +397,45 @@ def know_policies(settings: Settings) -> None:
         raise Leave(BAD_SETTINGS) from bad
 
 
+async def show_for_ever(allocator: Allocator, views: Views) -> None:
+    """Keep the jobs' view up with the state; what the bus could not take is shown when it is back."""
+    plaint, unreported_s = Plaint(), allocator.rules.unreported_s
+    while True:
+        await wait_for_change(allocator.changed, allocator.state.jobs.values(), unreported_s)
+        allocator.changed.clear()
+        try:
+            await views.show(allocator.state, allocator.decisions.why, unreported_s)
+        except NatsError as error:
+            plaint.tell("ViewWaits", error)
+            allocator.changed.set()
+        await asyncio.sleep(allocator.rules.view_s)
+
+
 async def follow(bus: Bus, allocator: Allocator) -> None:
     """Hear what the state lacks; all, where a stream was set back and the state is of messages that are no more."""
-    known = allocator.state
     heard = partial(bus.follow, HEARD, allocator.on_fact, unusable=allocator.on_unusable, strays=True)
+    node_facts, known = await read_last_node_facts(bus), allocator.state
+    allocator.begin_from(known, node_facts)
     try:
         await heard(known.sequences, stored_s=known.stored_s)
     except SetBack as error:
         log.warning("StartsFromTheLog", reason=str(error))
-        allocator.state = State()
+        allocator.begin_from(State(), node_facts)
         await heard({})
 
 
 async def start(bus: Bus, settings: Settings) -> None:
     know_policies(settings)
     allocator = Allocator(bus, settings, await memory.recall(bus))
+    bus.vitals.tell("the snapshot", allocator.snapshots.measures)
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
     await follow(bus, allocator)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())
-    bus.spawn(allocator.show_for_ever(await bus.bucket(subjects.JOBS)))
+    bus.spawn(show_for_ever(allocator, Views(bus, await bus.bucket(subjects.JOBS))))
     bus.spawn(allocator.keep_for_ever())
     bus.spawn(allocator.forget_for_ever())
+    bus.spawn(allocator.remove_for_ever())
     letters = Letters()
     bus.vitals.tell("dead letters", letters.measures)
     bus.spawn(letters.count(bus))

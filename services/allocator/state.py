@@ -15,11 +15,13 @@ from msgspec.structs import replace
 
 from services.allocator.job import OF_JOB, Job, above_serial, node_seen
 from services.allocator.releases import Releases, begin_release, end_releases
+from services.allocator.summaries import end_of, summary_of
 from shared.early import add_early, brief
 from shared.messages import (
     AllocationDecided,
     CancelRequested,
     CapacityChanged,
+    CapacityFact,
     Change,
     ChangeRejected,
     ChangeRequested,
@@ -57,10 +59,12 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Closed(msgspec.Struct, frozen=True):
-    """A job that is over, as it was at the end."""
+    """A job that is over: a summary of it as it was at the end."""
 
     job: Job
     finished: JobFinished
+    removed: bool = False
+    """Whether what it left on the bus is removed, its view among it."""
 
 
 Waits = TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
@@ -254,6 +258,11 @@ def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: f
     return replace(state, nodes=state.nodes | {message.node: message}, releases=_after(state, message, stored_s))
 
 
+def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:
+    """The state with the last fact of a node or namespace that the log does not tell any more."""
+    return OF_STATE[type(fact)](state, fact, 0, stored_s)
+
+
 def _quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:
     if message.bounds or message.task_bounds:
         return replace(state, quotas=state.quotas | {message.namespace: message})
@@ -301,8 +310,26 @@ def over(state: State, message: JobFinished) -> State:
     if job is None or job.uid != message.uid:
         return state
     jobs = {k: j for k, j in state.jobs.items() if k != job.key}
-    closed = {k: c for k, c in state.closed.items() if k != job.key} | {job.key: Closed(job, message)}
+    closed = {k: c for k, c in state.closed.items() if k != job.key} | {job.key: _closed(job, message)}
     return replace(state, jobs=jobs, closed=dict(list(closed.items())[-CLOSED_KEPT:]))
+
+
+def forget_messages(state: State, key: str) -> State:
+    """The state after all that was said under a name is removed from the bus."""
+    spoken = {other: sequence for other, sequence in state.spoken.items() if other != key}
+    end = state.closed.get(key)
+    closed = state.closed | {key: replace(end, removed=True)} if end else state.closed
+    return replace(state, spoken=spoken, closed=closed)
+
+
+def _closed(job: Job, finished: JobFinished) -> Closed:
+    return Closed(summary_of(job), end_of(finished))
+
+
+def summarised(state: State) -> State:
+    """The state with summaries alone of the jobs that are over: earlier versions stored such jobs whole."""
+    closed = {key: replace(end, job=summary_of(end.job)) for key, end in state.closed.items()}
+    return replace(state, closed=closed)
 
 
 OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {

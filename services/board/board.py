@@ -21,6 +21,7 @@ from services.allocator.placing.amounts import NO_MORE, less, plus, together
 from services.allocator.simulator.log_file import Told
 from services.allocator.state import State, belated
 from services.allocator.state import apply as folded
+from services.allocator.state import with_last_fact as folded_last_fact
 from services.allocator.view import ENDED, JobView, closed_view, job_view
 from services.board import series, story
 from services.board.beginning import shown
@@ -30,6 +31,7 @@ from shared.early import add_early
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
+    CapacityFact,
     ClaimsChanged,
     GenerationAbandoned,
     JobFinished,
@@ -103,6 +105,12 @@ def apply(board: Board, told: Told) -> Board:
     if isinstance(told.message, CapacityChanged):
         return _capacity(board, told.message, told.at_s)
     return _of_job(board, told, event) if isinstance(told.message, JobMessage) else board
+
+
+def with_last_fact(board: Board, fact: CapacityFact, at_s: float) -> Board:
+    """The board with the last fact of a node or namespace that the log does not tell any more."""
+    board = replace(board, state=folded_last_fact(board.state, fact, at_s))
+    return _capacity(board, fact, at_s) if isinstance(fact, CapacityChanged) else board
 
 
 SEEN_OTHERWISE = (CapacityChanged, ClaimsChanged, ProgressReported, QuotaChanged)

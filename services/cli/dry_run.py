@@ -21,7 +21,7 @@ from services.allocator.placing.placement import ROLES, Size
 from services.allocator.proposal import Effect, Outlook, outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules
-from services.allocator.state import State, apply
+from services.allocator.state import State, apply, with_last_fact
 from services.cli import connection
 from services.cli.filters import filters
 from services.cli.reader import Wanted
@@ -29,7 +29,8 @@ from services.cli.reading import read
 from services.cli.trouble import WRONG_USE, Trouble
 from shared import config
 from shared.bus import Bus
-from shared.messages import DeadLetter
+from shared.messages import CapacityFact, DeadLetter
+from shared.node_facts import LastNodeFacts, read_last_node_facts
 from shared.subjects import FACTS, ORDERS
 from shared.words import size
 
@@ -76,11 +77,16 @@ def rules_here(limits: Mapping[str, str] | None = None) -> Rules:
 async def _state(bus: Bus) -> State:
     """As the allocator's is, or will be once it has heard what is stored."""
     state = await memory.recall(bus)
+    node_facts = LastNodeFacts(await read_last_node_facts(bus), state.sequences.get(FACTS, 0))
     wanted = [Wanted(stream, filters(stream), after=state.sequences.get(stream, 0)) for stream in (ORDERS, FACTS)]
     async with aclosing(read(bus, wanted, follow=False)) as entries:
         async for entry in entries:
             if not isinstance(entry.said, DeadLetter):
+                node_facts.hear(entry.said)
                 state = apply(state, entry.said, entry.stream, entry.sequence, entry.stored_s)
+    for fact in node_facts.take_unheard():
+        if isinstance(fact.message, CapacityFact):
+            state = with_last_fact(state, fact.message, fact.stored_s)
     return state
 
 

@@ -17,11 +17,13 @@ from services.allocator.explaining.explanation import Ground
 from services.allocator.explaining.history import History, Moment, is_cause
 from services.allocator.rules import Rules
 from services.allocator.simulator.log_file import Told
-from services.allocator.state import State
+from services.allocator.state import State, with_last_fact
 from services.cli.filters import filters
 from services.cli.reader import THEIR_CLOCKS_S, Wanted
 from services.cli.reading import read
 from shared.bus import Bus
+from shared.messages import CapacityFact
+from shared.node_facts import read_last_node_facts
 from shared.subjects import FACTS, ORDERS
 
 MANY = 200_000
@@ -39,11 +41,24 @@ async def past(bus: Bus, key: str, at_s: float, rules: Rules) -> tuple[Moment, t
     if (notes or many) and (stored := await _stored(bus, at_s)):
         history.before, since_s = stored, at_s - RECENT_S - history.horizon_s if many else None
         notes = (*notes, STORED)
+    if notes or many:
+        history.before = await _with_unread_nodes(bus, history.before, since_s or 0.0, at_s)
     wanted = [Wanted(ORDERS, filters(ORDERS)), Wanted(FACTS, filters(FACTS), since_s=since_s)]
     async with aclosing(_told(bus, wanted, at_s)) as messages:
         async for told in messages:
             history.hear(told)
     return history.moment(at_s), notes
+
+
+async def _with_unread_nodes(bus: Bus, state: State, since_s: float, until_s: float) -> State:
+    """Return the state with the nodes and quotas whose last fact is older than what is read of the log."""
+    first = (await bus.js.stream_info(FACTS)).state.first_seq
+    for fact in await read_last_node_facts(bus):
+        unread = fact.sequence < first or fact.stored_s < since_s
+        new = fact.sequence > state.sequences.get(FACTS, 0) and fact.stored_s <= until_s
+        if unread and new and isinstance(fact.message, CapacityFact):
+            state = with_last_fact(state, fact.message, fact.stored_s)
+    return state
 
 
 async def with_event(bus: Bus, ground: Ground | None) -> Ground | None:

@@ -26,6 +26,7 @@ from shared.messages import (
     GenerationPrepared,
     HandOverOrdered,
     JobMessage,
+    ProgressReported,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -129,6 +130,13 @@ def _saved(job: Job, message: CheckpointSaved, at_s: float) -> Job:
     return replace(job, drained=None) if goes_on else job
 
 
+def _progressed(job: Job, message: ProgressReported, at_s: float) -> Job:
+    """A generation that reports trains, even where its `TrainingResumed` is gone. A report comes every few seconds, so
+    none waits for its decision.
+    """
+    return _running(job, message.generation, at_s)
+
+
 def _unsaved(job: Job, message: CheckpointFailed, at_s: float) -> Job:
     """The one for which it had drained has nothing to begin from."""
     known = job.generations.get(message.successor or 0)
@@ -212,6 +220,7 @@ _FOLDS: dict[type[JobMessage], Callable[[Job, Any, float], Job]] = {
     TrainingResumed: _resumed,
     CheckpointSaved: _saved,
     CheckpointFailed: _unsaved,
+    ProgressReported: _progressed,
     TaskReady: _task_fact("ready"),
     TaskStarted: _task_fact("started"),
     TaskLeaving: _leaving,

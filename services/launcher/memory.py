@@ -10,12 +10,12 @@ import zlib
 
 import msgspec
 import structlog
-from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from services.launcher.view import Told
-from shared.bus import Bus, Stale
-from shared.subjects import STATE
+from shared import snapshots
+from shared.bus import Bus
+from shared.snapshots import Snapshots
 
 log = structlog.get_logger()
 
@@ -31,10 +31,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def load(connection: Bus) -> Snapshot:
-    bucket = await connection.bucket(STATE)
     try:
-        entry = await connection.asked(lambda: bucket.get(KEY))
-        found = msgspec.json.decode(zlib.decompress(entry.value or b""), type=Snapshot)
+        found = msgspec.json.decode(zlib.decompress(await snapshots.load(connection, KEY)), type=Snapshot)
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("NoSnapshot", error=repr(error))
         return Snapshot()
@@ -48,8 +46,11 @@ async def _fits(connection: Bus, found: Snapshot) -> bool:
     return True
 
 
+def encoded(snapshot: Snapshot) -> bytes:
+    """Return the snapshot as it is stored."""
+    return zlib.compress(msgspec.json.encode(snapshot), 1)
+
+
 async def save(connection: Bus, snapshot: Snapshot) -> None:
-    try:
-        await connection.keep(KEY, zlib.compress(msgspec.json.encode(snapshot), 1))
-    except (NatsError, Stale) as error:  # too large, the bus is away, or another leads: a restart will read more
-        log.warning("SnapshotFailed", error=repr(error))
+    """Store the snapshot once."""
+    await Snapshots(connection, KEY).store(encoded(snapshot))

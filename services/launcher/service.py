@@ -45,6 +45,7 @@ from shared.messages import (
     JobFinished,
     JobMessage,
     Message,
+    ProgressReported,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -53,6 +54,7 @@ from shared.messages import (
     TrainingResumed,
 )
 from shared.patience import RETRY_S
+from shared.snapshots import Snapshots
 
 log = structlog.get_logger()
 
@@ -74,6 +76,7 @@ HEARD: tuple[type[Message], ...] = (
     CheckpointSaved,
     CheckpointFailed,
     TrainingResumed,
+    ProgressReported,
 )
 
 
@@ -90,7 +93,7 @@ class Launcher:
         self.view = view.View()
         self.after: dict[str, int] = {}  # by stream: the last message in the view
         self.stored_s: dict[str, float] = {}  # by stream: when that message was stored
-        self.backlog: list[Heard] | None = []  # until all that was said is read
+        self.replaying = True  # until all that was said is read
         self.unlisted, self.listed = set(watched(settings)), asyncio.Event()
         self.dirty, self.wake = set[int](), asyncio.Event()
         self.resting = set[int]()  # jobs whose last order was refused: they are looked at again `RETRY_S` later
@@ -98,19 +101,17 @@ class Launcher:
         self.hands = Hands(api, settings, self.on_outcome, self.on_made, minter)
         self.given: dict[str, int] = {}  # by job: the last order for it, though it may not have come back yet
         self.saved_s, self.unsaved = clock(), False
-        self.meters = Meters()
+        self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
         self.events = EventWriter(api, settings, clock)
 
     # ------------------------------------------------------------ remember
 
     async def on_fact(self, heard: Heard) -> None:
-        """Two streams are read one behind the other: what is read late is put in order before it is remembered."""
-        if self.backlog is not None:
-            self.backlog.append(heard)
-            return
-        self.events.add(note_of(cast(JobMessage, heard.message), self.view), self.view.services)
+        if not self.replaying:
+            self.events.add(note_of(cast(JobMessage, heard.message), self.view), self.view.services)
         self.fold(heard)
-        self.meters.heard(heard.message)
+        if not self.replaying:
+            self.meters.heard(heard.message)
 
     def fold(self, heard: Heard) -> None:
         message = cast(JobMessage, heard.message)
@@ -128,14 +129,11 @@ class Launcher:
         return isinstance(message, JobFinished) and message.uid > sequence and message.uid not in self.view.told.jobs
 
     def remember(self, message: JobMessage, at_s: float) -> None:
-        self.view = view.told(self.view, message, at_s)
+        before, self.view = self.view, view.told(self.view, message, at_s)
+        if isinstance(message, ProgressReported) and self.view is before:
+            return  # it trains, as we know
         self.unsaved = True
         self.stir(message.uid)
-
-    async def caught_up(self) -> None:
-        backlog, self.backlog = self.backlog or [], None
-        for heard in sorted(backlog, key=lambda heard: heard.stored_s):
-            self.fold(heard)
 
     def on_event(self, kind: Kind, namespace: str, event: Event[Any]) -> None:
         if isinstance(event, Listed):
@@ -302,7 +300,7 @@ class Launcher:
     async def save_now_and_then(self) -> None:
         if self.unsaved and self.clock() >= self.saved_s + self.settings.snapshot_s:
             self.saved_s, self.unsaved = self.clock(), False
-            await memory.save(self.bus, self.snapshot())
+            await self.snapshots.store(memory.encoded(self.snapshot()))
 
     def snapshot(self) -> memory.Snapshot:
         return memory.Snapshot(after=dict(self.after), stored_s=dict(self.stored_s), told=self.view.told)
@@ -320,6 +318,7 @@ class Launcher:
             log.warning("StartsFromTheLog", reason=str(error))
             self.begin_from(memory.Snapshot())
             await self.bus.follow((*HEARD, *SAID), self.on_fact, {})
+        self.replaying = False
 
 
 def completed(settings: Settings) -> Settings:
@@ -339,9 +338,9 @@ async def start(bus: Bus, settings: Settings) -> None:
     launcher = Launcher(bus, api, settings, minter=minter(settings.signing_key, settings.credentials_s))
     bus.vitals.need("the lists of what is there", launcher.listed.is_set)
     bus.vitals.tell("kubernetes", lambda: counting.measures(api.requests))
+    bus.vitals.tell("the snapshot", launcher.snapshots.measures)
     bus.vitals.tell("launcher", lambda: launcher.meters.measures(launcher.view))
     await launcher.follow(await memory.load(bus))
-    await launcher.caught_up()
     for kind, namespace in watched(settings):
         bus.spawn(watch(api, kind, namespace, launcher.on_event))
     await launcher.listed.wait()

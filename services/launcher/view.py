@@ -24,6 +24,7 @@ from shared.messages import (
     GenerationPrepared,
     JobFinished,
     JobMessage,
+    ProgressReported,
     TaskExited,
     TaskLeaving,
     TaskReady,
@@ -151,7 +152,10 @@ def _told(said: Told, message: JobMessage, at_s: float) -> Told:
         job = Job(namespace=message.namespace, job=message.job, uid=uid)
     if job is None:
         return said
-    said = replace(said, jobs={**said.jobs, uid: fold(job, message, at_s)})
+    folded = fold(job, message, at_s)
+    if isinstance(message, ProgressReported) and folded is job:
+        return said
+    said = replace(said, jobs={**said.jobs, uid: folded})
     return _with_early(said, key, uid) if isinstance(message, AllocationDecided) and said.early else said
 
 

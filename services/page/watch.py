@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 
 from services.allocator import memory
 from services.allocator.state import State
-from services.board.board import apply, begun, why
+from services.board.board import apply, begun, why, with_last_fact
 from services.cli.entry import Entry
 from services.cli.filters import filters
 from services.cli.jobs import snapshots
@@ -25,6 +25,8 @@ from services.cli.past import MANY
 from services.cli.reader import Wanted
 from services.cli.reading import read
 from shared.bus import Bus
+from shared.messages import CapacityFact
+from shared.node_facts import LastNodeFacts, read_last_node_facts
 from shared.subjects import FACTS, ORDERS
 from shared.tasks import end
 
@@ -48,6 +50,7 @@ class Watch:
         self.turned = asyncio.Event()
         self._since_s: float | None = None
         self._stored: State | None = None
+        self._node_facts = LastNodeFacts()
         self._following: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
@@ -86,6 +89,7 @@ class Watch:
         """What is stored, then what comes."""
         if not self.board.sequences:
             await self._begin()
+        await self._read_node_facts()
         for follow in (False, True):
             async with aclosing(read(self.bus, self._wanted(), follow)) as entries:
                 count = 0
@@ -94,6 +98,7 @@ class Watch:
                     if self.caught_up or (count := count + 1) % AT_ONCE == 0:
                         self._turn()
                         await asyncio.sleep(0)
+            self._take_unheard_nodes()
             self.caught_up = True
             self._turn()
 
@@ -104,6 +109,10 @@ class Watch:
         self._since_s = self.clock() - RECENT_S if many else None
         if many or max(orders.first_seq, facts.first_seq) > 1:
             self._stored = await memory.recall(self.bus)
+
+    async def _read_node_facts(self) -> None:
+        known = self._stored.sequences if self._stored else self.board.sequences
+        self._node_facts = LastNodeFacts(await read_last_node_facts(self.bus), known.get(FACTS, 0))
 
     def _wanted(self) -> list[Wanted]:
         known = self.board.sequences
@@ -116,7 +125,17 @@ class Watch:
         if self._stored is not None:
             self.board, self._stored = begun(self._stored, entry.stored_s), None
         if told := entry.told:
+            self._node_facts.hear(told.message)
             self.board = apply(self.board, told)
+
+    def _take_unheard_nodes(self) -> None:
+        """Add the nodes and quotas that the log does not tell; where it told nothing at all, the stored state too."""
+        facts = self._node_facts.take_unheard()
+        if self._stored is not None:
+            self.board, self._stored = begun(self._stored, self.clock()), None
+        for fact in facts:
+            if isinstance(fact.message, CapacityFact):
+                self.board = with_last_fact(self.board, fact.message, fact.stored_s)
 
     async def _hear_why(self) -> None:
         """The allocator's word on each job, which is no message but an entry of a bucket."""

@@ -34,6 +34,8 @@ from shared.messages import (
     Message,
     Program,
     ProgressReported,
+    QuotaBound,
+    QuotaChanged,
     ResumeRequested,
     SuspendRequested,
 )
@@ -43,6 +45,7 @@ from shared.programs import digest_of, meta_token
 from shared.tasks import end
 from tests.allocator.builders import abandoned, accepted, node, own, request, resumed, size
 from tests.conftest import NatsServer, connected
+from tests.shared.test_node_facts import lost_history
 
 M = TypeVar("M", bound=Message)
 PROGRAM = b"def model(): ..."
@@ -124,6 +127,47 @@ async def test_a_job_is_accepted_decided_grown_and_shown(nats_url: str, person: 
         await person.publish(said)
         shown = await view(person, lambda v: v.samples == 50)
         assert (shown.phase, shown.ps, shown.workers, shown.pauses) == ("Running", 2, 2, (0.5,))
+
+
+async def test_a_node_that_no_fact_tells_of_any_more_takes_a_job(nats_url: str, person: Bus):
+    await lost_history(person, await person.publish(node(cpu=3)))
+    async with allocator(nats_url):
+        await person.request(await with_program(person))
+        assert size(await last(person, AllocationDecided)) == (1, 1)
+
+
+async def test_a_quota_that_no_fact_tells_of_any_more_bounds_a_job(nats_url: str, person: Bus):
+    bound = QuotaBound(quota="compute", resource="requests.cpu", hard=1)
+    await person.publish(QuotaChanged(namespace="default", seen="1", bounds=(bound,)))
+    await lost_history(person, await person.publish(node(cpu=9)))
+    async with allocator(nats_url):
+        await person.request(await with_program(person))
+        assert "ResourceQuota compute" in (await view(person, lambda v: v.why != "")).why
+
+
+async def test_a_leader_whose_streams_were_set_back_begins_with_what_is_stored_and_the_kept_facts(
+    nats_url: str, person: Bus
+):
+    kept = await person.publish(node(cpu=3))
+    await lost_history(person, kept)
+    asked = await person.request(await with_program(person))
+    lost = State(
+        nodes={"lost": node("lost", cpu=9)},
+        sequences={subjects.ORDERS: asked, subjects.FACTS: kept},
+        stored_s={subjects.ORDERS: 1.0},
+    )
+    await memory.remember(person, lost)
+    async with allocator(nats_url):
+        decided = await last(person, AllocationDecided)
+        assert decided.uid == asked and {task.node for task in decided.tasks} == {"n1"}
+
+
+async def test_the_history_overrules_the_kept_fact_of_a_node(nats_url: str, person: Bus):
+    await lost_history(person, await person.publish(node(cpu=9)))
+    await person.publish(msgspec.structs.replace(node(cpu=1), seen="1"))
+    async with allocator(nats_url):
+        await person.request(await with_program(person))
+        assert (await view(person, lambda v: v.why != "")).why.startswith("waits for room")
 
 
 @pytest.mark.parametrize(
@@ -340,6 +384,24 @@ async def test_a_restart_says_nothing_twice_and_goes_on(nats_url: str, person: B
         finished = await last(person, JobFinished)
         assert (finished.uid, finished.outcome) == (uid, "cancelled")
         assert (await view(person, lambda v: v.phase == "Cancelled")).why == "cancelled on request"
+
+
+async def test_what_a_finished_job_left_is_removed_after_a_while(nats_url: str, person: Bus):
+    await person.publish(node(cpu=3))
+    async with allocator(nats_url, msgspec.structs.replace(QUICK, finished_kept_s=0.2, removal_s=0.1)):
+        uid = await person.request(await with_program(person))
+        await last(person, AllocationDecided)
+        await person.publish(JobFinished(job="mnist", uid=uid, outcome="succeeded"))
+
+        bucket = await person.bucket(subjects.JOBS)
+        async with asyncio.timeout(60):
+            with pytest.raises(NotFoundError):
+                while True:  # an order, or the view
+                    if await person.last_over(subjects.about("default.mnist", "job")) == 0:
+                        await bucket.get("default.mnist")
+                    await asyncio.sleep(0.01)
+        again = await person.request(await with_program(person, request_id="again"))
+        assert (await last(person, AllocationDecided)).uid == again
 
 
 async def test_a_decision_that_the_launcher_never_saw_is_repeated(nats_url: str, person: Bus):

@@ -47,6 +47,29 @@ def test_what_a_node_has_in_all_is_the_very_same_while_only_what_is_free_changes
     assert story.hear(node(cpu=4)).state.nodes["n1"].allocatable.cpu == 4
 
 
+def test_a_report_proves_that_its_generation_runs_though_the_resumption_is_gone():
+    story = Story().hear(node(cpu=3), accepted())
+    story.decided()
+    job = story.hear(progress(1, 10, 1000, 5)).state.jobs["default.mnist"]
+    assert (job.running, job.coming, job.furthest) == (1, None, 10)
+    assert job.pauses == ()
+
+
+def test_a_report_that_comes_before_its_decision_proves_the_same():
+    story = Story().hear(node(cpu=3), accepted())
+    decision = Story().hear(node(cpu=3), accepted()).decided()
+    assert story.hear(progress(1, 10, 1000, 5), decision).state.jobs["default.mnist"].running == 1
+
+
+def test_a_report_of_an_older_generation_changes_nothing():
+    story = Story().hear(node(cpu=3), accepted())
+    story.decided()
+    story.hear(resumed(1), node("n2", cpu=2)).decided()
+    story.hear(resumed(2), progress(2, 10, 1000, 5))
+    job = story.state.jobs["default.mnist"]
+    assert story.hear(progress(1, 20, 1000, 5, step=9)).state.jobs["default.mnist"] == job
+
+
 def test_no_task_gets_the_name_of_a_pod_that_is_there_although_its_decision_was_lost():
     """The bus was set back: what it still has of that pod is that it holds capacity."""
     left = TaskPlan(role="worker", index=0, serial=7, node="n1", resources=Resources(cpu=1))

@@ -13,7 +13,16 @@ ACTING |= {"subprocess", "socket", "signal", "threading", "random", "uuid", "psu
 
 EDGES = {
     "services.monitor": {"__main__", "service", "recalling", "namespace_news"},
-    "services.allocator": {"__main__", "service", "memory", "collecting", "enrolment"},
+    "services.allocator": {
+        "__main__",
+        "service",
+        "memory",
+        "showing",
+        "removal",
+        "unused_programs",
+        "collecting",
+        "enrolment",
+    },
     "services.launcher": {"__main__", "service", "memory", "kube", "hands", "watch", "minting", "event_writer"},
     "services.trainer": {
         *("__main__", "service", "fence", "children", "child", "nursery", "lean", "ports", "priority", "usage"),

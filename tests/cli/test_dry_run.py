@@ -14,6 +14,7 @@ from shared.messages import JobRequested
 from tests.allocator.builders import accepted, node, request
 from tests.cli.conftest import Prompt
 from tests.cli.test_submit import GOOD, PROGRAM, written
+from tests.shared.test_node_facts import lost_history
 
 ENROL = "WEIR_ALLOCATOR_POLICIES=mine:fair"
 
@@ -43,6 +44,16 @@ async def test_it_says_where_a_job_would_start_and_why(bus: Bus, nats_url: str, 
     ]
     assert await bus.last(JobRequested, "default.digits") is None
     assert (await (await bus.programs()).status()).size == 0
+
+
+async def test_a_node_that_no_fact_tells_of_any_more_has_room(
+    bus: Bus, nats_url: str, prompt: Prompt, job: Path
+) -> None:
+    await lost_history(bus, await bus.publish(node("big", cpu=4)))
+
+    said = await prompt("submit", job, "--dry-run", "--nats", nats_url)
+
+    assert "  where: big: chief, ps, worker" in said.out.splitlines()
 
 
 async def test_it_says_why_a_job_would_wait(nats_url: str, bus: Bus, prompt: Prompt, job: Path) -> None:

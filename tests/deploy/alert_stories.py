@@ -50,6 +50,7 @@ WELL: dict[str, str] = {
     **spread("weir_monitor_reaction_seconds", "monitor", "1.0"),
     told("weir_allocator_decisions_total", "allocator", policy="weir", outcome="grow"): rising(0.5),
     told("weir_allocator_failures_total", "allocator", policy="weir"): still(2),
+    told("weir_snapshot_failing_seconds", "allocator"): still(0),
     told("weir_allocator_jobs", "allocator", state="running"): still(3),
     told("weir_allocator_longest_wait_seconds", "allocator"): still(0),
     told("weir_allocator_decisions_unanswered", "allocator"): still(0),
@@ -78,6 +79,7 @@ BAD: dict[str, dict[str, str]] = {
     "WeirKubernetesHoldsBack": {told("weir_kubernetes_throttled_seconds_total", "launcher"): rising(90)},
     "WeirDecidingSlow": spread("weir_allocator_decision_seconds", "allocator", "80.0"),
     "WeirReactionSlow": spread("weir_monitor_reaction_seconds", "monitor", "80.0"),
+    "WeirSnapshotNotStored": {told("weir_snapshot_failing_seconds", "allocator"): then(0, 400)},
     "WeirJobsSetAside": {told("weir_allocator_failures_total", "allocator", policy="weir"): then(2, 3)},
     "WeirDecidesTooOften": {
         told("weir_allocator_decisions_total", "allocator", policy="weir", outcome="grow"): rising(4)

@@ -39,6 +39,7 @@ TOLD = {
     "weir_kubernetes_requests_total": "what comes of refusals is told as time that was waited",
     "process_cpu_seconds_total": "what comes of too little is told as time to decide and to react",
     "process_resident_memory_bytes": "Kubernetes' own alerts tell of memory",
+    "weir_snapshot_bytes": "a snapshot that is too large is one that cannot be stored",
     "process_start_time_seconds": "restarts show as changes of leaders",
 }
 """Numbers that are to be looked at, and are no reason to wake anybody."""

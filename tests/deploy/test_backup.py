@@ -18,11 +18,10 @@ from shared import subjects
 from shared.bus import Bus
 from shared.messages import JobFinished
 from tests.deploy import restricted
-from tests.deploy.rendered import DEPLOY, KUBECTL, named, needs_kubectl
+from tests.deploy.rendered import DEPLOY, KUBECTL, named
 from tests.deploy.servers import Secrets
 from tests.deploy.test_nats import SERVERS, WITHIN_S, Three, made
 
-pytestmark = needs_kubectl
 ENDS_S = 60.0
 
 

@@ -11,6 +11,7 @@ from shared.messages import (
     CheckpointSaved,
     GenerationAbandoned,
     JobFinished,
+    ProgressReported,
     TaskReady,
     TrainingResumed,
 )
@@ -32,6 +33,11 @@ def resumed(generation: int) -> TrainingResumed:
 def saved(generation: int, final: bool = True) -> CheckpointSaved:
     about = {"path": "x", "seconds": 0.1, "final": final}
     return CheckpointSaved(job=JOB, uid=UID, generation=generation, step=1, samples=1, **about)
+
+
+def progress(generation: int) -> ProgressReported:
+    amounts = {"step": 2, "epoch": 0, "samples": 1, "total_samples": 9, "samples_per_second": 1.0}
+    return ProgressReported(job=JOB, uid=UID, generation=generation, **amounts)
 
 
 def abandoned(generation: int) -> GenerationAbandoned:
@@ -65,6 +71,18 @@ def test_generations_before_the_running_one_are_forgotten() -> None:
 
 def test_a_checkpoint_shows_that_a_generation_runs_even_if_the_resumption_was_never_heard() -> None:
     assert job(decided(1, "c0"), saved(1, final=False)).running == 1
+
+
+def test_a_report_shows_that_a_generation_runs_even_if_the_resumption_was_never_heard() -> None:
+    assert job(decided(1, "c0"), progress(1)).running == 1
+    assert job(decided(1, "c0"), resumed(1), decided(2, "c0"), progress(2), progress(1)).running == 2
+    assert job(decided(1, "c0"), progress(2)).running is None
+
+
+def test_a_report_of_a_generation_that_is_known_to_run_leaves_the_very_same_view(world: World) -> None:
+    world.train(decided(1, "c0"))
+
+    assert told(world.view, progress(1), world.now + 1) is world.view
 
 
 def test_a_final_checkpoint_leaves_nothing_to_take_over_from() -> None:

@@ -42,7 +42,7 @@ async def api(server: ApiServer) -> AsyncIterator[Api]:
 
 def launcher(bus: Bus, api: Api, **settings: float) -> Launcher:
     made = Launcher(bus, api, Settings(**settings))  # type: ignore[arg-type]
-    made.backlog = None
+    made.replaying = False
     return made
 
 

@@ -20,6 +20,7 @@ from tests.board.test_board import JOB, running
 from tests.conftest import NatsServer, connected
 from tests.shared import guarded
 from tests.shared.set_back import copied_store
+from tests.shared.test_node_facts import lost_history
 
 
 @pytest.fixture
@@ -53,6 +54,17 @@ async def test_what_is_stored_is_read_and_what_comes_is_followed(bus: Bus, watch
 
     assert watch.board.nodes.keys() == {"n1", "n2"}
     assert watch.cut_s is None
+
+
+async def test_a_node_that_no_fact_tells_of_any_more_is_there(bus: Bus) -> None:
+    await lost_history(bus, await bus.publish(holding()))
+    watch = Watch(bus)
+    following = asyncio.ensure_future(watch.run())
+    await watch.caught()
+
+    assert watch.board.nodes.keys() == watch.board.state.nodes.keys() == {"n1"}
+    assert watch.board.totals.nodes == 1
+    await end(following)
 
 
 @pytest.mark.usefixtures("brief_heartbeat")

@@ -104,6 +104,19 @@ async def test_streams_can_be_created_again_and_again(bus: Bus) -> None:
 # ------------------------------------------------------------ hearing
 
 
+async def test_what_is_stored_in_two_streams_is_heard_in_the_order_of_storing(bus: Bus, nats_url: str) -> None:
+    resumed = [TrainingResumed(**(JOB | {"generation": generation}), step=1, samples=1) for generation in (1, 2)]
+    first, second, third = abandonments(3)
+    said = [first, resumed[0], second, resumed[1], third]
+    for message in said:
+        await bus.publish(message)
+    ears = Ears()
+
+    await bus.follow((GenerationAbandoned, TrainingResumed), ears, {})
+
+    assert [heard.message for heard in ears.heard] == said
+
+
 async def test_what_was_stored_before_is_heard_before_follow_returns(bus: Bus) -> None:
     ears = Ears()
     await say(bus, *abandonments(3))

@@ -58,7 +58,7 @@ from shared.permissions import (
 )
 from shared.programs import meta_token
 from shared.pull import Puller
-from shared.subjects import DEAD, FACTS, JOBS, LEDGER, ORDERS, STATE, program_bucket
+from shared.subjects import DEAD, FACTS, JOBS, LEDGER, NODES, ORDERS, STATE, program_bucket
 from shared.watching import TooManyReaders
 from tests.conftest import NatsServer
 from tests.shared import guarded
@@ -155,10 +155,21 @@ async def test_a_user_hears_what_the_table_has_and_is_refused_all_else(server: N
 async def test_nobody_but_who_sets_up_changes_a_stream(server: NatsServer, user: str) -> None:
     async with visitor(server.url, credentials(user)) as guest:
         for stream in (ORDERS, FACTS, DEAD, PROGRAMS, *BUCKET_STREAMS):
-            for verb in ("DELETE", "PURGE", "MSG.DELETE", "SNAPSHOT", "RESTORE"):
+            purges = user == ALLOCATOR and stream not in (DEAD, f"KV_{STATE}")
+            assert await guest.may_say(f"$JS.API.STREAM.PURGE.{stream}") == purges, stream
+            for verb in ("DELETE", "MSG.DELETE", "SNAPSHOT", "RESTORE"):
                 assert not await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}")
             for verb in ("CREATE", "UPDATE"):
                 assert await guest.may_say(f"$JS.API.STREAM.{verb}.{stream}") == (user == SETUP)
+        assert await guest.may_say(f"$JS.API.STREAM.DELETE.{NODES}") == (user == SETUP)
+        assert await guest.may_say(f"$JS.API.STREAM.PURGE.{NODES}") == (user == ALLOCATOR)
+
+
+@pytest.mark.parametrize("user", USERS)
+async def test_who_reads_the_log_of_all_nodes_reads_the_last_fact_of_each(server: NatsServer, user: str) -> None:
+    async with visitor(server.url, credentials(user)) as guest:
+        asked = f"{guest.client.api}.CONSUMER.CREATE.{NODES}.a-name.{subjects.CAPACITY}"
+        assert await guest.may_say(asked) == (user in (ALLOCATOR, PAGE, OPERATOR))
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -182,6 +193,8 @@ TOKEN, OTHER_TOKEN = meta_token(guarded.DIGEST), meta_token(guarded.OTHER_DIGEST
 WRITERS = {
     entry(STATE, ALLOCATOR): (ALLOCATOR,),
     entry(STATE, LAUNCHER): (LAUNCHER,),
+    entry(STATE, f"{ALLOCATOR}.a.0"): (ALLOCATOR,),
+    entry(STATE, f"{LAUNCHER}.a.0"): (LAUNCHER,),
     **{entry(STATE, lease_key(user)): (user,) for user in SERVICES},
     entry(JOBS, OWN): (ALLOCATOR,),
     entry(LEDGER, OWN): (JOB,),
@@ -194,13 +207,15 @@ WRITERS = {
 READERS = {
     f"KV_{STATE}.{entry(STATE, ALLOCATOR)}": (ALLOCATOR, PAGE, OPERATOR),
     f"KV_{STATE}.{entry(STATE, LAUNCHER)}": (LAUNCHER,),
+    f"KV_{STATE}.{entry(STATE, f'{ALLOCATOR}.a.0')}": (ALLOCATOR, PAGE, OPERATOR),
+    f"KV_{STATE}.{entry(STATE, f'{LAUNCHER}.a.0')}": (LAUNCHER,),
     **{f"KV_{STATE}.{entry(STATE, lease_key(user))}": (user,) for user in SERVICES},
     f"KV_{LEDGER}.{entry(LEDGER, OWN)}": (JOB,),
     f"KV_{LEDGER}.{entry(LEDGER, NEIGHBOUR)}": (),
     f"{PROGRAMS}.{META}.{TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER, JOB),
     f"{PROGRAMS}.{META}.{OTHER_TOKEN}": (ALLOCATOR, OPERATOR, SUBMITTER),
     f"{PROGRAMS}.{META}.*": (ALLOCATOR, OPERATOR, SUBMITTER),
-    f"{PROGRAMS}.{chunks(BUCKET)}.any": (),
+    f"{PROGRAMS}.{chunks(BUCKET)}.any": (ALLOCATOR,),
     f"{PROGRAMS}.>": (),
     f"{FOREIGN_PROGRAMS}.{FOREIGN_META}.{TOKEN}": (ALLOCATOR, OPERATOR),
 }

@@ -112,6 +112,10 @@ SMOKE = {
         {"BENCH_NODES": "20", "BENCH_DELETIONS": "10", "BENCH_TASKS": "10"},
         ("stand_in_list_s", "monitor_full_picture_s", "monitor_memory_mb", "launcher_job_up_s", "launcher_requests"),
     ),
+    "bench-year": Smoke(
+        {"BENCH_JOBS": "20", "BENCH_CONCURRENT": "5", "BENCH_HANDOVERS": "2"},
+        ("restart_s", "memory_mb", "snapshot_mb", "orders_mb", "orders_growth", "jobs_lost", "nodes_lost"),
+    ),
     "chaos": Smoke(
         {"CHAOS_FAULTS": "1", "CHAOS_KINDS": "worker killed", "CHAOS_NAIVE": "0"},
         (

@@ -1,0 +1,130 @@
+"""Removing what jobs left on the bus, some days after their end. Edge.
+
+Promise: no message of a job that is not over is removed, whatever comes while we remove. A purge covers only messages
+that the state knows; what is newer stays, and so does all of a name that another job bears by then, except what was
+said before that job was asked for.
+
+    weir-orders, weir-facts     messages of the name            weir-jobs, weir-ledger    the job's entry
+    weir-programs-<namespace>   `unused_programs.py`            weir-nodes                nodes that are gone
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+from nats.js.api import RawStreamMsg
+from nats.js.errors import NotFoundError
+
+from services.allocator.state import State
+from services.allocator.unused_programs import remove_unused_programs
+from shared import subjects
+from shared.bus import Bus
+from shared.messages import CancelRequested, CapacityChanged, JobFinished, JobRejected, Message
+from shared.permissions import entry, stream_of
+from shared.subjects import DEFAULT_NAMESPACE, FACTS, JOBS, LEDGER, NODES, ORDERS
+
+log = structlog.get_logger()
+
+ENDS: tuple[type[Message], ...] = (JobFinished, JobRejected, CancelRequested)
+"""After the last of these nothing more is said of a name, unless it is asked for again."""
+
+
+class Removal:
+    """One pass after another. `state`: what the allocator knows now; `removed`: is told each name of which all went."""
+
+    def __init__(self, bus: Bus, kept_s: float, state: Callable[[], State], removed: Callable[[str], None]) -> None:
+        self.bus, self.kept_s, self.state, self.removed = bus, kept_s, state, removed
+
+    async def remove_expired(self, now: float | None = None) -> None:
+        """Remove all that is due. Raises `NatsError` while the bus is away; the next pass goes on from there."""
+        until_s = (time.time() if now is None else now) - self.kept_s
+        for name, end in (await self._expired_names(until_s)).items():
+            await self._remove(name, end)
+        await self._remove_gone_nodes(until_s)
+        await remove_unused_programs(self.bus, self.state(), until_s)
+
+    # ------------------------------------------------------------ jobs
+
+    async def _expired_names(self, until_s: float) -> dict[str, int]:
+        """Return the last expired end under each name, as its subject has it: `<namespace>.<job>`, or `<job>` alone."""
+        ends: dict[str, int] = {}
+        for kind in ENDS:
+            async for raw in self._stored(ORDERS, subjects.pattern(kind)):
+                if raw.time is None or raw.time.timestamp() > until_s:
+                    break
+                name = str(raw.subject).split(".", 3)[3]
+                ends[name] = max(ends.get(name, 0), int(raw.seq or 0))
+        return ends
+
+    async def _stored(self, stream: str, filtered: str) -> AsyncIterator[RawStreamMsg]:
+        """Yield the messages on some subjects, the oldest first."""
+        raw = await self._next(stream, filtered, 0)
+        while raw is not None:
+            yield raw
+            raw = await self._next(stream, filtered, int(raw.seq or 0))
+
+    async def _next(self, stream: str, filtered: str, after: int) -> RawStreamMsg | None:
+        try:
+            return await self.bus.asked(
+                lambda: self.bus.js.get_msg(stream, seq=after + 1, subject=filtered, next=True, direct=True)
+            )
+        except NotFoundError:
+            return None
+
+    async def _remove(self, name: str, end: int) -> None:
+        key = name if "." in name else f"{DEFAULT_NAMESPACE}.{name}"
+        newest = max([await self.bus.last_over(f"weir.job.*.{each}") for each in _names(key)])
+        state = self.state()
+        begun = uids_of(state, key)
+        if begun or newest > end:
+            await self._purge(ORDERS, key, min([end, *(uid - 1 for uid in begun)]))
+            return
+        await self._purge(ORDERS, key, state.sequences.get(ORDERS, 0))
+        await self._purge(FACTS, key, state.sequences.get(FACTS, 0))
+        for bucket in (JOBS, LEDGER):
+            await self._purge_subject(stream_of(bucket), entry(bucket, key), 0)
+        self.removed(key)
+        log.info("JobRemoved", job=key)
+
+    async def _purge(self, stream: str, key: str, last: int) -> None:
+        """Remove what is said of a job, up to a sequence. Only orders have names without a namespace."""
+        if last > 0:
+            for name in _names(key) if stream == ORDERS else (key,):
+                await self._purge_subject(stream, f"weir.*.*.{name}", last + 1)
+
+    async def _purge_subject(self, stream: str, filtered: str, before: int) -> None:
+        self.bus.must_lead()
+        await self.bus.js.purge_stream(stream, seq=before or None, subject=filtered)
+
+    # ------------------------------------------------------------ nodes
+
+    async def _remove_gone_nodes(self, until_s: float) -> None:
+        async for raw in self._stored(NODES, subjects.pattern(CapacityChanged)):
+            if raw.time is None or raw.time.timestamp() > until_s:
+                return
+            if _is_gone(raw):
+                await self._purge_subject(NODES, str(raw.subject), int(raw.seq or 0) + 1)
+
+
+def uids_of(state: State, key: str) -> list[int]:
+    """Return the uids under a name that are not over: of the job, and of requests that are not answered."""
+    job = state.jobs.get(key)
+    asked = [uid for uid, each in state.asked.items() if each.request.key() == key]
+    refused = [uid for uid, each in state.refused.items() if each.key() == key]
+    return [*([job.uid] if job else []), *asked, *refused]
+
+
+def _names(key: str) -> tuple[str, ...]:
+    """Return what subjects call a job; one in `default` may be called by its name alone."""
+    namespace, _, job = key.partition(".")
+    return (key, job) if namespace == DEFAULT_NAMESPACE else (key,)
+
+
+def _is_gone(raw: RawStreamMsg) -> bool:
+    try:
+        fact = subjects.decode(str(raw.subject), raw.data or b"")
+    except subjects.Unusable:
+        return False
+    return isinstance(fact, CapacityChanged) and fact.gone

@@ -1,0 +1,109 @@
+"""Removing programs that no job uses. Edge.
+
+A program goes in two passes, with a pause between them. The first removes the description of one that no job uses and
+that nobody stored again for long; the second removes contents that no description leads to. Whoever stores a program
+that is there already writes its description again (`programs.keep`): so contents that are found whole stay.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+import msgspec
+from nats.js.api import RawStreamMsg
+from nats.js.errors import NotFoundError
+
+from services.allocator.state import State
+from shared.bus import Bus
+from shared.permissions import API, chunks, descriptions
+from shared.programs import Info
+from shared.subjects import PROGRAMS
+
+Use = tuple[str, str]
+"""A namespace, and the digest of a program."""
+
+
+class Streams(msgspec.Struct):
+    streams: list[str] | None = None
+
+
+def programs_in_use(state: State, since_s: float) -> set[Use]:
+    """Return the programs of jobs that are asked for, run, or have ended since then."""
+    requests = [asked.request for asked in state.asked.values()]
+    requests += [job.request for job in state.jobs.values()]
+    requests += [end.job.request for end in state.closed.values() if end.finished.finished_s > since_s]
+    return {(request.namespace, request.program.digest) for request in requests}
+
+
+async def remove_unused_programs(bus: Bus, state: State, until_s: float) -> None:
+    """Take one pass over the programs of all namespaces. `until_s`: what was stored later stays."""
+    used = programs_in_use(state, until_s)
+    for namespace in await _namespaces(bus):
+        digests = {digest for where, digest in used if where == namespace}
+        await _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s).remove_unused(digests)
+
+
+async def _namespaces(bus: Bus) -> list[str]:
+    """Return the namespaces that have a bucket for programs."""
+    prefix = f"OBJ_{PROGRAMS}-"
+    asked = msgspec.json.encode({"subject": f"{descriptions('*')}.*"})
+    answer = await bus.asked(lambda: bus.client.request(f"{API}.STREAM.NAMES", asked, timeout=5.0))
+    names = msgspec.json.decode(answer.data, type=Streams).streams or []
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+class _Bucket:
+    def __init__(self, bus: Bus, bucket: str, until_s: float) -> None:
+        self.bus, self.bucket, self.until_s = bus, bucket, until_s
+        self.stream = f"OBJ_{bucket}"
+
+    async def remove_unused(self, used: set[str]) -> None:
+        described = set[str]()
+        for subject in await self._subjects(descriptions(self.bucket)):
+            raw = await self._last(subject)
+            if raw is None:
+                continue
+            described.add(_nuid(raw))
+            if _digest(subject) not in used and self._is_old(raw):
+                await self._purge(subject, raw)
+        for subject in await self._subjects(chunks(self.bucket)):
+            if subject.rpartition(".")[2] in described:
+                continue
+            raw = await self._last(subject)
+            if raw is not None and self._is_old(raw):
+                await self._purge(subject, raw)
+
+    async def _subjects(self, prefix: str) -> list[str]:
+        info = await self.bus.asked(lambda: self.bus.js.stream_info(self.stream, subjects_filter=f"{prefix}.>"))
+        return list(info.state.subjects or {})
+
+    async def _last(self, subject: str) -> RawStreamMsg | None:
+        try:
+            return await self.bus.asked(lambda: self.bus.js.get_msg(self.stream, subject=subject, direct=True))
+        except NotFoundError:
+            return None
+
+    def _is_old(self, raw: RawStreamMsg) -> bool:
+        return raw.time is not None and raw.time.timestamp() <= self.until_s
+
+    async def _purge(self, subject: str, raw: RawStreamMsg) -> None:
+        """Remove a subject up to this message: one that was stored since stays."""
+        self.bus.must_lead()
+        await self.bus.js.purge_stream(self.stream, seq=int(raw.seq or 0) + 1, subject=subject)
+
+
+def _nuid(raw: RawStreamMsg) -> str:
+    """Return where a description says that the contents are; nothing if it cannot be read."""
+    try:
+        return msgspec.json.decode(raw.data or b"", type=Info).nuid
+    except msgspec.DecodeError:
+        return ""
+
+
+def _digest(subject: str) -> str:
+    """Return the digest of the program that a description is about."""
+    try:
+        return base64.urlsafe_b64decode(subject.rpartition(".")[2]).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,87 @@
+"""The last fact of each node and namespace stays on the bus, whatever becomes of the history of facts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec.structs import replace
+
+from shared import subjects
+from shared.bus import Bus
+from shared.hearing import Heard
+from shared.messages import CapacityChanged, ClaimsChanged, QuotaChanged
+from shared.node_facts import LastNodeFacts, read_last_node_facts
+from tests.allocator.builders import node
+
+
+async def copied(bus: Bus, sequence: int) -> list[Heard]:
+    """The kept facts, once the server has copied the one with this sequence."""
+    async with asyncio.timeout(60):
+        while True:
+            found = await read_last_node_facts(bus)
+            if sequence in [heard.sequence for heard in found]:
+                return found
+            await asyncio.sleep(0.005)
+
+
+async def lost_history(bus: Bus, sequence: int) -> None:
+    """Remove all facts, once the server has copied the one with this sequence."""
+    await copied(bus, sequence)
+    await bus.js.purge_stream(subjects.FACTS)
+
+
+async def test_the_newest_fact_of_each_node_is_kept_with_its_place_in_the_history(bus: Bus) -> None:
+    await bus.publish(node("n1", cpu=1))
+    second = await bus.publish(replace(node("n1", cpu=2), seen="1"))
+    third = await bus.publish(node("n2", cpu=3))
+
+    found = await copied(bus, third)
+
+    assert [(heard.sequence, heard.stream) for heard in found] == [(second, subjects.FACTS), (third, subjects.FACTS)]
+    messages = [heard.message for heard in found]
+    assert [m.allocatable.cpu for m in messages if isinstance(m, CapacityChanged)] == [2, 3]
+
+
+async def test_it_outlives_the_history(bus: Bus) -> None:
+    last = await bus.publish(node("n1", cpu=1))
+
+    await lost_history(bus, last)
+
+    assert [heard.sequence for heard in await read_last_node_facts(bus)] == [last]
+
+
+async def test_quotas_and_claims_outlive_it_beside_a_node_of_their_namespace_s_name(bus: Bus) -> None:
+    facts = [QuotaChanged(namespace="team-a", seen="1"), ClaimsChanged(namespace="team-a", seen="1")]
+    for fact in facts:
+        await bus.publish(fact)
+
+    await lost_history(bus, await bus.publish(node("team-a", cpu=1)))
+
+    known = LastNodeFacts(await read_last_node_facts(bus))
+    known.hear(node("team-a", cpu=2))
+    assert [heard.message for heard in known.take_unheard()] == facts
+
+
+async def test_nodes_of_facts_that_are_gone_are_forgotten_and_those_of_new_ones_known(bus: Bus) -> None:
+    await copied(bus, await bus.publish(node("n1", cpu=1)))
+    await bus.js.delete_stream(subjects.FACTS)
+
+    await bus.create()
+
+    assert [heard.message.key() for heard in await copied(bus, await bus.publish(node("n2", cpu=1)))] == ["n2"]
+
+
+async def test_a_bus_that_an_older_version_set_up_has_none(bus: Bus) -> None:
+    await bus.js.delete_stream(subjects.NODES)
+
+    assert await read_last_node_facts(bus) == []
+
+
+def test_a_node_that_the_history_told_of_is_taken_from_there() -> None:
+    facts = [Heard(node(name, cpu=1), "", subjects.FACTS, at, 0.0) for at, name in enumerate("abc", start=1)]
+    known = LastNodeFacts(facts, after=1)
+
+    known.hear(node("b", cpu=2))
+
+    assert [heard.sequence for heard in known.take_unheard()] == [3]
+    assert known.take_unheard() == []

@@ -38,7 +38,7 @@ browser: ## Chromium for the page's tests, where we are root on Debian and none 
 fuzz: $(READY) ## 300,000 decisions in random worlds, every policy (FUZZ_DECISIONS=N)
 	FUZZ_DECISIONS=$(or $(FUZZ_DECISIONS),300000) $(BIN)/pytest tests/allocator/fuzz
 
-chaos: $(READY) ## 80 faults of 20 kinds while real jobs train (an hour at most; CHAOS_FAULTS=20: a quarter of it)
+chaos: $(READY) ## 92 faults of 23 kinds while real jobs train (an hour at most; CHAOS_FAULTS=20: a quarter of it)
 	$(BIN)/python -m tests.bench.chaos
 
 soak: $(READY) ## 200 hand-overs of one job, in which nothing may grow (under 90 minutes; SOAK_HANDOVERS=30)

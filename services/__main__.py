@@ -23,9 +23,9 @@ COMMANDS = {
     "doctor": "try a training program before it costs anything",
     "submit": "ask for training",
     "jobs": "list the jobs",
+    "top": "watch nodes and jobs",
     "events": "show what happened, and what happens",
     "page": "serve a page in the browser: nodes, jobs, and what if",
-    "top": "watch nodes and jobs",
     "why": "what led to an event, and what came of it",
     "explain": "why a job has what it has, and what would get it more",
     "report": "one job as a page: times, pauses, cost, forecasts",
@@ -34,6 +34,7 @@ COMMANDS = {
     "suspend": "save and stop a job for a while",
     "resume": "let a suspended job go on",
     "cancel": "stop a job",
+    "forget": "remove what a finished job left",
     "recover": "after a loss of the bus: which jobs can go on, and let them",
     "simulate": "what would happen to these jobs on these machines",
     "decide": "the decision as JSON: a world a line in, decisions a line out",
@@ -45,7 +46,7 @@ COMMANDS = {
 }
 
 
-TOGETHER = {"suspend": "resume"}
+TOGETHER = {"jobs": "top", "suspend": "resume", "cancel": "forget"}
 """Commands that share a line of the overview, which has to fit a screen."""
 USAGE = "weir COMMAND [--help] ... | --version: elastic TensorFlow training"
 NO_BREAK = "\N{NO-BREAK SPACE}"

@@ -228,6 +228,16 @@ class ResumeRequested(Spoken, frozen=True, kw_only=True, tag="job.resume"):
         return f"{self.key()}.job.resume.{self.request_id}"
 
 
+class ForgetRequested(Spoken, frozen=True, kw_only=True, tag="job.forget"):
+    """Somebody wants what a job left on the bus to be removed, this message included. Of a job that is not over, only
+    this message is."""
+
+    request_id: str = "-"
+
+    def id(self) -> str:
+        return f"{self.key()}.job.forget.{self.request_id}"
+
+
 Change = ChangeRequested | SuspendRequested | ResumeRequested
 """What a person may ask of a job that is open."""
 BY_PERSONS = (JobRequested, ChangeRequested, SuspendRequested, ResumeRequested)
@@ -846,6 +856,7 @@ MESSAGES: tuple[type[Message], ...] = (
     ChangeRequested,
     SuspendRequested,
     ResumeRequested,
+    ForgetRequested,
     JobAccepted,
     JobRejected,
     JobChanged,

@@ -1,4 +1,4 @@
-"""Removing what jobs left on the bus, some days after their end. Edge.
+"""Removing what jobs left on the bus, some days after their end, or when somebody asks for it. Edge.
 
 Promise: no message of a job that is not over is removed, whatever comes while we remove. A purge covers only messages
 that the state knows; what is newer stays, and so does all of a name that another job bears by then, except what was
@@ -18,10 +18,10 @@ from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
 from services.allocator.state import State
-from services.allocator.unused_programs import remove_unused_programs
+from services.allocator.unused_programs import remove_program, remove_unused_programs
 from shared import subjects
 from shared.bus import Bus
-from shared.messages import CancelRequested, CapacityChanged, JobFinished, JobRejected, Message
+from shared.messages import CancelRequested, CapacityChanged, ForgetRequested, JobFinished, JobRejected, Message
 from shared.permissions import entry, stream_of
 from shared.subjects import DEFAULT_NAMESPACE, FACTS, JOBS, LEDGER, NODES, ORDERS
 
@@ -44,6 +44,36 @@ class Removal:
             await self._remove(name, end)
         await self._remove_gone_nodes(until_s)
         await remove_unused_programs(self.bus, self.state(), until_s)
+
+    async def remove_forgotten(self) -> None:
+        """Remove the jobs that are over and that somebody asked to forget, and the requests for it.
+
+        A request that the state has not heard yet stays: the job may have been asked for again before it.
+        """
+        async for raw in self._stored(ORDERS, subjects.pattern(ForgetRequested)):
+            asked = int(raw.seq or 0)
+            if asked > self.state().sequences.get(ORDERS, 0):
+                return
+            await self._forget(str(raw.subject).split(".", 3)[3], asked)
+            await self._purge_subject(ORDERS, str(raw.subject), asked + 1)
+
+    async def _forget(self, name: str, asked: int) -> None:
+        key = name if "." in name else f"{DEFAULT_NAMESPACE}.{name}"
+        end = self.state().closed.get(key)
+        if not await self._was_over(key, asked):
+            return
+        await self._remove(name, asked)
+        if end is not None and not end.removed:
+            request = end.job.request
+            program = (request.namespace, request.program.digest)
+            await remove_program(self.bus, self.state(), program, end.finished.finished_s)
+
+    async def _was_over(self, key: str, asked: int) -> bool:
+        """Return whether all jobs of a name had ended when it was asked to forget them."""
+        if any(uid < asked for uid in uids_of(self.state(), key)):
+            return False
+        ends = [await self.bus.last_sequence(kind, name) for kind in (JobFinished, JobRejected) for name in _names(key)]
+        return max(ends) < asked
 
     # ------------------------------------------------------------ jobs
 

@@ -45,6 +45,7 @@ from shared.messages import (
     AllocationDecided,
     CapacityFact,
     ChangeRejected,
+    ForgetRequested,
     JobAccepted,
     JobChanged,
     JobFinished,
@@ -115,6 +116,7 @@ class Allocator:
         self.refused_in: dict[int, str] = {}  # by sequence of an unreadable request: the namespace that it came from
         self.replaying = True
         self.node_facts = LastNodeFacts()
+        self.forget_asked = asyncio.Event()
         self.awake, self.folded = asyncio.Event(), asyncio.Condition()
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
         self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
@@ -133,6 +135,8 @@ class Allocator:
         if self.replaying:
             self.node_facts.hear(heard.message)
         self._remember(heard)
+        if isinstance(heard.message, ForgetRequested):
+            self.forget_asked.set()
         unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
         if not self.replaying and not unchanged:
             self.meters.heard(heard.message, before, heard.stored_s)
@@ -167,6 +171,7 @@ class Allocator:
         for fact in self.node_facts.take_unheard():
             if isinstance(fact.message, CapacityFact):
                 self.state = with_last_fact(self.state, fact.message, fact.stored_s)
+        self.forget_asked.set()  # it may have been heard before the snapshot was stored
         await self._look_again()
 
     def _remember(self, heard: Heard) -> None:
@@ -381,6 +386,19 @@ class Allocator:
             except NatsError as error:
                 plaint.tell("RemovalWaits", error)
 
+    async def remove_forgotten_for_ever(self) -> None:
+        """Remove what somebody asks to forget, as soon as it is asked."""
+        removal, plaint = Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed), Plaint()
+        while True:
+            await self.forget_asked.wait()
+            self.forget_asked.clear()
+            try:
+                await removal.remove_forgotten()
+            except NatsError as error:
+                plaint.tell("ForgettingWaits", error)
+                self.forget_asked.set()
+                await asyncio.sleep(RETRY_S)
+
     async def forget_for_ever(self) -> None:
         """Each fact makes its job anew, and what was found out about the job of before would stay."""
         while True:
@@ -436,6 +454,7 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.spawn(allocator.keep_for_ever())
     bus.spawn(allocator.forget_for_ever())
     bus.spawn(allocator.remove_for_ever())
+    bus.spawn(allocator.remove_forgotten_for_ever())
     letters = Letters()
     bus.vitals.tell("dead letters", letters.measures)
     bus.spawn(letters.count(bus))

@@ -28,6 +28,7 @@ from shared.messages import (
     CheckpointSaved,
     ClaimsChanged,
     ClusterSpecPublished,
+    ForgetRequested,
     JobAccepted,
     JobChanged,
     JobFinished,
@@ -219,6 +220,11 @@ def refuse(state: State, rejected: JobRejected | ChangeRejected) -> State:
     return replace(state, refused=state.refused | {rejected.uid: rejected})
 
 
+def _forget(state: State, message: ForgetRequested, sequence: int, stored_s: float) -> State:
+    """What was said stays known until it is removed (`removal.py`)."""
+    return state
+
+
 def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: float) -> State:
     key = message.key()
     asked = {u: replace(a, cancelled=True) if a.request.key() == key else a for u, a in state.asked.items()}
@@ -337,6 +343,7 @@ OF_STATE: dict[type[Message], Callable[[State, Any, int, float], State]] = {
     JobAccepted: _accepted,
     JobRejected: _rejected,
     CancelRequested: _cancel,
+    ForgetRequested: _forget,
     ChangeRequested: _change_asked,
     SuspendRequested: _change_asked,
     ResumeRequested: _change_asked,

@@ -32,7 +32,8 @@ def programs_in_use(state: State, since_s: float) -> set[Use]:
     """Return the programs of jobs that are asked for, run, or have ended since then."""
     requests = [asked.request for asked in state.asked.values()]
     requests += [job.request for job in state.jobs.values()]
-    requests += [end.job.request for end in state.closed.values() if end.finished.finished_s > since_s]
+    kept = (end for end in state.closed.values() if not end.removed)
+    requests += [end.job.request for end in kept if end.finished.finished_s > since_s]
     return {(request.namespace, request.program.digest) for request in requests}
 
 
@@ -42,6 +43,13 @@ async def remove_unused_programs(bus: Bus, state: State, until_s: float) -> None
     for namespace in await _namespaces(bus):
         digests = {digest for where, digest in used if where == namespace}
         await _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s).remove_unused(digests)
+
+
+async def remove_program(bus: Bus, state: State, program: Use, until_s: float) -> None:
+    """Remove a program at once if no job uses it, and nobody stored it again after `until_s`."""
+    namespace, digest = program
+    if program not in programs_in_use(state, 0.0):
+        await _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s).remove(digest)
 
 
 async def _namespaces(bus: Bus) -> list[str]:
@@ -73,6 +81,17 @@ class _Bucket:
             raw = await self._last(subject)
             if raw is not None and self._is_old(raw):
                 await self._purge(subject, raw)
+
+    async def remove(self, digest: str) -> None:
+        """Remove one program: its description, and the contents that it leads to."""
+        for subject in await self._subjects(descriptions(self.bucket)):
+            raw = await self._last(subject) if _digest(subject) == digest else None
+            if raw is None or not self._is_old(raw):
+                continue
+            await self._purge(subject, raw)
+            contents = f"{chunks(self.bucket)}.{_nuid(raw)}"
+            if (part := await self._last(contents)) is not None:
+                await self._purge(contents, part)
 
     async def _subjects(self, prefix: str) -> list[str]:
         info = await self.bus.asked(lambda: self.bus.js.stream_info(self.stream, subjects_filter=f"{prefix}.>"))

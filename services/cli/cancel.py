@@ -44,14 +44,15 @@ async def cancel(bus: Bus, args: argparse.Namespace) -> int:
 
 async def require_open(bus: Bus, name: str, key: str) -> None:
     """Raise `Trouble` unless there is a job of this name that is not over."""
-    how = await _standing(bus, key)
+    how = await standing_of(bus, key)
     if how == "unknown":
         raise Trouble(f"there is no job {name}; `weir jobs` lists them")
     if how == "over":
         raise Trouble(f"job {name} is over already; `weir jobs` shows how it ended")
 
 
-async def _standing(bus: Bus, key: str) -> Standing:
+async def standing_of(bus: Bus, key: str) -> Standing:
+    """Return whether there is a job of this name, and whether it is over."""
     requested = await bus.last(JobRequested, key)
     answered = [_uid(await bus.last(kind, key)) for kind in (JobAccepted, JobRejected, JobFinished)]
     return standing(requested.sequence if requested else 0, *answered)

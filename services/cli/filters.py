@@ -10,7 +10,7 @@ from shared.subjects import BY_TAG, DEAD, FACTS, ORDERS, PREFIX
 ANY = "*"
 AREAS = {ORDERS: ("job", "allocation", "cluster"), FACTS: ("task", "training", "capacity", "service")}
 OF_NO_JOB = ("capacity", "service")
-REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.resume")
+REQUESTS = ("job.requested", "job.cancel", "job.change", "job.suspend", "job.resume", "job.forget")
 """May be said without a namespace: then it is the default one."""
 
 

@@ -30,6 +30,7 @@ from shared.messages import (
     ClaimsChanged,
     ClusterSpecPublished,
     DeadLetter,
+    ForgetRequested,
     GenerationAbandoned,
     GenerationPrepared,
     HandOverOrdered,
@@ -84,6 +85,10 @@ def _suspend(m: SuspendRequested) -> str:
 
 def _resume(m: ResumeRequested) -> str:
     return "is to go on"
+
+
+def _forget(m: ForgetRequested) -> str:
+    return "is to be forgotten"
 
 
 def _changed(m: JobChanged) -> str:
@@ -313,6 +318,7 @@ SENTENCES: dict[type[Message] | type[DeadLetter], Callable[[Any], str]] = {
     ChangeRequested: _change,
     SuspendRequested: _suspend,
     ResumeRequested: _resume,
+    ForgetRequested: _forget,
     JobAccepted: _accepted,
     JobRejected: _rejected,
     JobChanged: _changed,

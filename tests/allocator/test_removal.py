@@ -17,7 +17,7 @@ from services.allocator.unused_programs import remove_unused_programs
 from shared import bus as wire
 from shared import programs, subjects
 from shared.bus import Bus
-from shared.messages import JobAccepted, JobFinished, JobRejected, Message, Program
+from shared.messages import ForgetRequested, JobAccepted, JobFinished, JobRejected, JobRequested, Message, Program
 from shared.node_facts import read_last_node_facts
 from shared.permissions import ALLOCATOR
 from shared.programs import digest_of, keep
@@ -63,6 +63,15 @@ class Scene:
         """One pass, so long from now."""
         removal = Removal(self.bus, KEPT_S, lambda: self.state, self.removed.append)
         await removal.remove_expired(time.time() + later_s)
+
+    async def forget(self) -> None:
+        """Remove what was asked to be forgotten."""
+
+        def on_removed(key: str) -> None:
+            self.removed.append(key)
+            self.state = forget_messages(self.state, key)
+
+        await Removal(self.bus, KEPT_S, lambda: self.state, on_removed).remove_forgotten()
 
     async def left(self, name: str) -> list[int]:
         """How many orders, facts and entries of a name there are."""
@@ -160,6 +169,68 @@ async def test_a_node_that_is_gone_is_forgotten_and_one_that_has_not_changed_for
     await scene.remove()
 
     assert [heard.message.key() for heard in await read_last_node_facts(scene.bus)] == ["there"]
+
+
+# ---------------------------------------------------------------- forgetting
+
+
+async def test_a_finished_job_is_forgotten_at_once_with_its_program_and_the_request_for_it(scene: Scene) -> None:
+    for body in (BODY, OTHER):
+        await keep(scene.bus, HOME, digest_of(body), body)
+    await scene.end("mine", await scene.job("mine", digest_of(BODY)))
+    await scene.end("other", await scene.job("other", digest_of(OTHER)))
+    await scene.say(ForgetRequested(job="mine"))
+
+    await scene.forget()
+
+    assert await scene.left("mine") == [0, 0, 0, 0] and scene.removed == ["default.mine"]
+    assert await scene.left("other") == [3, 1, 1, 1]
+    assert not await stored(scene.bus, BODY) and await stored(scene.bus, OTHER) and await parts(scene.bus) == 1
+
+
+async def test_a_program_that_another_job_uses_stays_when_one_is_forgotten(scene: Scene) -> None:
+    await keep(scene.bus, HOME, digest_of(BODY), BODY)
+    await scene.end("mine", await scene.job("mine"))
+    await scene.end("other", await scene.job("other"))
+
+    await scene.say(ForgetRequested(job="mine"))
+    await scene.forget()
+    assert await stored(scene.bus, BODY)
+
+    await scene.say(ForgetRequested(job="other"))
+    await scene.forget()
+    assert not await stored(scene.bus, BODY) and await parts(scene.bus) == 0
+
+
+async def test_a_job_that_is_not_over_when_it_is_to_be_forgotten_stays_also_after_its_end(scene: Scene) -> None:
+    uid = await scene.job("runs")
+    await scene.say(ForgetRequested(job="runs"))
+
+    await scene.forget()
+    await scene.end("runs", uid)
+    await scene.forget()
+
+    assert await scene.left("runs") == [3, 1, 1, 1] and scene.removed == []
+
+
+async def test_one_that_is_asked_for_again_stays_and_only_what_was_before_it_is_forgotten(scene: Scene) -> None:
+    await scene.end("again", await scene.job("again"))
+    await scene.say(ForgetRequested(job="again"))
+    second = await scene.job("again")
+
+    await scene.forget()
+
+    assert await scene.left("again") == [2, 2, 1, 1]
+    assert await scene.bus.last_sequence(JobRequested, "default.again") == second
+
+
+async def test_a_request_to_forget_that_was_not_heard_yet_waits(scene: Scene) -> None:
+    await scene.end("over", await scene.job("over"))
+    await scene.bus.publish(ForgetRequested(job="over"))
+
+    await scene.forget()
+
+    assert (await scene.left("over"))[0] == 4 and scene.removed == []
 
 
 # ---------------------------------------------------------------- programs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from services.cli.trial import trial
 from services.local.stack import Stack
 from shared.messages import CheckpointSaved, TrainingResumed
 from tests.flow.stage import PATIENCE_S, PLACES, QUICK, Scene, left_behind
+from tests.shared.set_back import copy_stores, put_stores_back
 
 EPOCHS = 24
 
@@ -26,12 +26,12 @@ async def test_a_bus_that_was_set_back_costs_no_training_and_counts_stay_exact(t
             strangers = [await scene.stranger_comes("node-2") for _ in range(2)]
             await scene.submit(epochs=EPOCHS)
             named = await scene.hear(CheckpointSaved)
-            shutil.copytree(stack.folder / "nats", copy)
+            copy_stores(stack, copy)
             for stranger in strangers:
                 await scene.stranger_leaves(stranger)
             grown = await scene.hear(TrainingResumed, lambda m: m.generation > named.generation)
             last = await scene.hear(CheckpointSaved, lambda m: m.generation == grown.generation and later(m, named))
-        await set_back(stack, copy)
+        await put_stores_back(stack, copy)
         async with trial(stack) as watched:
             scene = Scene(watched, tmp_path)
             again = await scene.hear(TrainingResumed, lambda m: m.generation > grown.generation)
@@ -46,15 +46,3 @@ async def test_a_bus_that_was_set_back_costs_no_training_and_counts_stay_exact(t
 def later(saved: CheckpointSaved, named: CheckpointSaved) -> bool:
     """Return whether one is later than another, which is gone."""
     return saved.step > named.step and not Path(named.path + ".index").exists()
-
-
-async def set_back(stack: Stack, copy: Path) -> None:
-    """Kill the server, and start it again with the copy of its store."""
-    nats, store = stack.parts["nats"], stack.folder / "nats"
-    assert nats.process is not None and nats._keeper is not None
-    nats._keeper.cancel()  # nobody else starts it
-    nats.process.kill()
-    await nats.process.wait()
-    shutil.rmtree(store)
-    shutil.copytree(copy, store)
-    await nats.start()

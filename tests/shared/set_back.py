@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from services.local.stack import Stack
 from tests.conftest import NatsServer
 
 
@@ -28,3 +29,25 @@ async def copied_store(server: NatsServer, copy: Path) -> StoreCopy:
     shutil.copytree(server.folder, copy)
     await server.start()
     return StoreCopy(server, copy)
+
+
+def copy_stores(stack: Stack, copies: Path) -> None:
+    """Copy the store of each server of a stack's bus."""
+    for name in stack.nats_parts:
+        shutil.copytree(stack.folder / name, copies / name)
+
+
+async def put_stores_back(stack: Stack, copies: Path) -> None:
+    """Kill all servers of a stack's bus, and start them again with the copies of their stores."""
+    servers = [stack.parts[name] for name in stack.nats_parts]
+    for server in servers:
+        assert server.process is not None and server._keeper is not None
+        server._keeper.cancel()  # nobody else starts it
+        server.process.kill()
+    for server in servers:
+        assert server.process is not None
+        await server.process.wait()
+        shutil.rmtree(stack.folder / server.name)
+        shutil.copytree(copies / server.name, stack.folder / server.name)
+    for server in servers:
+        await server.start()

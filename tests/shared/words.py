@@ -20,6 +20,7 @@ from shared.messages import (
     ClaimPlacement,
     ClaimsChanged,
     ClusterSpecPublished,
+    ForgetRequested,
     GenerationAbandoned,
     GenerationPrepared,
     HandOverOrdered,
@@ -91,6 +92,7 @@ def one_of_each() -> list[Message]:
         ChangeRequested(job="digits", priority=3, workers=Bounds(min=1, max=8), request_id="abc"),
         SuspendRequested(job="digits", request_id="abc"),
         ResumeRequested(job="digits", request_id="abc"),
+        ForgetRequested(job="digits", request_id="abc"),
         JobAccepted(**JOB, request=request(), accepted_s=1.5),
         JobRejected(job="invalid-12", namespace="-", uid=7, reasons=("no name", "no program")),
         JobChanged(

@@ -48,7 +48,8 @@ def _overview() -> Iterator[str]:
     )
     yield from _table(("subject", "said by", "heard by", "in one sentence"), rows)
     short = (
-        "`weir.job.requested.{job}` (and so for `cancel`, `change`, `suspend` and `resume`) is short for the namespace"
+        "`weir.job.requested.{job}` (and so for `cancel`, `change`, `suspend`, `resume` and `forget`) is short for the"
+        " namespace"
     )
     yield from (f"{short} `default`.", "")
 

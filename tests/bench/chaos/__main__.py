@@ -14,7 +14,7 @@ from tests.bench.chaos.put_up import world
 from tests.bench.chaos.schedule import BY_NAME, Fault, counted, schedule
 from tests.bench.report import finish_in_a_folder, say
 
-FAULTS, SEED = int(os.environ.get("CHAOS_FAULTS", "80")), int(os.environ.get("CHAOS_SEED", "1"))
+FAULTS, SEED = int(os.environ.get("CHAOS_FAULTS", "92")), int(os.environ.get("CHAOS_SEED", "1"))
 NAIVE = int(os.environ.get("CHAOS_NAIVE", "2"))
 KINDS = [name for name in os.environ.get("CHAOS_KINDS", "").split(",") if name] or list(BY_NAME)
 LONGEST_S = 60.0 * float(os.environ.get("CHAOS_MINUTES", "50"))

@@ -170,7 +170,8 @@ async def lost(world: World, logs: dict[int, list[Heard]]) -> dict[str, Any]:
 async def misremembered(world: World) -> int:
     """Jobs that the allocator has otherwise than the streams, read from their beginning, have it."""
     known = await memory.recall(world.watch.bus)
-    log = [h for h in world.watch.heard if isinstance(h.message, HEARD) and h.sequence <= known.sequences[h.stream]]
+    stored = [h for h in world.watch.stored() if isinstance(h.message, HEARD)]
+    log = [h for h in stored if h.sequence <= known.sequences[h.stream]]
     log.sort(key=lambda heard: heard.stored_s)
     read = reduce(lambda s, h: apply(s, h.message, h.stream, h.sequence, h.stored_s), log, State())
     ours, theirs = _decided(known), _decided(read)
@@ -181,8 +182,11 @@ async def misremembered(world: World) -> int:
 
 
 def _decided(state: State) -> dict[str, object]:
-    """Without what only follows the order in which two streams were read: the job's last report, means of speeds."""
-    quiet = {"progress": None, "observed": (), "tried": (), "recent": (), "curve": ()}
+    """Without what only follows the order in which two streams were read: the job's last report, means of speeds.
+
+    Nor what the reports had come to, of which some may have been purged before they were heard.
+    """
+    quiet = {"progress": None, "observed": (), "tried": (), "recent": (), "curve": (), "furthest": 0}
     jobs: dict[str, Any] = {**state.jobs, **{k: c.job for k, c in state.closed.items()}}
     return {key: replace(job, **quiet) for key, job in jobs.items()}
 

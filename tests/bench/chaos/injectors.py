@@ -20,7 +20,7 @@ from nats.errors import Error as NatsError
 from services.local.kubelet import processes
 from services.trainer.interval import FIRST_S
 from shared.messages import ClusterSpecPublished
-from tests.bench.chaos import commits, doubling, drains, intakes, standing
+from tests.bench.chaos import commits, doubling, drains, intakes, standing, stores
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.signals import Missed, held, send
 from tests.bench.chaos.watch import Late
@@ -211,4 +211,7 @@ INJECTORS: dict[str, Injector] = {
     "nats frozen in commit": commits.freeze_server,
     "intake full": intakes.fill_intake,
     "node drained": drains.drain_node,
+    "killed, facts purged": stores.purge_facts,
+    "orders full": stores.fill_orders,
+    "bus set back": stores.set_bus_back,
 }

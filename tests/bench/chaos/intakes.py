@@ -52,7 +52,7 @@ async def fill_intake(world: World, fault: Fault) -> str:
         refusal = await _refused(world, submitter, namespace)
         end_s = time.monotonic() + fault.hold_s
         while time.monotonic() < end_s:
-            await _fill(submitter, namespace)
+            await fill(submitter, namespace)
             await asyncio.sleep(LOOK_S)
     finally:
         await _drain(world, namespace)
@@ -63,7 +63,7 @@ async def _refused(world: World, submitter: Bus, namespace: str) -> str:
     """Fill until a request is refused; return the text of the refusal. Some bytes may pass on in between."""
     end_s = time.monotonic() + REFUSED_S
     while time.monotonic() < end_s:
-        await _fill(submitter, namespace)
+        await fill(submitter, namespace)
         try:
             await submitter.request(probes.invalid_request(world, namespace))
         except NatsError as error:
@@ -72,8 +72,8 @@ async def _refused(world: World, submitter: Bus, namespace: str) -> str:
     raise NotRefused(f"no request of {namespace} was refused within {REFUSED_S:g} s")
 
 
-async def _fill(submitter: Bus, namespace: str) -> None:
-    """Publish cancellations until the server has no room for the smallest."""
+async def fill(submitter: Bus, namespace: str) -> None:
+    """Publish cancellations of unknown jobs until the server has no room for the smallest."""
     async with asyncio.timeout(FILL_S):
         for padding in PADDINGS:
             while await _is_taken(submitter, namespace, padding):
@@ -93,7 +93,7 @@ async def _is_taken(submitter: Bus, namespace: str, padding: int) -> bool:
 
 async def _drain(world: World, namespace: str) -> None:
     """Raise the rate until the intake is empty."""
-    async with _owner(world.stack) as owner:
+    async with owner_of(world.stack) as owner:
         await _set_rates(owner, world.stack, namespace, DRAIN)
         try:
             end_s = time.monotonic() + DRAINED_S
@@ -110,7 +110,7 @@ async def _set_rates(owner: Bus, stack: Stack, namespace: str, rates: Rates) -> 
 
 
 @asynccontextmanager
-async def _owner(stack: Stack) -> AsyncIterator[Bus]:
+async def owner_of(stack: Stack) -> AsyncIterator[Bus]:
     connection = await bus.connect(stack.nats_url, SETUP, stack.credentials_of(SETUP))
     try:
         yield connection
@@ -122,7 +122,7 @@ async def _owner(stack: Stack) -> AsyncIterator[Bus]:
 async def submitters(stack: Stack) -> AsyncIterator[dict[str, Bus]]:
     """Provision the other namespace, and yield a connection of each namespace's submitter."""
     keys = msgspec.json.decode((stack.credentials / keyring.KEYS).read_bytes(), type=Keys)
-    async with _owner(stack) as owner:
+    async with owner_of(stack) as owner:
         await _set_rates(owner, stack, OTHER_NAMESPACE, DEFAULT_RATES)
     made: dict[str, Bus] = {}
     for namespace in NAMESPACES.values():

@@ -54,6 +54,9 @@ PROBES: dict[str, tuple[Probe, ...]] = {
     "nats frozen in commit": (_allocator, probes.saving),
     "intake full": (_submitters,),
     "disk full": (),
+    "killed, facts purged": (_monitor, _allocator),
+    "orders full": (_allocator,),
+    "bus set back": (_monitor, _allocator, probes.saving),
 }
 OF_SERVICE: dict[str, tuple[Probe, ...]] = {"allocator": (_allocator,), "monitor": (_monitor,)}
 
@@ -190,7 +193,7 @@ class Play:
         """When what was struck answered again, and updates were applied."""
         of_kind = PROBES.get(fault.kind, ())
         asked = (*of_kind, *(OF_SERVICE.get(fault.who, ()) if fault.kind.startswith("service") else ()))
-        if fault.kind == "node drained":  # it trained on for a while
+        if fault.kind in ("node drained", "bus set back"):  # it trained on for a while
             struck_s = time.time()
         if fault.kind == "disk full":
             return await probes.saving(self.world, time.time(), LIMIT_S)

@@ -23,6 +23,7 @@ LONGEST_DELAY_S: dict[Moment, float] = {
 }
 HOLD_S = (3.0, 8.0)
 """How long something stays frozen, cut off or full: between these, in seconds."""
+UNHELD = ("killed", "set back")
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -57,6 +58,9 @@ KINDS = (
     Kind("nats frozen in commit", ("leader", "follower"), (AT_REST,)),
     Kind("intake full", ("own", "another"), (AT_REST,)),
     Kind("node drained", ("neighbours full",), (AT_REST,), trains=True),
+    Kind("killed, facts purged", ("all services",), (AT_REST,)),
+    Kind("orders full", ("the stream",), (AT_REST,), trains=True),
+    Kind("bus set back", ("a minute",), (AT_REST,)),
 )
 BY_NAME = {kind.name: kind for kind in KINDS}
 
@@ -81,7 +85,7 @@ class Fault(msgspec.Struct, frozen=True):
         return BY_NAME[self.kind].trains
 
     def told(self) -> str:
-        held = f", for {self.hold_s:.1f} s" if "killed" not in self.kind else ""
+        held = "" if any(word in self.kind for word in UNHELD) else f", for {self.hold_s:.1f} s"
         return f"{self.number:3} {self.kind:21} {self.who:15} {self.moment}, {self.delay_s:.2f} s later{held}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.bench.chaos.schedule import BY_NAME, INSIDE, counted, schedule
 
-FAULTS, LEAST, TRAINING, INSIDE_LEAST = 80, 4, 30, 10
+FAULTS, LEAST, TRAINING, INSIDE_LEAST = 92, 4, 30, 10
 
 
 def test_an_hour_has_four_of_every_kind_and_enough_where_it_hurts() -> None:

@@ -26,6 +26,7 @@ class Watch:
 
     def __init__(self, bus: Bus) -> None:
         self.bus, self.heard = bus, list[Heard]()
+        self.undone: list[tuple[float, float]] = []  # from, to: what was stored between is no longer in the streams
         self.changed = asyncio.Event()
         self.broken = asyncio.ensure_future(bus.failed())
         for filters in EVERYTHING:
@@ -35,6 +36,10 @@ class Watch:
         async for heard in self.bus.tail(filters, deliver=DeliverPolicy.ALL):
             self.heard.append(heard)
             self.changed.set()
+
+    def stored(self) -> list[Heard]:
+        """Return what was heard without what a bus that was set back has lost."""
+        return [h for h in self.heard if not any(from_s < h.stored_s < to_s for from_s, to_s in self.undone)]
 
     def of(self, kind: type[M], since: int = 0) -> list[M]:
         return [h.message for h in self.heard[since:] if isinstance(h.message, kind)]

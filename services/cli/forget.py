@@ -1,0 +1,103 @@
+"""`weir forget JOB`: remove what a finished job left on the bus, and its checkpoints, if that is wanted."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import uuid
+from pathlib import Path
+
+from services.cli import connection, words
+from services.cli.cancel import standing_of
+from services.cli.trouble import DONE, Trouble
+from shared import checkpoint_folders
+from shared.bus import Bus
+from shared.messages import ForgetRequested, JobAccepted, JobRequested
+
+EXAMPLES = ("weir forget digits", "weir forget digits -n team-a --checkpoints --folder /checkpoints")
+FOLDER = Path(".weir/checkpoints")
+REMOVED_S, LOOK_S = 60.0, 0.1
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    connection.arguments(parser)
+    words.namespace_argument(parser)
+    parser.add_argument("job", type=words.job_name, metavar="JOB", help="the job's name")
+    said = "remove its checkpoints, too; without it a terminal is asked, and anybody else keeps them"
+    parser.add_argument("--checkpoints", action="store_true", help=said)
+    said = f"the checkpoints of all jobs (default: {FOLDER})"
+    parser.add_argument("--folder", type=Path, default=FOLDER, metavar="FOLDER", help=said)
+    said = f"how long to wait until it is removed (default: {REMOVED_S:g}s)"
+    parser.add_argument("--timeout", type=words.duration, default=REMOVED_S, metavar="TIME", help=said)
+
+
+def run(args: argparse.Namespace) -> int:
+    return connection.on_bus(args, forget)
+
+
+async def forget(bus: Bus, args: argparse.Namespace) -> int:
+    order = ForgetRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
+    name = f"{order.namespace}/{order.job}"
+    await _require_over(bus, name, order.key())
+    kept = await _kept_checkpoints(bus, order.key())
+    asked = await bus.request(order)
+    await _wait_until_removed(bus, name, order.key(), asked, args.timeout)
+    print(f"job {name} is forgotten")
+    if kept:
+        _end_checkpoints(kept, args)
+    return DONE
+
+
+async def _require_over(bus: Bus, name: str, key: str) -> None:
+    how = await standing_of(bus, key)
+    if how == "unknown":
+        raise Trouble(f"there is no job {name}; `weir jobs` lists them")
+    if how != "over":
+        raise Trouble(f"job {name} is not over; `weir cancel {key.partition('.')[2]}` stops it")
+
+
+async def _wait_until_removed(bus: Bus, name: str, key: str, asked: int, within_s: float) -> None:
+    """Return once nobody has asked for the job before us any more."""
+    try:
+        async with asyncio.timeout(within_s):
+            while 0 < await bus.last_sequence(JobRequested, key) < asked:
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise Trouble(
+            f"job {name} is not removed within {within_s:g} s; is the allocator running?\n"
+            "The request stays stored until it is."
+        ) from None
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+async def _kept_checkpoints(bus: Bus, key: str) -> str:
+    """Return where a job's checkpoints are, below the folder of all jobs or as a URL; nothing where it has none."""
+    heard = await bus.last(JobAccepted, key)
+    if heard is None or not isinstance(heard.message, JobAccepted) or not heard.message.checkpoint_folder:
+        return ""
+    accepted = heard.message
+    place = checkpoint_folders.location(accepted.request, accepted.uid, accepted.checkpoint_folder)
+    return place if checkpoint_folders.is_in_namespace(place, accepted.namespace) else ""
+
+
+def _end_checkpoints(place: str, args: argparse.Namespace) -> None:
+    """Remove them where that is wanted; else say where they are."""
+    folder = args.folder / place
+    if "://" in place or not folder.resolve().is_relative_to(args.folder.resolve()) or not folder.is_dir():
+        print(f"its checkpoints stay: {place} is not below {args.folder}")
+    elif args.checkpoints or _is_wanted(folder):
+        shutil.rmtree(folder)
+        print(f"its checkpoints are removed: {folder}")
+    else:
+        print(f"its checkpoints stay: {folder}")
+
+
+def _is_wanted(folder: Path) -> bool:
+    """Ask the person at the terminal; where there is none, no."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    return input(f"remove its checkpoints in {folder}, too? [y/N] ").strip().lower() in ("y", "yes")

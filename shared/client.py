@@ -71,8 +71,10 @@ class SturdyClient(Client):
         await super().flush(timeout)
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        if initial_connection and self.veiled and not info.get("tls_required"):
-            raise NatsError("nats: the server speaks no TLS, and we are to use it")
+        if initial_connection and self.veiled:
+            if not (info.get("tls_required") or info.get("tls_available")):
+                raise NatsError("nats: the server speaks no TLS, and we are to use it")
+            info["tls_required"] = True  # the library uses TLS only where the server does not do without
         await super()._process_info(info, initial_connection)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:

@@ -117,6 +117,9 @@ def _is_ours(file: Path) -> bool:
 
 REFUSED, UNKNOWN = "permissions violation", "authorization "
 """What is said, in small letters: to what we may not do, and to whom the server does not know."""
+NEVER = "\nIf it never answers, nats-server was started without JetStream (-js)."
+NO_JETSTREAM = (10039, 10076)
+"""The server's codes for: not enabled for this account, not enabled at all."""
 Errors = asyncio.Queue[Exception]
 Work = Callable[[Bus, argparse.Namespace], Awaitable[int]]
 
@@ -212,7 +215,9 @@ def _explained(error: Exception, connection: Connection) -> str:
     if no_room(error):
         return f"{where} has no room for it ({error.description}); `weir streams create --orders-gib N` makes some"
     if isinstance(error, ServiceUnavailableError):
-        return f"{where} has no JetStream: start it with -js"
+        if error.err_code in NO_JETSTREAM:
+            return f"{where} has no JetStream: start it with -js"
+        return f"{where}: JetStream does not answer. It starts or elects a leader: try again in a few seconds.{NEVER}"
     if isinstance(error, (NotFoundError, NoStreamResponseError)):
         return f"{where} lacks Weir's streams or buckets: create them with `weir streams create`"
     if isinstance(error, Refused):

@@ -34,7 +34,9 @@ def rendered(name: str) -> tuple[Body, ...]:
     return (*kustomized([f"overlays/{overlay}"], added), *kustomized([f"overlays/{overlay}/jobs"]))
 
 
-def kustomized(resources: Iterable[str], components: Iterable[str] = (), **more: Any) -> list[Body]:
+def kustomized(
+    resources: Iterable[str], components: Iterable[str] = (), transformers: Iterable[str] = (), **more: Any
+) -> list[Body]:
     """Return what a kustomization of somebody's own renders, with folders of deploy/ in it; a warning is an error."""
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder).resolve()
@@ -43,6 +45,7 @@ def kustomized(resources: Iterable[str], components: Iterable[str] = (), **more:
             "kind": "Kustomization",
             "resources": [_from(here, DEPLOY / one) for one in resources],
             "components": [_from(here, DEPLOY / one) for one in components],
+            "transformers": [_from(here, DEPLOY / one) for one in transformers],
             **more,
         }
         (here / "kustomization.yaml").write_text(yaml.safe_dump(whole))

@@ -101,6 +101,25 @@ def test_the_bus_is_at_the_address_that_all_are_told(name: str, more: dict[str, 
     assert ("", environment(bodies, launcher)["WEIR_LAUNCHER_PRIORITY_CLASS"]) in named(bodies, "PriorityClass")
 
 
+@pytest.mark.parametrize("components", [("tls", "page"), ("page", "tls")], ids="+".join)
+def test_the_page_knows_the_authority_of_the_bus_in_either_order_of_the_components(components: Sequence[str]) -> None:
+    bodies = kustomized(["overlays/production"], [f"components/{name}" for name in components])
+    (page,) = (b for b in deployments(bodies) if b["metadata"]["name"] == "weir-page")
+    (volume,) = (v for v in page["spec"]["template"]["spec"]["volumes"] if v["name"] == "ca")
+    (container,) = page["spec"]["template"]["spec"]["containers"]
+    (mount,) = (m for m in container["volumeMounts"] if m["name"] == "ca")
+    assert volume["secret"] == {"secretName": "weir-nats-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    assert environment(bodies, page)["WEIR_NATS_CA"] == f"{mount['mountPath']}/ca.crt"
+
+
+@pytest.mark.parametrize("more", MOVED, ids=" ".join)
+def test_the_certificate_is_for_the_names_of_the_servers(more: dict[str, str]) -> None:
+    with_tls = kustomized(["overlays/production"], ["components/tls"], ["tls-names"], **more)
+    (certificate,) = (b for b in with_tls if b["kind"] == "Certificate" and "dnsNames" in b["spec"])
+    service = f"{more.get('namePrefix', '')}weir-nats.{more.get('namespace', 'weir-system')}.svc"
+    assert certificate["spec"]["dnsNames"] == [service, f"*.{service}", "localhost"]
+
+
 def written_in_readme(file: str) -> dict[str, Any]:
     """Return the kustomization that deploy/README.md shows under this name, without its resources."""
     block = (DEPLOY / "README.md").read_text().split(f"    # {file}\n")[1].split("\n\n")[0]

@@ -220,7 +220,7 @@ def test_a_kustomization_is_of_the_current_kind(name: str) -> None:
     """What kustomize reads it as; fields that it does not know, or has given up, it tells (`rendered`)."""
     for file in DEPLOY.rglob("kustomization.yaml"):
         body = yaml.safe_load(file.read_text())
-        kind = "Component" if "components" in file.parts else "Kustomization"
+        kind = "Component" if {"components", "tls-migration"} & {*file.parts} else "Kustomization"
         version = {"Component": "v1alpha1", "Kustomization": "v1beta1"}[kind]
         assert (body["kind"], body["apiVersion"]) == (kind, f"kustomize.config.k8s.io/{version}")
 

@@ -28,7 +28,7 @@ Chance = Callable[[int], bytes]
 """So many random bytes."""
 
 
-class Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Keys(msgspec.Struct, frozen=True, kw_only=True):
     """The secrets from which all else is made; only who makes credentials needs them."""
 
     operator: str
@@ -38,7 +38,7 @@ class Keys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     jobs: str
 
 
-class Signer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Signer(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher has: the key that signs for jobs, and the account for which it does."""
 
     seed: str

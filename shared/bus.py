@@ -35,6 +35,7 @@ from shared.hearing import SetBack as SetBack
 from shared.intake import UNCHANGED_RATES, Rates
 from shared.messages import Message
 from shared.metrics import Measure
+from shared.newer import is_from_newer_service
 from shared.outbox import Outbox, headers_of, no_room
 from shared.outbox import Stale as Stale
 from shared.patience import RETRY_S, Plaint
@@ -107,6 +108,7 @@ class Bus:
         self.burial = Burial(self.outbox, self.traffic)
         self.vitals.need("being heard", lambda: not self.outbox.waiting)
         self.vitals.tell("the bus", self._measures)
+        self._newer: set[str] = set()  # tags of a newer version that were heard
         self._tasks: set[asyncio.Future[None]] = set()
         self._farewells: list[Callable[[], Awaitable[None]]] = []
         self._closers: list[Callable[[], Awaitable[None]]] = []
@@ -216,16 +218,14 @@ class Bus:
         on, where a stream holds another message there; later the background task does, and the service ends.
 
         `unusable` may answer for what cannot be read, before it is buried. With `strays` what lies on a subject that
-        is no kind's is buried too: one service must ask for it, for nobody else would ever look there.
+        is no kind's is buried too, unless a newer version's service says it (`newer.py`): one service must ask for it,
+        for nobody else would ever look there.
 
         Returns when all that was stored at the call has been handled, and goes on in the background. An exception of
         the handler stops the service: it is a bug, not bad input.
         """
-        by_stream: dict[str, set[type[Message]]] = {}
-        for kind in kinds:
-            by_stream.setdefault(subjects.stream_holding(subjects.pattern(kind)), set()).add(kind)
         followers = []
-        for stream, here in by_stream.items():
+        for stream, here in _by_stream(kinds).items():
             filters = () if strays else tuple(sorted(map(subjects.pattern, here)))
             ear = Ear(stream, frozenset(here), handler, unusable, filters)
             place = Place(after.get(stream, 0), stored_s.get(stream, 0.0))
@@ -250,12 +250,41 @@ class Bus:
         try:
             heard = read(raw) if subjects.kind_of(raw.subject) in ear.kinds else None
         except subjects.Unusable as error:
+            if isinstance(error, subjects.UnknownKind) and is_from_newer_service(raw.subject, raw.headers):
+                return self._pass_over(subjects.tag_in(raw.subject))
             if ear.unusable and await ear.unusable(raw.subject, raw.data, raw.metadata.sequence.stream, str(error)):
                 log.info("AnsweredUnusable", subject=raw.subject)
             return await self.bury(raw, ear.stream, str(error))
         if heard:
             self.traffic.heard.count(subjects.tag_of(type(heard.message)))
             await ear.handler(heard)
+
+    def _pass_over(self, tag: str) -> None:
+        """Count a message of a newer version; each kind is logged once."""
+        self.traffic.newer.count(tag)
+        if tag not in self._newer:
+            self._newer.add(tag)
+            log.warning("NewerMessages", fact=tag, remedy="upgrade this service, too")
+
+    async def stored(self, kinds: Iterable[type[Message]], through: Mapping[str, int]) -> AsyncIterator[Heard]:
+        """Yield the messages of these kinds up to a sequence of each stream; what cannot be read is left out.
+
+        For a service that does not `follow` yet.
+        """
+        for stream, here in _by_stream(kinds).items():
+            if stream not in through:
+                continue
+            ear = Ear(stream, frozenset(here), _ignore, None, tuple(sorted(map(subjects.pattern, here))))
+            follower = Follower(self.client, self.js, self.name, ear, Place(), lambda: self.must_lead())
+            await self.asked(follower.begin)
+            while follower.pending:
+                raw = await follower.next()
+                if raw.metadata.sequence.stream > through[stream]:
+                    break
+                with contextlib.suppress(subjects.Unusable):
+                    yield read(raw)
+                await follower.done(raw)
+            await follower.puller.close()
 
     def tail(
         self,
@@ -379,6 +408,17 @@ class Bus:
             await last_word()
         with contextlib.suppress(OSError, NatsError):
             await self.client.close()
+
+
+def _by_stream(kinds: Iterable[type[Message]]) -> dict[str, set[type[Message]]]:
+    found: dict[str, set[type[Message]]] = {}
+    for kind in kinds:
+        found.setdefault(subjects.stream_holding(subjects.pattern(kind)), set()).add(kind)
+    return found
+
+
+async def _ignore(heard: Heard) -> None:
+    """For who reads without a handler."""
 
 
 def _hears(follower: Follower) -> bool:

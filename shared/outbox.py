@@ -24,6 +24,7 @@ from nats.js.errors import APIError, NotFoundError
 from shared import subjects
 from shared.client import SturdyClient
 from shared.messages import Message
+from shared.newer import type_of
 from shared.patience import RETRY_S, Plaint, asked, passes
 from shared.traffic import Traffic
 from shared.troubles import Troubles
@@ -183,7 +184,7 @@ def headers_of(message: Message, subject: str, source: str, secret: str = "") ->
         "Nats-Msg-Id": f"{said}.{secret}" if secret else said,
         "ce-specversion": "1.0",
         "ce-id": said,
-        "ce-type": f"dev.weir.{subjects.tag_of(type(message))}.v1",
+        "ce-type": type_of(subjects.tag_of(type(message))),
         "ce-source": source,
         "ce-subject": message.key(),
         "ce-time": datetime.now(UTC).isoformat(),

@@ -32,6 +32,10 @@ class Unusable(ValueError):
     """A body that is not what its subject says; the text says why."""
 
 
+class UnknownKind(Unusable):
+    """A subject that no message has, as far as this version knows."""
+
+
 def program_bucket(namespace: str) -> str:
     """Return the name of the object store bucket that holds the programs of one namespace."""
     return f"{PROGRAMS}-{namespace}"
@@ -82,11 +86,16 @@ def lets_through(pattern: str, subject: str) -> bool:
 
 
 def kind_of(subject: str) -> type[Message]:
-    """The message class that a subject carries; raises `Unusable` for a subject that is none of ours."""
-    tag = ".".join(subject.split(".")[1:3])
+    """The message class that a subject carries; raises `UnknownKind` for a subject that is none of ours."""
+    tag = tag_in(subject)
     if tag not in BY_TAG:
-        raise Unusable(f"no message is called {tag!r}")
+        raise UnknownKind(f"no message is called {tag!r}")
     return BY_TAG[tag]
+
+
+def tag_in(subject: str) -> str:
+    """Return what stands where a tag is in the subject of a message."""
+    return ".".join(subject.split(".")[1:3])
 
 
 def encode(message: Message) -> bytes:

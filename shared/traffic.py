@@ -25,6 +25,12 @@ BURIED = Family(
     help="Messages that nobody could use, by the stream that holds them.",
     labels=("stream",),
 )
+NEWER = Family(
+    name="weir_bus_messages_newer_total",
+    kind="counter",
+    help="Messages of a newer version's services that this version does not know, and passed over, by what they say.",
+    labels=("fact",),
+)
 WAITING = Family(
     name="weir_bus_messages_waiting",
     kind="gauge",
@@ -36,10 +42,10 @@ AGAIN = Family(name="weir_bus_reconnects_total", kind="counter", help="Connectio
 
 class Traffic:
     def __init__(self) -> None:
-        self.published, self.heard = Meter(PUBLISHED), Meter(HEARD)
+        self.published, self.heard, self.newer = Meter(PUBLISHED), Meter(HEARD), Meter(NEWER)
         self.buried = Meter(BURIED, [(stream,) for stream in (ORDERS, FACTS)])
 
     def measures(self, connected: bool, reconnects: int, waiting: int) -> Iterable[Measure]:
-        counted = (meter.measure() for meter in (self.published, self.heard, self.buried))
+        counted = (meter.measure() for meter in (self.published, self.heard, self.newer, self.buried))
         numbers = {CONNECTED: float(connected), AGAIN: float(reconnects), WAITING: float(waiting)}
         return (*counted, *(Measure(family, {(): number}) for family, number in numbers.items()))

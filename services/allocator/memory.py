@@ -1,7 +1,8 @@
 """The edge that remembers: the state, stored with the last sequence of each stream, so that a restart reads the rest.
 
 Promises. What cannot be read (another version wrote it), or is ahead of the streams (they were made anew), counts as
-absent, and the log is read from its beginning.
+absent, and the log is read from its beginning. An older version that leads meanwhile, or led before an upgrade, passes
+over the kinds of messages that it does not know: those are read again. So its snapshot loses nothing that was said.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import zlib
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 from nats.js.errors import NotFoundError
 
-from services.allocator.state import State, summarised
-from shared import snapshots
+from services.allocator.state import HEARD, State, missed, summarised
+from shared import snapshots, subjects
 from shared.bus import Bus
 from shared.snapshots import Snapshots
 
@@ -22,9 +24,43 @@ log = structlog.get_logger()
 KEY = "allocator"
 LEVEL = 1
 """Of compression: the fastest."""
+KNOWN_TO_0_2_0 = (
+    "allocation.decided",
+    "capacity.changed",
+    "cluster.abandoned",
+    "cluster.published",
+    "job.accepted",
+    "job.cancel",
+    "job.finished",
+    "job.rejected",
+    "job.requested",
+    "task.exited",
+    "task.leaving",
+    "task.ready",
+    "task.started",
+    "training.progress",
+    "training.resumed",
+    "training.saved",
+)
+"""What its allocator hears; its snapshots do not say so."""
 
 
 async def recall(connection: Bus) -> State:
+    """Return the stored state, for who only looks."""
+    return replace(await _stored(connection), known=())
+
+
+async def recall_for_leader(connection: Bus) -> State:
+    """Return the stored state, with the messages of those kinds that its writer did not know."""
+    state = await _stored(connection)
+    known = state.known or KNOWN_TO_0_2_0
+    kinds = [kind for kind in HEARD if subjects.tag_of(kind) not in known]
+    async for heard in connection.stored(kinds, state.sequences):
+        state = missed(state, heard.message, heard.sequence, heard.stored_s)
+    return replace(state, known=())
+
+
+async def _stored(connection: Bus) -> State:
     try:
         state = msgspec.json.decode(zlib.decompress(await snapshots.load(connection, KEY)), type=State)
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
@@ -39,8 +75,9 @@ async def recall(connection: Bus) -> State:
 
 
 def encoded(state: State) -> bytes:
-    """Return the state as it is stored."""
-    return zlib.compress(msgspec.json.encode(state), level=LEVEL)
+    """Return the state as it is stored: with the kinds of messages that its writer knows."""
+    known = tuple(map(subjects.tag_of, HEARD))
+    return zlib.compress(msgspec.json.encode(replace(state, known=known)), level=LEVEL)
 
 
 async def remember(connection: Bus, state: State) -> None:

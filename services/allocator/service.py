@@ -444,7 +444,7 @@ async def follow(bus: Bus, allocator: Allocator) -> None:
 
 async def start(bus: Bus, settings: Settings) -> None:
     know_policies(settings)
-    allocator = Allocator(bus, settings, await memory.recall(bus))
+    allocator = Allocator(bus, settings, await memory.recall_for_leader(bus))
     bus.vitals.tell("the snapshot", allocator.snapshots.measures)
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
     await follow(bus, allocator)

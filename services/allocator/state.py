@@ -105,6 +105,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """By stream: when the message of that sequence was stored. A stream that was set back holds another one there."""
     spoken: dict[str, int] = {}
     """Sequence of the last `AllocationDecided` on each job's subject."""
+    known: tuple[str, ...] = ()
+    """In a snapshot: the tags of what its writer hears. Version 0.2.0 did not say so."""
     cause: str = "-"
     """The id of the newest message that was applied and may be the cause of a decision."""
 
@@ -121,6 +123,13 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
     if type(message) in OF_STATE:
         return OF_STATE[type(message)](replace(state, **heard), message, sequence, stored_s)
     return replace(state, **heard, **_of_job(state, message, stored_s))
+
+
+def missed(state: State, message: Message, sequence: int, stored_s: float) -> State:
+    """The state after a message that the writer of a snapshot passed over, because it did not know its kind."""
+    if type(message) in OF_STATE:
+        return OF_STATE[type(message)](state, message, sequence, stored_s)
+    return belated(state, message, stored_s)
 
 
 def belated(state: State, message: Message, stored_s: float) -> State:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
+
+import msgspec
 import pytest
 
 from services.allocator import memory
-from services.allocator.state import State
+from services.allocator.state import HEARD, State, apply
 from shared import subjects
 from shared.bus import Bus
-from shared.messages import JobRequested
+from shared.messages import ChangeRequested, JobAccepted, JobChanged, JobRequested, QuotaBound, QuotaChanged, Span
 from tests.allocator.builders import node, request
 
 
@@ -52,3 +55,39 @@ async def test_a_snapshot_that_cannot_be_read_counts_as_absent(bus: Bus, body: b
     await bus.keep(memory.KEY, body)
 
     assert await memory.recall(bus) == State()
+
+
+async def test_what_an_older_leader_passed_over_is_read_again(bus: Bus) -> None:
+    """A snapshot of 0.2.0 is behind messages that it did not know: a quota, a change with its answer, and a request."""
+    uid = await bus.publish(request("net"))
+    accepted = JobAccepted(job="net", uid=uid, request=request("net"), accepted_s=1.0)
+    await bus.publish(accepted)
+    quota = QuotaChanged(
+        namespace="default", seen="1", bounds=(QuotaBound(quota="q", resource="cpu", hard=8.0, used=2.0),)
+    )
+    await bus.publish(quota)
+    first = await bus.publish(ChangeRequested(job="net", priority=3, request_id="a"))
+    workers = Span(start=1, min=1, max=4)
+    await bus.publish(JobChanged(job="net", uid=uid, answers=first, priority=3, ps=workers, workers=workers))
+    second = ChangeRequested(job="net", priority=4, request_id="b")
+    unanswered = await bus.publish(second)
+    last = {stream: await bus.last_stored(stream) for stream in (subjects.ORDERS, subjects.FACTS)}
+    before = apply(State(), accepted, subjects.ORDERS, 2, 1.0)
+    old = msgspec.json.encode(msgspec.structs.replace(before, sequences=last))
+    await bus.keep(memory.KEY, zlib.compress(old))
+
+    state = await memory.recall_for_leader(bus)
+
+    assert state.sequences == last
+    assert state.quotas == {"default": quota}
+    assert state.jobs["default.net"].request.priority == 3
+    assert state.changes == {unanswered: second}
+
+
+async def test_a_snapshot_says_what_its_writer_knows(bus: Bus) -> None:
+    """So that a later version can tell what was passed over."""
+    await memory.remember(bus, State())
+
+    entry = await (await bus.bucket(subjects.STATE)).get(memory.KEY)
+    stored = msgspec.json.decode(zlib.decompress(entry.value or b""), type=State)
+    assert stored.known == tuple(map(subjects.tag_of, HEARD))

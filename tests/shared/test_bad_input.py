@@ -164,6 +164,38 @@ async def test_one_who_starts_behind_odd_headers_and_subjects_does_start(bus: Bu
     assert ears.ids == [abandoned().id()]
 
 
+OF_NEXT_YEAR = "weir.capacity.licences.default"
+
+
+@pytest.mark.parametrize("source", ["monitor", "allocator", "launcher", "trainer"])
+async def test_what_a_newer_service_says_is_passed_over(listener: Listener, source: str) -> None:
+    """Its kind is unknown here. Each one as a dead letter would tell of an upgrade as if it were a fault."""
+    headers = {"ce-source": source, "ce-type": "dev.weir.capacity.licences.v1"}
+    ack = await listener.bus.js.publish(OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers)
+
+    await listener.next_is_heard()
+
+    assert await listener.letter(ack.stream, ack.seq) is None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"ce-source": "weir", "ce-type": "dev.weir.capacity.licences.v1"},
+        {"ce-source": "monitor", "ce-type": "dev.weir.capacity.changed.v1"},
+    ],
+    ids=["by a person", "of another type"],
+)
+async def test_what_no_service_says_on_an_unknown_subject_is_buried(
+    listener: Listener, headers: dict[str, str]
+) -> None:
+    ack = await listener.bus.js.publish(OF_NEXT_YEAR, b'{"fact":"capacity.licences"}', headers=headers)
+
+    await listener.next_is_heard()
+
+    assert await listener.letter(ack.stream, ack.seq) is not None
+
+
 async def test_a_message_that_was_buried_long_ago_is_not_buried_again(bus: Bus) -> None:
     """Whoever reads the log from its beginning finds it again; the server must still know the letter."""
     window = (await bus.js.stream_info(subjects.DEAD)).config.duplicate_window

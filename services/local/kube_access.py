@@ -26,12 +26,16 @@ def token_file(credentials: Path) -> Path:
 
 
 def write_kubeconfig(credentials: Path, url: str) -> Path:
-    """Write a kubeconfig for kubectl and for `weir logs`; return its path. JSON is YAML."""
+    """Write a kubeconfig for kubectl and for `weir logs`; return its path. JSON is YAML.
+
+    The token is in the server's URL, too: over http kubectl sends no bearer token.
+    """
     token = token_file(credentials).read_text()
+    scheme, _, address = url.partition("://")
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": NAME, "cluster": {"server": url}}],
+        "clusters": [{"name": NAME, "cluster": {"server": f"{scheme}://{NAME}:{token}@{address}"}}],
         "users": [{"name": NAME, "user": {"token": token}}],
         "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
         "current-context": NAME,

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -77,6 +78,9 @@ async def connect(settings: KubeSettings, name: str, chance: Callable[[], float]
         await config.load_kube_config(config_file=settings.kubeconfig or None, client_configuration=chosen)
     else:
         config.load_incluster_config(client_configuration=chosen)
+    if chosen.api_key:  # aiohttp refuses a URL with user and password beside a token, and the token is enough
+        parts = urlsplit(chosen.host)
+        chosen.host = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     api = client.ApiClient(chosen)
     api.user_agent = name
     return Api(api, settings, chance)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from services.local.service import Cluster
+from services.local import kube_access
+from services.local.service import Cluster, Settings, local_cluster
 from tests.local.builders import FOREVER, pod, python
-from tests.local.conftest import Kube
+from tests.local.conftest import NODES, Kube
 
 KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="no kubectl here")
@@ -34,7 +35,7 @@ class Prompt:
 
     async def __call__(self, *words: str, said: object = None) -> Said:
         pipe = asyncio.subprocess.PIPE
-        command = [str(KUBECTL), f"--server={self.url}", *words]
+        command = [str(KUBECTL), *([f"--server={self.url}"] if self.url else []), *words]
         process = await asyncio.create_subprocess_exec(*command, env=self.environ, stdin=pipe, stdout=pipe, stderr=pipe)
         typed = json.dumps(said).encode() if said else b""
         out, err = await asyncio.wait_for(process.communicate(typed), PATIENCE_S)
@@ -50,6 +51,16 @@ class Prompt:
 @pytest.fixture
 def kubectl(cluster: Cluster, tmp_path: Path) -> Prompt:
     return Prompt(cluster.url, tmp_path)
+
+
+async def test_it_is_let_in_with_the_kubeconfig_of_weir_up_alone(tmp_path: Path) -> None:
+    token = kube_access.token_file(tmp_path).read_text()
+    async with local_cluster(NODES, tmp_path / "guarded", settings=Settings(token=token)) as guarded:
+        kubeconfig = kube_access.write_kubeconfig(tmp_path, guarded.url)
+        kubectl = Prompt("", tmp_path)
+        assert "small-1" in await kubectl.does(f"--kubeconfig={kubeconfig}", "get", "nodes")
+        stranger = Prompt(guarded.url, tmp_path)
+        assert (await stranger("get", "nodes")).code != 0
 
 
 @pytest.fixture

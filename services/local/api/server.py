@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
-from aiohttp import web
+from aiohttp import BasicAuth, web
 
 from services.local.api import discovery, reading, subresources, watching, writing
 from services.local.api.metrics import Metrics
@@ -72,7 +72,7 @@ class Server:
             request.host.rpartition(":")[0] not in LOCAL_NAMES and request.host not in LOCAL_NAMES
         ):
             raise forbidden("only programs on this machine are answered")
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = _token(request.headers.get("Authorization", ""))
         if (given or self.token) and not (self.token and hmac.compare_digest(given.encode(), self.token.encode())):
             raise unauthorized()
         return await handler(request)
@@ -141,6 +141,18 @@ async def said(request: web.Request, handler: Handler) -> web.StreamResponse:
         log.warning("OddRequest", method=request.method, path=request.path, exc_info=True)
         wrong = bad_request(f"the object is not of the form that its kind has: {type(error).__name__}: {error}")
         return reading.answer(wrong.as_status(), wrong.code)
+
+
+def _token(authorization: str) -> str:
+    """Return the token of a request: a bearer token, or the password of HTTP basic authentication.
+
+    kubectl sends no bearer token over http, but it does send the user and password of a server's URL.
+    """
+    try:
+        password: str = BasicAuth.decode(authorization).password
+    except ValueError:
+        return authorization.removeprefix("Bearer ")
+    return password
 
 
 def constant(body: Body) -> Handler:

@@ -79,10 +79,11 @@ class Doorkeeper(ApiServer):
         return await super().list(request) if known else refusal(401, "Unauthorized")
 
 
-async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(tmp_path: Path) -> None:
+@pytest.mark.parametrize("user", ["", "somebody:secret@"])
+async def test_a_kubeconfig_says_where_the_cluster_is_and_who_we_are(tmp_path: Path, user: str) -> None:
     async with serving(Doorkeeper()) as server:
         file = tmp_path / "kubeconfig"
-        file.write_text(KUBECONFIG % server.url)
+        file.write_text(KUBECONFIG % server.url.replace("://", f"://{user}"))
         api = await connect(KubeSettings(kubeconfig=str(file)), "weir-test", random.Random(1).random)
         await api.page("/api/v1/nodes", {})
         assert api.requests.counts == {"list 200": 1}

@@ -348,7 +348,7 @@ async def test_a_token_is_wrong_unless_it_is_the_clusters(cluster, tmp_path):
     assert codes == [401, 401, 200]
 
 
-async def test_a_kubeconfig_of_weir_up_lets_in_who_sends_the_token_and_who_sends_what_is_in_the_url(tmp_path):
+async def test_the_kubeconfig_of_weir_up_works_with_its_token_and_with_the_url_alone(tmp_path):
     token = kube_access.token_file(tmp_path).read_text()
     async with local_cluster(NODES, tmp_path / "guarded", settings=Settings(token=token)) as guarded:
         kubeconfig = kube_access.write_kubeconfig(tmp_path, guarded.url)

@@ -25,7 +25,7 @@ up: $(READY) ## the whole system on this machine, until Ctrl-C
 demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to five minutes, longer on a busy machine)
 	$(BIN)/weir demo
 
-test: $(READY) browser ## every test, on real parts, two at a time
+test: $(READY) browser ## the tests but those of test-long, on real parts, two at a time
 	$(BIN)/pytest -n 2 --maxschedchunk 1
 
 test-long: $(READY) browser ## long end-to-end tests; the short form of every benchmark, of chaos, soak and fuzz (at most 30 minutes)

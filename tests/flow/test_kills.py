@@ -1,7 +1,7 @@
 """Killed with SIGKILL, whoever it is and at any moment: the job finishes, counts are exact, nothing leaks.
 
-`WEIR_KILL_SEED=7` plays the schedule of one seed, `WEIR_KILL_SEEDS=20` those of seeds 1 to 20, and
-`WEIR_KILL_HANDOVER=restart` with a job that stops and starts again.
+Run it with `pytest -m long tests/flow/test_kills.py`. `WEIR_KILL_SEED=7` plays the schedule of one seed,
+`WEIR_KILL_SEEDS=20` those of seeds 1 to 20, and `WEIR_KILL_HANDOVER=restart` with a job that stops and starts again.
 """
 
 from __future__ import annotations

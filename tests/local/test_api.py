@@ -10,6 +10,7 @@ import kubernetes
 import pytest
 from kubernetes.aio import client
 
+from services.local import kube_access
 from services.local.service import Settings, local_cluster
 from tests.local.builders import container, idle, node, pod
 from tests.local.conftest import NODES
@@ -345,6 +346,17 @@ async def test_a_token_is_wrong_unless_it_is_the_clusters(cluster, tmp_path):
             right = {"Authorization": "Bearer secret"}
             codes = [(await session.get(f"{guarded.url}/api/v1/nodes", headers=h)).status for h in ({}, wrong, right)]
     assert codes == [401, 401, 200]
+
+
+async def test_the_kubeconfig_of_weir_up_works_with_its_token_and_with_the_url_alone(tmp_path):
+    token = kube_access.token_file(tmp_path).read_text()
+    async with local_cluster(NODES, tmp_path / "guarded", settings=Settings(token=token)) as guarded:
+        kubeconfig = kube_access.write_kubeconfig(tmp_path, guarded.url)
+        core = kubernetes.client.CoreV1Api(kubernetes.config.new_client_from_config(str(kubeconfig)))
+        assert len((await asyncio.to_thread(core.list_node)).items) == 3
+        server = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        async with aiohttp.ClientSession() as session, session.get(f"{server}/api/v1/nodes") as answer:
+            assert answer.status == 200  # as kubectl does over http
 
 
 async def test_a_body_of_another_kind_is_refused(cluster):

@@ -53,7 +53,7 @@ def kubectl(cluster: Cluster, tmp_path: Path) -> Prompt:
     return Prompt(cluster.url, tmp_path)
 
 
-async def test_it_is_let_in_with_the_kubeconfig_of_weir_up_alone(tmp_path: Path) -> None:
+async def test_kubectl_needs_the_kubeconfig_of_weir_up(tmp_path: Path) -> None:
     token = kube_access.token_file(tmp_path).read_text()
     async with local_cluster(NODES, tmp_path / "guarded", settings=Settings(token=token)) as guarded:
         kubeconfig = kube_access.write_kubeconfig(tmp_path, guarded.url)

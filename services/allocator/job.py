@@ -61,6 +61,8 @@ PAUSES_KEPT = 5
 UNKNOWN_LEAVING_KEPT = 128
 """Notices of pods that no generation wants: one may yet be decided that does. A job can name any pod."""
 RESIZES_KEPT = 4
+GENERATIONS_LOST = 100_000
+"""More decisions of one job than a bus that was set back can have lost."""
 
 
 class Leaving(msgspec.Struct, frozen=True, gc=False):
@@ -205,11 +207,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def next_generation(self) -> int:
-        """A number above that of every generation that was decided, or was heard of.
+        """A number above that of every generation that was decided, or that reports of the job name.
 
-        After the bus has lost decisions, pods may train a generation that nobody knows of any more.
+        After the bus has lost decisions, pods may train a generation that nobody knows of any more. A job can claim any
+        number; one that is further ahead than `GENERATIONS_LOST` is not believed.
         """
-        return max(self.generation, self.early.resumed.generation if self.early else 0) + 1
+        claimed = self.early.resumed.generation if self.early else 0
+        believed = claimed if claimed <= self.generation + GENERATIONS_LOST else 0
+        return max(self.generation, believed) + 1
 
     @property
     def stands_still(self) -> bool:

@@ -7,14 +7,13 @@ import argparse
 from services.cli.words import Word
 from shared.subjects import BY_TAG
 
+AREAS, LAST_WORDS = ([tag.split(".")[word] for tag in BY_TAG] for word in (0, 1))
 NAMED: dict[str, tuple[str, ...]] = {
-    **{tag.partition(".")[2]: (tag,) for tag in BY_TAG},
-    **{
-        area: tuple(t for t in BY_TAG if t.startswith(f"{area}.")) for area in (tag.partition(".")[0] for tag in BY_TAG)
-    },
+    **{last: tuple(tag for tag in BY_TAG if tag.endswith(f".{last}")) for last in LAST_WORDS},
+    **{area: tuple(tag for tag in BY_TAG if tag.startswith(f"{area}.")) for area in AREAS},
     **{tag: (tag,) for tag in BY_TAG},
 }
-"""Tags, by whatever names them: the second word, the first, or both."""
+"""Tags, by whatever names them: the second word (`changed`: of a job and of capacity), the first, or both."""
 
 
 def _named(text: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from services.cli.reading import in_order, read
 from services.cli.terminal import Terminal
 from shared import bus as wire
 from shared.bus import Bus, Heard
-from shared.messages import CancelRequested, CheckpointSaved, GenerationAbandoned, Message
+from shared.messages import CancelRequested, CapacityChanged, CheckpointSaved, GenerationAbandoned, Message
 from shared.permissions import entry
 from shared.subjects import FACTS, JOBS, ORDERS, encode, subject_of
 from tests.cli.conftest import Prompt, closed
@@ -52,7 +52,7 @@ async def test_every_kind_is_shown_in_the_order_in_which_it_was_stored(bus: Bus,
 
 
 async def test_of_one_job_only_its_own_events_are_shown(bus: Bus, nats_url: str, prompt: Prompt) -> None:
-    await told(bus, CancelRequested(job="clicks"), saved(1), *one_of_each()[4:5])
+    await told(bus, CancelRequested(job="clicks"), saved(1), *(m for m in one_of_each() if isinstance(m, CapacityChanged)))
 
     said = await prompt("events", "--nats", nats_url, "--job", "digits", "--json")
 

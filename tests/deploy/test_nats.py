@@ -46,7 +46,9 @@ async def test_the_server_writes_what_it_acknowledged_to_disk_within_a_second(
         "port: 6222": f"listen: 127.0.0.1:{routes}",
         "http: 8222": f"http: 127.0.0.1:{http}",
     }
-    async with running(written(name, tmp_path / name, secrets, **own), "weir-nats-0"), aiohttp.ClientSession() as asked:
+    config = written(name, tmp_path / name, secrets, **own)
+    others = {f"ROUTE_{number}": f"nats://127.0.0.1:{routes}" for number in range(SERVERS)}
+    async with running(config, "weir-nats-0", others), aiohttp.ClientSession() as asked:
         told = await jetstream_told(asked, http)
 
     assert told["config"]["sync_interval"] / 1e9 == 0.5

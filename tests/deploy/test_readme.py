@@ -13,7 +13,7 @@ from tests.deploy.rendered import COMPONENTS
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "deploy/README.md", ROOT / "deploy/jobs/README.md"]
 NAMES = ["README", "deploy", "jobs"]
-MADE = (".creds", "ca.crt", "/team-a")
+MADE = (".creds", "keys.json", "ca.crt", "/team-a")
 """Ends of what is made by the commands themselves."""
 
 

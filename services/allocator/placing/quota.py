@@ -15,6 +15,7 @@ import msgspec
 from services.allocator.placing.amounts import fits, larger, less, smaller, times, together
 from services.allocator.placing.placement import ROLES, Room, Size, TaskLimits
 from shared.messages import Cores, Namespace, NotNegative, Resources, Role, RoleResources, TaskPlan
+from shared.words import counted
 
 BOUNDLESS = 1 << 53  # devices, where no number of them is too large
 
@@ -113,7 +114,7 @@ def _lack(
         ("cpu", f"{wants.cpu:g} cpu", wants.cpu, has.cpu),
         ("memory_gib", f"{wants.memory_gib:.4g} GiB", wants.memory_gib, has.memory_gib),
         ("gpu", f"{wants.gpu} gpu", wants.gpu, has.gpu),
-        ("pods", f"{tasks} pods", tasks, tasks if slots is None else slots),
+        ("pods", counted(tasks, "pod"), tasks, tasks if slots is None else slots),
     )
     names = dict(limits.quotas) if limits else {}
     told = []

@@ -51,7 +51,8 @@ def test_each_word_is_one_that_a_shell_takes_as_it_is(name: str) -> None:
 def test_what_only_the_bus_knows_is_asked_for_where_it_may_stand() -> None:
     read = {command.name: command for command in vocabulary(parsers())}
 
-    assert {name for name, command in read.items() if command.asks == "jobs"} == {"cancel", "explain", "logs", "report"}
+    about_a_job = {"cancel", "change", "explain", "forget", "logs", "report", "resume", "suspend"}
+    assert {name for name, command in read.items() if command.asks == "jobs"} == about_a_job
     asked = {name: option for option in read["events"].options for name in option.names}
     assert (asked["--job"].asks, asked["--namespace"].asks, asked["--kind"].asks) == ("jobs", "namespaces", "")
     assert {"job", "job.accepted", "capacity.changed"} <= {*asked["--kind"].values}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import sys
 import textwrap
@@ -53,7 +54,8 @@ NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def main() -> int:
-    log.configure("cli", "error")
+    # A command says itself what went wrong, in one line: asyncio's report of the same stays out of the terminal.
+    log.configure("cli", "error", asyncio_level=logging.CRITICAL)
     return weir(sys.argv[1:])
 
 

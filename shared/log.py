@@ -20,8 +20,13 @@ TRACEBACKS = structlog.processors.ExceptionRenderer(
 )
 
 
-def configure(service: str, level: str = "info", as_json: bool | None = None) -> None:
-    """Set up logging for this process. `as_json` absent: JSON unless standard error is a terminal."""
+def configure(
+    service: str, level: str = "info", as_json: bool | None = None, asyncio_level: int = logging.WARNING
+) -> None:
+    """Set up logging for this process. `as_json` absent: JSON unless standard error is a terminal.
+
+    asyncio's own messages become lines of the same log from `asyncio_level` on; it never writes to the terminal itself.
+    """
     plain = sys.stderr.isatty() if as_json is None else not as_json
     renderer = structlog.dev.ConsoleRenderer() if plain else structlog.processors.JSONRenderer()
     structlog.configure(
@@ -38,6 +43,17 @@ def configure(service: str, level: str = "info", as_json: bool | None = None) ->
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
+    ours = logging.getLogger("asyncio")
+    ours.handlers, ours.propagate = [AsyncioMessages(asyncio_level)], False
+
+
+class AsyncioMessages(logging.Handler):
+    """What asyncio logs (a TLS handshake that failed, a task whose exception nobody read) as a line of our log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            record.levelno, "AsyncioMessage", said=record.getMessage(), exc_info=record.exc_info or None
+        )
 
 
 @contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -67,3 +70,17 @@ async def test_a_server_that_speaks_in_the_clear_is_told_nothing(nats_url: str, 
 
     with pytest.raises(NatsError, match="no TLS"):
         await dial(nats_url.replace("nats:", f"{scheme}:"), "", ca, allow_reconnect=False, connect_timeout=60)
+
+
+async def test_a_command_says_in_one_line_that_it_does_not_know_the_certificate(
+    server: NatsServer, tmp_path: Path
+) -> None:
+    other, _ = certificate(tmp_path, "other")
+    environ = {**os.environ, "WEIR_NATS_CA": str(other), "WEIR_NATS_CREDENTIALS": operator(tmp_path)}
+    pipe, words = asyncio.subprocess.PIPE, ["-m", "services", "jobs", "--nats", server.url]
+
+    process = await asyncio.create_subprocess_exec(sys.executable, *words, env=environ, stdout=pipe, stderr=pipe)
+    out, err = await asyncio.wait_for(process.communicate(), 120)
+
+    (line,) = err.decode().splitlines()
+    assert process.returncode and out == b"" and line.startswith("weir jobs: ") and "certificate" in line.lower(), line

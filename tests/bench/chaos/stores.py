@@ -7,20 +7,20 @@ import signal
 import time
 from dataclasses import replace
 
-from nats.errors import Error as NatsError
+from nats.js.errors import APIError
 
 from services.local.stack import SERVICES
 from shared import bus
+from shared.messages import JobRejected
+from shared.outbox import no_room
 from shared.permissions import ALLOCATOR
-from shared.subjects import DEFAULT_NAMESPACE, FACTS, ORDERS
-from tests.bench.chaos import intakes, probes, standing
+from shared.subjects import FACTS, ORDERS, encode, subject_of
+from tests.bench.chaos import intakes, standing
 from tests.bench.chaos.schedule import Fault
 from tests.bench.chaos.signals import Missed, send
 from tests.bench.chaos.world import World
 from tests.shared.set_back import copy_stores, put_stores_back
 
-ROOM_BYTES = 64 * 1024
-"""What is left of the orders when they begin to be filled."""
 SET_BACK_S = 60.0
 CRAWL_S = 1.5
 """Pace of a worker meanwhile, so that no job ends before."""
@@ -38,30 +38,36 @@ async def purge_facts(world: World, fault: Fault) -> str:
 
 
 async def fill_orders(world: World, fault: Fault) -> str:
-    """Until the stream refuses the smallest. A worker is evicted then, and its replacement cannot be decided."""
+    """The stream has no room for a further byte. A worker is evicted then, and its replacement cannot be decided."""
     workers = [task.pod for task in standing.tasks(world.heard, "worker")]
     if not workers:
         raise Missed("no worker")
     evicted = workers[fault.choice % len(workers)]
     async with intakes.owner_of(world.stack) as owner:
         info = await owner.js.stream_info(ORDERS)
-        await owner.js.update_stream(replace(info.config, max_bytes=int(info.state.bytes) + ROOM_BYTES))
+        await owner.js.update_stream(replace(info.config, max_bytes=int(info.state.bytes)))
         try:
-            await intakes.fill(world.watch.bus, DEFAULT_NAMESPACE)
-            await _require_refusal(world)
+            refusal = await _refusal(world)
             await world.evict(evicted)
             await asyncio.sleep(fault.hold_s)
         finally:
             await owner.js.update_stream(info.config)
-    return f"{ORDERS}, and {evicted} was evicted"
+    return f"{ORDERS}: {refusal}; {evicted} was evicted"
 
 
-async def _require_refusal(world: World) -> None:
+async def _refusal(world: World) -> str:
+    """Return what the server answers the allocator, which publishes an order; raise `NotRefused` if it is taken."""
+    allocator = await bus.connect(world.stack.nats_url, ALLOCATOR, world.stack.credentials_of(ALLOCATOR))
+    order = JobRejected(job="probe-full", uid=0, reasons=("a probe of the orders stream",))
     try:
-        await world.watch.bus.request(probes.invalid_request(world))
-    except NatsError:
-        return
-    raise intakes.NotRefused("a request was taken although the orders were full")
+        await allocator.js.publish(subject_of(order), encode(order))
+    except APIError as error:
+        if not no_room(error):
+            raise
+        return str(error.description)
+    finally:
+        await allocator.close()
+    raise intakes.NotRefused("an order was taken although the stream was full")
 
 
 async def set_bus_back(world: World, fault: Fault) -> str:

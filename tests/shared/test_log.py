@@ -1,0 +1,39 @@
+"""What a process writes to its log, and that asyncio writes nothing beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+FAILS = """
+import asyncio, sys
+from shared import log
+log.configure(*{words})
+async def main():
+    asyncio.get_running_loop().call_exception_handler({{"message": "handshake failed", "exception": OSError("no peer")}})
+asyncio.run(main())
+"""
+
+
+def stderr_of(words: str) -> str:
+    """Return what a process writes to standard error in which asyncio reports an error."""
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS.format(words=words)], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stderr
+
+
+@pytest.mark.parametrize("as_json", [True, None])
+def test_a_message_of_asyncio_is_a_line_of_the_services_log(as_json: bool | None) -> None:
+    (line,) = stderr_of(f'("monitor", "info", {as_json})').splitlines()
+
+    told = json.loads(line)
+    assert (told["service"], told["event"], told["level"]) == ("monitor", "AsyncioMessage", "error")
+    assert told["said"].startswith("handshake failed") and "no peer" in json.dumps(told["exception"])
+
+
+def test_a_command_at_a_terminal_shows_none_of_them() -> None:
+    assert stderr_of('("cli", "error", None, 50)') == ""

@@ -69,7 +69,7 @@ bench-reaction: $(READY) ## from a pod's deletion to the decision, on 500 nodes 
 bench-release: $(READY) ## two jobs of which one ends: is the other decided once, to its final size (BENCH_TENSORFLOW=5: real ones)
 	$(BIN)/python -m tests.bench.release
 
-bench-scale: $(READY) ## monitor and launcher on 2,000 nodes with 20,000 pods: picture, memory, changes, requests
+bench-scale: $(READY) ## monitor and launcher on 5,000 nodes with 150,000 pods: picture, memory, changes, requests
 	$(BIN)/python -m tests.bench.scale
 
 bench-year: $(READY) ## 5,000 finished jobs with 20,000 hand-overs on small streams, then restarts: what is lost, how long it takes

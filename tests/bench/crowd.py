@@ -26,11 +26,13 @@ def names(nodes: int) -> list[str]:
     return [f"sim-{number}" for number in range(nodes)]
 
 
-async def fill(http: aiohttp.ClientSession, nodes: int) -> None:
-    """Each node has the room of ten pods of 1 core and 1 GiB, and that many pods."""
-    say(f"making {nodes} nodes and {nodes * PODS_A_NODE} pods")
-    await everyone(_node(http, name) for name in names(nodes))
-    await everyone(_pod(http, name, number) for name in names(nodes) for number in range(PODS_A_NODE))
+async def fill(http: aiohttp.ClientSession, nodes: int, pods_a_node: int = PODS_A_NODE) -> None:
+    """Each node has the room of so many pods of 1 core and 1 GiB, and that many pods."""
+    say(f"making {nodes} nodes and {nodes * pods_a_node} pods")
+    await everyone(_node(http, name, pods_a_node) for name in names(nodes))
+    for number in range(pods_a_node):
+        await everyone(_pod(http, name, number) for name in names(nodes))
+        say(f"{number + 1} of {pods_a_node} pods on each node")
 
 
 async def everyone(works: Iterable[Awaitable[None]]) -> None:
@@ -43,8 +45,8 @@ async def everyone(works: Iterable[Awaitable[None]]) -> None:
     await asyncio.gather(*(one(work) for work in works))
 
 
-async def _node(http: aiohttp.ClientSession, name: str) -> None:
-    room = {"cpu": str(PODS_A_NODE), "memory": f"{PODS_A_NODE}Gi", "pods": "110"}
+async def _node(http: aiohttp.ClientSession, name: str, pods: int) -> None:
+    room = {"cpu": str(pods), "memory": f"{pods}Gi", "pods": "110"}
     status = {"allocatable": room, "capacity": room, "conditions": [{"type": "Ready", "status": "True"}]}
     await said(http.post("/api/v1/nodes", json={"metadata": {"name": name}}))
     await said(http.patch(f"/api/v1/nodes/{name}/status", json={"status": status}, headers=MERGE))

@@ -109,7 +109,7 @@ SMOKE = {
         ("standing_pause_s", "beside_pause_s", "pause_ratio", "cost_ratio", "parameters"),
     ),
     "bench-scale": Smoke(
-        {"BENCH_NODES": "20", "BENCH_DELETIONS": "10", "BENCH_TASKS": "10"},
+        {"BENCH_NODES": "20", "BENCH_PODS_A_NODE": "5", "BENCH_DELETIONS": "10", "BENCH_TASKS": "10"},
         ("stand_in_list_s", "monitor_full_picture_s", "monitor_memory_mb", "launcher_job_up_s", "launcher_requests"),
     ),
     "bench-year": Smoke(

@@ -1,4 +1,5 @@
-"""`python -m services.local --cluster FILE --data DIR [--port 0] [--port-file FILE] [--token-file FILE]`"""
+"""`python -m services.local --cluster FILE --data DIR [--port 0] [--port-file FILE] [--token-file FILE]
+[--image NAME=FOLDER]`"""
 
 import argparse
 import asyncio
@@ -6,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from services.local.kubelet.world import KubeletSettings
 from services.local.node_spec import BadCluster, parse
 from services.local.service import Settings, local_cluster
 from shared import log
@@ -20,7 +22,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1; 0: any that is free")
     parser.add_argument("--port-file", type=Path, help="where to write the port, once it is open")
     parser.add_argument("--token-file", type=Path, help="file with a token that every request must carry")
+    said = "run containers of this image with the Python packages of this folder; may be given several times"
+    parser.add_argument("--image", type=image, action="append", default=[], metavar="NAME=FOLDER", help=said)
     return parser.parse_args()
+
+
+def image(text: str) -> tuple[str, str]:
+    """Split NAME=FOLDER."""
+    name, _, folder = text.partition("=")
+    if not (name and Path(folder).is_dir()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER with a folder that is there")
+    return name, folder
 
 
 async def serve(chosen: argparse.Namespace) -> None:
@@ -29,7 +41,7 @@ async def serve(chosen: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     spec = parse(chosen.cluster.read_text())
     token = chosen.token_file.read_text().strip() if chosen.token_file is not None else ""
-    settings = Settings(port=chosen.port, token=token)
+    settings = Settings(port=chosen.port, token=token, kubelet=KubeletSettings(images=dict(chosen.image)))
     cluster_here = local_cluster(spec.nodes, chosen.data, tenants=spec.tenants, quotas=spec.quotas, settings=settings)
     async with cluster_here as cluster:
         if chosen.port_file is not None:

@@ -1,8 +1,9 @@
 """How a container becomes a command: pure, from the pod's body and what the kubelet knows.
 
-The image is recorded and not used. `command` and `args` run on this machine; `python` means the Python that
-runs this program. The environment is bare: PATH, HOME, LANG, PYTHONPATH, VIRTUAL_ENV, TMPDIR, the mark, and what the
-container declares. `$(NAME)` is replaced as Kubernetes does, `$$` is a dollar.
+The image is recorded; it says no more than which folder of Python packages is used (`KubeletSettings.images`).
+`command` and `args` run on this machine; `python` means the Python that runs this program. The environment is bare:
+PATH, HOME, LANG, PYTHONPATH, VIRTUAL_ENV, TMPDIR, the mark, and what the container declares. `$(NAME)` is replaced as
+Kubernetes does, `$$` is a dollar.
 
 There is no mount namespace, so a path in a pod is a path of this machine: a hostPath volume works where its
 mountPath equals its path, and an emptyDir is a folder that goes with the pod, found under the data folder and

@@ -166,7 +166,8 @@ class PodLife:
     async def run_once(self, progress: Progress, container: Body) -> End | None:
         """How it ended; None if its command or environment cannot be made yet."""
         run = self.runs[progress.name] = ContainerRun(self.world, self.pod, progress.name)
-        folder, base = str(self.world.data), {**self.world.base, "TMPDIR": str(self.temporary)}
+        base = {**self.world.base_of(str(container.get("image"))), "TMPDIR": str(self.temporary)}
+        folder = str(self.world.data)
         try:
             launch = launch_of(self.pod, container, base, self.world.python, folder, self.look_up)
         except CannotLaunch as error:

@@ -24,6 +24,7 @@ class KubeletSettings(msgspec.Struct, frozen=True, kw_only=True):
     restart_longest_s: float = 300.0  # ... doubles up to this
     retry_s: float = 2.0  # for a container whose environment cannot be made
     shutdown_s: float = 6.0  # what pods are given when the whole cluster ends
+    images: Mapping[str, str] = {}  # folder with the Python packages of an image; of all others this program's own
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +39,11 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def logs(self) -> Path:
         return self.data / "logs"
+
+    def base_of(self, image: str) -> dict[str, str]:
+        """Return the bare environment of a container of this image."""
+        folder = self.settings.images.get(image)
+        return {**self.base, "PYTHONPATH": folder} if folder else {**self.base}
 
     def log_file(self, pod: Body, container: str) -> Path:
         return self.logs / f"{namespace_of(pod)}_{name_of(pod)}_{uid_of(pod)}" / f"{container}.log"

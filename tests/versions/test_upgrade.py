@@ -1,0 +1,70 @@
+"""A job that began under the recorded version goes on while the services are replaced one by one, and ends exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.cli.trial import trial
+from shared.messages import CheckpointSaved, TrainingResumed
+from shared.subjects import DEAD
+from tests.flow.stage import PATIENCE_S, PLACES, QUICK, Scene
+from tests.versions.install import NotThere, commit_of, install_version
+from tests.versions.two_versions import NEW, TwoVersions
+
+pytestmark = pytest.mark.long
+
+VERSION, EPOCHS = "0.2.0", 60
+ORDERS = [
+    ("allocator", "launcher", "monitor"),
+    ("launcher", "allocator", "monitor"),
+    ("monitor", "launcher", "allocator"),
+]
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return install_version(VERSION, tmp_path_factory.mktemp("old") / VERSION)
+    except NotThere:
+        pytest.skip(f"commit {commit_of(VERSION)} is not in this clone: its history is cut off")
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+async def test_a_job_trains_on_while_services_are_upgraded(old: Path, tmp_path: Path, order: tuple[str, ...]) -> None:
+    first, *others = order
+    file = tmp_path / "cluster.yaml"
+    file.write_text(PLACES)
+    async with TwoVersions(tmp_path / "weir", file, QUICK, old) as stack, trial(stack) as watched:
+        scene = Scene(watched, tmp_path)
+        strangers = [await scene.stranger_comes("node-2") for _ in range(2)]
+        await scene.submit(epochs=EPOCHS, workers={"start": 1, "min": 1, "max": 3})
+        small = await scene.hear(TrainingResumed)
+        await scene.hear(CheckpointSaved)
+
+        await stack.upgrade_bus()
+        await scene.goes_on()
+        await stack.roll(first, NEW)
+        await scene.goes_on()
+        await scene.stranger_leaves(strangers[0])
+        grown = await scene.hear(TrainingResumed, lambda m: m.generation > small.generation)
+        await scene.goes_on()
+
+        for name in others:
+            await stack.roll(name, NEW)
+        await scene.goes_on()
+        await scene.stranger_leaves(strangers[1])
+        last = await scene.hear(TrainingResumed, lambda m: m.generation > grown.generation)
+        await scene.goes_on()
+
+        scene.pace(0)
+        over = await watched.finished(PATIENCE_S)
+        counts = await scene.counts(over)
+        sizes = [len(scene.spec(each.generation).tasks) for each in (small, grown, last)]
+        letters = (await watched.bus.js.stream_info(DEAD)).state.messages
+        ended = {name: part.restarts for name, part in stack.parts.items() if part.restarts}
+
+    assert set(counts) == {EPOCHS} and sizes == sorted(set(sizes))
+    assert over.samples == over.counted
+    assert ended == {} and letters == 0

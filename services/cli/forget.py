@@ -7,14 +7,18 @@ import asyncio
 import shutil
 import sys
 import uuid
+from contextlib import aclosing
 from pathlib import Path
 
 from services.cli import connection, words
 from services.cli.cancel import standing_of
+from services.cli.reader import Wanted
+from services.cli.reading import read
 from services.cli.trouble import DONE, Trouble
 from shared import checkpoint_folders
 from shared.bus import Bus
 from shared.messages import ForgetRequested, JobAccepted, JobRequested
+from shared.subjects import ORDERS, pattern
 
 EXAMPLES = ("weir forget digits", "weir forget digits -n team-a --checkpoints --folder /checkpoints")
 FOLDER = Path(".weir/checkpoints")
@@ -42,10 +46,13 @@ async def forget(bus: Bus, args: argparse.Namespace) -> int:
     name = f"{order.namespace}/{order.job}"
     await _require_over(bus, name, order.key())
     kept = await _kept_checkpoints(bus, order.key())
+    user = await _job_that_continues(bus, kept, order.namespace) if kept else ""
     asked = await bus.request(order)
     await _wait_until_removed(bus, name, order.key(), asked, args.timeout)
     print(f"job {name} is forgotten")
-    if kept:
+    if user:
+        print(f"its checkpoints stay: job {user} continues from them and is not over")
+    elif kept:
         _end_checkpoints(kept, args)
     return DONE
 
@@ -82,6 +89,21 @@ async def _kept_checkpoints(bus: Bus, key: str) -> str:
     accepted = heard.message
     place = checkpoint_folders.location(accepted.request, accepted.uid, accepted.checkpoint_folder)
     return place if checkpoint_folders.is_in_namespace(place, accepted.namespace) else ""
+
+
+async def _job_that_continues(bus: Bus, place: str, namespace: str) -> str:
+    """Return the name of a job that is not over and began with the checkpoints at a place; empty if there is none.
+
+    Only jobs of the same namespace can: their requests are refused otherwise.
+    """
+    accepted = pattern(JobAccepted, f"{namespace}.*")
+    async with aclosing(read(bus, [Wanted(ORDERS, [accepted])], follow=False)) as entries:
+        async for entry in entries:
+            if isinstance(entry.said, JobAccepted):
+                earlier = entry.said.request.checkpoint.continue_from or ""
+                if earlier.strip("/") == place.strip("/") and await standing_of(bus, entry.said.key()) == "open":
+                    return f"{namespace}/{entry.said.job}"
+    return ""
 
 
 def _end_checkpoints(place: str, args: argparse.Namespace) -> None:

@@ -52,7 +52,8 @@ async def test_every_kind_is_shown_in_the_order_in_which_it_was_stored(bus: Bus,
 
 
 async def test_of_one_job_only_its_own_events_are_shown(bus: Bus, nats_url: str, prompt: Prompt) -> None:
-    await told(bus, CancelRequested(job="clicks"), saved(1), *(m for m in one_of_each() if isinstance(m, CapacityChanged)))
+    capacity = [message for message in one_of_each() if isinstance(message, CapacityChanged)]
+    await told(bus, CancelRequested(job="clicks"), saved(1), *capacity)
 
     said = await prompt("events", "--nats", nats_url, "--job", "digits", "--json")
 

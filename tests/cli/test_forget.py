@@ -71,6 +71,24 @@ async def test_a_submitter_forgets_a_job_that_is_over_and_may_keep_its_checkpoin
     assert not again.exists() and own.is_dir()
 
 
+async def test_checkpoints_stay_while_another_job_continues_from_them(
+    prompt: Prompt, tmp_path: Path, server: NatsServer
+) -> None:
+    own, checkpoints = await submitted(prompt, server, tmp_path), tmp_path / "checkpoints"
+    await prompt("cancel", "mine", *IN_TEAM_A)
+    place = own.relative_to(checkpoints)
+    (tmp_path / "next.yaml").write_text(
+        GOOD.replace("job: mine", "job: next") + f"checkpoint: {{continue_from: {place}}}\n"
+    )
+    assert "is accepted" in (await prompt("submit", tmp_path / "next.yaml")).out
+
+    said = await prompt("forget", "mine", *IN_TEAM_A, "--checkpoints", "--folder", checkpoints)
+
+    stay = "its checkpoints stay: job team-a/next continues from them and is not over"
+    assert said.out.endswith(f"job team-a/mine is forgotten\n{stay}\n"), said.err
+    assert own.is_dir()
+
+
 @pytest.mark.parametrize(("answer", "wanted"), [("y", True), ("", False), ("n", False)])
 def test_at_a_terminal_a_person_is_asked(monkeypatch: pytest.MonkeyPatch, answer: str, wanted: bool) -> None:
     ours, theirs = os.openpty()

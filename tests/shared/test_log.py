@@ -13,7 +13,8 @@ import asyncio, sys
 from shared import log
 log.configure(*{words})
 async def main():
-    asyncio.get_running_loop().call_exception_handler({{"message": "handshake failed", "exception": OSError("no peer")}})
+    report = {{"message": "handshake failed", "exception": OSError("no peer")}}
+    asyncio.get_running_loop().call_exception_handler(report)
 asyncio.run(main())
 """
 

@@ -158,9 +158,9 @@ class Trial:
 
 
 @asynccontextmanager
-async def trial(stack: Stack) -> AsyncIterator[Trial]:
-    """Watch a stack; what breaks the watching ends whatever is waited for."""
-    connection = await bus.connect(stack.nats_url, "trial", stack.operator)
+async def trial(stack: Stack, ca: str = "") -> AsyncIterator[Trial]:
+    """Watch a stack; what breaks the watching ends whatever is waited for. `ca`: the authority of a bus in TLS."""
+    connection = await bus.connect(stack.nats_url, "trial", stack.operator, ca)
     broken = asyncio.ensure_future(connection.failed())
     watched = Trial(stack, connection, Tenants(stack.kube_url, stack.kube_headers), broken)
     broken.add_done_callback(lambda _: watched.changed.set())

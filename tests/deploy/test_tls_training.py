@@ -1,0 +1,77 @@
+"""A job trains on while its bus goes to TLS in the two steps of deploy/README.md, and counts each example once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from services.cli.trial import trial
+from services.local import nats_clusters
+from services.local.stack import SERVICES, Stack
+from shared import bus
+from shared.messages import ResumeRequested, SuspendRequested, TrainingResumed
+from shared.permissions import SETUP
+from tests.deploy.servers import OPENSSL, Secrets
+from tests.deploy.test_nats import SERVERS, WITHIN_S
+from tests.deploy.test_tls_migration import STEPS, StatefulSet, certificates, statefulset
+from tests.flow.stage import EPOCHS, JOB, PATIENCE_S, PLACES, QUICK, Scene
+
+pytestmark = [pytest.mark.long, pytest.mark.skipif(OPENSSL is None, reason="no openssl here")]
+
+
+class StackOnBus(Stack):
+    """The services and the cluster, on a bus that runs already."""
+
+    def __init__(self, folder: Path, cluster_file: Path, servers: StatefulSet) -> None:
+        super().__init__(folder, cluster_file, QUICK)
+        self.servers, self.scheme = servers, "nats"
+
+    @property
+    def nats_url(self) -> str:
+        return ",".join(f"{self.scheme}://localhost:{port}" for port in self.servers.clients)
+
+    async def use_tls(self, authority: Path) -> None:
+        """Replace each service by one that knows the authority, as `kubectl apply` does."""
+        self.scheme = "tls"
+        self.settings["WEIR_NATS_CA"] = str(authority)
+        for name in SERVICES:
+            await self._stop(name)
+            await self.start(name)
+
+    async def _start_nats(self) -> None:
+        connection = await bus.connect(self.nats_url, SETUP, self.credentials_of(SETUP))
+        await nats_clusters.create_streams(connection, SERVERS, self.namespaces, WITHIN_S)
+        await connection.close()
+
+
+async def test_a_job_trains_while_its_bus_goes_to_tls(secrets: Secrets, tmp_path: Path) -> None:
+    certificates(tmp_path)
+    authority, cluster = tmp_path / "ca.crt", tmp_path / "cluster.yaml"
+    cluster.write_text(PLACES)
+    async with statefulset(tmp_path, secrets) as servers, StackOnBus(tmp_path, cluster, servers) as stack:
+        async with trial(stack) as watched:
+            scene = Scene(watched, tmp_path)
+            await scene.submit(grace_s=40.0)
+            await scene.hear(TrainingResumed)
+            await servers.roll_out(STEPS[0])
+            await scene.goes_on()
+            plain = scene.running
+
+        await stack.use_tls(authority)
+        async with trial(stack, str(authority)) as watched:
+            scene = Scene(watched, tmp_path)
+            await scene.hear(TrainingResumed, lambda m: m.generation == plain)
+            await scene.goes_on()
+            await watched.bus.request(SuspendRequested(job=JOB, request_id="1"))
+            await watched.bus.request(ResumeRequested(job=JOB, request_id="2"))
+            await scene.hear(TrainingResumed, lambda m: m.generation > plain)
+            await scene.goes_on()
+            knows = scene.running
+            await servers.roll_out(STEPS[1])
+            await scene.goes_on()
+            assert scene.running == knows, "the same pods train on"
+            scene.pace(0)
+            over = await watched.finished(PATIENCE_S)
+            counts = await scene.counts(over)
+    assert set(counts) == {EPOCHS} and over.samples == over.counted

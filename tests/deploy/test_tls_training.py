@@ -10,7 +10,7 @@ from services.cli.trial import trial
 from services.local import nats_clusters
 from services.local.stack import SERVICES, Stack
 from shared import bus
-from shared.messages import ResumeRequested, SuspendRequested, TrainingResumed
+from shared.messages import AllocationDecided, ResumeRequested, SuspendRequested, TrainingResumed
 from shared.permissions import SETUP
 from tests.deploy.servers import OPENSSL, Secrets
 from tests.deploy.test_nats import SERVERS, WITHIN_S
@@ -64,6 +64,7 @@ async def test_a_job_trains_while_its_bus_goes_to_tls(secrets: Secrets, tmp_path
             await scene.hear(TrainingResumed, lambda m: m.generation == plain)
             await scene.goes_on()
             await watched.bus.request(SuspendRequested(job=JOB, request_id="1"))
+            await scene.hear(AllocationDecided, lambda m: m.tasks == ())
             await watched.bus.request(ResumeRequested(job=JOB, request_id="2"))
             await scene.hear(TrainingResumed, lambda m: m.generation > plain)
             await scene.goes_on()

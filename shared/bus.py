@@ -230,13 +230,23 @@ class Bus:
             ear = Ear(stream, frozenset(here), handler, unusable, filters)
             place = Place(after.get(stream, 0), stored_s.get(stream, 0.0))
             followers.append(Follower(self.client, self.js, self.name, ear, place, lambda: self.must_lead()))
-            await self.asked(followers[-1].begin)  # a new leader may be earlier than the bus's own
+        await self._begin(followers)
         for follower in followers:
             self.vitals.need(f"hearing {follower.ear.stream}", partial(_hears, follower))
         async for follower, raw in stored_order(followers):
             await self._hand_on(follower, raw)
         for follower in followers:
             self.spawn(self._go_on(follower))
+
+    async def _begin(self, followers: list[Follower]) -> None:
+        """Make every consumer; where a stream was set back, leave no subscription behind."""
+        try:
+            for follower in followers:
+                await self.asked(follower.begin)  # a new leader may be earlier than the bus's own
+        except SetBack:
+            for follower in followers:
+                await follower.puller.close()
+            raise
 
     async def _go_on(self, follower: Follower) -> None:
         while True:

@@ -48,11 +48,16 @@ def gives_way(job: Job, action: AllocationDecided, state: State) -> None:
         assert not job.decided and (action.batch, action.revision) == (0, job.revision + 1)
         assert action.generation >= job.suspension.generation
         return
-    asked, waiting = job.request, [other for other in state.jobs.values() if other.wanted is None]
+    asked, waiting = job.request, [other for other in state.jobs.values() if _waits(other)]
     assert asked.ps.min < asked.ps.max or asked.workers.min < asked.workers.max
     assert any(other.request.priority > asked.priority and other.key in action.reason for other in waiting)
     assert job.runs is not None and job.coming is None
     assert (action.batch, action.revision, action.generation) == (0, job.revision + 1, job.generation + 1)
+
+
+def _waits(job: Job) -> bool:
+    """A job waits that has no tasks, or stands still because it lost some."""
+    return job.wanted is None or job.stands_still
 
 
 def within_quotas(world: World) -> None:

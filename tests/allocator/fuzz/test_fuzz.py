@@ -7,7 +7,7 @@ import pickle
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from services.allocator.decide import decide
@@ -34,11 +34,19 @@ LIMIT = st.builds(
 )
 QUOTAS = st.just({}) | st.dictionaries(st.sampled_from(SPACES), LIMIT)
 """Half of the worlds know none."""
+LOST_WORKER = (
+    False,
+    bytes([0, 0, 3, 3, 4, *7 * [0]]),
+    bytes([*26 * [0], 238, 234, *44 * [0], 1, 0, 41, 188, *4 * [0]]),
+    {},
+)
+"""Under `optimus` a job that lost its only worker stands still, and one of lower priority gives way to it."""
 
 
 @pytest.mark.parametrize("policy", [*EACH, MIXED, EAGER])
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.tuples(st.booleans(), SHAPE, STORY, QUOTAS))
+@example(LOST_WORKER)
 def test_whatever_happens_every_decision_keeps_the_laws(policy: str, drawn: tuple[bool, bytes, bytes, Quotas]) -> None:
     at_once, shape, story, quotas = drawn
     named = {MIXED: EACH[0], EAGER: "weir"}.get(policy, policy)

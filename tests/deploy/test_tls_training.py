@@ -29,7 +29,8 @@ class StackOnBus(Stack):
 
     @property
     def nats_url(self) -> str:
-        return ",".join(f"{self.scheme}://localhost:{port}" for port in self.servers.clients)
+        """The address of one server: it advertises no others, and clients wait while it is replaced."""
+        return f"{self.scheme}://localhost:{self.servers.clients[0]}"
 
     async def use_tls(self, authority: Path) -> None:
         """Replace each service by one that knows the authority, as `kubectl apply` does."""

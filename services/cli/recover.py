@@ -20,7 +20,7 @@ from services.cli.trouble import DONE, FAILED, Trouble
 from shared.bus import Bus
 from shared.messages import JobAccepted, JobRejected, Program
 from shared.subjects import ORDERS, pattern
-from shared.words import plain
+from shared.words import counted, plain
 
 EXAMPLES = (
     "weir recover",
@@ -80,7 +80,7 @@ def progress(job: Remains) -> str:
         return "-"
     if job.samples is None or job.total_samples is None:
         return f"step {job.step:,}"
-    return f"step {job.step:,}, {job.samples:,} of {job.total_samples:,} examples"
+    return f"step {job.step:,}, {job.samples:,} of {counted(job.total_samples, 'example')}"
 
 
 def standing(job: Remains, known: set[str]) -> str:

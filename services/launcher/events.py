@@ -28,7 +28,7 @@ from shared.messages import (
     TaskPlan,
     TrainingResumed,
 )
-from shared.words import headline, lasting, plain, shortened, size
+from shared.words import counted, headline, lasting, plain, shortened, size
 
 COMPONENT, STAMP = "weir-launcher", "%Y-%m-%dT%H:%M:%SZ"
 LONGEST_TEXT = 1_024
@@ -60,7 +60,7 @@ def note_of(message: JobMessage, view: View) -> Note | None:
         return _note(message, "Abandoned", f"generation {message.generation}: {message.reason}", "Warning")
     if isinstance(message, JobFinished) and message.uid in view.told.jobs:
         reason, cause = ENDS[message.outcome], headline(message.cause)
-        said = f"after {message.samples:,} examples" + (f": {cause}" if cause else "")
+        said = f"after {counted(message.samples, 'example')}" + (f": {cause}" if cause else "")
         return _note(message, reason, said, "Warning" if message.outcome == "failed" else "Normal", last=True)
     return None
 

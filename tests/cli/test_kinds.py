@@ -12,7 +12,7 @@ from shared.subjects import BY_TAG
 
 def test_a_fact_is_named_in_three_ways() -> None:
     assert kinds("training.resumed") == kinds("resumed") == ("training.resumed",)
-    assert kinds("capacity") == ("capacity.changed",)
+    assert kinds("capacity") == ("capacity.changed", "capacity.quota", "capacity.claims")
     assert set(kinds("job, allocation")) == {t for t in BY_TAG if t.startswith(("job.", "allocation."))}
 
 

@@ -34,6 +34,7 @@ TOLD = {
     "weir_capacity_devices": "as of cores",
     "weir_bus_messages_published_total": "silence is right where nothing happens",
     "weir_bus_messages_heard_total": "silence is right where nothing happens",
+    "weir_bus_messages_newer_total": "expected while versions are rolled one by one; the log names each kind",
     "weir_bus_dead_letters_total": "weir_dead_letters_total counts them too, and those of trainers",
     "weir_bus_reconnects_total": "each is over when it is counted; an outage has an alert",
     "weir_kubernetes_requests_total": "what comes of refusals is told as time that was waited",

@@ -80,6 +80,7 @@ def test_every_number_is_on_it_or_is_of_no_use_there() -> None:
         "process_start_time_seconds",
         "weir_bus_connected",
         "weir_bus_dead_letters_total",
+        "weir_bus_messages_newer_total",
     }
 
 

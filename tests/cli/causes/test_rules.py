@@ -16,6 +16,7 @@ from shared.messages import (
     CheckpointFailed,
     CheckpointSkipped,
     ClaimsChanged,
+    ForgetRequested,
     GenerationAbandoned,
     JobRejected,
     QuotaChanged,
@@ -184,5 +185,5 @@ def test_of_strangers_pods_nothing_is_said(grown: Growth) -> None:
 
 def test_every_kind_has_a_rule_or_is_a_root() -> None:
     facts_of_the_world = {QuotaChanged, ClaimsChanged, TaskLeaving, ServiceTroubled}
-    assert set(MESSAGES) - set(RULES) == {*BY_PERSONS, CancelRequested, *facts_of_the_world}
+    assert set(MESSAGES) - set(RULES) == {*BY_PERSONS, CancelRequested, ForgetRequested, *facts_of_the_world}
     assert set(RULES) - set(MESSAGES) == set() and CapacityChanged in RULES

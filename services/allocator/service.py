@@ -30,7 +30,7 @@ from services.allocator.removal import Removal
 from services.allocator.requests import admission, changes
 from services.allocator.requests.admission import ProgramFault
 from services.allocator.requests.changes import answer_change, unanswered_changes
-from services.allocator.requests.validate import Wrong, check
+from services.allocator.requests.validate import Wrong, answered_as, check
 from services.allocator.rules import Rules
 from services.allocator.showing import Views, wait_for_change
 from services.allocator.state import EVIDENCE, HEARD, State, apply, forget_messages, refuse, with_last_fact
@@ -159,10 +159,9 @@ class Allocator:
     def _refusal(self, subject: str, body: bytes, sequence: int, error: str) -> JobRejected | ChangeRejected | None:
         """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
         if f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
-            wrong = check(body, self.rules)
-            if not isinstance(wrong, Wrong):
-                wrong = Wrong(wrong.job, wrong.namespace, (error,))
-            return admission.refused(wrong, sequence)
+            found = check(body, self.rules)
+            reasons = found.reasons if isinstance(found, Wrong) else (error,)
+            return admission.refused(Wrong(*answered_as(subject, body), reasons), sequence)
         return changes.refusal(subject, sequence, error)
 
     async def live(self) -> None:

@@ -96,6 +96,17 @@ def _name(raw: Mapping[str, Any], body: bytes) -> tuple[str, str]:
     )
 
 
+def answered_as(subject: str, body: bytes) -> tuple[str, str]:
+    """Return the job and the namespace under which an unreadable request is answered: those of its subject.
+
+    The server checks who may publish on a subject; a body can name anybody's job.
+    """
+    _, _, _, *names = subject.split(".")
+    if len(names) == 2 and _label(names[1], LONGEST_JOB) and _label(names[0], LONGEST_NAMESPACE):
+        return names[1], names[0]
+    return _invalid(body), "-"
+
+
 def _label(name: object, longest: int) -> bool:
     return isinstance(name, str) and len(name) <= longest and bool(re.fullmatch(DNS_LABEL, name))
 

@@ -17,6 +17,8 @@ from tests.deploy.test_nats import SERVERS, WITHIN_S
 from tests.deploy.test_tls_migration import STEPS, StatefulSet, certificates, statefulset
 from tests.flow.stage import EPOCHS, JOB, PATIENCE_S, PLACES, QUICK, Scene
 
+ONE = {"start": 1, "min": 1, "max": 1}
+
 pytestmark = [pytest.mark.long, pytest.mark.skipif(OPENSSL is None, reason="no openssl here")]
 
 
@@ -53,7 +55,7 @@ async def test_a_job_trains_while_its_bus_goes_to_tls(secrets: Secrets, tmp_path
     async with statefulset(tmp_path, secrets) as servers, StackOnBus(tmp_path, cluster, servers) as stack:
         async with trial(stack) as watched:
             scene = Scene(watched, tmp_path)
-            await scene.submit(grace_s=40.0)
+            await scene.submit(grace_s=40.0, ps=ONE, workers=ONE)
             await scene.hear(TrainingResumed)
             await servers.roll_out(STEPS[0])
             await scene.goes_on()

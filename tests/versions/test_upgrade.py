@@ -16,6 +16,9 @@ from tests.versions.two_versions import NEW, TwoVersions
 pytestmark = pytest.mark.long
 
 VERSION, EPOCHS = "0.2.0", 60
+THREE_NODES = f"{PLACES}  - {{name: node-3, cpu: 2, memory_gib: 8}}\n"
+SPAN = {"start": 1, "min": 1, "max": 3}
+"""The policy adds a ps and a worker at a time: two places become free for each growth."""
 ORDERS = [
     ("allocator", "launcher", "monitor"),
     ("launcher", "allocator", "monitor"),
@@ -35,11 +38,11 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_a_job_trains_on_while_services_are_upgraded(old: Path, tmp_path: Path, order: tuple[str, ...]) -> None:
     first, *others = order
     file = tmp_path / "cluster.yaml"
-    file.write_text(PLACES)
+    file.write_text(THREE_NODES)
     async with TwoVersions(tmp_path / "weir", file, QUICK, old) as stack, trial(stack) as watched:
         scene = Scene(watched, tmp_path)
-        strangers = [await scene.stranger_comes("node-2") for _ in range(2)]
-        await scene.submit(epochs=EPOCHS, workers={"start": 1, "min": 1, "max": 3})
+        strangers = {node: [await scene.stranger_comes(node) for _ in range(2)] for node in ("node-2", "node-3")}
+        await scene.submit(epochs=EPOCHS, ps=SPAN, workers=SPAN)
         small = await scene.hear(TrainingResumed)
         await scene.hear(CheckpointSaved)
 
@@ -47,14 +50,16 @@ async def test_a_job_trains_on_while_services_are_upgraded(old: Path, tmp_path: 
         await scene.goes_on()
         await stack.roll(first, NEW)
         await scene.goes_on()
-        await scene.stranger_leaves(strangers[0])
+        for stranger in strangers["node-2"]:
+            await scene.stranger_leaves(stranger)
         grown = await scene.hear(TrainingResumed, lambda m: m.generation > small.generation)
         await scene.goes_on()
 
         for name in others:
             await stack.roll(name, NEW)
         await scene.goes_on()
-        await scene.stranger_leaves(strangers[1])
+        for stranger in strangers["node-3"]:
+            await scene.stranger_leaves(stranger)
         last = await scene.hear(TrainingResumed, lambda m: m.generation > grown.generation)
         await scene.goes_on()
 

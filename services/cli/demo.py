@@ -81,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
             return asyncio.run(_stoppable(_demo(folder, cluster, args.picture)))
         except (Failed, CannotStart) as error:
             print(f"weir demo: {error}", file=sys.stderr)
-            print(f"logs: {folder} (kept with --keep)", file=sys.stderr)
+            where = f"logs: {folder}" if args.keep else "`weir demo --keep FOLDER` keeps its logs"
+            print(where, file=sys.stderr)
             return 1
 
 
@@ -173,7 +174,19 @@ async def _play(watched: Trial) -> None:
     watched.saying = "new pods stand ready; the larger generation is prepared beside the one that trains on"
     await watched.until(lambda: len(watched.of(TrainingResumed)) > 1, PATIENCE_S, "growth")
     watched.saying = "grown: more ps, more workers, not one example lost or repeated"
-    await watched.finished(PATIENCE_S)
+    await _finished(watched)
+
+
+async def _finished(watched: Trial) -> None:
+    """Wait for the end, however long it takes, as long as the job makes progress."""
+    while True:
+        before = _last_report(watched)
+        try:
+            await watched.finished(PATIENCE_S)
+            return
+        except Failed:
+            if _last_report(watched) == before:
+                raise
 
 
 def _last_report(watched: Trial) -> float:

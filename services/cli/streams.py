@@ -37,13 +37,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--orders-gib", type=int, default=0, metavar="N", help=room)
     said = f"one more than {NAMESPACES} lists; may be repeated"
     parser.add_argument("--namespace", type=namespace_name, action="append", default=[], metavar="NS", help=said)
-    said = f"room of a namespace's programs (default: {PROGRAMS_BYTES // MIB})"
+    said = f"room of a namespace's programs (default: {PROGRAMS_BYTES // MIB}, or as before)"
     parser.add_argument("--programs-mib", type=int, default=0, metavar="N", help=said)
     for option, what, usual in (
         ("--requests-kib-s", "requests", DEFAULT_RATES.requests),
         ("--reports-kib-s", "facts", DEFAULT_RATES.reports),
     ):
-        said = f"rate of a namespace's {what} (default: {usual})"
+        said = f"rate of a namespace's {what} (default: {usual}, or as before)"
         parser.add_argument(option, type=int, default=0, metavar="N", help=said)
 
 

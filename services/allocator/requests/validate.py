@@ -221,7 +221,8 @@ def _device_batch(most: int | None, batch: Span | None) -> list[str]:
 def _grace(grace_s: float | None, rules: Rules) -> list[str]:
     if grace_s is None or grace_s <= rules.grace_max_s:
         return []
-    return [f"grace_s: {grace_s:g} is more than {rules.grace_max_s:g}, the limit of this cluster (grace_max_s)"]
+    limit = f"{rules.grace_max_s:g}, the limit of this cluster (WEIR_ALLOCATOR_GRACE_MAX_S)"
+    return [f"grace_s: {grace_s:g} is more than {limit}"]
 
 
 def _amounts(resources: RoleResources | None) -> Iterator[str]:

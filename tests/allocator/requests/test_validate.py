@@ -126,5 +126,7 @@ def test_any_bytes_are_answered(body):
 
 
 def test_a_grace_beyond_the_clusters_limit_is_refused_by_the_name_of_the_setting() -> None:
-    assert reasons(grace_s=601) == ("grace_s: 601 is more than 600, the limit of this cluster (grace_max_s)",)
+    assert reasons(grace_s=601) == (
+        "grace_s: 601 is more than 600, the limit of this cluster (WEIR_ALLOCATOR_GRACE_MAX_S)",
+    )
     assert reasons(grace_s=600) == ()

@@ -7,7 +7,7 @@ TELL_S := 15
 patiently = { s=0; while sleep $(TELL_S) >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do s=$$((s + $(TELL_S))); \
 	echo "$$s s so far: $$(du -sh $(2) | cut -f1) of about $(3) in $(2)"; done; } & teller=$$!; $(1); code=$$?; kill $$teller 2>/dev/null; exit $$code
 
-.PHONY: help up demo test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster clean
+.PHONY: help up demo images test test-long browser lint bench-page bench-elastic bench-pause bench-overhead bench-reaction bench-release bench-scale bench-live bench-elastic-batch bench-dike bench-decide bench-policies bench-dlrover bench-flowcon bench-bus bench-flood fuzz bench-flowcon-live bench-hot-ps chaos soak bench-saves bench-year test-cluster clean
 
 help: ## show what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -24,6 +24,9 @@ up: $(READY) ## the whole system on this machine, until Ctrl-C
 
 demo: $(READY) ## watch a real job grow when somebody else's pods leave (two to five minutes, longer on a busy machine)
 	$(BIN)/weir demo
+
+images: ## both images with docker, podman or buildah, named REGISTRY/weir:TAG (TAG: this version; deploy/README.md)
+	@deploy/build_images.sh $(or $(TAG),$(shell sed -n 's/^VERSION = "\(.*\)"/\1/p' shared/version.py)) $(REGISTRY)
 
 test: $(READY) browser ## the tests but those of test-long, on real parts, two at a time
 	$(BIN)/pytest -n 2 --maxschedchunk 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from services.cli.meant import advice
 from services.cli.parsing import WIDTH, Parser
-from services.cli.trouble import CODES, DONE, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
+from services.cli.trouble import CODES, DONE, FAILED, INTERRUPTED, PIPE_CLOSED, WRONG_USE, Trouble
 from shared import log
 from shared.version import VERSION
 
@@ -49,6 +49,7 @@ COMMANDS = {
 
 TOGETHER = {"jobs": "top", "suspend": "resume", "cancel": "forget"}
 """Commands that share a line of the overview, which has to fit a screen."""
+INSTALL = "`pip install 'weir[all]'`"
 USAGE = "weir COMMAND [--help] ... | --version: elastic TensorFlow training"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -68,8 +69,20 @@ def weir(words: Sequence[str]) -> int:
     if words[0] not in COMMANDS:
         print(f"usage: {USAGE}\nweir: {advice(words, COMMANDS)}", file=sys.stderr)
         return WRONG_USE
-    args = parser(words[0]).parse_args(words[1:], argparse.Namespace(command=words[0], parsers=parsers))
-    return run(command(words[0]), args)
+    try:
+        args = parser(words[0]).parse_args(words[1:], argparse.Namespace(command=words[0], parsers=parsers))
+        return run(command(words[0]), args)
+    except ModuleNotFoundError as error:
+        return _needs_package(words[0], error)
+
+
+def _needs_package(name: str, error: ModuleNotFoundError) -> int:
+    """Say which extra of Weir brings a package that a command needs; a module of Weir that lacks is our fault."""
+    package = (error.name or "").partition(".")[0]
+    if package in ("", "services", "shared"):
+        raise error
+    print(f"weir {name}: {package} is not installed; {INSTALL} brings what every command needs", file=sys.stderr)
+    return FAILED
 
 
 def _overview(words: Sequence[str]) -> int:

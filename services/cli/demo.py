@@ -27,6 +27,7 @@ from rich.live import Live
 from rich.table import Table
 
 from services.cli import figures, picture, scene
+from services.cli.examples import examples_folder
 from services.cli.trial import Failed, Trial, trial
 from services.cli.turns import Turns
 from services.cli.up import cluster_file
@@ -36,7 +37,7 @@ from shared.tasks import end
 
 PICTURE = Path("weir-demo.png")
 EXAMPLES = ("weir demo", "weir demo --picture demo.png --keep demo-logs")
-JOBS = Path(__file__).resolve().parents[2] / "deploy" / "jobs"
+JOBS = examples_folder()
 CLUSTER = "nodes:\n  - {name: node, count: 4, cpu: 0.5, memory_gib: 6}\n"
 STRANGERS = (("node-2", 0.5), ("node-3", 0.5), ("node-4", 0.5))
 EPOCHS, BATCH = 120, 128

@@ -22,6 +22,7 @@ from services.cli.diagnosis.loss import of_probabilities
 from services.cli.diagnosis.seen import of_program
 from services.cli.diagnosis.source import SHIPPED, imported, of_source
 from services.cli.dry_run import rules_here
+from services.cli.examples import example
 from services.cli.terminal import Terminal
 from services.cli.text_file import text_in
 from services.cli.trouble import DONE, FAILED, WRONG_USE, Trouble
@@ -38,7 +39,7 @@ NO_PYTHON = "mend it, or give another: a program is one file of Python"
 LACKING = "Weir's README.md, Write a training program, says what each function gives"
 YAML = {".yaml", ".yml"}
 STYLES: dict[Weight, str] = {"fine": "green", "advice": "yellow", "wrong": "bold red"}
-EXAMPLES = ("weir doctor mine.py", "weir doctor deploy/jobs/plays.py --job deploy/jobs/plays.yaml")
+EXAMPLES = ("weir doctor mine.py", f"weir doctor {example('plays.py')} --job {example('plays.yaml')}")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,9 +89,7 @@ def _examined(path: Path, body: bytes, job_file: Path | None, limit_s: float) ->
     # 2. What its job says.
     job = _asked_for(job_file, path, body) if job_file else None
     if isinstance(job, Wrong):
-        yield wrong(
-            f"{job_file} would be refused", "deploy/jobs/digits.yaml explains every field", "\n".join(job.reasons)
-        )
+        yield wrong(f"{job_file} would be refused", request_file.BEGIN, "\n".join(job.reasons))
     known = job if isinstance(job, JobRequested) else None
     yield from of_source(tree, path.name, beside, known.image if known else None)
     # 3. What it does.

@@ -16,6 +16,7 @@ import yaml
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.requests.wording import found
 from services.allocator.rules import Rules
+from services.cli.examples import example
 from services.cli.trouble import WRONG_USE, Trouble
 from services.cli.words import DEFAULT_NAMESPACE, is_name
 from shared import yaml_text
@@ -24,8 +25,8 @@ from shared.subjects import pattern
 
 Fields = dict[str, Any]
 SPANS = ("batch", "ps", "workers")
-BEGIN = "deploy/jobs/digits.yaml explains every field"
-ONE = "deploy/jobs/digits.yaml is one to begin with"
+BEGIN = f"{example('digits.yaml')} explains every field"
+ONE = f"{example('digits.yaml')} is one to begin with"
 LONGEST_TEXT = 256 << 10  # characters: more than any request has
 NO_NAME = "-"  # stands in a subject for a name that cannot; no job can be called so
 

@@ -23,6 +23,7 @@ from services.cli.asking import Asked, asked
 from services.cli.dry_run import dry_run, rules_for
 from services.cli.entry import Entry
 from services.cli.events import printer
+from services.cli.examples import example
 from services.cli.filters import filters
 from services.cli.reader import OUR_CLOCK_S, Wanted
 from services.cli.reading import read
@@ -37,8 +38,8 @@ from shared.subjects import FACTS, ORDERS, tag_of
 from shared.words import plain
 
 EXAMPLES = (
-    "weir submit deploy/jobs/digits.yaml --follow",
-    "weir submit deploy/jobs/digits.yaml --dry-run",
+    f"weir submit {example('digits.yaml')} --follow",
+    f"weir submit {example('digits.yaml')} --dry-run",
     "weir submit train.py --tfjob tfjob.yaml --epochs 10 --batch 128",
 )
 ANSWERS: tuple[type[JobAccepted | JobRejected], ...] = (JobAccepted, JobRejected)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from nats.errors import Error as NatsError
 
+from services.cli.examples import example
 from services.cli.left_behind import GOING, Left, goes_on, left, told
 from services.cli.other_cluster import said_of
 from services.cli.page import PORT as PAGE_PORT
@@ -36,7 +37,7 @@ LOOK = """weir is up: nats-server, a cluster of {nodes}, monitor, allocator, lau
 jobs that run save first, and the next `weir up` in this folder goes on with them.
 
   look in a browser     {page}
-  submit a job          weir submit deploy/jobs/digits.yaml
+  submit a job          weir submit {example}
   see the jobs          weir jobs
   tail the events       weir events --follow
   watch all of it       weir top
@@ -89,7 +90,7 @@ async def _up(args: argparse.Namespace) -> int:
             places = {"kube": stack.kubeconfig, "nats": stack.nats_url, "creds": stack.operator, "folder": args.data}
             places["page"] = f"http://127.0.0.1:{page_port}/"
             first = f"{said_of(args.data, cluster)}{await _goes_on(stack)}"
-            print(f"{first}{LOOK.format(nodes=nodes, **places)}", flush=True)
+            print(f"{first}{LOOK.format(nodes=nodes, example=example('digits.yaml'), **places)}", flush=True)
             await stop.wait()
             print(f"\n{GOING}", flush=True)
             await stack.wind_down()

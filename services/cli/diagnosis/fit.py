@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from services.cli.diagnosis.finding import Finding, advice, fine, size, wrong
+from services.cli.examples import example
 from services.trainer.examined import Examined, Held
 from services.trainer.placing import largest_first
 from shared.messages import JobRequested, RoleResources
@@ -84,7 +85,7 @@ def _room(variables: Sequence[Held], slots: int, job: JobRequested, memory_gib: 
         return _crowded(variables, slots, job, memory_gib, share)
     start = PS_GIB + held + COPIES * max(v.bytes for v in variables) / GIB
     if start > memory_gib:
-        remedy = f"{start:.2f} GiB, or first values that are made in one tf.function, as in deploy/jobs/plays.py"
+        remedy = f"{start:.2f} GiB, or first values that are made in one tf.function, as in {example('plays.py')}"
         return advice(
             f"{share}: its {memory_gib:g} GiB may be too little while it starts, for initialisers make copies", remedy
         )

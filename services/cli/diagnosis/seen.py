@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from services.cli.diagnosis import loss
 from services.cli.diagnosis.finding import Finding, advice, fine, size, wrong
+from services.cli.examples import example
 from services.trainer.examined import Examined
 from shared.words import counted, listed
 
@@ -105,7 +106,7 @@ def _model(here: Examined) -> Iterator[Finding]:
         names = listed([v.name for v in whole], NAMED)
         what = f"each batch reads all of {names}, {size(sum(v.bytes for v in whole))} in all"
         yield advice(
-            what, "look rows up with tf.gather(table.value, ids), as the layer Rows in deploy/jobs/plays.py does"
+            what, f"look rows up with tf.gather(table.value, ids), as the layer Rows in {example('plays.py')} does"
         )
     if here.scheduled:
         what = "the learning rate is a schedule: it counts updates, and with a larger batch an epoch has fewer of them"

@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.errors import SlowConsumerError
 from nats.js import JetStreamContext
-from nats.js.api import DeliverPolicy
+from nats.js.api import DeliverPolicy, PubAck
 from nats.js.errors import APIError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
@@ -169,20 +169,30 @@ class Bus:
     async def request(self, message: Message) -> int:
         """What a person sends: as `publish`, but tried once."""
         subject = subjects.subject_of(message)
-        headers = headers_of(message, subject, self.name, self.outbox.secret)
-        return await self.submit(subject, subjects.encode(message), headers)
+        return await self.submit(subject, subjects.encode(message), self._headers(message, subject))
+
+    async def request_unread(self, message: Message) -> None:
+        """As `request`, but return when the bus has it: for a message that may be removed as soon as it is read."""
+        subject = subjects.subject_of(message)
+        await self._publish_once(subject, subjects.encode(message), self._headers(message, subject))
 
     async def submit(self, subject: str, body: bytes, headers: dict[str, str]) -> int:
         """Publish once, as a person; return the sequence in the subject's stream, also if an intake took it first."""
+        ack = await self._publish_once(subject, body, headers)
+        if ack.stream == subjects.stream_holding(subject):
+            return int(ack.seq)
+        return await watching.admitted(self.client, self.js, subject, headers["Nats-Msg-Id"])
+
+    def _headers(self, message: Message, subject: str) -> dict[str, str]:
+        return headers_of(message, subject, self.name, self.outbox.secret)
+
+    async def _publish_once(self, subject: str, body: bytes, headers: dict[str, str]) -> PubAck:
         try:
-            ack = await self.js.publish(subject, body, headers=headers)
+            return await self.js.publish(subject, body, headers=headers)
         except APIError as error:
             if self.client.api == API or not no_room(error):
                 raise
             raise watching.intake_full(subject, str(error.description)) from error
-        if ack.stream == subjects.stream_holding(subject):
-            return int(ack.seq)
-        return await watching.admitted(self.client, self.js, subject, headers["Nats-Msg-Id"])
 
     async def tell_troubles(self) -> None:
         """For ever: what keeps us from saying and hearing, as messages. For services; others may not say it."""

@@ -47,8 +47,9 @@ async def forget(bus: Bus, args: argparse.Namespace) -> int:
     await _require_over(bus, name, order.key())
     kept = await _kept_checkpoints(bus, order.key())
     user = await _job_that_continues(bus, kept, order.namespace) if kept else ""
-    asked = await bus.request(order)
-    await _wait_until_removed(bus, name, order.key(), asked, args.timeout)
+    asked_for = await bus.last_sequence(JobRequested, order.key())
+    await bus.request_unread(order)
+    await _wait_until_removed(bus, name, order.key(), asked_for, args.timeout)
     print(f"job {name} is forgotten")
     if user:
         print(f"its checkpoints stay: job {user} continues from them and is not over")
@@ -65,11 +66,11 @@ async def _require_over(bus: Bus, name: str, key: str) -> None:
         raise Trouble(f"job {name} is not over; `weir cancel {key.partition('.')[2]}` stops it")
 
 
-async def _wait_until_removed(bus: Bus, name: str, key: str, asked: int, within_s: float) -> None:
-    """Return once nobody has asked for the job before us any more."""
+async def _wait_until_removed(bus: Bus, name: str, key: str, asked_for: int, within_s: float) -> None:
+    """Return once the job's request, at this sequence, is gone; a later one for the same name may be there."""
     try:
         async with asyncio.timeout(within_s):
-            while 0 < await bus.last_sequence(JobRequested, key) < asked:
+            while asked_for and await bus.last_sequence(JobRequested, key) == asked_for:
                 await asyncio.sleep(LOOK_S)
     except TimeoutError:
         raise Trouble(

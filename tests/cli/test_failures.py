@@ -51,7 +51,7 @@ TOLD: dict[str, tuple[type[Message] | Trouble, ...]] = {
     "nats frozen in commit": ("bus away",),
     "intake full": (),  # whoever submits is told at once
     "node drained": (TaskLeaving,),
-    "killed, facts purged": ("began again",),
+    "facts purged": ("began again",),
     "orders full": ("no room", *LOST),
     "bus set back": ("bus away", "began again"),
     "messages doubled": (),  # nothing fails: each is taken once

@@ -211,7 +211,7 @@ INJECTORS: dict[str, Injector] = {
     "nats frozen in commit": commits.freeze_server,
     "intake full": intakes.fill_intake,
     "node drained": drains.drain_node,
-    "killed, facts purged": stores.purge_facts,
+    "facts purged": stores.purge_facts,
     "orders full": stores.fill_orders,
     "bus set back": stores.set_bus_back,
 }

@@ -54,7 +54,7 @@ PROBES: dict[str, tuple[Probe, ...]] = {
     "nats frozen in commit": (_allocator, probes.saving),
     "intake full": (_submitters,),
     "disk full": (),
-    "killed, facts purged": (_monitor, _allocator),
+    "facts purged": (_monitor, _allocator),
     "orders full": (_allocator,),
     "bus set back": (_monitor, _allocator, probes.saving),
 }

@@ -58,7 +58,7 @@ KINDS = (
     Kind("nats frozen in commit", ("leader", "follower"), (AT_REST,)),
     Kind("intake full", ("own", "another"), (AT_REST,)),
     Kind("node drained", ("neighbours full",), (AT_REST,), trains=True),
-    Kind("killed, facts purged", ("all services",), (AT_REST,)),
+    Kind("facts purged", ("all services",), (AT_REST,)),
     Kind("orders full", ("the stream",), (AT_REST,), trains=True),
     Kind("bus set back", ("a minute",), (AT_REST,)),
 )

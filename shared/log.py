@@ -43,12 +43,12 @@ def configure(
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)
-    ours = logging.getLogger("asyncio")
-    ours.handlers, ours.propagate = [AsyncioMessages(asyncio_level)], False
+    asyncio_logger = logging.getLogger("asyncio")
+    asyncio_logger.handlers, asyncio_logger.propagate = [AsyncioHandler(asyncio_level)], False
 
 
-class AsyncioMessages(logging.Handler):
-    """What asyncio logs (a TLS handshake that failed, a task whose exception nobody read) as a line of our log."""
+class AsyncioHandler(logging.Handler):
+    """Write each message of asyncio (a failed TLS handshake, a task's exception that nobody read) to this log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         structlog.get_logger().log(

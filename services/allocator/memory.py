@@ -1,6 +1,6 @@
-"""The edge that remembers: the state, stored with the last sequence of each stream, so that a restart reads the rest.
+"""Store the state with the last sequence of each stream, so that a restart reads only the rest of the log. Edge.
 
-Promises. What cannot be read (another version wrote it), or is ahead of the streams (they were made anew), counts as
+What cannot be read (another version wrote it), or is ahead of the streams (they were made anew), counts as
 absent, and the log is read from its beginning. An older version that leads meanwhile, or led before an upgrade, passes
 over the kinds of messages that it does not know: those are read again. So its snapshot loses nothing that was said.
 """
@@ -42,7 +42,7 @@ KNOWN_TO_0_2_0 = (
     "training.resumed",
     "training.saved",
 )
-"""What its allocator hears; its snapshots do not say so."""
+"""The kinds that its allocator reads; its snapshots do not name them."""
 
 
 async def recall(connection: Bus) -> State:

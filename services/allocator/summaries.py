@@ -48,8 +48,6 @@ def summary_of(job: Job) -> Job:
 
 def end_of(finished: JobFinished) -> JobFinished:
     """Return the end without the middle of a long cause."""
-    if len(finished.cause) <= LONGEST_CAUSE:
-        return finished
     return replace(finished, cause=shortened(finished.cause, LONGEST_CAUSE))
 
 

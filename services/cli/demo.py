@@ -175,10 +175,10 @@ async def _play(watched: Trial) -> None:
     watched.saying = "new pods stand ready; the larger generation is prepared beside the one that trains on"
     await watched.until(lambda: len(watched.of(TrainingResumed)) > 1, PATIENCE_S, "growth")
     watched.saying = "grown: more ps, more workers, not one example lost or repeated"
-    await _finished(watched)
+    await _wait_for_end(watched)
 
 
-async def _finished(watched: Trial) -> None:
+async def _wait_for_end(watched: Trial) -> None:
     """Wait for the end, however long it takes, as long as the job makes progress."""
     while True:
         before = _last_report(watched)

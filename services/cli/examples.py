@@ -1,4 +1,4 @@
-"""Where the example jobs are: `deploy/jobs` of a checkout; of an installed package a folder beside this module."""
+"""The folder of the example jobs: `deploy/jobs` of a checkout; in an installed package a folder beside this module."""
 
 from __future__ import annotations
 

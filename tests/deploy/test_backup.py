@@ -94,11 +94,11 @@ async def test_three_servers_come_back_from_copies_of_their_volumes(
         bus = await wire.connect(three.url, "allocator", credentials)
         assert await stored(bus) == 1
         assert await bus.publish(JobFinished(job="three", uid=3, outcome="cancelled")) == 2
-        await verified(three.url)
+        await wait_for_streams(three.url)
         await bus.close()
 
 
-async def verified(url: str) -> None:
+async def wait_for_streams(url: str) -> None:
     """Wait until every stream is there: some may still elect their leaders."""
     async with asyncio.timeout(WITHIN_S):
         while await asyncio.to_thread(weir, ["streams", "verify", "--nats", url]):

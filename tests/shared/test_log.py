@@ -1,4 +1,4 @@
-"""What a process writes to its log, and that asyncio writes nothing beside it."""
+"""The log of a process has the messages of asyncio, too, which writes nothing beside it."""
 
 from __future__ import annotations
 

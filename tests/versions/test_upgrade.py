@@ -50,18 +50,12 @@ async def test_a_job_trains_on_while_services_are_upgraded(old: Path, tmp_path: 
         await scene.goes_on()
         await stack.roll(first, NEW)
         await scene.goes_on()
-        for stranger in strangers["node-2"]:
-            await scene.stranger_leaves(stranger)
-        grown = await scene.hear(TrainingResumed, lambda m: m.generation > small.generation)
-        await scene.goes_on()
+        grown = await grow(scene, strangers["node-2"], small.generation)
 
         for name in others:
             await stack.roll(name, NEW)
         await scene.goes_on()
-        for stranger in strangers["node-3"]:
-            await scene.stranger_leaves(stranger)
-        last = await scene.hear(TrainingResumed, lambda m: m.generation > grown.generation)
-        await scene.goes_on()
+        last = await grow(scene, strangers["node-3"], grown.generation)
 
         scene.pace(0)
         over = await watched.finished(PATIENCE_S)
@@ -73,3 +67,12 @@ async def test_a_job_trains_on_while_services_are_upgraded(old: Path, tmp_path: 
     assert set(counts) == {EPOCHS} and sizes == sorted(set(sizes))
     assert over.samples == over.counted
     assert ended == {} and letters == 0
+
+
+async def grow(scene: Scene, strangers: list[str], generation: int) -> TrainingResumed:
+    """Free the places of these pods; return the next generation's start, once it trains on."""
+    for stranger in strangers:
+        await scene.stranger_leaves(stranger)
+    resumed = await scene.hear(TrainingResumed, lambda m: m.generation > generation)
+    await scene.goes_on()
+    return resumed

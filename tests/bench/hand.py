@@ -10,16 +10,17 @@ import msgspec
 
 from services.local.stack import Stack
 from shared.messages import Resources
+from shared.ports import free_port
 
 
-def cluster(base: int, counts: Mapping[str, int]) -> str:
-    """A cluster on ports from `base`, ten for each role, as JSON."""
-    return msgspec.json.encode(
-        {
-            role: [f"127.0.0.1:{base + 10 * number + index}" for index in range(count)]
-            for number, (role, count) in enumerate(counts.items())
-        }
-    ).decode()
+def cluster(counts: Mapping[str, int]) -> str:
+    """A cluster on free ports, as JSON.
+
+    Fixed ports would not do: gRPC shares a port silently (SO_REUSEPORT), so two benchmarks that run at the same time
+    would take each other's connections.
+    """
+    addresses = {role: [f"127.0.0.1:{free_port()}" for _ in range(count)] for role, count in counts.items()}
+    return msgspec.json.encode(addresses).decode()
 
 
 async def pods(

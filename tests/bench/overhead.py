@@ -77,7 +77,7 @@ async def _plain(stack: Stack, folder: Path) -> Path:
     """Start the plain loop, and wait until it trains."""
     folder.mkdir()
     counts = {"chief": 1, "ps": PS, "worker": WORKERS}
-    handwritten.write(folder / "cluster.json", hand.cluster(16_500, counts))
+    handwritten.write(folder / "cluster.json", hand.cluster(counts))
     command = ["python", "-m", "tests.bench.plain", str(folder), str(PROGRAM)]
     await hand.pods(stack, command, TASKS, SIZES)
     async with asyncio.timeout(PATIENCE_S):

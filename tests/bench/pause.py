@@ -106,12 +106,12 @@ async def by_hand() -> list[float]:
             command = ["python", "-m", "tests.bench.handwritten", str(shared), str(PROGRAM)]
             await hand.pods(stack, command, TASKS, SIZES)
             pauses = []
-            handwritten.write(shared / "cluster-0.json", _cluster(0, *SMALL))
+            handwritten.write(shared / "cluster-0.json", _cluster(*SMALL))
             for number in range(HAND_ROUNDS):
                 await _until(shared / f"first-{number}")
                 await asyncio.sleep(WARM_S)
                 size = LARGE if number % 2 == 0 else SMALL
-                handwritten.write(shared / f"cluster-{number + 1}.json", _cluster(number + 1, *size))
+                handwritten.write(shared / f"cluster-{number + 1}.json", _cluster(*size))
                 handwritten.write(shared / f"stop-{number}", "")
                 await _until(shared / f"first-{number + 1}")
                 first, last = (float((shared / f).read_text()) for f in (f"first-{number + 1}", f"last-{number}"))
@@ -120,15 +120,18 @@ async def by_hand() -> list[float]:
             return pauses
 
 
-def _cluster(number: int, ps: int, workers: int) -> str:
-    """A cluster for one round; ports of their own, so that no old child is in the way."""
-    return hand.cluster(16_500 + 500 * (number % 2), {"chief": 1, "ps": ps, "worker": workers})
+def _cluster(ps: int, workers: int) -> str:
+    """A cluster for one round; its ports are new, so that no child of the round before is in the way."""
+    return hand.cluster({"chief": 1, "ps": ps, "worker": workers})
 
 
 async def _until(path: Path) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not path.exists():
-            await asyncio.sleep(0.05)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not path.exists():
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise TimeoutError(f"the job by hand has not written {path.name} within {PATIENCE_S:g} s") from None
 
 
 # ---------------------------------------------------------------- what it came to

@@ -27,7 +27,7 @@ from services.local.objects.bodies import (
 )
 from services.local.objects.kinds import ACCOUNT, EVENT, KINDS, NAMESPACE, NEW_EVENT, NODE, POD, QUOTA, Kind
 from services.local.objects.quotas import counted
-from services.local.store import Deletion, Store
+from services.local.store import BEFORE_ALL, Deletion, Key, Store
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 
@@ -43,6 +43,7 @@ class Controllers:
         self.store, self.settings = store, settings
         self.position = store.revision
         self.nodeless: dict[str, float] = {}  # pod uid -> since when its node is gone
+        self.finishing: dict[str, tuple[Kind, Key]] = {}  # by uid: they leave, and have finalizers
 
     async def follow(self) -> None:
         while True:
@@ -70,10 +71,17 @@ class Controllers:
             self.owner_gone(body)
         elif change.verb == ADDED and garbage.is_garbage(body, self.is_alive):
             self.take(kind, body)
+        if is_leaving(body) and meta(body).get("finalizers") and change.verb != DELETED:
+            self.finishing[uid_of(body)] = (kind, (namespace_of(body), name_of(body)))
         if "foregroundDeletion" in (meta(body).get("finalizers") or []) and is_leaving(body):
             self.take_dependents_first(kind, body)
         if kind in (POD, QUOTA):
             self.count_quotas(namespace_of(body))
+        if kind is POD and change.verb != DELETED and self.lacks_node(body):
+            self.nodeless.setdefault(uid_of(body), self.store.clock())
+        if kind is NODE and change.verb == DELETED:
+            pods = (pod for pod in self.store.bodies(POD) if node_of(pod) == name_of(body))
+            self.nodeless |= {uid_of(pod): self.store.clock() for pod in pods}
         if kind is NAMESPACE and change.verb == ADDED:
             self.furnish(name_of(body))
 
@@ -118,19 +126,26 @@ class Controllers:
                 self.store.change(NAMESPACE, "", name, lambda body: with_spec(body, finalizers=None))
 
     def finish_foreground(self) -> None:
-        for kind in KINDS:
-            for body in [b for b in self.store.bodies(kind) if is_leaving(b) and meta(b).get("finalizers")]:
-                left = [f for f in meta(body)["finalizers"] if f != "foregroundDeletion"]
-                if left != meta(body)["finalizers"] and not self.store.dependents(uid_of(body)):
-                    self.store.update(kind, with_meta(body, finalizers=left or None))
+        for uid, (kind, key) in list(self.finishing.items()):
+            body = self.store.find(kind, *key)
+            if body is None or uid_of(body) != uid:
+                del self.finishing[uid]
+                continue
+            left = [f for f in meta(body).get("finalizers") or () if f != "foregroundDeletion"]
+            if left != meta(body).get("finalizers") and not self.store.dependents(uid):
+                self.store.update(kind, with_meta(body, finalizers=left or None))
+
+    def lacks_node(self, pod: Body) -> bool:
+        return bool(node_of(pod)) and self.store.find(NODE, "", node_of(pod)) is None
 
     def take_nodeless_pods(self) -> None:
-        now, known = self.store.clock(), {name for _, name in self.store.objects[NODE.stored_as]}
-        lost = {uid_of(pod): pod for pod in self.store.bodies(POD) if node_of(pod) and node_of(pod) not in known}
-        self.nodeless = {uid: self.nodeless.get(uid, now) for uid in lost}
-        for uid, since in self.nodeless.items():
-            if now - since >= self.settings.orphan_delay_s:
-                self.take_by_force(lost[uid])
+        for uid, since_s in list(self.nodeless.items()):
+            kind, key = self.store.alive.get(uid, (POD, BEFORE_ALL))
+            pod = self.store.find(kind, *key)
+            if pod is None or not self.lacks_node(pod):
+                del self.nodeless[uid]
+            elif self.store.clock() - since_s >= self.settings.orphan_delay_s:
+                self.take_by_force(pod)
 
     def take_by_force(self, pod: Body) -> None:
         if not is_leaving(pod):
@@ -140,12 +155,10 @@ class Controllers:
         self.store.delete(POD, namespace_of(pod), name_of(pod), Deletion(grace_s=0))
 
     def forget_events(self) -> None:
-        """Events are stored oldest first, as far as it matters here."""
-        oldest = self.store.clock() - self.settings.event_life_s
-        for (namespace, name), stored in list(self.store.objects[EVENT.stored_as].items()):
-            if meta(stored.body)["creationTimestamp"] >= stamp(oldest):
-                return
-            self.store.delete(EVENT, namespace, name, Deletion())
+        oldest = stamp(self.store.clock() - self.settings.event_life_s)
+        for event in self.store.bodies(EVENT):
+            if meta(event)["creationTimestamp"] < oldest:
+                self.store.delete(EVENT, namespace_of(event), name_of(event), Deletion())
 
     # ---- what every cluster has
 

@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import msgspec
+from sortedcontainers import SortedDict
 
 from services.local.garbage import owners_of
 from services.local.journal import ADDED, DELETED, MODIFIED, Change, Journal, Stored
@@ -42,6 +43,7 @@ from services.local.objects.quotas import exceeded
 from services.local.objects.refusals import already_exists, conflict, forbidden, not_found
 
 Key = tuple[str, str]  # namespace, name
+BEFORE_ALL: Key = ("", "")  # names are not empty
 
 STALE = "the object has been modified; please apply your changes to the latest version and try again"
 JOURNAL_LENGTH = 20_000  # changes of one kind that a watch can go back
@@ -71,7 +73,8 @@ class Store:
     ) -> None:
         self.clock, self.uids = clock, uids
         self.revision = first_revision
-        self.objects: dict[str, dict[Key, Stored]] = {kind.stored_as: {} for kind in KINDS}
+        # Sorted by key: a page of a list begins in the middle. Sorting 150,000 pods for each page took half a second.
+        self.objects: dict[str, SortedDict[Key, Stored]] = {kind.stored_as: SortedDict() for kind in KINDS}
         self.journals = {kind.stored_as: Journal(first_revision, journal_length) for kind in KINDS}
         self.alive: dict[str, tuple[Kind, Key]] = {}  # by uid
         self.owned: dict[str, dict[str, tuple[Kind, Key]]] = {}  # by the owner's uid, then by their own
@@ -97,8 +100,22 @@ class Store:
 
     def stored(self, kind: Kind, namespace: str = "") -> list[Stored]:
         """All of a kind, or of one namespace, by namespace and name."""
-        items = sorted(self.objects[kind.stored_as].items(), key=lambda item: item[0])
-        return [stored for key, stored in items if not namespace or key[0] == namespace]
+        return list(self.stored_after(kind, namespace, BEFORE_ALL))
+
+    def stored_after(self, kind: Kind, namespace: str, after: Key) -> Iterator[Stored]:
+        """As `stored`, from behind a key. Nothing may be written while this is read."""
+        objects = self.objects[kind.stored_as]
+        for key in objects.irange(max(after, (namespace, "")), inclusive=(False, False)):
+            if namespace and key[0] != namespace:
+                return
+            yield objects[key]
+
+    def count_after(self, kind: Kind, namespace: str, after: Key) -> int:
+        """How many `stored_after` would give."""
+        objects = self.objects[kind.stored_as]
+        begin = objects.bisect_right(max(after, (namespace, "")))
+        end = objects.bisect_left((f"{namespace}\0", "")) if namespace else len(objects)
+        return int(end - begin)
 
     def bodies(self, kind: Kind) -> Iterator[Body]:
         return (stored.body for stored in list(self.objects[kind.stored_as].values()))
@@ -131,7 +148,7 @@ class Store:
     def update(self, kind: Kind, body: Body) -> Body:
         """Raises Conflict if the body names a revision that is not the latest."""
         key = (namespace_of(body), name_of(body))
-        old = self.objects[kind.stored_as].get(key)
+        old: Stored | None = self.objects[kind.stored_as].get(key)
         if old is None:
             raise not_found(kind.plural, key[1], kind.group)
         if meta(body).get("resourceVersion") not in (None, "", meta(old.body)["resourceVersion"]):

@@ -33,9 +33,13 @@ class Amount(msgspec.Struct, frozen=True):
         return clamped(Resources(cpu=self.milli / 1000, memory_gib=self.bytes / GIB, gpu=self.gpu))
 
 
+NOTHING = Amount()
+
+
 def amount(named: Mapping[str, object] | None) -> Amount:
     """Of a `requests` or `allocatable` map, what Weir counts; raises `ValueError` for what is no amount."""
-    named = named or {}
+    if not named:
+        return NOTHING
     counted = [whole(resource, named.get(resource, 0)) for resource in ("cpu", "memory", GPU)]
     if min(counted) < 0:
         raise ValueError(f"less than nothing: {dict(named)}")

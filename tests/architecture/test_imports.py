@@ -44,7 +44,7 @@ PURE_SHARED = {f"shared.{name}" for name in ("messages", "subjects", "config", "
 PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic", "words")}
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}
 LIBRARIES = {"aiohttp", "hypothesis", "keras", "kubernetes", "matplotlib", "msgspec", "nats", "numpy", "psutil"}
-LIBRARIES |= {"nkeys"}
+LIBRARIES |= {"nkeys", "sortedcontainers"}
 LIBRARIES |= {"pytest", "rich", "sklearn", "structlog", "tensorflow", "yaml", "services", "shared", "tests"}
 
 

@@ -18,6 +18,7 @@ JSON = "application/json"
 
 class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
     match: Match
+    selects: bool = False  # whether there is a selector
     limit: int = 0
     go_on: str = ""
     revision: str = ""
@@ -46,6 +47,7 @@ def list_options(kind: Kind, query: Mapping[str, str]) -> ListOptions:
             label_selector(query.get("labelSelector", "")),
             field_selector(query.get("fieldSelector", ""), kind.fields),
         ),
+        selects=bool(query.get("labelSelector") or query.get("fieldSelector")),
         limit=number(query, "limit") or 0,
         go_on=query.get("continue", ""),
         revision=query.get("resourceVersion", ""),

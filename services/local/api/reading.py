@@ -2,6 +2,8 @@
 
 import base64
 import binascii
+from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 from aiohttp import web
@@ -14,7 +16,7 @@ from services.local.journal import Stored, encode
 from services.local.objects.bodies import Body, name_of, namespace_of
 from services.local.objects.kinds import NEW_EVENT, Kind
 from services.local.objects.refusals import bad_request, expired
-from services.local.store import Key, Store
+from services.local.store import BEFORE_ALL, Key, Store
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,27 +39,26 @@ def get_one(request: web.Request, store: Store, place: Place) -> web.Response:
     return answer(one(form_of(request.headers.get("Accept", "")), place.kind, body, store.clock()))
 
 
-def shown(kind: Kind, found: list[Stored]) -> list[Stored]:
-    return [Stored(as_new(s.body), s.revision) for s in found] if kind is NEW_EVENT else found
-
-
-def matching(store: Store, place: Place, options: ListOptions) -> list[Stored]:
-    found = shown(place.kind, store.stored(place.kind, place.namespace))
-    chosen = [s for s in found if options.match(s.body)]
-    return [s for s in chosen if name_of(s.body) == place.name] if place.name else chosen
+def matching(store: Store, place: Place, options: ListOptions, after: Key = BEFORE_ALL) -> Iterator[Stored]:
+    """What a list shows, in order, from behind a key."""
+    for stored in store.stored_after(place.kind, place.namespace, after):
+        seen = Stored(as_new(stored.body), stored.revision) if place.kind is NEW_EVENT else stored
+        if options.match(seen.body) and place.name in ("", name_of(seen.body)):
+            yield seen
 
 
 def get_list(request: web.Request, store: Store, place: Place) -> web.Response:
     options = list_options(place.kind, request.query)
     page = read_token(options.go_on, store.journal(place.kind).floor) if options.go_on else None
-    found = matching(store, place, options)
-    rest = [s for s in found if page is None or key_of(s) > page.after]
+    found = matching(store, place, options, page.after if page else BEFORE_ALL)
+    chosen = list(islice(found, options.limit or None))
     revision = page.revision if page else store.revision
-    chosen = rest[: options.limit] if options.limit else rest
     meta: Body = {"resourceVersion": str(revision)}
-    if len(chosen) < len(rest):
-        token = write_token(Page(revision=revision, after=key_of(chosen[-1])))
-        meta |= {"continue": token, "remainingItemCount": len(rest) - len(chosen)}
+    if options.limit and next(found, None):
+        last = key_of(chosen[-1])
+        meta["continue"] = write_token(Page(revision=revision, after=last))
+        if not options.selects:  # as in the real server, which would have to look at all of them
+            meta["remainingItemCount"] = store.count_after(place.kind, place.namespace, last)
     if form := form_of(request.headers.get("Accept", "")):
         return answer(many(form, place.kind, [s.body for s in chosen], store.clock(), meta))
     return joined(place.kind, meta, chosen)

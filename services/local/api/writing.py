@@ -98,6 +98,7 @@ def done(kind: Kind, body: Body) -> Body:
 async def delete_collection(request: web.Request, store: Store, place: Place) -> web.Response:
     how = await deletion_of(request)
     options = list_options(place.kind, request.query)
-    gone = [remove(store, place.kind, s.body, how) for s in matching(store, place, options)]
+    chosen = list(matching(store, place, options))  # before anything is removed
+    gone = [remove(store, place.kind, stored.body, how) for stored in chosen]
     listed = {"kind": f"{place.kind.name}List", "apiVersion": place.kind.api_version}
     return answer({**listed, "metadata": {"resourceVersion": str(store.revision)}, "items": gone})

@@ -51,7 +51,7 @@ HAND_OVERS = int(os.environ.get("BENCH_HANDOVERS", "4"))
 FILLED = int(os.environ.get("BENCH_FILLED", "20"))
 REPORT_S = float(os.environ.get("BENCH_REPORT_S", "20"))
 NODES_A_JOB, IDLE_NODES = 0.2, 20
-ORDERS_A_JOB, FACTS_A_JOB = 12_000, 24_000
+ORDERS_A_JOB, FACTS_A_JOB = 12_000, 20_000
 """Bytes that a job writes with four hand-overs, or a little less: the limits are made of these."""
 LIVE, LEAST_LIMIT = 2, 1 << 19
 """A limit has room for so many times what the jobs write that are alive, and so many bytes at least."""

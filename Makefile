@@ -99,7 +99,7 @@ bench-flowcon: $(READY) ## FlowCon on one simulated machine: a late job's comple
 bench-flowcon-live: $(READY) ## FlowCon on three real jobs against equal shares: a late job's completion, the makespan
 	$(BIN)/python -m tests.bench.flowcon_live
 
-bench-decide: $(READY) ## one decision of `weir` on 64 to 4,096 nodes with 40 to 2,560 jobs
+bench-decide: $(READY) ## one decision of `weir` on 64 to 4,096 nodes with 40 to 2,560 jobs (OLD=COMMIT: against that one)
 	$(BIN)/python -m tests.bench.decide
 
 bench-hot-ps: $(READY) ## a ps with a quarter of its CPU: nothing, stop-and-restart, Weir

@@ -3,11 +3,16 @@
     full           the first look at a state of which nothing is remembered, all jobs waiting, or half of them running
     incremental    the look after one node's `CapacityChanged`, all else being known
     one report     the look after one job's `ProgressReported`, all else being known
+    programs       as full, but each job has a program of its own (in all others eight share one)
+    quotas         as full, but jobs belong to four namespaces, each with a quota that binds
 
 States are folded from messages (`decide_world.py`). Before each full decision every memory of the allocator is emptied,
 the state is a copy made of new objects, and every job that runs has reported another speed. Milliseconds of wall time,
-`decide` alone, the garbage collector set as in the service; the exponent is the slope of ln(median full time) over
-ln(nodes x jobs), by least squares.
+the garbage collector set as in the service: of full decisions `decide` alone, of the others with decoding and folding
+the fact. The exponent is the slope of ln(median full time) over ln(nodes x jobs), by least squares.
+
+`OLD=COMMIT make bench-decide`: that commit's own benchmark runs by turns with this one, `OLD_ROUNDS` (2) times each; of
+each figure that both have, `ratio_FIGURE` is the median of ours over the median of theirs.
 """
 
 from __future__ import annotations
@@ -15,14 +20,18 @@ from __future__ import annotations
 import cProfile
 import gc
 import itertools
+import json
 import math
 import os
 import pstats
 import re
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import _lru_cache_wrapper
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,19 +39,21 @@ from rich.console import Console
 from rich.progress import Progress
 
 from services.allocator.collecting import collect_seldom
-from services.allocator.decide import Decisions, decide
+from services.allocator.decide import decide
 from services.allocator.kept import KeptNear, fade
-from services.allocator.state import State
-from tests.bench.decide_world import RULES, Cluster, variations
+from services.allocator.rules import Rules
+from shared.messages import Message
+from tests.bench.decide_world import ALIKE, RULES, Cluster, variations, with_quotas
 from tests.bench.report import finish, median, percentile, say
 
 NODES, JOBS = (64, 256, 1024, 4096), (40, 160, 640, 2560)
-STATED = (1024, 640)
+STATED, LARGEST = (1024, 640), (4096, 2560)
 SHAPES = [
     (int(nodes), int(jobs)) for nodes, jobs in re.findall(r"(\d+)x(\d+)", os.environ.get("BENCH_SHAPES", ""))
 ] or list(itertools.product(NODES, JOBS))
 """Nodes and jobs; BENCH_SHAPES=64x40,1024x640: only these, of which one has to be the stated one."""
 SAMPLES, SAMPLES_STATED = 4, int(os.environ.get("BENCH_SAMPLES", "100"))
+OLD_ROUNDS = int(os.environ.get("OLD_ROUNDS", "2"))
 Times = dict[str, list[float]]
 
 
@@ -59,15 +70,9 @@ def forget() -> None:
     gc.collect()
 
 
-def timed(state: State, now: float, before: Decisions) -> tuple[float, Decisions]:
-    began = time.perf_counter()
-    decisions = decide(state, now, RULES, before.wishes)
-    return (time.perf_counter() - began) * 1000.0, decisions
-
-
-def grown(nodes: int, jobs: int) -> Cluster:
+def grown(nodes: int, jobs: int, alike: int = ALIKE, rules: Rules = RULES) -> Cluster:
     """Half of the jobs have run for a while, at two sizes where they grew; the others have just come."""
-    cluster = Cluster(nodes, jobs, seed=1)
+    cluster = Cluster(nodes, jobs, 1, alike, rules)
     cluster.accept(0, jobs // 2)
     for _ in range(2):
         cluster.settle()
@@ -76,8 +81,8 @@ def grown(nodes: int, jobs: int) -> Cluster:
     return cluster
 
 
-def fresh(nodes: int, jobs: int) -> Cluster:
-    cluster = Cluster(nodes, jobs, seed=2)
+def fresh(nodes: int, jobs: int, alike: int = ALIKE, rules: Rules = RULES) -> Cluster:
+    cluster = Cluster(nodes, jobs, 2, alike, rules)
     cluster.accept(0, jobs)
     return cluster
 
@@ -85,10 +90,12 @@ def fresh(nodes: int, jobs: int) -> Cluster:
 def full(cluster: Cluster, samples: int) -> Iterator[float]:
     for state in variations(cluster, samples):
         forget()
-        yield timed(state, cluster.story.now + 60.0, Decisions())[0]
+        began = time.perf_counter()
+        decide(state, cluster.story.now + 60.0, cluster.story.rules)
+        yield (time.perf_counter() - began) * 1000.0
 
 
-def incremental(cluster: Cluster, samples: int, stir: Callable[[], None]) -> Iterator[float]:
+def incremental(cluster: Cluster, samples: int, stir: Callable[[], Message]) -> Iterator[float]:
     """What each look decides comes true, and is known, before the next fact is heard."""
     story = cluster.story
     cluster.settle()
@@ -96,9 +103,11 @@ def incremental(cluster: Cluster, samples: int, stir: Callable[[], None]) -> Ite
     cluster.follow()
     gc.collect()
     for _ in range(samples):
-        stir()
-        took_ms, story.decisions = timed(story.state, story.now, story.decisions)
-        yield took_ms
+        fact = stir()
+        began = time.perf_counter()
+        story.hear(fact)
+        story.decisions = decide(story.state, story.now, story.rules, story.decisions.wishes)
+        yield (time.perf_counter() - began) * 1000.0
         story.hear(*story.decisions.actions, after_s=0.0)
         cluster.follow()
 
@@ -106,12 +115,22 @@ def incremental(cluster: Cluster, samples: int, stir: Callable[[], None]) -> Ite
 def cell(nodes: int, jobs: int) -> Times:
     samples = SAMPLES_STATED if (nodes, jobs) == STATED else SAMPLES
     running = grown(nodes, jobs)
-    return {
+    found = {
         "waiting": list(full(fresh(nodes, jobs), -(-samples // 2))),
         "half running": list(full(running, samples // 2)),
         "incremental": list(incremental(running, samples, running.stir)),
         "one report": list(incremental(running, samples, running.report_one)),
     }
+    if (nodes, jobs) == STATED:
+        found["programs"] = both(nodes, jobs, samples // 2, 1, RULES)
+        found["quotas"] = both(nodes, jobs, samples // 2, ALIKE, with_quotas(nodes))
+    return found
+
+
+def both(nodes: int, jobs: int, samples: int, alike: int, rules: Rules) -> list[float]:
+    """Full decisions, all jobs waiting, and half of them running."""
+    clusters = (fresh(nodes, jobs, alike, rules), grown(nodes, jobs, alike, rules))
+    return [took_ms for cluster in clusters for took_ms in full(cluster, -(-samples // 2))]
 
 
 def table() -> dict[tuple[int, int], Times]:
@@ -148,12 +167,51 @@ def figures(found: dict[tuple[int, int], Times]) -> dict[str, Any]:
         | {f"{kind.replace(' ', '_')}_p50_ms": round(median(took), 3) for kind, took in times.items()}
         for (nodes, jobs), times in found.items()
     ]
+    largest = {"full_4096x2560_p50_ms": median(full_ms(found[LARGEST]))} if LARGEST in found else {}
     return {
         "full_1024x640_p99_ms": percentile(full_ms(stated), 0.99),
         "incremental_1024x640_p99_ms": percentile(stated["incremental"], 0.99),
+        "report_p99_ms": percentile(stated["one report"], 0.99),
+        "full_640_programs_p99_ms": percentile(stated["programs"], 0.99),
+        "full_quotas_p99_ms": percentile(stated["quotas"], 0.99),
         "growth_exponent": exponent(found),
+        **largest,
         "table": rows,
     }
+
+
+# ---------------------------------------------------------------- beside another commit
+
+
+def compared(old: str) -> dict[str, Any]:
+    """Ours, and the ratio of ours to those of another commit, measured by turns."""
+    ours, theirs = [], []
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", folder, old], check=True)
+        try:
+            for number in range(OLD_ROUNDS):
+                say(f"--- round {number + 1} of {OLD_ROUNDS}: {old}")
+                theirs.append(measured_in(Path(folder)))
+                say(f"--- round {number + 1} of {OLD_ROUNDS}: this one")
+                ours.append(measured_in(Path.cwd()))
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
+    figures = {name: median(each[name] for each in ours) for name in ours[0] if name != "table"}
+    old_figures = {f"old_{name}": median(each[name] for each in theirs) for name in figures if name in theirs[0]}
+    ratios = {
+        f"ratio_{name}": value / old_figures[f"old_{name}"]
+        for name, value in figures.items()
+        if f"old_{name}" in old_figures
+    }
+    return {"old": old, **figures, **old_figures, **ratios, "table": ours[-1]["table"]}
+
+
+def measured_in(folder: Path) -> dict[str, Any]:
+    """The last line of the benchmark of the commit that lies in this folder."""
+    environ = {name: value for name, value in os.environ.items() if name != "OLD"}
+    command = [sys.executable, "-m", "tests.bench.decide"]
+    ended = subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(ended.stdout.splitlines()[-1]))
 
 
 def profile(nodes: int, jobs: int) -> None:
@@ -164,7 +222,7 @@ def profile(nodes: int, jobs: int) -> None:
         (state,) = variations(cluster, 1)
         forget()
         with cProfile.Profile() as measured:
-            decide(state, cluster.story.now + 60.0, RULES)
+            decide(state, cluster.story.now + 60.0, cluster.story.rules)
         pstats.Stats(measured, stream=sys.stderr).sort_stats("tottime").print_stats(18)
     say("--- incremental")
     with cProfile.Profile() as measured:
@@ -177,5 +235,7 @@ if __name__ == "__main__":
     collect_seldom()
     if len(sys.argv) == 3:
         profile(int(sys.argv[1]), int(sys.argv[2]))
+    elif "OLD" in os.environ:
+        finish(compared(os.environ["OLD"]))
     else:
         finish(figures(table()))

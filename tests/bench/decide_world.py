@@ -15,6 +15,7 @@ import msgspec
 
 from services.allocator.decide import Decisions
 from services.allocator.job import Job
+from services.allocator.placing.quota import Quota
 from services.allocator.readings import counted
 from services.allocator.rules import Rules
 from services.allocator.state import State
@@ -36,9 +37,21 @@ from tests.allocator.builders import Story
 CORES, GIB, DEVICES = 16.0, 64.0, 4
 ALIKE = 8
 """Jobs of one program."""
+TEAMS = 4
 FOLLOWED = 16
 """Rounds of decisions, at most, until what one fact has stirred is settled."""
 RULES = Rules(policy="weir")
+
+
+def with_quotas(nodes: int) -> Rules:
+    """Jobs belong to four teams, each a namespace that may have a sixth of all cores: fewer than its jobs could use."""
+    cores = CORES * nodes / 6
+    quotas = {team(number): Quota(cpu=cores, memory_gib=GIB * nodes, gpu=DEVICES * nodes) for number in range(TEAMS)}
+    return Rules(policy="weir", quotas=quotas)
+
+
+def team(number: int) -> str:
+    return f"team-{number % TEAMS}"
 
 
 class Machines:
@@ -60,7 +73,7 @@ class Machines:
             del self.pods[old[pod]][pod]
         for pod in wanted.keys() - old.keys():
             task = wanted[pod]
-            own = OwnPod(namespace="default", job=name, pod=pod, resources=task.resources)
+            own = OwnPod(namespace=job.request.namespace, job=name, pod=pod, resources=task.resources)
             self.pods[task.node][pod] = own
         return {(old.get(pod) or wanted[pod].node) for pod in old.keys() ^ wanted.keys()}
 
@@ -77,17 +90,20 @@ class Machines:
 
 
 class Cluster:
-    """`story` is what the allocator heard of it."""
+    """`story` is what the allocator heard of it. `alike`: so many jobs share a program."""
 
-    def __init__(self, nodes: int, jobs: int, seed: int) -> None:
-        self.chance = random.Random(f"{nodes} x {jobs}, {seed}")
-        self.machines, self.story = Machines(nodes, self.chance), Story(RULES)
+    def __init__(self, nodes: int, jobs: int, seed: int, alike: int = ALIKE, rules: Rules = RULES) -> None:
+        self.chance, self.alike = random.Random(f"{nodes} x {jobs}, {seed}"), alike
+        self.machines, self.story = Machines(nodes, self.chance), Story(rules)
         self.story.hear(*map(self.machines.seen, self.machines.strangers), after_s=0.0)
-        self.requests = [request(number, self.chance) for number in range(jobs)]
+        self.requests = [request(number, self.chance, alike, bool(rules.quotas)) for number in range(jobs)]
 
     def accept(self, first: int, last: int) -> None:
         for uid, asked in list(enumerate(self.requests, 1))[first:last]:
-            self.story.hear(JobAccepted(job=asked.job, uid=uid, request=asked, accepted_s=self.story.now), after_s=0.0)
+            accepted = JobAccepted(
+                job=asked.job, namespace=asked.namespace, uid=uid, request=asked, accepted_s=self.story.now
+            )
+            self.story.hear(accepted, after_s=0.0)
 
     def settle(self) -> None:
         """Decide, and let all of it come true."""
@@ -105,7 +121,7 @@ class Cluster:
 
     def report(self) -> None:
         """Every running job says how fast it is."""
-        reports = (progress(job, self.chance) for job in self.story.state.jobs.values())
+        reports = (progress(job, self.chance, self.alike) for job in self.story.state.jobs.values())
         self.story.hear(*(said for said in reports if said), after_s=0.0)
 
     def follow(self) -> None:
@@ -117,26 +133,29 @@ class Cluster:
             self.story.decide()
         raise AssertionError(f"still not settled after {FOLLOWED} rounds")
 
-    def report_one(self) -> None:
-        """One job that runs says how fast it is."""
-        reports = [said for job in self.story.state.jobs.values() if (said := progress(job, self.chance))]
-        self.story.hear(self.chance.choice(reports))
+    def report_one(self) -> ProgressReported:
+        """Return what one of the jobs that run says: how fast it is."""
+        running = [job for job in self.story.state.jobs.values() if job.runs is not None]
+        said = progress(self.chance.choice(running), self.chance, self.alike)
+        assert said
+        return said
 
-    def stir(self) -> None:
-        """On one node a stranger comes or goes."""
+    def stir(self) -> CapacityChanged:
+        """Return what is seen of one node, on which a stranger comes or goes."""
         name = self.chance.choice(sorted(self.machines.strangers))
         held = self.machines.strangers[name]
         self.machines.strangers[name] = held - 1.0 if held >= 1.0 else held + 1.0
-        self.story.hear(self.machines.seen(name))
+        return self.machines.seen(name)
 
 
-def request(number: int, chance: random.Random) -> JobRequested:
-    alike = random.Random(number // ALIKE)
+def request(number: int, chance: random.Random, alike_jobs: int, teams: bool) -> JobRequested:
+    alike = random.Random(number // alike_jobs)
     cores, devices = alike.choice((0.5, 1.0, 2.0)), int(alike.random() < 1 / 8)
     ps, workers = chance.randint(1, 2), chance.randint(1, 4)
     return JobRequested(
         job=f"job-{number}",
-        program=Program(name="train.py", digest=f"sha256-{number // ALIKE:064x}"),
+        namespace=team(number) if teams else "default",
+        program=Program(name="train.py", digest=f"sha256-{number // alike_jobs:064x}"),
         epochs=1,
         batch=Span(start=64, min=64, max=64),
         ps=Span(start=ps, min=1, max=8 * ps),
@@ -153,6 +172,7 @@ def request(number: int, chance: random.Random) -> JobRequested:
 def resumed(job: Job) -> TrainingResumed:
     return TrainingResumed(
         job=job.request.job,
+        namespace=job.request.namespace,
         uid=job.uid,
         generation=job.generation,
         step=0,
@@ -162,27 +182,28 @@ def resumed(job: Job) -> TrainingResumed:
     )
 
 
-def progress(job: Job, chance: random.Random) -> ProgressReported | None:
+def progress(job: Job, chance: random.Random, alike: int) -> ProgressReported | None:
     runs = job.runs
     if runs is None:
         return None
     last = job.progress
     return ProgressReported(
         job=job.request.job,
+        namespace=job.request.namespace,
         uid=job.uid,
         generation=runs.generation,
         step=last.step + 1 if last else 1,
         epoch=0,
         samples=(last.samples if last else 0) + 10_000,
         total_samples=1_000_000 * (1 + job.uid % 7),
-        samples_per_second=speed(job, counted(runs, "ps"), counted(runs, "worker")) * chance.gauss(1.0, 0.03),
+        samples_per_second=speed(job, counted(runs, "ps"), counted(runs, "worker"), alike) * chance.gauss(1.0, 0.03),
         loss=2.0 / (1.0 + (last.step if last else 0)),
     )
 
 
-def speed(job: Job, ps: int, workers: int) -> float:
+def speed(job: Job, ps: int, workers: int, alike: int) -> float:
     """Examples/s: each worker's step takes its batch's time and its turn at the ps; own to each program."""
-    own = 1.0 + (job.uid - 1) // ALIKE % 5
+    own = 1.0 + (job.uid - 1) // alike % 5
     return 64.0 * workers / (0.1 * own + 0.02 * workers / ps + 0.002 * workers)
 
 

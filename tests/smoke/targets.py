@@ -39,7 +39,7 @@ SMOKE = {
     ),
     "bench-decide": Smoke(
         {"BENCH_SHAPES": "64x40,1024x640", "BENCH_SAMPLES": "2"},
-        ("full_1024x640_p99_ms", "incremental_1024x640_p99_ms", "growth_exponent", "table"),
+        ("full_1024x640_p99_ms", "incremental_1024x640_p99_ms", "report_p99_ms", "growth_exponent", "table"),
     ),
     "bench-dike": Smoke({"BENCH_SEEDS": "1"}, ("mean_8", "p5_8", "mean_4", "one_ps_mean", "surfaces", "models")),
     "bench-dlrover": Smoke(

@@ -39,7 +39,7 @@ def of_source(tree: ast.Module, name: str, beside: Collection[str], image: str |
     lacking = [each for each in names if each not in {*SHIPPED, *beside}]
     if lacking and image is None:
         what = f"it imports {', '.join(lacking)}, which Weir's trainer image lacks"
-        yield advice(what, "in a cluster name an `image:` that has it; its operator must allow it (WEIR_ALLOCATOR_IMAGES)")
+        yield advice(what, "in a cluster name an `image:` that has it, which WEIR_ALLOCATOR_IMAGES must allow")
     yield from _traps(tree, name)
 
 

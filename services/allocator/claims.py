@@ -6,8 +6,7 @@ node. A claim of which nothing is told can be used everywhere; one that is bound
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 from services.allocator.job import Job
 from services.allocator.placing.node_terms import fulfils_any
@@ -19,6 +18,7 @@ from shared.messages import NodeTerm
 from shared.words import listed, some
 
 NOWHERE: frozenset[str] = frozenset()
+EVERYWHERE = nullcontext()
 NAMED = 3
 """So many claims are named."""
 
@@ -30,17 +30,14 @@ class Reach:
         self.state, self.rules = state, rules
         self._unreachable: dict[tuple[NodeTerm, ...], frozenset[str]] = {}
 
-    @contextmanager
-    def of(self, job: Job, room: Room) -> Iterator[None]:
+    def of(self, job: Job, room: Room) -> AbstractContextManager[None]:
         """Meanwhile new tasks go only to nodes on which the job's claims can be used."""
         outside = self.unreachable_nodes(job)
-        if not outside:
-            yield
-            return
-        with room.avoiding(outside):
-            yield
+        return room.avoiding(outside) if outside else EVERYWHERE
 
     def unreachable_nodes(self, job: Job) -> frozenset[str]:
+        if not self.state.claims:
+            return NOWHERE
         bound = self._bound_claims(job)
         return NOWHERE.union(*(self._nodes_without(terms) for terms in bound.values())) if bound else NOWHERE
 

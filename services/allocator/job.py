@@ -179,7 +179,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def wanted(self) -> AllocationDecided | None:
-        return self.flies or self.runs
+        """The newest decision: of the generation in flight, else of the one that runs."""
+        newest = self.running if self.coming is None else self.coming
+        return None if newest is None else self.decided[newest]
 
     def recent_failures(self, now: float, window_s: float) -> int:
         """Return how many generations failed by their own fault within the window."""

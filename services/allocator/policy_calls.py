@@ -7,7 +7,7 @@ bounds, is a failure. The jobs that cause it are set aside (`failures.py`), and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import starmap
 from operator import attrgetter
 from typing import Any
@@ -89,7 +89,7 @@ def _error(want: Want, job: JobSeen | None) -> Exception | None:
         return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")
     if job is None:
         return ValueError(f"it wants something for {want.job}, of which it was not asked")
-    return next(filter(None, (*_bound_errors(want, job), *_number_errors(want))), None)
+    return _bound_error(want, job) or _number_error(want)
 
 
 def _is_unicode(text: str) -> bool:
@@ -97,32 +97,40 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else True
 
 
-def _bound_errors(want: Want, job: JobSeen) -> Iterable[ValueError | None]:
+def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
     if want.waits:
-        return
+        return None
+    asked = job.request
     if want.size != job.size:
-        yield _outside(job.request.ps, want.ps, f"ps for {want.job}")
-        yield _outside(job.request.workers, want.workers, f"workers for {want.job}")
-    if want.batch != job.batch:
-        yield _outside(job.request.batch, want.batch, f"as the batch of {want.job}")
+        if not _is_within(asked.ps, want.ps):
+            return _outside(asked.ps, want.ps, f"ps for {want.job}")
+        if not _is_within(asked.workers, want.workers):
+            return _outside(asked.workers, want.workers, f"workers for {want.job}")
+    if want.batch != job.batch and not _is_within(asked.batch, want.batch):
+        return _outside(asked.batch, want.batch, f"as the batch of {want.job}")
+    return None
 
 
-def _number_errors(want: Want) -> Iterable[ValueError | None]:
-    for field in ("faster", "speed_now", "apart"):
-        value = getattr(want, field)
+def _is_within(span: Span, number: Any) -> bool:
+    return isinstance(number, int) and span.min <= number <= span.max
+
+
+def _outside(span: Span, number: Any, what: str) -> ValueError:
+    return ValueError(f"it wants {number!r} {what}; asked for is {span.min} to {span.max}")
+
+
+def _number_error(want: Want) -> ValueError | None:
+    for field, value in (("faster", want.faster), ("speed_now", want.speed_now), ("apart", want.apart)):
         if value is not None and not value >= 0:  # infinitely many times as fast is a way to say: try it
-            yield ValueError(f"its `{field}` for {want.job} is {value!r}")
-    for role in ROLES if want.sizes is not None else ():
+            return ValueError(f"its `{field}` for {want.job} is {value!r}")
+    if want.sizes is None:
+        return None
+    for role in ROLES:
         size = getattr(want.sizes, role)
         amounts = (size.cpu, size.memory_gib, size.gpu)
         if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
-            yield ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
-
-
-def _outside(span: Span, number: Any, what: str) -> ValueError | None:
-    if isinstance(number, int) and span.min <= number <= span.max:
-        return None
-    return ValueError(f"it wants {number!r} {what}; asked for is {span.min} to {span.max}")
+            return ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
+    return None
 
 
 _known_errors: Answers[tuple[int, int], tuple[Want, JobSeen | None], Exception | None] = Answers(MOST)

@@ -75,10 +75,15 @@ def claimants(
     if not rules.reserve_after_s:
         return [], None
     waiting, lowest = waiting_jobs(jobs)
-    above = [job for job in waiting if _is_overdue(job, now, rules) or job.request.priority > lowest]
-    found = [job for job in above if not (_pauses(job, now, rules) or _may_come_back(job, now, rules, opened_s))]
-    dues = [since_s(job) + rules.reserve_after_s for job in waiting]
-    return found, min((due for due in dues if due > now), default=None)
+    found, next_due_s = list[Job](), inf
+    for job in waiting:
+        due_s = since_s(job) + rules.reserve_after_s
+        if due_s > now:
+            next_due_s = min(next_due_s, due_s)
+        has_claim = due_s <= now or job.request.priority > lowest
+        if has_claim and not (_pauses(job, now, rules) or _may_come_back(job, now, rules, opened_s)):
+            found.append(job)
+    return found, None if next_due_s == inf else next_due_s
 
 
 def _is_overdue(job: Job, now: float, rules: Rules) -> bool:

@@ -29,7 +29,10 @@ def has_lost_tasks(job: Job) -> bool:
 
 def since_s(job: Job) -> float:
     """Return when (s) a job began to wait: at its submission or suspension, or when its last lost task ended."""
-    ends = [ended.at_s for task in (job.wanted.tasks if job.wanted else ()) if (ended := job.exit_of(task))]
+    wanted = job.wanted
+    if wanted is None or not job.exits:
+        return job.waiting_since_s
+    ends = [ended.at_s for task in wanted.tasks if (ended := job.exit_of(task))]
     return max(ends, default=job.waiting_since_s)
 
 

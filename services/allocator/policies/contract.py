@@ -116,7 +116,8 @@ Policy = Callable[[Sequence[Node], Sequence[JobSeen], float], list[Want]]
 
 def at_start(job: JobSeen, reason: str) -> Want:
     """What the user asked for at first."""
-    return Want(job=job.key, ps=job.start.ps, workers=job.start.workers, batch=job.request.batch.start, reason=reason)
+    size = job.start
+    return Want(job=job.key, ps=size.ps, workers=size.workers, batch=job.request.batch.start, reason=reason)
 
 
 def left_open(request: JobRequested) -> bool:

@@ -122,7 +122,7 @@ class Bus:
 
     async def create(
         self,
-        replicas: int = 1,
+        replicas: int = 0,
         orders_max_bytes: int = 0,
         namespaces: Iterable[str] = (),
         programs_max_bytes: int = 0,
@@ -130,10 +130,12 @@ class Bus:
     ) -> None:
         """Create or update streams and buckets; the one command that does (`weir up`, `weir streams`).
 
-        `replicas`: how many servers of a cluster keep each; 1, 3 or 5. `orders_max_bytes`: see `streams.create`.
+        `replicas`: how many servers of a cluster keep each; 1, 3 or 5; 0: as many as keep `weir-orders` now, else 1.
+        `orders_max_bytes`: see `streams.create`.
         `namespaces`: those to provision besides `default`. `programs_max_bytes`, `rates`: see
         `streams.create_namespace`.
         """
+        replicas = replicas or await streams.current_replicas(self.js)
         await streams.create(self.js, replicas, orders_max_bytes)
         for namespace in streams.with_default(namespaces):
             await streams.create_namespace(self.js, namespace, replicas, programs_max_bytes, rates)

@@ -105,6 +105,14 @@ async def create(js: JetStreamContext, replicas: int, orders_max_bytes: int = 0)
         await _create_stream(js, config, orders_max_bytes if config.name == subjects.ORDERS else 0)
 
 
+async def current_replicas(js: JetStreamContext) -> int:
+    """Return how many servers keep `weir-orders`; 1 if it is not there yet."""
+    try:
+        return (await js.stream_info(subjects.ORDERS)).config.num_replicas or 1
+    except NotFoundError:
+        return 1
+
+
 async def _forget_nodes_of_other_facts(js: JetStreamContext) -> None:
     """Remove what was copied from a stream of facts that is gone: the first facts of a new one would not be copied."""
     try:

@@ -31,8 +31,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     connection.arguments(parser)
     said = "make or update them; or fail unless they are there"
     parser.add_argument("what", choices=("create", "verify"), help=said)
-    kept = "servers that keep each stream (default: 1)"
-    parser.add_argument("--replicas", type=int, choices=(1, 3, 5), default=1, help=kept)
+    kept = "servers that keep each stream (default: 1, or as before)"
+    parser.add_argument("--replicas", type=int, choices=(1, 3, 5), default=0, help=kept)
     room = "room of weir-orders (default: 1, or as before)"
     parser.add_argument("--orders-gib", type=int, default=0, metavar="N", help=room)
     said = f"one more than {NAMESPACES} lists; may be repeated"

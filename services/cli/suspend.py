@@ -25,5 +25,6 @@ def run(args: argparse.Namespace) -> int:
 async def suspend(bus: Bus, args: argparse.Namespace) -> int:
     order = SuspendRequested(job=args.job, namespace=args.namespace, request_id=uuid.uuid4().hex)
     await ask_for(bus, order, args.timeout)
-    print(f"job {args.namespace}/{args.job} saves and gives back what it has; `weir resume {args.job}` lets it go on")
+    print(f"job {args.namespace}/{args.job} saves and gives back what it has")
+    print(f"once `weir jobs` calls it Suspended: `weir resume {args.job}` lets it go on")
     return DONE

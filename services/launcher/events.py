@@ -78,9 +78,18 @@ def _resumed(message: TrainingResumed, view: View) -> Note | None:
         return None
     before = job.generations.get(job.running) if job.running is not None else None
     tasks = now.decision.tasks
-    reason = _change(len(before.decision.tasks), len(tasks)) if before else "Resumed" if message.samples else "Started"
+    if before:
+        reason = _change(len(before.decision.tasks), len(tasks))
+    else:
+        reason = "Started" if _begins(message, now.decision) else "Resumed"
     pause = "" if message.pause_s is None else f" after a pause of {lasting(message.pause_s, fine=True)}"
     return _note(message, reason, f"generation {message.generation} trains with {_size(tasks)}{pause}")
+
+
+def _begins(message: TrainingResumed, decision: AllocationDecided) -> bool:
+    """Return whether the job trains for the first time: told after the first updates, of each worker one at most."""
+    workers = sum(task.role == "worker" for task in decision.tasks)
+    return message.samples <= decision.batch * max(1, workers)
 
 
 def _change(before: int, now: int) -> str:

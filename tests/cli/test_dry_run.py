@@ -125,4 +125,4 @@ async def test_a_name_that_is_in_use_would_be_refused(bus: Bus, nats_url: str, p
 
     said = await prompt("submit", written(job.parent, GOOD.replace("digits", "mnist")), "--dry-run", "--nats", nats_url)
 
-    assert "'mnist' is running already in namespace 'default'" in said.err
+    assert "'mnist' is open already in namespace 'default'" in said.err

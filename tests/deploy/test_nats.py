@@ -113,10 +113,10 @@ class Three:
             yield [await stack.enter_async_context(running(*pod)) for pod in pods]
 
 
-async def made(url: str, *replicas: str) -> None:
+async def made(url: str, *options: str) -> None:
     """As the Job does, which is repeated until it succeeds."""
     async with asyncio.timeout(WITHIN_S):
-        while await asyncio.to_thread(weir, ["streams", "create", "--nats", url, "--replicas", *replicas]):
+        while await asyncio.to_thread(weir, ["streams", "create", "--nats", url, *options]):
             await asyncio.sleep(0.2)
 
 
@@ -136,7 +136,8 @@ async def test_two_of_three_servers_go_on_with_every_stream(
     three = Three(tmp_path, secrets)
     monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "credentials/setup.creds"))
     async with three.running() as servers:
-        await made(three.url, "3")
+        await made(three.url, "--replicas", "3")
+        await made(three.url, "--namespace", "team-a")  # it names no replicas, and leaves them as they are
         bus = await wire.connect(three.url, "allocator", secrets["weir-nats-allocator"]["nats.creds"])
         await bus.publish(JobFinished(job="one", uid=1, outcome="cancelled"))
         servers[0].kill()
@@ -154,7 +155,7 @@ async def test_a_lease_and_its_fences_hold_on_three_servers_and_on_two(
     three, credentials = Three(tmp_path, secrets), secrets["weir-nats-allocator"]["nats.creds"]
     monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "credentials/setup.creds"))
     async with three.running() as servers:
-        await made(three.url, "3")
+        await made(three.url, "--replicas", "3")
         leader, other = [await wire.connect(three.url, "allocator", credentials) for _ in range(2)]
         held, wanted = (Lease(bus, "allocator", LEASE_S, name) for bus, name in ((leader, "first"), (other, "second")))
         await asyncio.wait_for(held.take(), WITHIN_S)

@@ -47,6 +47,8 @@ def test_each_change_of_a_job_has_a_reason_and_a_text() -> None:
 
     assert said(first) == ("Normal", "Decided", "generation 1, 1 ps, 1 worker: the first size")
     assert said(resumed(1), first) == ("Normal", "Started", "generation 1 trains with 1 ps, 1 worker")
+    assert said(resumed(1, samples=first.batch), first)[1] == "Started", "it is said after the first update"
+    assert said(resumed(1, samples=1000 * first.batch), first)[1] == "Resumed"
     assert said(resumed(2, pause_s=0.6), first, resumed(1), grown) == (
         "Normal",
         "Grown",

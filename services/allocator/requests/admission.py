@@ -49,7 +49,7 @@ def answer(state: State, uid: int, program: int | ProgramFault, now: float, rule
     whole = completed(_with_whole_roles(request), rules)
     reasons = [*reasons_against(request, rules), *_too_large(whole, rules), *_too_many(state, request.namespace, rules)]
     if request.key() in state.jobs:
-        reasons.append(f"job: {request.job!r} is running already in namespace {request.namespace!r}")
+        reasons.append(f"job: {request.job!r} is open already in namespace {request.namespace!r}")
     reasons += _folder_in_use(state, request)
     if isinstance(program, ProgramFault):
         reasons.append(program.value.format(namespace=request.namespace, digest=request.program.digest))

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from services.allocator.market.candidates import PRICE_CPU, PRICE_GIB
-from services.allocator.models.history import Plan
 from services.allocator.models.iteration import Model, grid, iteration_s, throughput
+from services.allocator.policies.contract import Plan
 from shared.messages import Role
 
 HOUR = 3600.0

@@ -11,7 +11,7 @@ from services.allocator.models.evidence import believable
 from services.allocator.models.kin import by_program
 from services.allocator.models.programs import models, program
 from services.allocator.models.speed import Fit
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from services.allocator.rules import Rules
 from services.allocator.seen import seen, size_of
 from services.allocator.state import State

@@ -25,9 +25,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.models.history import Plan
 from services.allocator.models.iteration import grid
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Plan, Size
 
 Array = NDArray[np.float64]
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from services.allocator.placing.placement import Node
+from services.allocator.policies.contract import JobSeen, Node
 from shared.messages import Role
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
 
 
 class Bounds(NamedTuple):

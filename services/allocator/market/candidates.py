@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,13 @@ from services.allocator.market.bidding import Array, Bid, front, in_reach
 from services.allocator.market.bounds import BOUNDLESS, Bounds
 from services.allocator.models.evidence import believable
 from services.allocator.models.foresight import AHEAD_S, foreseen
-from services.allocator.models.history import Past, Plan, Timed, most_similar
+from services.allocator.models.history import most_similar
 from services.allocator.models.iteration import Case, Model, fitted_each, grid, shares_of, throughput, usable
 from services.allocator.models.priority import priority_weight
 from services.allocator.placing.amounts import ROUNDING
+from services.allocator.policies.contract import JobSeen, Past, Plan, Timed
 from services.allocator.readings import measured
 from shared.messages import JobRequested, Resources, Role
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
 
 PRICE_CPU, PRICE_GIB = 1.0, 0.125  # a core is worth eight GiB
 CLOSE_S = 1800.0  # a job so near its end weighs twice

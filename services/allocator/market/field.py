@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from operator import truediv
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +17,7 @@ from services.allocator.market.pricing import prices
 from services.allocator.market.stand import Stand, ended
 from services.allocator.models.priority import priority_weight
 from services.allocator.models.speed import Array
-from services.allocator.placing.quota import Quota
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
+from services.allocator.policies.contract import JobSeen, Quota
 
 BUSY = 0.5
 """A queue is busy whose work, as it has come so far, takes more than this share of the cluster's time: what is free is

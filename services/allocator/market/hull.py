@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from services.allocator.models.speed import Array
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 
 ALIKE = 1.02
 """A step that gains so much more for its cost than the one before it still comes after it, so that straight lines keep

@@ -7,7 +7,7 @@ import math
 from services.allocator.market.hull import Config
 from services.allocator.market.stand import Stand, config_of
 from services.allocator.placing.amounts import ROUNDING, amounts
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 
 
 def instead(s: Stand, config: Config) -> Config | None:

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import fmean, median
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from services.allocator.models.speed import Array
-from services.allocator.rules import PAUSE_S
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
-
+from services.allocator.policies.contract import PAUSE_S, JobSeen
 
 PAUSES = 2.0
 """Where a job's steps go to another, so many jobs pause; and so often does who grows, and shrinks again."""

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -23,14 +22,11 @@ from numpy.typing import NDArray
 from services.allocator.kept import Kept, KeptEach
 from services.allocator.market.hull import Config, hulls
 from services.allocator.models.grid import Grid, filled, log_speeds
-from services.allocator.models.learning import worth
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.amounts import ROUNDING
 from services.allocator.placing.placement import ROLES
+from services.allocator.policies.contract import JobSeen, worth
 from shared.messages import Resources, RoleResources, Span
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
 
 KEPT = 4096
 CLUSTERS_KEPT = 16

@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -24,11 +23,8 @@ from services.allocator.models.programs import KEPT, modelled
 from services.allocator.models.speed import Array, Fit
 from services.allocator.placing.amounts import amounts, fits, plus, plus_times, together
 from services.allocator.placing.gathering import spread
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import JobSeen, Size
 from shared.messages import Resources
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
 
 SPARE = 1 / 32
 """Who grows leaves so much of the cluster, in whole workers, for who comes next: a short job that comes need not make a

@@ -31,7 +31,7 @@ from services.allocator.models.programs import Program, program
 from services.allocator.models.search import expected_gain
 from services.allocator.models.speed import Array, Points
 from services.allocator.placing.amounts import ROUNDING
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 
 GAIN = 0.2
 """Of its speed, in the mean of what a size may prove to be. With less, tries were as often in the way as of use."""

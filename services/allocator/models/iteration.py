@@ -26,8 +26,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.models.history import Plan, Timed
 from services.allocator.models.nnls import nnls_each
+from services.allocator.policies.contract import Plan, Timed
 
 Array = NDArray[np.float64]
 

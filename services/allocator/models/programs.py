@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.estimate import prior_of, told
-from services.allocator.readings import Observed
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
 from services.allocator.models.fitting import Prior, closest
 from services.allocator.models.speed import Fit, Form
+from services.allocator.policies.contract import JobSeen, Observed
 from shared.messages import ModelProfile
 
 KEPT = 4096

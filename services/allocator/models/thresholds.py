@@ -24,7 +24,7 @@ from statistics import fmean
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.models.history import Past
+from services.allocator.policies.contract import Past
 from shared.messages import Resources, RoleResources
 
 SHARE, CREATE_CPU, CREATE_GIB = 5, 16.0, 8.0

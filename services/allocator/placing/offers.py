@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.placing.amounts import ROUNDING, amounts
-from services.allocator.placing.placement import Node, Size
+from services.allocator.policies.contract import JobSeen, Node, Size
 from shared.messages import Resources
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
 
 Array = NDArray[np.float64]
 

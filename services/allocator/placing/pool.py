@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from services.allocator.placing.placement import ROLES, Node
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
+from services.allocator.placing.placement import ROLES
+from services.allocator.policies.contract import JobSeen, Node
 
 UNITS_MAX = 2048
 """Cores are counted in no more units than this."""

@@ -34,9 +34,8 @@ from services.allocator.models.fitting import Prior, closest
 from services.allocator.models.search import Probe, best_of, certain, next_probe
 from services.allocator.models.speed import NOISE, Fit, Form
 from services.allocator.placing.offers import offered
-from services.allocator.placing.placement import Node, Room, Size, place, place_most
-from services.allocator.policies.contract import JobSeen, Want, at_start
-from services.allocator.readings import Observed
+from services.allocator.placing.placement import Room, place, place_most
+from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want, at_start
 from shared.messages import Alternative
 from shared.words import counted
 

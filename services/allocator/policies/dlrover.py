@@ -36,10 +36,9 @@ from services.allocator.market.candidates import (
     timed_of,
 )
 from services.allocator.models.foresight import limit_due, limit_for
-from services.allocator.models.history import Guess, Past, Plan, warm_start
+from services.allocator.models.history import Guess, warm_start
 from services.allocator.models.iteration import grid
-from services.allocator.placing.placement import Node
-from services.allocator.policies.contract import JobSeen, Want, at_start, left_open
+from services.allocator.policies.contract import JobSeen, Node, Past, Plan, Want, at_start, left_open
 from shared.messages import Alternative, Resources, RoleResources
 from shared.words import counted
 

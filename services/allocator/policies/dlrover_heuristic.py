@@ -36,9 +36,8 @@ from services.allocator.models.thresholds import (
     speed_ratio,
     worker_size,
 )
-from services.allocator.placing.placement import Node, Room, Size, place_most
-from services.allocator.policies.contract import JobSeen, Want, at_start, left_open
-from services.allocator.readings import Reading
+from services.allocator.placing.placement import Room, place_most
+from services.allocator.policies.contract import JobSeen, Node, Reading, Size, Want, at_start, left_open
 from shared.messages import Resources, RoleResources, TaskPlan
 
 FIRST_S, PLAN_S, PS_S, PENDING_S = 180.0, 300.0, 3600.0, 900.0

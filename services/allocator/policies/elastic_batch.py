@@ -32,9 +32,8 @@ import numpy as np
 
 from services.allocator.kept import Kept, KeptEach
 from services.allocator.models.scalability import Floats, Ints, Limits, Speed, Table, Timing, fitted_each, scale_table
-from services.allocator.placing.placement import Node, Size
 from services.allocator.placing.pool import Pool, core_pool, cores, device_pool, ps_beside
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Node, Size, Want
 from shared.words import counted
 
 KEEP = 0.05

@@ -31,10 +31,9 @@ from msgspec.structs import replace
 from services.allocator.bisection import least
 from services.allocator.kept import Kept, KeptEach, KeptTogether
 from services.allocator.models.growth import Container, Rules, Sample, growth, pass_
-from services.allocator.placing.placement import ROLES, Node, Room, has_room, place_most
+from services.allocator.placing.placement import ROLES, Room, has_room, place_most
 from services.allocator.placing.sharing import filled
-from services.allocator.policies.contract import JobSeen, Want, at_start
-from services.allocator.readings import Reading
+from services.allocator.policies.contract import JobSeen, Node, Reading, Want, at_start
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 LIVE = Rules(alpha=0.001, interval_s=10.0)

@@ -31,8 +31,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from services.allocator.placing.amounts import fits, less, plus, times
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Node, Size, Want
 from services.allocator.yardstick.candidate import Candidate, Kind, total
 from services.allocator.yardstick.fits import Quiet, Rate, converged_epoch, speed_model
 from services.allocator.yardstick.nodes import chosen

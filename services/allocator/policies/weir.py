@@ -40,8 +40,7 @@ from services.allocator.market.trying import longest, tries
 from services.allocator.models.programs import program
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import UNITS, WORDS, together
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Node, Size, Want
 from shared.messages import Alternative, Resources
 from shared.words import lasting
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from services.allocator.placing.amounts import times, together
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from services.allocator.yardstick.fits import Rate
 from shared.messages import Resources
 

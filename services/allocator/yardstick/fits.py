@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.allocator.models.nnls import nnls
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 
 Floats = npt.NDArray[np.float64]
 Rate = Callable[[Size], float]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from services.allocator.placing.amounts import fits, less
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from services.allocator.yardstick.candidate import Candidate, Kind
 from shared.messages import Resources
 

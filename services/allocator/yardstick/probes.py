@@ -11,12 +11,8 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
-from services.allocator.placing.placement import Size
-
-if TYPE_CHECKING:  # the policies import this module
-    from services.allocator.policies.contract import JobSeen
+from services.allocator.policies.contract import JobSeen, Size
 
 PROBES = 8
 """Points wanted."""

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.allocator.market.bidding import LEAST_ELASTICITY, REACH, Bid, front, greedy, in_reach
-from services.allocator.models.history import Plan
 from services.allocator.placing.amounts import ROUNDING
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Plan, Size
 
 LEAST, MOST = Size(1, 1), Size(15, 60)
 

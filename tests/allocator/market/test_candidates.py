@@ -9,10 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.market.candidates import AHEAD_S, HOT, bid_of, cores, held, memory_due, timed_of
-from services.allocator.models.history import Plan
-from services.allocator.placing.placement import Size
-from services.allocator.policies.contract import JobSeen
-from services.allocator.readings import Observed, Reading
+from services.allocator.policies.contract import JobSeen, Observed, Plan, Reading, Size
 from shared.messages import ProgressReported, Resources, Role, TaskPlan, TaskUsage
 from tests.allocator.builders import EVEN, request, span
 

@@ -14,8 +14,7 @@ from services.allocator.market.field import Columns, Field
 from services.allocator.market.hull import Config
 from services.allocator.market.stand import Stand
 from services.allocator.models.fitting import fit
-from services.allocator.placing.placement import Size
-from services.allocator.policies.contract import JobSeen
+from services.allocator.policies.contract import JobSeen, Size
 from shared.messages import Resources
 from tests.allocator.builders import EVEN, request
 

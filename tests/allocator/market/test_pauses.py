@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from services.allocator.market.pauses import pauses
-from services.allocator.models.kin import Kin
-from services.allocator.policies.contract import JobSeen
-from services.allocator.rules import PAUSE_S
+from services.allocator.policies.contract import PAUSE_S, JobSeen, Kin
 from shared.messages import Program, RoleResources
 from tests.allocator.builders import request
 

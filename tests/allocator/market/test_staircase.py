@@ -13,9 +13,7 @@ from services.allocator.market.hull import ALIKE
 from services.allocator.market.staircase import batches, counts, larger, staircases
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.models.speed import Fit
-from services.allocator.placing.placement import Size
-from services.allocator.policies.contract import JobSeen
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import JobSeen, Observed, Size
 from shared.messages import ProgressReported, Resources, RoleResources
 from tests.allocator.builders import request, span
 

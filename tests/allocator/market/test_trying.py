@@ -6,11 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.payback import payback
-from services.allocator.placing.placement import Node, Size
-from services.allocator.placing.quota import Quota
-from services.allocator.policies.contract import JobSeen
+from services.allocator.policies.contract import JobSeen, Node, Observed, Quota, Size
 from services.allocator.policies.weir import weir
-from services.allocator.readings import Observed
 from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, request, span
 

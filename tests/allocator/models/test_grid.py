@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.models.grid import Grid, filled, log_speeds
 from services.allocator.models.speed import Fit, Points
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed
 
 CORES = st.none() | st.sampled_from([0.5, 2.0])
 SEEN = st.builds(

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.models.history import Plan, Timed
 from services.allocator.models.iteration import (
     PS_CPU,
     WORKER_CPU,
@@ -23,6 +22,7 @@ from services.allocator.models.iteration import (
     throughput,
     usable,
 )
+from services.allocator.policies.contract import Plan, Timed
 
 BATCH = 512
 PLANTED = np.array([8e-4, 0.02, 0.005, 8e-6, 0.01])

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.models.history import Past, Plan
 from services.allocator.models.thresholds import (
     Use,
     created,
@@ -18,6 +17,7 @@ from services.allocator.models.thresholds import (
     speed_ratio,
     worker_size,
 )
+from services.allocator.policies.contract import Past, Plan
 from shared.messages import Resources
 from tests.allocator.builders import request
 

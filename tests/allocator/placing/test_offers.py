@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.allocator.placing.offers import offered, steps
-from services.allocator.placing.placement import Node, Room, Size, place
-from services.allocator.policies.contract import JobSeen
+from services.allocator.placing.placement import Room, place
+from services.allocator.policies.contract import JobSeen, Node, Size
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN, request, span
 

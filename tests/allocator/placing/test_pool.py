@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from services.allocator.placing.placement import Node
 from services.allocator.placing.pool import core_pool, cores, device_pool, ps_beside
-from services.allocator.policies.contract import JobSeen
+from services.allocator.policies.contract import JobSeen, Node
 from shared.messages import Resources, RoleResources
 from tests.allocator.builders import request, span
 

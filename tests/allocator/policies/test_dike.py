@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.models.fitting import Prior, fit
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Node, Observed, Reading, Size, Want
 from services.allocator.policies.dike import PROBES, by_kind, dike
-from services.allocator.readings import Observed, Reading
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.surfaces import Measured, Surface
 from shared.messages import ModelProfile, ProgressReported, Resources, TaskPlan

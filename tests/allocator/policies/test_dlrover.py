@@ -11,14 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.models.history import Past, Plan
-from services.allocator.models.kin import Kin
-from services.allocator.placing.placement import Node, Size
-from services.allocator.placing.quota import Quota
-from services.allocator.policies import POLICIES
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Past, Plan, Quota, Size, Want
 from services.allocator.policies.dlrover import AS_PUBLISHED, SETTLE_S, dlrover
-from services.allocator.readings import Observed
+from services.allocator.policies.registry import POLICIES
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.surfaces import Measured, Surface
 from shared.messages import JobFinished, ProgressReported, Resources, RoleResources, TaskPlan, TaskUsage

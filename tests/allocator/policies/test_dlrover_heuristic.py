@@ -6,12 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from services.allocator.models.history import Past, Plan
-from services.allocator.models.kin import Kin
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Past, Plan, Reading, Size, Want
 from services.allocator.policies.dlrover_heuristic import PENDING_S, PS_S, dlrover_heuristic
-from services.allocator.readings import Observed, Reading
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN, request, span
 

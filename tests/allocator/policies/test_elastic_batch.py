@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.models.scalability import Limits, Table, Timing, scale_table
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
 from services.allocator.policies.elastic_batch import EQUAL, Options, Pick, autoscale, elastic_batch, optimise, trimmed
-from services.allocator.readings import Observed
 from shared.messages import Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, progress, request, resumed, size, span
 

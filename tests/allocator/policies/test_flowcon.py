@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.models.growth import Rules
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Learned, Node, Reading, Size, Want
 from services.allocator.policies.flowcon import boundary, flowcon, interval_s
-from services.allocator.readings import Learned, Reading
 from shared.messages import AllocationDecided, Resources, RoleResources, TaskPlan
 from tests.allocator.builders import AT_ONCE, EVEN, Story, accepted, own, progress, request, resumed
 from tests.allocator.builders import node as told_node

@@ -12,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
 from services.allocator.policies.optimus import Rules, allotted, gain, optimus, remaining
-from services.allocator.readings import Observed
 from services.allocator.yardstick.candidate import Candidate, total
 from services.allocator.yardstick.nodes import chosen
 from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan

@@ -11,13 +11,9 @@ from msgspec.structs import replace
 from services.allocator.market.auction import NONE
 from services.allocator.market.field import Field
 from services.allocator.market.stand import stands_in
-from services.allocator.models.kin import Kin
 from services.allocator.payback import payback
-from services.allocator.placing.placement import Node, Size
-from services.allocator.placing.quota import Quota
-from services.allocator.policies.contract import JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Quota, Size, Want
 from services.allocator.policies.weir import weir
-from services.allocator.readings import Observed
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
 from tests.allocator.builders import node as nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from services.allocator.yardstick.fits import Quiet, converged_epoch, loss_fit, speed_model
 
 EIGHT = [Size(n, n) for n in (1, 2, 3, 4, 6, 7, 9, 10)]

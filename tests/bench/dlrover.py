@@ -31,7 +31,7 @@ from rich.progress import Progress
 
 from services.allocator.models.history import Guess, warm_start
 from services.allocator.policies.contract import JobSeen, Kin, Node, Past, Plan, Want, at_start
-from services.allocator.policies.dlrover import AS_PUBLISHED, dlrover
+from services.allocator.policies.dlrover.policy import AS_PUBLISHED, dlrover
 from tests.bench.cloud import play
 from tests.bench.dlrover_fit import recovery
 from tests.bench.dlrover_job import Running

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from services.allocator.policies.config_manager import config_manager
 from services.allocator.policies.contract import JobSeen, Policy, Want
-from services.allocator.policies.dike import dike
-from services.allocator.policies.dlrover import dlrover
-from services.allocator.policies.dlrover_heuristic import dlrover_heuristic
-from services.allocator.policies.elastic_batch import elastic_batch
-from services.allocator.policies.flowcon import flowcon
-from services.allocator.policies.optimus import optimus
+from services.allocator.policies.dike.policy import dike
+from services.allocator.policies.dlrover.heuristic import dlrover_heuristic
+from services.allocator.policies.dlrover.policy import dlrover
+from services.allocator.policies.elastic_batch.policy import elastic_batch
+from services.allocator.policies.flowcon.policy import flowcon
+from services.allocator.policies.optimus.policy import optimus
 from services.allocator.policies.static import static
-from services.allocator.policies.weir import weir
+from services.allocator.policies.weir.policy import weir
 
 POLICIES: dict[str, Policy] = {
     "static": static,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.placing.placement import ROLES, Room, Size, ladder
+from services.allocator.placing.placement import ROLES, Room, ladder
 from services.allocator.placing.quota import gang, growth, shortage, too_large, too_small
 from services.allocator.placing.resizing import wanted_sizes
-from services.allocator.policies import Want
+from services.allocator.policies.contract import Size, Want
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from shared.messages import AllocationDecided, Alternative, Resources, RoleResources

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from services.allocator.job import Job
 from services.allocator.kept import Kept, KeptTogether
 from services.allocator.placing.amounts import larger, less, plus, smaller, together
-from services.allocator.placing.placement import Node
-from services.allocator.placing.quota import Quota
+from services.allocator.policies.contract import Node, Quota
 from services.allocator.resource_quotas import unused
 from services.allocator.state import State
 from shared.messages import AllocationDecided, CapacityChanged, OwnPod, Resources, TaskPlan

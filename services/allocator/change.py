@@ -22,9 +22,9 @@ from services.allocator.payback import Payback, payback
 from services.allocator.placing.gathering import gathered, spread
 from services.allocator.placing.lacking import lacking
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import ROLES, Room, Size, has_room, place_most
+from services.allocator.placing.placement import ROLES, Room, has_room, place_most
 from services.allocator.placing.resizing import alike, in_place, wanted_sizes
-from services.allocator.policies import Want
+from services.allocator.policies.contract import Size, Want
 from services.allocator.preemption import release_wait
 from services.allocator.releases import NOTHING, Coming, bounded_wait, expected_room
 from services.allocator.rules import Rules

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from services.allocator.capacity import Use, uses
 from services.allocator.kept import KeptEach
 from services.allocator.placing.amounts import together
-from services.allocator.placing.placement import TaskLimits
-from services.allocator.placing.quota import ClusterQuota, Quota
+from services.allocator.policies.contract import ClusterQuota, Quota, TaskLimits
 from services.allocator.resource_quotas import limits_of, moved, ours_in_all, unused_pods
 from services.allocator.rules import Rules
 from services.allocator.state import State

@@ -21,9 +21,10 @@ from services.allocator.ending import ending
 from services.allocator.failures import Failure, FaultSearch, isolate, untried_reason
 from services.allocator.job import Job
 from services.allocator.kept import Kept
-from services.allocator.models.kin import Kin, by_program
-from services.allocator.placing.placement import Node, Room, shunning
-from services.allocator.policies import POLICIES, JobSeen, Want
+from services.allocator.models.kin import by_program
+from services.allocator.placing.placement import Room, shunning
+from services.allocator.policies.contract import JobSeen, Kin, Node, Want
+from services.allocator.policies.registry import POLICIES
 from services.allocator.policy_calls import desired_sizes
 from services.allocator.preemption import give_way
 from services.allocator.releases import coming_capacity

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from services.allocator.policies import POLICIES, Policy
+from services.allocator.policies.contract import Policy
+from services.allocator.policies.registry import POLICIES
 from shared.config import BadSettings
 
 

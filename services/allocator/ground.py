@@ -6,9 +6,9 @@ from services.allocator.bisection import least
 from services.allocator.job import Job
 from services.allocator.placing.gathering import gathered
 from services.allocator.placing.lacking import lacking
-from services.allocator.placing.placement import Placing, Room, Size, has_room, ladder, place
+from services.allocator.placing.placement import Placing, Room, has_room, ladder, place
 from services.allocator.placing.resizing import replaced, wanted_sizes
-from services.allocator.policies import Want
+from services.allocator.policies.contract import Size, Want
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, TaskPlan
 

@@ -18,12 +18,10 @@ from msgspec.structs import replace
 
 from services.allocator import exits, strain
 from services.allocator.exits import Exit
+from services.allocator.policies.contract import Learned, Observed, Reading
 from services.allocator.readings import (
     RECENT_KEPT,
     TRIED_KEPT,
-    Learned,
-    Observed,
-    Reading,
     counted,
     curve_of,
     is_crowded,

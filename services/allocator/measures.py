@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import get_args
 
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.state import State
 from services.allocator.training import Work
 from services.allocator.unanswered import count_unanswered

@@ -22,7 +22,7 @@ from services.allocator.models.foresight import AHEAD_S, foreseen, limit_due
 from services.allocator.placing.amounts import less
 from services.allocator.placing.placement import Room, place
 from services.allocator.placing.resizing import wanted_sizes
-from services.allocator.readings import Reading
+from services.allocator.policies.contract import Reading
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.timing import retry_s

@@ -20,9 +20,7 @@ from collections.abc import Sequence
 import msgspec
 
 from services.allocator.models.evidence import SPEEDS
-from services.allocator.placing.placement import Size
-from services.allocator.policies.contract import JobSeen
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import JobSeen, Observed, Size
 from services.allocator.rules import Rules
 from shared.words import repaid
 

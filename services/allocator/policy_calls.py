@@ -14,8 +14,9 @@ from typing import Any
 
 from services.allocator.failures import FaultSearch, Isolated, isolate
 from services.allocator.kept import MOST, Answers
-from services.allocator.placing.placement import ROLES, Node
-from services.allocator.policies import POLICIES, JobSeen, Want
+from services.allocator.placing.placement import ROLES
+from services.allocator.policies.contract import JobSeen, Node, Want
+from services.allocator.policies.registry import POLICIES
 from shared.messages import Alternative, Span
 
 _job_of, _key_of = attrgetter("job"), attrgetter("key")

@@ -25,7 +25,8 @@ from services.allocator import leaving
 from services.allocator.bisection import least
 from services.allocator.job import Job
 from services.allocator.payback import Payback, payback
-from services.allocator.placing.placement import Room, Size, ladder, place
+from services.allocator.placing.placement import Room, ladder, place
+from services.allocator.policies.contract import Size
 from services.allocator.rules import Rules
 from services.allocator.seen import counted_size, least_of, seen, size_of
 from services.allocator.supply import Held, Placed, Reservation, Supply, describe_claim

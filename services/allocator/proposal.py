@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from services.allocator.capacity import free_nodes
 from services.allocator.decide import Decisions, decide
-from services.allocator.placing.placement import Node, Size
+from services.allocator.policies.contract import Node, Size
 from services.allocator.requests import admission
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of

@@ -9,7 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.kept import Kept
-from shared.messages import AllocationDecided, Measured, Moment, ProgressReported, Speed, TaskUsage
+from services.allocator.policies.contract import Learned, Observed, Reading
+from shared.messages import AllocationDecided, ProgressReported, TaskUsage
 
 RECENT_KEPT = 64
 CURVE_KEPT = 64
@@ -24,50 +25,6 @@ SLOWEST = 1e-6
 LEAST_USED = 1e-6
 """Cores or GiB; less is as good as nothing."""
 NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
-
-
-class Observed(msgspec.Struct, frozen=True, gc=False):
-    """How fast the job was at one size."""
-
-    ps: int
-    workers: int
-    batch: int
-    samples_per_second: Speed
-    ps_cpu: float | None = None
-    """Cores that each ps had when the speed was last seen; None: not known."""
-    worker_cpu: float | None = None
-    nodes: int | None = None
-    """On how many it stood, devices side by side without ps; with ps, or where nobody knows, None."""
-
-
-class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One report of a running job: when, how far, how well, how fast, at which size, on how many cores."""
-
-    at_s: Moment
-    samples: int
-    loss: Measured | None
-    samples_per_second: Speed
-    ps: int
-    workers: int
-    batch: int
-    ps_cpu: float | None = None
-    """Cores that all ps together used, mean since the report before; None: not measured."""
-    worker_cpu: float | None = None
-    ps_gib: float | None = None
-    """Memory of the ps that used most; None: not measured."""
-    worker_gib: float | None = None
-    ps_had: float | None = None
-    """Cores that each ps had."""
-    worker_had: float | None = None
-    nodes: int | None = None
-    """As in `Observed`."""
-
-
-class Learned(msgspec.Struct, frozen=True, gc=False):
-    """A point of the loss curve."""
-
-    samples: int
-    loss: Measured
 
 
 def measurable(message: ProgressReported) -> ProgressReported:

@@ -24,7 +24,8 @@ from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.placing.amounts import plus
-from services.allocator.placing.placement import Node, Room
+from services.allocator.placing.placement import Room
+from services.allocator.policies.contract import Node
 from services.allocator.rules import Rules
 from services.allocator.timing import Wish
 from shared.messages import CapacityChanged, Resources, TaskPlan

@@ -20,9 +20,10 @@ from services.allocator.job import Job
 from services.allocator.leaving import going
 from services.allocator.placing.lacking import lacking
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import Room, Size, place, place_most
+from services.allocator.placing.placement import Room, place, place_most
 from services.allocator.placing.quota import growth, shortage, too_large
 from services.allocator.placing.resizing import wanted_sizes
+from services.allocator.policies.contract import Size
 from services.allocator.rules import Rules
 from services.allocator.seen import counted_size, least_of, size_of
 from services.allocator.timing import retry_s

@@ -32,11 +32,10 @@ from services.allocator.claims import Reach
 from services.allocator.job import Job
 from services.allocator.kept import Kept
 from services.allocator.placing.amounts import NO_MORE, fits, less, plus
-from services.allocator.placing.placement import Room, Size, has_room, place
+from services.allocator.placing.placement import Room, has_room, place
 from services.allocator.placing.quota import growth
 from services.allocator.placing.resizing import wanted_sizes
-from services.allocator.policies import Want
-from services.allocator.policies.contract import at_start
+from services.allocator.policies.contract import Size, Want, at_start
 from services.allocator.preemption import Candidates, Victim, find_victims
 from services.allocator.rules import Rules
 from services.allocator.seen import seen

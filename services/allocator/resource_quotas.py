@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from services.allocator.placing.amounts import larger, smaller
-from services.allocator.placing.placement import TaskLimits
+from services.allocator.policies.contract import TaskLimits
 from shared.messages import QuotaBound, QuotaChanged, Resources
 
 RESOURCES = {"cpu": "cpu", "requests.cpu": "cpu", "limits.cpu": "cpu"}

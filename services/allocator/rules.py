@@ -7,13 +7,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from services.allocator.placing.quota import Quotas
+from services.allocator.policies.contract import PAUSE_S, Quotas
 from shared import config
 from shared.messages import Namespace, Positive, Priority
 
 SHIPPED_IMAGE = "weir-trainer"
-PAUSE_S = 5.0
-"""What a resize is taken to cost until a job's own was measured."""
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

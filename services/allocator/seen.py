@@ -10,11 +10,9 @@ from msgspec.structs import replace
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
 from services.allocator.kept import Kept
-from services.allocator.models.kin import Kin, kin_of
+from services.allocator.models.kin import kin_of
 from services.allocator.placing.amounts import larger
-from services.allocator.placing.placement import Size
-from services.allocator.placing.quota import ClusterQuota, Quota
-from services.allocator.policies.contract import JobSeen
+from services.allocator.policies.contract import ClusterQuota, JobSeen, Kin, Quota, Size
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, JobRequested, Resources, Role, RoleResources, Span, TaskPlan
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.models.history import EARLY
-from services.allocator.readings import Reading
+from services.allocator.policies.contract import Reading
 from shared.messages import AllocationDecided, JobFinished
 from shared.words import shortened
 

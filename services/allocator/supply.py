@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from services.allocator.bisection import least
 from services.allocator.placing.amounts import larger, less, plus, together
-from services.allocator.placing.placement import Node, Room
+from services.allocator.placing.placement import Room
+from services.allocator.policies.contract import Node
 from services.allocator.state import State
 from services.allocator.waiting import staying
 from shared.messages import Resources, TaskPlan

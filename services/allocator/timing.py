@@ -15,7 +15,7 @@ import math
 import msgspec
 
 from services.allocator.job import Job
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from services.allocator.rules import Rules
 from shared.messages import RoleResources
 

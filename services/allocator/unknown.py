@@ -4,7 +4,7 @@ lack what the cluster has enrolled; `decide` asks the cluster's policy in place 
 
 from __future__ import annotations
 
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.state import State
 
 REMEDY = "it is told with WEIR_ALLOCATOR_POLICIES={}, from the folder of its module"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.placing.placement import Size
-from services.allocator.policies import Want
+from services.allocator.policies.contract import Size, Want
 from services.allocator.seen import size_of
 from shared.messages import AllocationDecided, Alternative
 from shared.words import counted

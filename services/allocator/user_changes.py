@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 from services.allocator.job import Job
 from services.allocator.kept import Kept
-from services.allocator.placing.placement import Room, Size, place
+from services.allocator.placing.placement import Room, place
 from services.allocator.placing.resizing import wanted_sizes
+from services.allocator.policies.contract import Size
 from services.allocator.preemption import decide_tasks
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of

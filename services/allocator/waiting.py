@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from services.allocator import exits
 from services.allocator.job import Job
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from services.allocator.seen import least_of, size_of
 from shared.messages import TaskPlan
 

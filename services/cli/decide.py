@@ -16,7 +16,7 @@ import traceback
 import msgspec
 
 from services.allocator.outside.answer import Answer, Desk, Refusal
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.cli import file_formats
 from services.cli.parsing import apart, at_least_zero

@@ -17,7 +17,8 @@ from services.allocator import memory
 from services.allocator.enrolment import enrol
 from services.allocator.placing.amounts import together
 from services.allocator.placing.misfit import told as amount
-from services.allocator.placing.placement import ROLES, Size
+from services.allocator.placing.placement import ROLES
+from services.allocator.policies.contract import Size
 from services.allocator.proposal import Effect, Outlook, outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules

@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from services.allocator.explaining.explanation import Explanation, Ground, Holding, Means, Prospect
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from services.allocator.proposal import Effect
 from services.allocator.simulator.log_file import Told
 from services.allocator.view import ENDED, TRAINS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from services.allocator.enrolment import enrol
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.cli.words import Word
 from shared.config import BadSettings
 

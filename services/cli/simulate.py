@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.simulator import cluster_file, files, log_file, recorded
 from services.allocator.simulator.outcome import Run, figures, timeline

@@ -21,7 +21,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
-from services.allocator.placing.quota import Quotas
+from services.allocator.policies.contract import Quotas
 from services.allocator.requests.validate import field_reasons, quota_reasons
 from services.local.objects.naming import SUBDOMAIN
 from shared import yaml_text

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from services.allocator.placing.quota import Quotas
+from services.allocator.policies.contract import Quotas
 from services.local.api.metrics import Metrics
 from services.local.api.server import Server
 from services.local.api.watching import BOOKMARK_S

@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from services.allocator.capacity import free_nodes
-from services.allocator.placing.placement import ROLES, Room, Size, place
+from services.allocator.placing.placement import ROLES, Room, place
+from services.allocator.policies.contract import Size
 from services.allocator.proposal import outlook
 from services.allocator.requests.validate import Wrong, check
 from services.allocator.rules import Rules

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.placing.quota import Quota
-from services.allocator.policies import POLICIES
+from services.allocator.policies.contract import Quota
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, JobFinished, JobRequested, Resources, RoleResources
 from tests.allocator.builders import (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.allocator.capacity import free_nodes, purses
-from services.allocator.placing.quota import Quota
+from services.allocator.policies.contract import Quota
 from shared.messages import CapacityChanged, GenerationAbandoned, OwnPod, Resources, TaskPlan
 from tests.allocator.builders import Story, accepted, exited, node, request, resumed, span
 

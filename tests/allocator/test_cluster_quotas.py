@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.placing.quota import Quota
-from services.allocator.policies import POLICIES
+from services.allocator.policies.contract import Quota
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.service import same_world
 from shared.messages import (

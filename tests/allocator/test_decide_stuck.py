@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.state import apply
 from shared.messages import AllocationDecided, Resources
 from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, progress, request, resumed, span

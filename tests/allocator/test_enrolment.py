@@ -11,8 +11,8 @@ import pytest
 
 from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure, FaultSearch
-from services.allocator.placing.placement import Size
-from services.allocator.policies import POLICIES, JobSeen, Want
+from services.allocator.policies.contract import JobSeen, Size, Want
+from services.allocator.policies.registry import POLICIES
 from services.allocator.policy_calls import desired_sizes
 from services.allocator.service import Settings, know_policies
 from shared.app import BAD_SETTINGS, Leave

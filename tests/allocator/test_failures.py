@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from services.allocator import change, decide, failures
 from services.allocator.failures import Failure, FaultSearch, isolate
 from services.allocator.job import Job
-from services.allocator.policies import POLICIES, JobSeen, Want
-from services.allocator.policies.contract import at_start
+from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.policies.registry import POLICIES
 from shared.messages import AllocationDecided, CancelRequested, JobFinished, Resources
 from tests.allocator.builders import AT_ONCE, Story, accepted, node, request, resumed
 

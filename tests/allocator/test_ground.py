@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.ground import Ground
-from services.allocator.placing.placement import Node, Room, Size, ladder
-from services.allocator.policies import Want
+from services.allocator.placing.placement import Room, ladder
+from services.allocator.policies.contract import Node, Size, Want
 from shared.messages import Resources, RoleResources
 from tests.allocator.builders import AT_ONCE, EVEN, Story, accepted, node
 

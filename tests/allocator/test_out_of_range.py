@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.policies import POLICIES, JobSeen, Want
-from services.allocator.policies.contract import at_start
+from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.policies.registry import POLICIES
 from services.allocator.service import Settings, start
 from services.cli.cancel import cancel
 from services.cli.jobs import snapshots

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.placing.quota import Quota
+from services.allocator.policies.contract import Quota
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, ProgressReported, Resources, TaskUsage
 from tests.allocator.builders import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.placing.quota import Quota
-from services.allocator.policies import POLICIES
+from services.allocator.policies.contract import Quota
+from services.allocator.policies.registry import POLICIES
 from services.allocator.preemption import RELEASE_S
 from services.allocator.view import phase_of
 from shared.messages import CORDONED, AllocationDecided, JobFinished, JobRequested, TaskExited, TaskLeaving

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from services.allocator.proposal import outlook
 from services.allocator.rules import Rules
 from tests.allocator.builders import Story, accepted, node, own, request, resumed, span

@@ -8,10 +8,9 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.placing.placement import Node, Room, Size
-from services.allocator.placing.quota import Quota
-from services.allocator.policies import POLICIES
-from services.allocator.policies.contract import at_start
+from services.allocator.placing.placement import Room
+from services.allocator.policies.contract import Node, Quota, Size, at_start
+from services.allocator.policies.registry import POLICIES
 from services.allocator.releases import NOTHING, SHORTEST_S, Coming, bounded_wait, expected_room, usual_s
 from services.allocator.rules import Rules
 from services.allocator.timing import Wish

@@ -11,7 +11,7 @@ from services.allocator.capacity import free_nodes, purses
 from services.allocator.explaining.explain import explained
 from services.allocator.explaining.history import Moment
 from services.allocator.placing.placement import Room
-from services.allocator.placing.quota import Quota
+from services.allocator.policies.contract import Quota
 from services.allocator.reservations import MOST, TRIES, Reserve
 from shared.messages import JobFinished, JobRequested
 from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, own, request, resumed, span, tasks

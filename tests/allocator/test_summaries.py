@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from services.allocator import memory
 from services.allocator.job import Job
 from services.allocator.models.kin import by_program
-from services.allocator.readings import CURVE_KEPT, RECENT_KEPT, TRIED_KEPT, Learned, Observed, Reading
+from services.allocator.policies.contract import Learned, Observed, Reading
+from services.allocator.readings import CURVE_KEPT, RECENT_KEPT, TRIED_KEPT
 from services.allocator.state import CLOSED_KEPT, Closed, State, summarised
 from services.allocator.summaries import summary_of
 from services.allocator.view import closed_view

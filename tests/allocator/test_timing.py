@@ -5,9 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.payback import payback, speed
-from services.allocator.placing.placement import Size
-from services.allocator.policies import JobSeen
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import JobSeen, Observed, Size
 from services.allocator.rules import Rules
 from services.allocator.timing import Wish, due_s, wished
 from tests.allocator.builders import EVEN, progress, request

@@ -113,6 +113,30 @@ def test_every_edge_that_is_declared_exists(service: str) -> None:
     assert {name for name in EDGES[service] if f"{service}.{name}" not in NAMES} == set()
 
 
+def test_the_contract_of_policies_imports_nothing_of_the_allocator() -> None:
+    (contract,) = (m for m in ALL if m.name == "services.allocator.policies.contract")
+
+    assert {name for name in contract.imports if name.startswith("services")} == set()
+
+
+def test_no_module_of_the_allocator_imports_for_type_checkers_alone() -> None:
+    """Such an import hides that two modules need each other."""
+    assert {
+        m.name for m in ALL if m.name.startswith("services.allocator") and "typing.TYPE_CHECKING" in m.imports
+    } == set()
+
+
+def test_who_reads_the_policy_static_needs_at_most_8_files() -> None:
+    by_name = {m.name: m for m in ALL}
+    needed, unread = set[str](), {"services.allocator.policies.static"}
+    while unread:
+        name = unread.pop()
+        needed.add(name)
+        unread |= (by_name[name].imports & NAMES) - needed
+
+    assert len(needed) <= 8, sorted(needed)
+
+
 def test_strangers_code_is_run_by_the_trainer_alone() -> None:
     """A program is text everywhere else: nobody has the means to run it, but for who imports by names of their own.
 

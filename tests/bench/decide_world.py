@@ -15,7 +15,7 @@ import msgspec
 
 from services.allocator.decide import Decisions
 from services.allocator.job import Job
-from services.allocator.placing.quota import Quota
+from services.allocator.policies.contract import Quota
 from services.allocator.readings import counted
 from services.allocator.rules import Rules
 from services.allocator.state import State

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from services.allocator.models.search import searched
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from tests.bench.report import finish, percentile, say
 
 BUDGETS = range(6, 25)

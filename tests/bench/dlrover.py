@@ -29,11 +29,9 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
-from services.allocator.models.history import Guess, Past, Plan, warm_start
-from services.allocator.models.kin import Kin
-from services.allocator.placing.placement import Node
-from services.allocator.policies.contract import JobSeen, Want, at_start
-from services.allocator.policies.dlrover import AS_PUBLISHED, dlrover
+from services.allocator.models.history import Guess, warm_start
+from services.allocator.policies.contract import JobSeen, Kin, Node, Past, Plan, Want, at_start
+from services.allocator.policies.dlrover.policy import AS_PUBLISHED, dlrover
 from tests.bench.cloud import play
 from tests.bench.dlrover_fit import recovery
 from tests.bench.dlrover_job import Running

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.allocator.models.history import Plan, Timed
-from services.allocator.models.iteration import Array, Model, columns, fitted, grid, iteration_s
+from services.allocator.policies.contract import Plan, Timed
+from services.allocator.policies.dlrover.iteration import Array, Model, columns, fitted, grid, iteration_s
 from tests.bench.dlrover_job import SPEED_NOISE
 from tests.bench.dlrover_truth import between, family, model
 from tests.bench.report import median, percentile

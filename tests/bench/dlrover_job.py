@@ -13,11 +13,10 @@ from collections import deque
 import numpy as np
 from msgspec.structs import replace
 
-from services.allocator.market.candidates import timed_of
-from services.allocator.models.history import EARLY, Past, Plan
-from services.allocator.placing.placement import Size
-from services.allocator.policies.contract import JobSeen
-from services.allocator.readings import TRIED_KEPT, Observed, Reading
+from services.allocator.models.history import EARLY
+from services.allocator.policies.contract import JobSeen, Observed, Past, Plan, Reading, Size
+from services.allocator.policies.dlrover.candidates import timed_of
+from services.allocator.readings import TRIED_KEPT
 from shared.messages import JobRequested, ProgressReported, Resources, Role, RoleResources, TaskPlan, TaskUsage
 from tests.bench.dlrover_truth import HOUR, Truth
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from services.allocator.market.candidates import PRICE_CPU, PRICE_GIB
-from services.allocator.models.history import Plan
-from services.allocator.models.iteration import Model, grid, iteration_s, throughput
+from services.allocator.policies.contract import Plan
+from services.allocator.policies.dlrover.candidates import PRICE_CPU, PRICE_GIB
+from services.allocator.policies.dlrover.iteration import Model, grid, iteration_s, throughput
 from shared.messages import Role
 
 HOUR = 3600.0

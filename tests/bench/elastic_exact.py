@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from services.allocator.models.scalability import Limits, Table, Timing, scale_table
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies import POLICIES, JobSeen
-from services.allocator.policies.elastic_batch import autoscale
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import JobSeen, Node, Observed, Size
+from services.allocator.policies.elastic_batch.policy import autoscale
+from services.allocator.policies.elastic_batch.scalability import Limits, Table, Timing, scale_table
+from services.allocator.policies.registry import POLICIES
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span, TaskPlan
 
 JOBS, DEVICES, EACH, TIMES = 640, 1024, 64, 9

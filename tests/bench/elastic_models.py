@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.allocator.models.scalability import Rate, Speed, Timing, fitted
+from services.allocator.policies.elastic_batch.scalability import Rate, Speed, Timing, fitted
 from tests.bench.elastic_world import Job, Model, table_of
 
 BY_FORMULA = {

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from services.allocator.models.scalability import Limits, Rate, Table, scale_table
-from services.allocator.policies.elastic_batch import Pick, autoscale
+from services.allocator.policies.elastic_batch.policy import Pick, autoscale
+from services.allocator.policies.elastic_batch.scalability import Limits, Rate, Table, scale_table
 
 ASKED = 4
 """Devices that a user would ask for where nothing scales."""

@@ -31,8 +31,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
-from services.allocator.models.growth import Rules
-from services.allocator.policies.flowcon import LIVE
+from services.allocator.policies.flowcon.growth import Rules
+from services.allocator.policies.flowcon.policy import LIVE
 from tests.bench.flowcon_cluster import STATIC, completions, equal
 from tests.bench.flowcon_jobs import LATE, SEED_SCHEDULE, Schedule, drawn, falling
 from tests.bench.machine import Arm, Outcome, run

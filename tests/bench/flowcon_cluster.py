@@ -19,11 +19,10 @@ from functools import partial
 from msgspec.structs import replace
 
 from services.allocator import rules
-from services.allocator.models.growth import Rules
-from services.allocator.placing.placement import Node
-from services.allocator.policies import POLICIES
-from services.allocator.policies.contract import JobSeen, Policy, Want
-from services.allocator.policies.flowcon import flowcon
+from services.allocator.policies.contract import JobSeen, Node, Policy, Want
+from services.allocator.policies.flowcon.growth import Rules
+from services.allocator.policies.flowcon.policy import flowcon
+from services.allocator.policies.registry import POLICIES
 from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.run import simulate
 from services.allocator.simulator.scenario import Cluster, Machine, Scenario, Work

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from services.allocator.models.growth import (
+from services.allocator.policies.flowcon.growth import (
     Container,
     Rules,
     Sample,

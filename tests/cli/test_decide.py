@@ -64,7 +64,7 @@ def test_a_fault_of_a_policy_is_told_and_does_not_end_it(
 ) -> None:
     import io
 
-    from services.allocator.policies import POLICIES
+    from services.allocator.policies.registry import POLICIES
 
     def faulty(*_: Any) -> Any:
         raise ZeroDivisionError("by design")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.cli.connection import FILE
 from shared.bus import Bus
 from shared.messages import JobRequested

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.enrolment import enrol
-from services.allocator.placing.placement import Node, Size
-from services.allocator.policies import POLICIES, JobSeen
+from services.allocator.policies.contract import JobSeen, Node, Size
+from services.allocator.policies.registry import POLICIES
 from shared.bus import Bus
 from shared.messages import AllocationDecided, JobAccepted, JobRejected, Resources
 from tests.allocator.builders import EVEN, node, request, size, span

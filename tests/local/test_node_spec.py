@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.allocator.placing.quota import Quota
+from services.allocator.policies.contract import Quota
 from services.allocator.rules import Rules
 from services.cli.up import limits
 from services.local.node_spec import BadCluster, parse

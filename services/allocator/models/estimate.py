@@ -24,7 +24,7 @@ import msgspec
 
 from services.allocator.models.fitting import Prior
 from services.allocator.models.speed import SHARES, Fit, Form
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from shared.messages import ModelProfile
 
 Kind = Literal["compute-bound", "balanced", "communication-bound"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from services.allocator.models.speed import Array, Usual
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed
 
 SPEEDS = (1e-6, 1e12)
 """Samples a second that may be true; of anything else it is the report that is wrong."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from services.allocator.models.evidence import Evidence, evidence
 from services.allocator.models.nnls import nnls
 from services.allocator.models.speed import LEFT_OVER, NOISE, SHARES, SMALLEST, Array, Fit, Form, Forms, Points, leaning
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed
 
 DOUBT = 2.0
 """Standard deviation of a prior share, relative to it."""

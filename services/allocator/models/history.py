@@ -16,42 +16,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from services.allocator.policies.contract import Past, Plan
 from shared.messages import JobRequested
 
 MOST_SIMILAR = 5
 MU = 0.5  # weight of each job over those before it
 EARLY = 0.25  # of its examples
 SAME_DIGEST, SAME_NAME, SAME_NAMESPACE = 4.0, 2.0, 1.0
-
-
-class Plan(msgspec.Struct, frozen=True, gc=False):
-    """How many ps and workers, and cores for each of them (w, p, lambda_p, lambda_w in the paper)."""
-
-    ps: int
-    workers: int
-    ps_cpu: float
-    worker_cpu: float
-
-
-class Timed(msgspec.Struct, frozen=True, gc=False):
-    """A plan that ran: one worker's examples an update, and seconds an iteration."""
-
-    plan: Plan
-    batch: int
-    step_s: float
-
-
-class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished job: what was asked, at which plan it ended, the memory it used, what was timed."""
-
-    request: JobRequested
-    plan: Plan
-    ps_gib: float
-    """Of all ps together, before EARLY of the examples were done; later it is measured, and grown in place."""
-    worker_gib: float
-    """Of the worker that used most."""
-    timed: tuple[Timed, ...] = ()
-    finished_s: float = 0.0
 
 
 class Guess(msgspec.Struct, frozen=True):

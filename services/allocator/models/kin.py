@@ -9,27 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from services.allocator.job import Job
 from services.allocator.kept import Kept
-from services.allocator.models.history import Past
 from services.allocator.models.past import past_of
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Kin, Past
 from services.allocator.state import CLOSED_KEPT, Closed
 from shared.messages import JobRequested
-
-
-class Kin(msgspec.Struct, frozen=True):
-    """Of one program. `epoch_samples`: None where no job of it ever reported; so is `pause_s` without a pause."""
-
-    observed: tuple[Observed, ...] = ()
-    epoch_samples: float | None = None
-    pause_s: float | None = None
-    ended: tuple[tuple[float, float], ...] = ()
-    """When each was asked for, and the samples that it trained on."""
-    past: tuple[Past, ...] = ()
-    """Of those that succeeded, older versions of the program among them."""
 
 
 def epoch_samples(request: JobRequested, total_samples: int) -> float | None:

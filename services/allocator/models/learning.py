@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.readings import Learned
+from services.allocator.policies.contract import Learned
 
 Array = NDArray[np.float64]
 
@@ -97,20 +97,6 @@ def samples_left(curve: Curve | None, samples: float, total: float, window: floa
     if curve is None or window is None or curve.a <= 0.0:
         return left
     return min(left, max(0.0, curve.converged(window) - samples))
-
-
-def efficiency(batch: float, start: float, noise: float | None = None) -> float:
-    """What a sample of this batch teaches, relative to one of the first batch. `noise`: phi, in samples."""
-    if batch <= 0 or start <= 0:
-        return 1.0
-    if noise is None or not np.isfinite(noise) or noise < 0:
-        return min(1.0, 2.0 * start / (start + batch))
-    return (noise + start) / (noise + batch)
-
-
-def worth(batch: float, start: float, noise: float | None) -> float:
-    """As `efficiency`; but within bounds that a person gave all are worth the same until the trainer tells better."""
-    return 1.0 if noise is None else efficiency(batch, start, noise)
 
 
 def _smoothed(losses: Array) -> Array:

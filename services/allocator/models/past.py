@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from services.allocator.job import Job
 from services.allocator.models.evidence import believable
-from services.allocator.models.history import EARLY, Past, Plan, Timed
-from services.allocator.readings import Observed, Reading
+from services.allocator.models.history import EARLY
+from services.allocator.policies.contract import Observed, Past, Plan, Reading, Timed
 from services.allocator.state import Closed
 from shared.messages import AllocationDecided, Resources, Role
 

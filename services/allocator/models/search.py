@@ -22,8 +22,7 @@ import numpy as np
 
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.models.speed import Array, Fit
-from services.allocator.placing.placement import Size
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed, Size
 
 
 class Probe(msgspec.Struct, frozen=True):

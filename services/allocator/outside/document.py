@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from services.allocator.outside.request import reasons_against
-from services.allocator.placing.quota import Quotas
+from services.allocator.policies.contract import Quotas
 from services.allocator.requests.validate import field_reasons
 
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.outside.document import JobSaid, Profile, Progress, Speed
-from services.allocator.readings import CURVE_KEPT, RECENT_KEPT, Learned, Observed, Reading, counted
+from services.allocator.policies.contract import Learned, Observed, Reading
+from services.allocator.readings import CURVE_KEPT, RECENT_KEPT, counted
 from shared.messages import AllocationDecided, ModelProfile, ProgressReported, RoleResources
 
 Size = tuple[int, int, int, int | None]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.requests.validate import field_reasons
 from shared.messages import JobRequested, Span
 

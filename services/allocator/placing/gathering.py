@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from services.allocator.placing.placement import Room, Size, place
+from services.allocator.placing.placement import Room, place
+from services.allocator.policies.contract import Size
 from shared.messages import RoleResources, TaskPlan
 
 

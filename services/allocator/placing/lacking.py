@@ -15,7 +15,8 @@ from itertools import combinations
 from msgspec.structs import replace
 
 from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS
-from services.allocator.placing.placement import ROLES, Placing, Room, Size, has_room, place
+from services.allocator.placing.placement import ROLES, Placing, Room, has_room, place
+from services.allocator.policies.contract import Size
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 

@@ -15,14 +15,13 @@ from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from itertools import count
 
-import msgspec
 from msgspec.structs import replace
 
 from services.allocator.placing.amounts import NO_MORE, fits, less, plus_times, taken, times
 from services.allocator.placing.order import Order, rank
 from services.allocator.placing.survey import Survey, surveyed
+from services.allocator.policies.contract import Node, Size, TaskLimits
 from shared.messages import Resources, Role, RoleResources, TaskPlan
-from shared.words import counted
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
 LADDERS = 256
@@ -31,56 +30,9 @@ FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
 """Who chooses first: a lone chief must not draw the workers to where there is room for one of them."""
 
 
-class Node(msgspec.Struct, frozen=True, gc=False):
-    """What a policy sees of a node. `open`: new tasks may go there; `hosts`: keys of the jobs with tasks on it.
-
-    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have it. `shunned`: open,
-    but not for new tasks just now, because tasks on it are sent away or starve; what stands there stays and may grow.
-    """
-
-    name: str
-    free: Resources
-    allocatable: Resources = Resources()
-    open: bool = True
-    hosts: frozenset[str] = frozenset()
-    returning: Resources = Resources()
-    shunned: bool = False
-
-    @property
-    def takes(self) -> bool:
-        """Whether new tasks go there."""
-        return self.open and not self.shunned
-
-
 def shunning(nodes: Sequence[Node], names: Collection[str]) -> Sequence[Node]:
     """The same nodes; those of these names take nothing new."""
     return [replace(node, shunned=True) if node.name in names else node for node in nodes] if names else nodes
-
-
-class Size(msgspec.Struct, frozen=True, gc=False):
-    """How many ps and workers; the chief is one, always."""
-
-    ps: int
-    workers: int
-
-    def of(self, role: Role) -> int:
-        return self.ps if role == "ps" else self.workers if role == "worker" else 1
-
-    def told(self) -> str:
-        return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
-
-
-class TaskLimits(msgspec.Struct, frozen=True):
-    """What the cluster allows the tasks of one namespace, beside their sum.
-
-    `least` and `most`: of one task, by the LimitRanges named `limit_range`. `quotas`: which ResourceQuota is the
-    narrowest in each resource.
-    """
-
-    least: Resources = Resources()
-    most: Resources | None = None
-    limit_range: str = ""
-    quotas: tuple[tuple[str, str], ...] = ()
 
 
 Placing = Callable[["Room", str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None]

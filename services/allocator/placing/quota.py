@@ -7,43 +7,13 @@ floor; a running one grows as far, ps and workers in turn, so that their ratio s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from services.allocator.placing.amounts import fits, larger, less, smaller, times, together
-from services.allocator.placing.placement import ROLES, Room, Size, TaskLimits
-from shared.messages import Cores, Namespace, NotNegative, Resources, Role, RoleResources, TaskPlan
+from services.allocator.placing.placement import ROLES, Room
+from services.allocator.policies.contract import ClusterQuota, Quota, Size, TaskLimits
+from shared.messages import Resources, Role, RoleResources, TaskPlan
 from shared.words import counted
-
-BOUNDLESS = 1 << 53  # devices, where no number of them is too large
-
-
-class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Cores, GiB and devices; absent: no limit."""
-
-    cpu: Cores | None = None
-    memory_gib: Cores | None = None
-    gpu: NotNegative | None = None
-
-    def most(self) -> Resources:
-        return Resources(
-            cpu=math.inf if self.cpu is None else self.cpu,
-            memory_gib=math.inf if self.memory_gib is None else self.memory_gib,
-            gpu=BOUNDLESS if self.gpu is None else self.gpu,
-        )
-
-
-class ClusterQuota(Quota, frozen=True, kw_only=True):
-    """What the settings and the cluster allow a namespace together. `pods`: how many tasks it may have in all."""
-
-    pods: NotNegative | None = None
-    tasks: TaskLimits = TaskLimits()
-
-
-Quotas = dict[Namespace, Quota]
-"""A namespace that is not in it has no limit."""
 
 
 def gang(sizes: RoleResources, size: Size) -> Resources:

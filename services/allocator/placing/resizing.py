@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
 from services.allocator.placing.amounts import less
-from services.allocator.placing.placement import ROLES, Room, Size, place
+from services.allocator.placing.placement import ROLES, Room, place
 from services.allocator.placing.quota import within_limits
+from services.allocator.policies.contract import Size
 from services.allocator.rules import Rules
 from services.allocator.seen import task_sizes
 from shared.messages import Resources, Role, RoleResources, TaskPlan

@@ -6,13 +6,10 @@ From one pass to the next few nodes change, so the last survey is followed rathe
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from services.allocator.kept import KeptNear
 from services.allocator.placing.order import Order
-
-if TYPE_CHECKING:  # the placement imports this module
-    from services.allocator.placing.placement import Node
+from services.allocator.policies.contract import Node
 
 
 class Survey:

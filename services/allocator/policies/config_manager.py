@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.allocator.placing.placement import Node, Room, Size, place_most
-from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.placing.placement import Room, place_most
+from services.allocator.policies.contract import JobSeen, Node, Size, Want, at_start
 from shared.messages import Alternative
 
 

@@ -1,24 +1,221 @@
-"""What a policy is told, and what it answers.
+"""What a policy is told, and what it answers: every type of that contract.
 
 `policy(cluster, jobs, now) -> list of Want`: for every job it has an opinion on, the size it should have. A policy
 sees only what a live allocator sees. It may shrink a job as well as grow it, and may ask for more than fits now: the
 grown one then waits until the shrunk one's pods are gone. Saying nothing of a job leaves it as it is.
+
+This module imports nothing else of the allocator.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.models.kin import Kin
-from services.allocator.models.learning import worth
-from services.allocator.placing.placement import Node, Size
-from services.allocator.placing.quota import Quota
-from services.allocator.readings import Learned, Observed, Reading
-from services.allocator.rules import PAUSE_S
-from shared.messages import Alternative, JobRequested, ProgressReported, RoleResources, TaskPlan
+from shared.messages import (
+    Alternative,
+    Cores,
+    JobRequested,
+    Measured,
+    Moment,
+    Namespace,
+    NotNegative,
+    ProgressReported,
+    Resources,
+    Role,
+    RoleResources,
+    Speed,
+    TaskPlan,
+)
+from shared.words import counted
+
+PAUSE_S = 5.0
+"""What a resize is taken to cost until a job's own was measured."""
+
+
+# ---------------------------------------------------------------- nodes, sizes, quotas
+
+
+class Size(msgspec.Struct, frozen=True, gc=False):
+    """How many ps and workers; the chief is one, always."""
+
+    ps: int
+    workers: int
+
+    def of(self, role: Role) -> int:
+        return self.ps if role == "ps" else self.workers if role == "worker" else 1
+
+    def told(self) -> str:
+        return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
+
+
+class Node(msgspec.Struct, frozen=True, gc=False):
+    """What a policy sees of a node. `open`: new tasks may go there; `hosts`: keys of the jobs with tasks on it.
+
+    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have it. `shunned`: open,
+    but not for new tasks just now, because tasks on it are sent away or starve; what stands there stays and may grow.
+    """
+
+    name: str
+    free: Resources
+    allocatable: Resources = Resources()
+    open: bool = True
+    hosts: frozenset[str] = frozenset()
+    returning: Resources = Resources()
+    shunned: bool = False
+
+    @property
+    def takes(self) -> bool:
+        """Whether new tasks go there."""
+        return self.open and not self.shunned
+
+
+class TaskLimits(msgspec.Struct, frozen=True):
+    """What the cluster allows the tasks of one namespace, beside their sum.
+
+    `least` and `most`: of one task, by the LimitRanges named `limit_range`. `quotas`: which ResourceQuota is the
+    narrowest in each resource.
+    """
+
+    least: Resources = Resources()
+    most: Resources | None = None
+    limit_range: str = ""
+    quotas: tuple[tuple[str, str], ...] = ()
+
+
+BOUNDLESS = 1 << 53  # devices, where no number of them is too large
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Cores, GiB and devices; absent: no limit."""
+
+    cpu: Cores | None = None
+    memory_gib: Cores | None = None
+    gpu: NotNegative | None = None
+
+    def most(self) -> Resources:
+        return Resources(
+            cpu=math.inf if self.cpu is None else self.cpu,
+            memory_gib=math.inf if self.memory_gib is None else self.memory_gib,
+            gpu=BOUNDLESS if self.gpu is None else self.gpu,
+        )
+
+
+class ClusterQuota(Quota, frozen=True, kw_only=True):
+    """What the settings and the cluster allow a namespace together. `pods`: how many tasks it may have in all."""
+
+    pods: NotNegative | None = None
+    tasks: TaskLimits = TaskLimits()
+
+
+Quotas = dict[Namespace, Quota]
+"""A namespace that is not in it has no limit."""
+
+
+class Observed(msgspec.Struct, frozen=True, gc=False):
+    """How fast the job was at one size."""
+
+    ps: int
+    workers: int
+    batch: int
+    samples_per_second: Speed
+    ps_cpu: float | None = None
+    """Cores that each ps had when the speed was last seen; None: not known."""
+    worker_cpu: float | None = None
+    nodes: int | None = None
+    """On how many it stood, devices side by side without ps; with ps, or where nobody knows, None."""
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One report of a running job: when, how far, how well, how fast, at which size, on how many cores."""
+
+    at_s: Moment
+    samples: int
+    loss: Measured | None
+    samples_per_second: Speed
+    ps: int
+    workers: int
+    batch: int
+    ps_cpu: float | None = None
+    """Cores that all ps together used, mean since the report before; None: not measured."""
+    worker_cpu: float | None = None
+    ps_gib: float | None = None
+    """Memory of the ps that used most; None: not measured."""
+    worker_gib: float | None = None
+    ps_had: float | None = None
+    """Cores that each ps had."""
+    worker_had: float | None = None
+    nodes: int | None = None
+    """As in `Observed`."""
+
+
+class Learned(msgspec.Struct, frozen=True, gc=False):
+    """A point of the loss curve."""
+
+    samples: int
+    loss: Measured
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """How many ps and workers, and cores for each of them (w, p, lambda_p, lambda_w in the paper)."""
+
+    ps: int
+    workers: int
+    ps_cpu: float
+    worker_cpu: float
+
+
+class Timed(msgspec.Struct, frozen=True, gc=False):
+    """A plan that ran: one worker's examples an update, and seconds an iteration."""
+
+    plan: Plan
+    batch: int
+    step_s: float
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished job: what was asked, at which plan it ended, the memory it used, what was timed."""
+
+    request: JobRequested
+    plan: Plan
+    ps_gib: float
+    """Of all ps together, before EARLY of the examples were done; later it is measured, and grown in place."""
+    worker_gib: float
+    """Of the worker that used most."""
+    timed: tuple[Timed, ...] = ()
+    finished_s: float = 0.0
+
+
+class Kin(msgspec.Struct, frozen=True):
+    """Of one program. `epoch_samples`: None where no job of it ever reported; so is `pause_s` without a pause."""
+
+    observed: tuple[Observed, ...] = ()
+    epoch_samples: float | None = None
+    pause_s: float | None = None
+    ended: tuple[tuple[float, float], ...] = ()
+    """When each was asked for, and the samples that it trained on."""
+    past: tuple[Past, ...] = ()
+    """Of those that succeeded, older versions of the program among them."""
+
+
+def efficiency(batch: float, start: float, noise: float | None = None) -> float:
+    """What a sample of this batch teaches, relative to one of the first batch. `noise`: phi, in samples."""
+    if batch <= 0 or start <= 0:
+        return 1.0
+    if noise is None or not math.isfinite(noise) or noise < 0:
+        return min(1.0, 2.0 * start / (start + batch))
+    return (noise + start) / (noise + batch)
+
+
+def worth(batch: float, start: float, noise: float | None) -> float:
+    """As `efficiency`; but within bounds that a person gave all are worth the same until the trainer tells better."""
+    return 1.0 if noise is None else efficiency(batch, start, noise)
+
+
+# ---------------------------------------------------------------- the question and the answer
 
 
 class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.allocator.placing.placement import Node
-from services.allocator.policies.contract import JobSeen, Want, at_start
+from services.allocator.policies.contract import JobSeen, Node, Want, at_start
 
 
 def static(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:

@@ -12,8 +12,9 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from services.allocator.placing.placement import ROLES, Size
+from services.allocator.placing.placement import ROLES
 from services.allocator.placing.quota import gang, too_small
+from services.allocator.policies.contract import Size
 from services.allocator.requests.validate import Wrong, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import Asked, State

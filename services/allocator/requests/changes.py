@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from services.allocator.job import Job, reader_blocks
-from services.allocator.placing.placement import Size
 from services.allocator.placing.quota import gang, too_small
+from services.allocator.policies.contract import Size
 from services.allocator.requests.validate import LONGEST_REASON, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import State

@@ -17,8 +17,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from services.allocator.placing.placement import ROLES
-from services.allocator.placing.quota import Quotas
-from services.allocator.policies import POLICIES
+from services.allocator.policies.contract import Quotas
+from services.allocator.policies.registry import POLICIES
 from services.allocator.requests import allowed
 from services.allocator.requests.wording import reworded
 from services.allocator.rules import Limit, Rules

@@ -23,7 +23,7 @@ import msgspec
 import yaml
 from msgspec.structs import replace
 
-from services.allocator.placing.quota import Quotas
+from services.allocator.policies.contract import Quotas
 from services.allocator.requests.validate import field_reasons, quota_reasons
 from services.allocator.simulator.scenario import Cluster, Machine, Tenant
 from services.allocator.simulator.tables import Bad, Reason

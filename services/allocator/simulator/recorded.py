@@ -26,7 +26,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.readings import Reading
+from services.allocator.policies.contract import Reading
 from services.allocator.simulator.grounds import Grounds
 from services.allocator.simulator.log_file import Told
 from services.allocator.simulator.losses import Curve

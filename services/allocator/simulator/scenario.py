@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from services.allocator.placing.quota import Quotas
+from services.allocator.policies.contract import Quotas
 from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.surfaces import Surface
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span

@@ -14,7 +14,7 @@ from services.allocator.explaining.explain import explained
 from services.allocator.explaining.explanation import Explanation, Means
 from services.allocator.explaining.history import Moment
 from services.allocator.explaining.waiting import LONGEST_S, grounds, heard
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.state import State
 from tests.allocator.builders import AT_ONCE

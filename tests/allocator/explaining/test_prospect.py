@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.explaining.prospect import prospect
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed
 from tests.allocator.builders import AT_ONCE, Story, accepted, node, own, progress, request, resumed, span
 from tests.allocator.explaining.asking import KEY, why
 from tests.allocator.test_decide import running

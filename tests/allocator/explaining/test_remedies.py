@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.explaining.change import Adds, Frees, Opens, Raises, Widens
-from services.allocator.placing.placement import Size
+from services.allocator.policies.contract import Size
 from shared.messages import CapacityChanged, Resources, RoleResources
 from tests.allocator.builders import (
     AT_ONCE,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.requests.validate import reasons_against
 from services.allocator.rules import Rules
 from shared.messages import Message, ModelProfile, Phases, RoleResources, TrainingResumed

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from services.allocator.decide import decide
-from services.allocator.market import trying
-from services.allocator.placing.quota import Quota, Quotas
-from services.allocator.policies import POLICIES
+from services.allocator.policies.contract import Quota, Quotas
+from services.allocator.policies.registry import POLICIES
+from services.allocator.policies.weir import trying
 from services.allocator.rules import Rules
 from tests.allocator.builders import AT_ONCE
 from tests.allocator.fuzz.laws import check, settles

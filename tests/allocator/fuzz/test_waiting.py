@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.simulator.outcome import Run
 from services.allocator.simulator.record import Record

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from services.allocator.models.estimate import Profile, Rates, fitted_kind, parts, prior_of, told
 from services.allocator.models.fitting import fit
 from services.allocator.models.speed import SHARES
-from services.allocator.placing.placement import Size
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed, Size
 from shared.messages import ModelProfile
 
 DEVICE = Rates(worker=7e12, link=5e9, memory=2e10)

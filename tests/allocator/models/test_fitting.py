@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.allocator.models.evidence import Measured
 from services.allocator.models.fitting import Prior, fit, fits
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed
 
 SHARES = (0.6, 0.1, 0.0, 0.3, 0.0, 0.0, 0.0, 0.1)
 CORES = st.none() | st.sampled_from([0.5, 1.0, 4.0])

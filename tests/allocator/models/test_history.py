@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.models.history import MOST_SIMILAR, Past, Plan, most_similar, similarity, smoothed, warm_start
+from services.allocator.models.history import MOST_SIMILAR, most_similar, similarity, smoothed, warm_start
+from services.allocator.policies.contract import Past, Plan
 from shared.messages import JobRequested, Program
 from tests.allocator.builders import request, span
 

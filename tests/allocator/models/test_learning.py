@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.models.learning import CHANGE, Curve, efficiency, fitted, learned_share, samples_left
-from services.allocator.readings import Learned
+from services.allocator.models.learning import CHANGE, Curve, fitted, learned_share, samples_left
+from services.allocator.policies.contract import Learned, efficiency
 
 PLANTED = Curve(a=2e-4, b=0.5, c=0.3)
 

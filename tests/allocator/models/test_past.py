@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from services.allocator.models.history import Plan
 from services.allocator.models.kin import by_program, kin_of
+from services.allocator.policies.contract import Plan
 from shared.messages import JobFinished, Program, TaskUsage
 from tests.allocator.builders import Story, accepted, node, progress, request, resumed, span
 

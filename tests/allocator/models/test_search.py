@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.models.search import best_of, certain, expected_gain, next_probe, searched
-from services.allocator.placing.placement import Size
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed, Size
 
 BATCH = 64
 ALL = [Size(p, w) for p in range(1, 24, 2) for w in range(1, 24, 2) if p + w <= 24]

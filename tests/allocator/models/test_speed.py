@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.allocator.models.evidence import Measured
 from services.allocator.models.fitting import Prior, closest, fit
 from services.allocator.models.speed import TERMS, Fit, Form, Points
-from services.allocator.readings import Observed
+from services.allocator.policies.contract import Observed
 
 BATCH = 64
 PRIORS: tuple[Prior, ...] = (Prior(form="synchronous"), Prior(form="asynchronous"))

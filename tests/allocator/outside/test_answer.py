@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.allocator.outside.answer import Answer
-from services.allocator.policies import POLICIES, Want
+from services.allocator.policies.contract import Want
+from services.allocator.policies.registry import POLICIES
 from tests.allocator.outside.documents import (
     CORE,
     DEVICES,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from services.allocator.placing.gathering import gathered, spread
-from services.allocator.placing.placement import Node, Room, Size, place
+from services.allocator.placing.placement import Room, place
+from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN
 

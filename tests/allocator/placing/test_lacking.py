@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.placing.lacking import lacking
-from services.allocator.placing.placement import Node, Room, Size
+from services.allocator.placing.placement import Room
+from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN, Story, accepted, node, request, span
 

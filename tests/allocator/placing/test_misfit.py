@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import ROLES, Node, Room
+from services.allocator.placing.placement import ROLES, Room
+from services.allocator.policies.contract import Node
 from services.allocator.rules import Rules
 from shared.messages import Resources, RoleResources, Taint
 from tests.allocator.builders import EVEN, ONE_CORE, Story, accepted, exited, node, own, request, resumed

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from services.allocator.placing.amounts import NO_MORE, fits, less, taken, times, together
 from services.allocator.placing.order import Order, rank
-from services.allocator.placing.placement import Node, Room, Size, place
+from services.allocator.placing.placement import Room, place
+from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources
 
 EIGHTHS = st.integers(0, 48).map(lambda n: n / 8)

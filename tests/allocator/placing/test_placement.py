@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from services.allocator.placing.placement import Node, Room, Size, has_room, ladder, place, place_most
+from services.allocator.placing.placement import Room, has_room, ladder, place, place_most
+from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.placing.placement import Node, Room, Size, place, place_most
-from services.allocator.placing.quota import Quota, gang, growth, shortage, too_small
+from services.allocator.placing.placement import Room, place, place_most
+from services.allocator.placing.quota import gang, growth, shortage, too_small
+from services.allocator.policies.contract import Node, Quota, Size
 from shared.messages import Resources, RoleResources
 from tests.allocator.builders import EVEN, ONE_CORE
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.capacity import free_nodes
-from services.allocator.policies import POLICIES, Want
+from services.allocator.policies.contract import Want
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from shared.messages import AllocationDecided, Resources, RoleResources
 from tests.allocator.builders import (

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.allocator.kept import KeptNear
-from services.allocator.placing.placement import Node, Room, Size, place
+from services.allocator.placing.placement import Room, place
 from services.allocator.placing.survey import Survey, anew, followed
+from services.allocator.policies.contract import Node, Size
 from shared.messages import Resources
 from tests.allocator.builders import EVEN
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.allocator.placing.quota import Quota
+from services.allocator.policies.contract import Quota
 from services.allocator.requests.admission import ProgramFault, answer, completed
 from services.allocator.state import State, apply
 from services.allocator.verdict import decision

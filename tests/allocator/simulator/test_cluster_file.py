@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.allocator.placing.quota import Quota
+from services.allocator.policies.contract import Quota
 from services.allocator.simulator.cluster_file import cluster
 from services.allocator.simulator.tables import Bad
 

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.allocator.placing.quota import Quota
-from services.allocator.policies import POLICIES
+from services.allocator.policies.contract import Quota
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.simulator.outcome import Run, figures
 from services.allocator.simulator.record import Record

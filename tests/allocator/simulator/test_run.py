@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.allocator.placing.quota import Quota
-from services.allocator.policies import POLICIES, Want
+from services.allocator.policies.contract import Quota, Want
+from services.allocator.policies.registry import POLICIES
 from services.allocator.rules import Rules
 from services.allocator.simulator import run as simulator
 from services.allocator.simulator.losses import Curve

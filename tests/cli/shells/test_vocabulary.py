@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.__main__ import COMMANDS, parsers
-from services.allocator.policies import POLICIES
+from services.allocator.policies.registry import POLICIES
 from services.cli.parsing import Parser
 from services.cli.shells.vocabulary import Command, Option, vocabulary
 

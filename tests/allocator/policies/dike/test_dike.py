@@ -1,0 +1,267 @@
+"""A job is sized by its model, then by probing; and in the end it is left alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from services.allocator.models.fitting import Prior, fit
+from services.allocator.policies.contract import JobSeen, Node, Observed, Reading, Size, Want
+from services.allocator.policies.dike.policy import PROBES, by_kind, dike
+from services.allocator.simulator.record import Record
+from services.allocator.simulator.surfaces import Measured, Surface
+from shared.messages import ModelProfile, ProgressReported, Resources, TaskPlan
+from tests.allocator.builders import EVEN, request, span
+from tests.allocator.simulator.worlds import cluster, scenario, work
+from tests.allocator.simulator.worlds import run as simulated
+
+LONG, BATCH = 10_000_000, 32
+Speed = Callable[[Size], float]
+ROOMY = [Node("n", Resources(cpu=64, memory_gib=1000))]
+
+
+def computes(size: Size) -> float:
+    """Asynchronous; workers hardly disturb one another."""
+    return BATCH * size.workers / (1.0 + 0.02 * size.workers / size.ps)
+
+
+def transfers(size: Size) -> float:
+    """Synchronous, bound by the ps' links."""
+    return BATCH / (0.3 / size.workers + 0.1 + 0.4 * size.workers / size.ps + 0.01 * size.ps)
+
+
+def asked(ps: int = 8, workers: int = 12) -> Any:
+    return request(ps=span(1, most=ps), workers=span(1, most=workers), batch=span(BATCH))
+
+
+def progress(samples: int = 0, total: int = LONG, profile: ModelProfile | None = None) -> ProgressReported:
+    return ProgressReported(
+        job="mnist",
+        uid=1,
+        step=1,
+        epoch=0,
+        samples=samples,
+        total_samples=total,
+        samples_per_second=1.0,
+        profile=profile,
+    )
+
+
+def running(size: Size, *observed: Observed, **fields: Any) -> JobSeen:
+    seen = {"progress": progress(), "pause_s": 1.0} | fields
+    return JobSeen(
+        key="default.mnist",
+        request=asked(),
+        sizes=EVEN,
+        submitted_s=0.0,
+        size=size,
+        batch=BATCH,
+        observed=observed,
+        **seen,
+    )
+
+
+def seen_at(size: Size, speed: float) -> Observed:
+    return Observed(size.ps, size.workers, BATCH, speed)
+
+
+def only(wants: list[Want]) -> Want:
+    (want,) = wants
+    return want
+
+
+class Run:
+    """A job that does what the policy says, and tells its speed at each report."""
+
+    def __init__(self, speed: Speed, cluster: list[Node] = ROOMY, noise: float = 0.03, seed: int = 0) -> None:
+        self.speed, self.cluster, self.noise = speed, cluster, noise
+        self.chance = np.random.default_rng(seed)
+        self.job = running(Size(1, 1))
+        self.sizes: list[Size] = []
+
+    def reports(self, times: int, **fields: Any) -> Run:
+        for _ in range(times):
+            self._report()
+            self.job = replace(self.job, **fields)
+            want = only(dike(self.cluster, [self.job], 0.0))
+            self.job = replace(self.job, size=want.size)
+            self.sizes.append(want.size)
+        return self
+
+    def _report(self) -> None:
+        size = self.job.size
+        assert size is not None
+        now = self.speed(size) * (1.0 + self.noise * float(self.chance.standard_normal()))
+        before = [o.samples_per_second for o in self.job.observed if (o.ps, o.workers) == (size.ps, size.workers)]
+        others = tuple(o for o in self.job.observed if (o.ps, o.workers) != (size.ps, size.workers))
+        mean = (before[0] + now) / 2 if before else now
+        reading = Reading(
+            at_s=0.0,
+            samples=0,
+            loss=None,
+            samples_per_second=now,
+            ps=size.ps,
+            workers=size.workers,
+            batch=BATCH,
+        )
+        self.job = replace(self.job, observed=(*others, seen_at(size, mean)), recent=(*self.job.recent, reading))
+
+
+# ---------------------------------------------------------------- one job, from its first size to its last
+
+
+@pytest.mark.parametrize("speed", [computes, transfers])
+def test_a_job_finds_nearly_the_best_size_and_stays_there(speed):
+    best = max(speed(Size(p, w)) for p in range(1, 9) for w in range(1, 13))
+    for seed in range(5):
+        run = Run(speed, seed=seed).reports(30)
+        assert len(set(run.sizes[:PROBES])) > 1
+        assert speed(run.sizes[-1]) > 0.93 * best
+        assert len(set(run.sizes[-12:])) == 1
+
+
+def test_it_tries_no_more_sizes_than_it_may():
+    run = Run(transfers, noise=0.0).reports(40)
+    assert len({Size(1, 1), *run.sizes}) <= PROBES
+
+
+def test_a_short_job_is_not_probed():
+    short = {"progress": progress(total=2_000), "pause_s": 30.0}
+    run = Run(computes).reports(5, **short)
+    assert set(run.sizes) == {Size(1, 1)}
+
+
+def test_the_probe_says_what_it_expects_and_what_is_given_up():
+    want = only(dike(ROOMY, [running(Size(1, 1), seen_at(Size(1, 1), 50.0))], 0.0))
+    assert want.size != Size(1, 1)
+    assert want.reason.startswith("probe 2: expected to be ")
+    assert [(a.ps, a.workers) for a in want.alternatives] == [(1, 1)]
+
+
+def test_an_offer_that_grew_is_used_after_all_probes_where_it_is_surely_better():
+    small, large = [Node("n", Resources(cpu=6, memory_gib=99))], [Node("n", Resources(cpu=64, memory_gib=999))]
+    run = Run(computes, small, noise=0.0).reports(20)
+    before = run.sizes[-1]
+    run.cluster = large
+    after = run.reports(20).sizes[-1]
+    assert computes(after) > 1.5 * computes(before)
+
+
+# ---------------------------------------------------------------- what it waits for
+
+
+def test_a_job_that_waits_starts_at_the_size_that_was_asked_for():
+    waiting = JobSeen(key="default.mnist", request=asked(), sizes=EVEN, submitted_s=0.0)
+    assert only(dike(ROOMY, [waiting], 0.0)).size == Size(1, 1)
+
+
+def test_a_size_that_has_not_reported_yet_is_waited_for():
+    want = only(dike(ROOMY, [running(Size(2, 3), seen_at(Size(1, 1), 50.0))], 0.0))
+    assert want.size == Size(2, 3) and "waits for its speed" in want.reason
+
+
+def test_a_job_with_a_decision_in_flight_is_left_alone():
+    assert dike(ROOMY, [running(Size(1, 1), seen_at(Size(1, 1), 50.0), busy=True)], 0.0) == []
+
+
+def test_a_job_that_waits_is_served_before_one_that_could_grow():
+    tight = [Node("n", Resources(cpu=4, memory_gib=99))]
+    waiting = JobSeen(key="default.second", request=asked(), sizes=EVEN, submitted_s=1.0)
+    wants = dike(tight, [running(Size(1, 1), seen_at(Size(1, 1), 50.0)), waiting], 2.0)
+    grown = next(w for w in wants if w.job == "default.mnist")
+    assert grown.ps + grown.workers <= 3
+
+
+# ---------------------------------------------------------------- by the model's kind
+
+
+OFFER = [Size(p, w) for p in range(1, 7) for w in range(1, 9)]
+
+
+def fitted_to(*shares: float) -> Any:
+    return fit([seen_at(Size(1, 1), BATCH)], Prior(shares=(*shares, 0.0)))
+
+
+def test_what_computes_gets_all_workers_and_few_ps():
+    size = by_kind("compute-bound", fitted_to(0.9, 0.02, 0.01, 0.05, 0.0, 0.0, 0.02), OFFER, BATCH)
+    assert (size is not None and size.workers == 8 and size.ps < 6) or size == Size(6, 8)
+
+
+def test_what_transfers_gets_a_ps_for_each_worker_as_far_as_computing_keeps_up():
+    size = by_kind("communication-bound", fitted_to(0.7, 0.0, 0.0, 0.28, 0.01, 0.01, 0.0), OFFER, BATCH)
+    assert size is not None and size.ps == size.workers == 2
+
+
+def test_what_only_transfers_gets_one_worker_and_all_ps():
+    size = by_kind("communication-bound", fitted_to(0.01, 0.0, 0.0, 0.97, 0.02, 0.0, 0.0), OFFER, BATCH)
+    assert size == Size(6, 1)
+
+
+def test_the_second_size_follows_the_profile():
+    """Many parameters and one example a step: bytes bind."""
+    heavy = ModelProfile(parameters=10**9, bytes=4 * 10**9, variables=40)
+    job = running(Size(1, 1), seen_at(Size(1, 1), 5.0), progress=progress(profile=heavy))
+    want = only(dike(ROOMY, [replace(job, batch=BATCH)], 0.0))
+    assert want.ps >= want.workers
+
+
+# ---------------------------------------------------------------- whatever is said
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.floats(0, 20), max_size=4),
+    st.builds(Size, st.integers(1, 8), st.integers(1, 12)),
+    st.lists(
+        st.builds(
+            Observed,
+            st.integers(0, 8),
+            st.integers(0, 12),
+            st.just(BATCH),
+            st.floats(allow_nan=True, allow_infinity=True) | st.floats(1, 1000),
+        ),
+        max_size=10,
+    ),
+    st.sampled_from([None, 0.0, 5.0]),
+    st.integers(0, 2),
+)
+def test_the_size_stays_within_its_bounds_and_the_nodes(cpus, size, observed, pause_s, total):
+    cluster = [Node(f"n{i}", Resources(cpu=c, memory_gib=100)) for i, c in enumerate(cpus)]
+    task = TaskPlan(role="worker", index=0, serial=0, node="gone", resources=EVEN.worker)
+    job = running(size, *observed, pause_s=pause_s, tasks=(task,), progress=progress(total=total * LONG))
+    want = only(dike(cluster, [job], 0.0))
+    assert want.reason and 1 <= want.ps <= 8 and 1 <= want.workers <= 12
+    if want.size != size:
+        assert want.ps + want.workers <= sum(int(c + 1e-6) for c in cpus)
+
+
+# ---------------------------------------------------------------- in the simulator
+
+
+def trained(policy: str, samples: int) -> Record:
+    """A job of whose speed nothing is known, on one large node; each change stops it for ten seconds."""
+    speeds = Surface(Measured(p, w, BATCH, transfers(Size(p, w))) for p in range(1, 9) for w in range(1, 13))
+    one = work(model="transfers", samples=samples, batch=span(BATCH), ps=span(1, most=8), workers=span(1, most=12))
+    world = scenario(one, surfaces={"transfers": speeds}, cluster=cluster(cpu=24), noise=0.03)
+    (record,) = simulated(world, policy).records
+    return record
+
+
+def test_a_long_job_is_probed_and_ends_in_a_fraction_of_the_time():
+    """With one ps and one worker it trains 32 / 0.81 = 40 samples a second; with eight and two, the best size, 74."""
+    before, after = trained("static", 200_000), trained("dike", 200_000)
+    tried = {(ps, workers) for _, ps, workers, _ in after.sizes if workers}
+    assert before.completed and after.completed and 1 < len(tried) <= PROBES
+    assert (after.finished_s or math.inf) < 0.6 * (before.finished_s or 0.0)
+
+
+def test_a_job_that_is_nearly_done_at_its_first_report_is_left_at_its_first_size():
+    record = trained("dike", 1_200)
+    assert record.completed and record.resizes == 0

@@ -1,0 +1,114 @@
+"""What each job could have, and who gets it."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.allocator.placing.amounts import ROUNDING
+from services.allocator.policies.contract import Plan, Size
+from services.allocator.policies.dlrover.bidding import LEAST_ELASTICITY, REACH, Bid, front, greedy, in_reach
+
+LEAST, MOST = Size(1, 1), Size(15, 60)
+
+
+def bid(*steps: tuple[float, float], weight: float = 1.0, gib: float = 0.0) -> Bid:
+    """Candidates as (cost, throughput); a core is all that costs."""
+    cost, speed = np.array(steps, dtype=float).T
+    plans = np.ones((len(steps), 4))
+    return Bid(plans=plans, speed=speed, cost=cost, cpu=cost, gib=gib * cost, weight=weight, now=(speed[0], cost[0]))
+
+
+# ---------------------------------------------------------------- what is in reach
+
+
+def test_what_a_job_has_is_in_reach_and_so_is_less_and_more_of_each():
+    plans = in_reach(Plan(4, 8, 2.0, 3.0), LEAST, MOST, node_cpu=32)
+    assert [4, 8, 2.0, 3.0] in plans.tolist() and len(np.unique(plans, axis=0)) == len(plans)
+    assert (plans.min(axis=0) < [4, 8, 2, 3]).all() and (plans.max(axis=0) > [4, 8, 2, 3]).all()
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(1, 15), st.integers(1, 60), st.floats(0.1, 16), st.floats(0.1, 16), st.floats(1, 32))
+def test_nothing_in_reach_is_out_of_bounds_or_far_away(ps, workers, ps_cpu, worker_cpu, node_cpu):
+    plans = in_reach(Plan(ps, workers, ps_cpu, worker_cpu), LEAST, MOST, node_cpu)
+    assert (plans[:, :2] >= 1).all() and (plans[:, 0] <= MOST.ps).all() and (plans[:, 1] <= MOST.workers).all()
+    assert (plans[:, :2] == np.round(plans[:, :2])).all() and (plans[:, :2] <= REACH * np.array([ps, workers])).all()
+    assert (plans[:, 2:] > 0).all() and (plans[:, 2:] <= node_cpu + ROUNDING).all()
+
+
+def test_a_job_beyond_its_bounds_is_led_back_into_them():
+    plans = in_reach(Plan(100, 1, 2.0, 3.0), Size(2, 3), Size(8, 12), node_cpu=32)
+    assert plans[:, 0].tolist() == [8.0] * len(plans) and plans[:, 1].min() >= 3
+
+
+# ---------------------------------------------------------------- the front
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=30))
+def test_the_front_is_what_no_other_beats(points):
+    cost, gain = np.array(points, dtype=float).T
+
+    def beaten(one: tuple[int, int]) -> bool:
+        return any(c <= one[0] and g >= one[1] and (c, g) != one for c, g in points)
+
+    kept = [points[i] for i in front(cost, gain)]
+    assert kept == sorted({one for one in points if not beaten(one)})
+
+
+# ---------------------------------------------------------------- who gets it
+
+
+def test_capacity_goes_where_it_gains_most():
+    steep, flat = bid((2, 100), (4, 190)), bid((2, 100), (4, 150))
+    assert greedy({"flat": flat, "steep": steep}, cpu=2, gib=0) == {"flat": 0, "steep": 1}
+    assert greedy({"flat": flat, "steep": steep}, cpu=4, gib=0) == {"flat": 1, "steep": 1}
+
+
+def test_gain_is_relative_to_the_job_s_own_throughput():
+    """A job of a model that is a thousand times as fast to train is not a thousand times as deserving."""
+    fast, slow = bid((2, 100_000), (4, 150_000)), bid((2, 100), (4, 190))
+    assert greedy({"fast": fast, "slow": slow}, cpu=2, gib=0) == {"fast": 0, "slow": 1}
+
+
+def test_weight_decides_between_equals():
+    light, heavy = bid((2, 100), (4, 190)), bid((2, 100), (4, 190), weight=2.0)
+    assert greedy({"a": light, "b": heavy}, cpu=2, gib=0) == {"a": 0, "b": 1}
+
+
+def test_what_gains_too_little_for_its_cost_stays_free():
+    below, above = (LEAST_ELASTICITY * f for f in (0.9, 1.1))
+    assert greedy({"j": bid((2, 100), (4, 100 * (1 + below)))}, cpu=100, gib=0) == {"j": 0}
+    assert greedy({"j": bid((2, 100), (4, 100 * (1 + above)))}, cpu=100, gib=0) == {"j": 1}
+
+
+def test_who_cannot_have_the_best_step_gets_one_that_fits():
+    three = bid((2, 100), (3, 130), (9, 800))
+    assert greedy({"j": three}, cpu=7, gib=0) == {"j": 2}
+    assert greedy({"j": three}, cpu=6, gib=0) == {"j": 1}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=6), min_size=1, max_size=6),
+    st.floats(0, 40),
+    st.floats(0, 20),
+    st.integers(0, 9),
+)
+def test_no_more_is_given_than_there_is(rises, cpu, gib, seed):
+    chance = np.random.default_rng(seed)
+    bids = {
+        f"{n}": bid(*zip(np.cumsum(rise), np.cumsum(chance.uniform(1, 50, len(rise))), strict=True), gib=0.5)
+        for n, rise in enumerate(rises)
+    }
+    at = greedy(bids, cpu, gib)
+    more = sum(bids[key].cpu[to] - bids[key].cpu[0] for key, to in at.items())
+    assert at.keys() == bids.keys() and more <= cpu + 1e-9 and 0.5 * more <= gib + 1e-9
+
+
+def test_alone_with_room_for_all_a_job_takes_what_pays():
+    rising = bid(*((c, 100 * c**0.9) for c in range(1, 12)))
+    assert greedy({"j": rising}, cpu=1000, gib=0) == {"j": len(rising.cost) - 1}
+    assert greedy({}, cpu=1000, gib=0) == {}
+    assert greedy({"j": rising}, cpu=0, gib=0) == {"j": 0}

@@ -1,0 +1,125 @@
+"""What a running job could run on, and what is known of the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.policies.contract import JobSeen, Observed, Plan, Reading, Size
+from services.allocator.policies.dlrover.candidates import AHEAD_S, HOT, bid_of, cores, held, memory_due, timed_of
+from shared.messages import ProgressReported, Resources, Role, TaskPlan, TaskUsage
+from tests.allocator.builders import EVEN, request, span
+
+BATCH, SPEED, LONG = 32, 100.0, 10_000_000
+
+
+def reading(samples: int = 0, ps: int = 2, **fields: Any) -> Reading:
+    usual: dict[str, Any] = {"at_s": 0.0, "loss": None, "samples_per_second": SPEED, "workers": 4, "batch": BATCH}
+    return Reading(samples=samples, ps=ps, **(usual | fields))
+
+
+def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> JobSeen:
+    """Two ps of 2 cores and four workers of 4."""
+    has: dict[Role, Resources] = {
+        "ps": Resources(cpu=2, memory_gib=8),
+        "worker": Resources(cpu=4, memory_gib=2),
+    }
+    roles: list[Role] = ["ps"] * 2 + ["worker"] * 4
+    told = ProgressReported(
+        job="mnist",
+        uid=1,
+        step=1,
+        epoch=0,
+        samples=0,
+        total_samples=LONG,
+        samples_per_second=SPEED,
+        usage=tuple(TaskUsage(task=f"ps-{i}", cpu=cpu, memory_gib=1.0) for i, cpu in enumerate(used)),
+    )
+    job = JobSeen(
+        key="default.mnist",
+        request=request(ps=span(1, most=8), workers=span(1, most=16), batch=span(BATCH)),
+        sizes=EVEN,
+        submitted_s=0.0,
+        size=Size(2, 4),
+        batch=BATCH,
+        tasks=tuple(TaskPlan(role=r, index=i, serial=i, node="n", resources=has[r]) for i, r in enumerate(roles)),
+        progress=told,
+        tried=(Observed(2, 4, BATCH, SPEED, 2.0, 4.0),),
+        recent=recent,
+        pause_s=1.0,
+    )
+    return replace(job, **fields)
+
+
+# ---------------------------------------------------------------- candidates
+
+
+def test_candidates_cost_more_only_where_they_are_faster():
+    bid = bid_of(running(), (), node_cpu=32)
+    assert len(bid.plans) > 3 and (np.diff(bid.cost) > 0).all() and (np.diff(bid.speed) > 0).all()
+    assert bid.cpu == pytest.approx(cores(bid.plans)) and bid.now[0] == pytest.approx(SPEED, rel=0.05)
+
+
+def test_cores_that_nobody_uses_are_given_back():
+    """Half of the workers' cores stood idle: no candidate has as many for its speed."""
+    job, used = running(reading(ps_cpu=3.6, worker_cpu=8.0)), 3.6 + 8.0
+    uses = used / SPEED * (bid := bid_of(job, (), node_cpu=32)).speed / bid.cpu
+    assert uses.min() > 1.15 * used / (2 * 2 + 4 * 4)
+
+
+def test_a_ps_keeps_more_cores_than_the_busiest_one_uses():
+    even = bid_of(running(reading(ps_cpu=2.0, worker_cpu=15.0), used=(1.0, 1.0)), (), node_cpu=32)
+    uneven = bid_of(running(reading(ps_cpu=2.0, worker_cpu=15.0), used=(1.8, 0.2)), (), node_cpu=32)
+
+    def on_ps(bid: Any) -> Any:
+        return bid.plans[:, 0] * bid.plans[:, 2] / bid.speed
+
+    assert on_ps(even).min() >= 0.99 * HOT * 2.0 / SPEED
+    assert on_ps(uneven).min() >= 0.99 * HOT * 1.8 * 2.0 / SPEED
+
+
+def test_by_numbers_alone_the_cores_of_a_task_stay():
+    bid = bid_of(running(), (), node_cpu=32, counts_only=True)
+    assert set(map(tuple, bid.plans[:, 2:].tolist())) == {(2.0, 4.0)}
+
+
+def test_a_job_that_is_nearly_done_weighs_more_and_pauses_cost_it_more():
+    early = running()
+    assert early.progress
+    late = replace(early, progress=replace(early.progress, samples=LONG - 1000), pause_s=30.0)
+    one, other = bid_of(early, (), 32), bid_of(late, (), 32)
+    assert other.weight > one.weight and other.speed.max() < one.speed.max()
+
+
+# ---------------------------------------------------------------- what is seen
+
+
+def test_speeds_are_seen_as_iterations_and_standing_still_is_not_a_speed():
+    job = running(tried=(Observed(2, 4, BATCH, SPEED), Observed(1, 1, BATCH, 0.0)))
+    (timed,) = timed_of(job)
+    assert timed.plan == Plan(2, 4, 2.0, 4.0) and timed.step_s == pytest.approx(4 * BATCH / SPEED)
+    assert held(running(tasks=()), "ps") == Resources()
+
+
+def test_memory_seen_on_few_ps_tells_of_many():
+    """All ps together grow by 1 GiB every thousand examples, from 8 GiB; the number of ps changed on the way. A task
+    has to hold two generations.
+    """
+    grown = [reading(1000 * i, ps=p, ps_gib=(8.0 + i) / p, worker_gib=1.5) for i, p in enumerate([2, 2, 2, 2, 4, 4])]
+    ahead = SPEED * AHEAD_S / 1000
+    job = running(*grown)
+    assert memory_due(job, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + ahead)
+    assert memory_due(job, Plan(8, 4, 2, 4), "ps", 2 * SPEED) == pytest.approx(2 * (13 + 2 * ahead) / 8)
+    assert memory_due(job, Plan(8, 4, 2, 4), "worker", SPEED) == 2 * 1.5
+
+
+def test_memory_is_foreseen_no_further_than_the_end_and_not_from_nothing():
+    grown = [reading(1000 * i, ps_gib=4.0 + 0.5 * i) for i in range(6)]
+    job = running(*grown)
+    assert job.progress
+    ends = replace(job, progress=replace(job.progress, samples=LONG - 2000))
+    assert memory_due(ends, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + 2)
+    assert memory_due(running(), Plan(2, 4, 2, 4), "ps", SPEED) is None

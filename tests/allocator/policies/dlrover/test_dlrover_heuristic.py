@@ -1,0 +1,164 @@
+"""Stories of a job that the open-source tool's thresholds size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Past, Plan, Reading, Size, Want
+from services.allocator.policies.dlrover.heuristic import PENDING_S, PS_S, dlrover_heuristic
+from shared.messages import Resources, RoleResources, TaskPlan
+from tests.allocator.builders import EVEN, request, span
+
+OPEN = RoleResources()
+NOW = 10_000.0
+
+
+def room(cpu: float, each: float = 64.0) -> list[Node]:
+    return [Node("n", Resources(cpu=cpu, memory_gib=256), Resources(cpu=each, memory_gib=256))]
+
+
+def waiting(sizes: RoleResources | None = None, **fields: Any) -> JobSeen:
+    asked = request(resources=sizes, ps=span(1, most=8), workers=span(2, most=12))
+    return replace(JobSeen(key="default.mnist", request=asked, sizes=sizes or OPEN, submitted_s=NOW), **fields)
+
+
+def running(
+    ps_used: float, worker_used: float, size: tuple[int, int] = (1, 1), sizes: RoleResources = EVEN, **fields: Any
+) -> JobSeen:
+    """Its ps, and its workers, each use so many cores; so it was reported at its last size."""
+    ps, workers = size
+    roles = ["chief", *["ps"] * ps, *["worker"] * workers]
+    tasks = tuple(
+        TaskPlan(role=role, index=n, serial=n, node="n", resources=getattr(sizes, role))  # type: ignore[arg-type]
+        for n, role in enumerate(roles)
+    )
+    report = Reading(
+        at_s=NOW - 30,
+        samples=10,
+        loss=None,
+        samples_per_second=10.0 * workers,
+        ps=ps,
+        workers=workers,
+        batch=32,
+        ps_cpu=ps_used * ps,
+        worker_cpu=worker_used * workers,
+        worker_gib=0.5,
+        ps_had=sizes.ps.cpu,
+        worker_had=sizes.worker.cpu,
+    )
+    seen = (Observed(ps, workers, 32, 10.0 * workers),)
+    job = waiting(sizes, size=Size(ps, workers), batch=32, tasks=tasks, recent=(report,), observed=seen)
+    return replace(job, **fields)
+
+
+def only(wants: list[Want]) -> Want:
+    (want,) = wants
+    return want
+
+
+def decided(job: JobSeen, cpu: float = 60.0, now: float = NOW) -> Want:
+    return only(dlrover_heuristic(room(cpu), [job], now))
+
+
+# ---------------------------------------------------------------- where it starts
+
+
+def test_a_job_whose_sizes_were_left_open_begins_with_one_ps_and_one_worker_of_a_fifth():
+    want = decided(waiting(), cpu=15)
+    assert want.size == Size(1, 1) and want.sizes is not None
+    assert (want.sizes.ps.cpu, want.sizes.worker.cpu) == (3.0, 3.0) and want.sizes.chief == OPEN.chief
+
+
+def test_where_sizes_were_given_it_begins_as_it_was_asked_for():
+    assert (decided(waiting(EVEN)).size, decided(waiting(EVEN)).sizes) == (Size(1, 2), None)
+
+
+def test_a_job_begins_as_those_like_it_ended_within_its_bounds():
+    past = Past(request=request(), plan=Plan(3, 9, 2.0, 4.0), ps_gib=9.0, worker_gib=2.0)
+    want = decided(waiting(kin=Kin(past=(past,))))
+    assert want.size == Size(3, 1) and want.sizes is not None and want.reason == "as 1 like it ended"
+    assert (want.sizes.ps.cpu, want.sizes.worker) == (2.0, Resources(cpu=4.0, memory_gib=3.0))
+
+
+def test_who_is_pending_for_long_asks_for_half():
+    late = waiting(submitted_s=NOW - PENDING_S - 1)
+    want = decided(late)
+    assert want.sizes is not None and want.sizes.ps.cpu == 6.0  # a fifth of 60, halved
+
+
+def test_no_task_is_larger_than_the_largest_node_nor_smaller_than_usual():
+    many = [Node(f"n{i}", Resources(cpu=1, memory_gib=4), Resources(cpu=1, memory_gib=4)) for i in range(40)]
+    (want,) = dlrover_heuristic(many, [waiting()], NOW)
+    assert want.sizes is not None and want.sizes.ps == Resources(cpu=1, memory_gib=4)
+    (none,) = dlrover_heuristic(room(0.0), [waiting()], NOW)
+    assert none.sizes is not None and none.sizes.worker.cpu == OPEN.worker.cpu
+
+
+# ---------------------------------------------------------------- how it goes on
+
+
+def test_while_the_ps_have_cores_to_spare_workers_come():
+    want = decided(running(0.3, 0.9))
+    assert want.size == Size(1, 3) and want.sizes is None and "30%" in want.reason
+
+
+def test_workers_come_only_as_far_as_there_is_room_and_bounds_allow():
+    assert decided(running(0.3, 0.9), cpu=1.5).size == Size(1, 2)
+    assert decided(running(0.01, 0.9)).size == Size(1, 12)
+
+
+def test_where_the_last_workers_brought_little_no_more_come():
+    def after(speed: float) -> Want:
+        seen = (Observed(1, 1, 32, 10.0), Observed(1, 2, 32, speed))
+        return decided(replace(running(0.3, 0.9, (1, 2)), observed=seen), cpu=2.0)
+
+    assert (after(11.0).size, after(19.0).size) == (Size(1, 2), Size(1, 4))
+
+
+def test_once_workers_have_been_tried_there_are_ps_for_all_that_may_come():
+    """Half a core on the ps and one on the worker a process: 42 fit into 63 cores, whose ps need 21, at most 8."""
+    tried = running(0.9, 0.9, (1, 2), observed=(Observed(1, 1, 32, 10.0), Observed(1, 2, 32, 20.0)))
+    assert decided(tried).size == Size(8, 2)
+
+
+def test_a_hot_ps_of_a_given_size_is_relieved_by_others():
+    want = decided(running(0.95, 0.55), cpu=3.0)
+    assert want.size == Size(3, 1)  # three processes of 1.5 cores would fit into 5
+
+
+def test_a_hot_ps_whose_size_was_left_open_grows_in_place():
+    want = decided(running(0.24, 0.4, sizes=OPEN), cpu=10.0)
+    assert want.size == Size(1, 1) and want.sizes is not None
+    assert want.sizes.ps.cpu > 1.0 and want.sizes.worker == OPEN.worker
+
+
+def test_the_ps_are_left_alone_for_an_hour():
+    hot = running(0.95, 0.55, (2, 1))
+    before = replace(hot.recent[0], ps=1, at_s=NOW - 60)
+    assert decided(replace(hot, recent=(before, *hot.recent))).size == Size(2, 1)
+    assert decided(replace(hot, recent=(before, *hot.recent)), now=NOW + PS_S).ps > 2
+
+
+def test_workers_get_the_cores_that_they_use_where_sizes_were_left_open():
+    sizes = replace(OPEN, ps=Resources(cpu=4, memory_gib=4), worker=Resources(cpu=4, memory_gib=4))
+    job = running(3.5, 2.0, sizes=sizes)
+    want = decided(replace(job, request=replace(job.request, resources=None)))
+    assert want.sizes is not None and want.sizes.worker == Resources(cpu=2.0, memory_gib=4.0)
+
+
+# ---------------------------------------------------------------- what it leaves alone
+
+
+def test_nothing_changes_before_it_was_watched_or_without_a_word_of_use():
+    fresh = running(0.3, 0.9, since_s=NOW - 100)
+    assert decided(fresh).size == Size(1, 1) and "watches" in decided(fresh).reason
+    silent = running(0.3, 0.9)
+    assert decided(replace(silent, recent=(replace(silent.recent[0], ps_cpu=None),))).size == Size(1, 1)
+
+
+def test_who_is_in_flight_or_has_no_ps_is_not_spoken_of():
+    assert dlrover_heuristic(room(9), [running(0.3, 0.9, busy=True)], NOW) == []
+    alone = replace(running(0.3, 0.9), size=Size(0, 1))
+    assert dlrover_heuristic(room(9), [alone], NOW) == []

@@ -1,0 +1,86 @@
+"""How fast a job runs with k devices and a batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.policies.elastic_batch.scalability import Limits, Speed, Timing, fitted, prior, scale_table
+
+TRUE = Timing(step_s=0.05, sample_s=0.002, ring_s=0.08, hop_s=0.001)
+WIDE = Limits(batch_min=16, batch_max=512, device_batch_max=64, devices_max=16)
+
+
+def seen(timing: Timing, *pairs: tuple[int, int], noise: float = 0.0) -> list[Speed]:
+    rng = np.random.default_rng(1)
+    return [Speed(each, k, float(timing.rate(each, k)) * (1 + noise * rng.normal())) for each, k in pairs]
+
+
+def test_every_batch_of_the_table_is_feasible_and_what_is_infeasible_has_none():
+    table = scale_table(TRUE.rate, Limits(batch_min=100, batch_max=120, device_batch_max=32, devices_max=64))
+    for k, (scale, batch) in enumerate(zip(*table, strict=True), start=1):
+        there = [b * k for b in range(1, 33) if 100 <= b * k <= 120]
+        assert np.isfinite(scale) == bool(there)
+        assert not there or batch in there
+
+
+def test_the_batch_is_the_best_of_all_even_where_more_is_slower():
+    def humped(each, k):
+        return np.asarray(each * k / (1.0 + (each - 5) ** 2), dtype=float)
+
+    table = scale_table(humped, Limits(batch_min=1, batch_max=100, device_batch_max=8, devices_max=10))
+    for k in range(1, 11):
+        best = max((float(humped(b, k)) for b in range(1, 9) if 1 <= b * k <= 100), default=0.0)
+        assert table.scales[k - 1] == pytest.approx(best / float(humped(8, 1)))
+
+
+def test_one_device_with_its_largest_batch_is_the_measure_of_all():
+    table = scale_table(TRUE.rate, WIDE)
+    assert (table.scales[0], table.batches[0]) == (1.0, 64)
+    assert table.scales[15] == pytest.approx(float(TRUE.rate(32, 16) / TRUE.rate(64, 1)))
+
+
+def test_with_ps_a_batch_is_one_workers_own():
+    table = scale_table(TRUE.rate, Limits(batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False))
+    assert table.batches.tolist() == [48, 48, 48, 48]
+
+
+def test_with_ps_the_first_batch_is_the_only_one_while_nothing_was_seen():
+    first = Limits(batch_min=16, batch_max=64, device_batch_max=48, devices_max=4, split=False, first=32)
+    assert scale_table(TRUE.rate, first).batches.tolist() == [32, 32, 32, 32]
+    assert scale_table(TRUE.rate, replace(first, first=64)).batches.tolist() == [48, 48, 48, 48]
+
+
+def test_a_gang_floor_leaves_fewer_devices_out():
+    table = scale_table(TRUE.rate, Limits(batch_min=1, batch_max=64, device_batch_max=64, devices_max=4, devices_min=3))
+    assert np.isfinite(table.scales).tolist() == [False, False, True, True]
+
+
+def test_a_few_speeds_are_enough_to_tell_the_others():
+    found = fitted(seen(TRUE, (8, 1), (64, 1), (64, 4), (16, 16), noise=0.02), reference=64)
+    for each, k in [(32, 2), (48, 8), (8, 12), (64, 16)]:
+        assert float(found.rate(each, k)) == pytest.approx(float(TRUE.rate(each, k)), rel=0.12)
+
+
+def test_before_anything_was_seen_more_devices_help_ever_less():
+    scales = scale_table(prior(64).rate, WIDE).scales
+    gains = np.diff(scales[:8])
+    assert (gains > 0).all() and (np.diff(gains) < 0).all()
+
+
+def test_one_speed_moves_the_scale_of_time_and_not_the_shape():
+    found = fitted([Speed(64, 1, 640.0)], reference=64)
+    assert float(found.rate(64, 1)) == pytest.approx(640.0, rel=0.02)
+    guess, table = scale_table(prior(64).rate, WIDE), scale_table(found.rate, WIDE)
+    assert table.scales == pytest.approx(guess.scales, rel=0.05)
+
+
+def test_speeds_that_are_no_numbers_above_zero_are_passed_over():
+    nonsense = [Speed(64, 1, float("nan")), Speed(64, 2, -3.0), Speed(64, 2, float("inf")), Speed(0, 1, 5.0)]
+    assert fitted(nonsense, reference=64) == prior(64)
+
+
+def test_no_time_is_negative_however_odd_the_speeds():
+    found = fitted([Speed(64, 1, 100.0), Speed(64, 2, 1000.0), Speed(8, 4, 1.0)], reference=64)
+    assert min(found.step_s, found.sample_s, found.ring_s, found.hop_s) >= 0

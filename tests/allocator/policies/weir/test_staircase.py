@@ -1,0 +1,114 @@
+"""What jobs could be, many jobs at once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from services.allocator.models.fitting import Prior, fit
+from services.allocator.models.speed import Fit
+from services.allocator.policies.contract import JobSeen, Observed, Size
+from services.allocator.policies.weir.hull import ALIKE
+from services.allocator.policies.weir.staircase import batches, counts, larger, staircases
+from shared.messages import ProgressReported, Resources, RoleResources
+from tests.allocator.builders import request, span
+
+THERE = Resources(cpu=100.0, memory_gib=400.0, gpu=2)
+NODE = Resources(cpu=16.0, memory_gib=64.0, gpu=2)
+SIZES = RoleResources(chief=Resources(cpu=0.5), ps=Resources(cpu=1.0, memory_gib=1.0), worker=Resources(cpu=2.0))
+SPANS = st.builds(lambda least, more, most: span(least + more, least, least + more + most), *[st.integers(1, 12)] * 3)
+SEEN = st.builds(Observed, st.integers(1, 9), st.integers(1, 9), st.just(32), st.floats(1.0, 1e3))
+FITS = st.lists(SEEN, max_size=4).map(lambda seen: fit(seen, Prior(batch=32)))
+
+
+def job(ps, workers, batch=None, cpu=2.0, noise=None) -> JobSeen:
+    asked = request(ps=ps, workers=workers, batch=batch or span(32))
+    report = ProgressReported(
+        job="mnist", uid=1, step=1, epoch=0, samples=0, total_samples=9, samples_per_second=1.0, gradient_noise=noise
+    )
+    sizes = RoleResources(chief=SIZES.chief, ps=SIZES.ps, worker=Resources(cpu=cpu))
+    return JobSeen(key="default.mnist", request=asked, sizes=sizes, submitted_s=0.0, progress=report)
+
+
+JOBS = st.builds(job, SPANS, SPANS, st.sampled_from([span(32), span(32, 16, 64)]), st.sampled_from([0.5, 2.0, 20.0]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(JOBS, FITS), min_size=1, max_size=5))
+def test_a_job_among_others_has_the_staircase_that_it_has_alone(jobs):
+    for (one, fitted), steps in zip(jobs, staircases(jobs, THERE, NODE), strict=True):
+        alone = _alone(one, fitted)
+        assert [(c.size, c.batch, c.cpu) for c in steps] == [(c.size, c.batch, c.cpu) for c in alone]
+        assert [c.speed for c in steps] == pytest.approx([c.speed for c in alone])
+
+
+def _alone(one: JobSeen, fitted: Fit):
+    """An equal model, of which nothing is remembered."""
+    return staircases([(one, replace(fitted))], THERE, NODE)[0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(JOBS, FITS)
+def test_it_begins_at_the_gang_floor_and_each_step_gains_less_for_its_cost_or_alike(one, fitted):
+    steps = _alone(one, fitted)
+    if not steps:
+        assert _cpu(one, one.least) > THERE.cpu
+        return
+    assert steps[0].size == one.least
+    assert all(c.cpu == pytest.approx(_cpu(one, c.size)) and c.cost <= 1.0 + 1e-9 for c in steps)
+    slopes = [(b.speed - a.speed) / (b.cost - a.cost) for a, b in pairwise(steps)]
+    assert all(later <= earlier * ALIKE for earlier, later in pairwise(slopes))
+    assert all(slope > 0.0 for slope in slopes)
+
+
+def _cpu(one: JobSeen, size: Size) -> float:
+    return one.sizes.chief.cpu + size.ps * one.sizes.ps.cpu + size.workers * one.sizes.worker.cpu
+
+
+def test_each_step_costs_its_share_of_the_resource_that_is_scarce_for_it():
+    for one, total in ((job(span(1), span(1, 1, 8)), "cpu"), (job(span(1), span(1, 1, 8), cpu=0.01), "memory_gib")):
+        there = replace(THERE, memory_gib=4.0) if total == "memory_gib" else THERE
+        steps = staircases([(one, fit([]))], there, NODE)[0]
+        assert steps[0].cost == pytest.approx(getattr(steps[0], total) / getattr(there, total))
+        assert steps[0].scarce == ("cpu", "memory_gib", "gpu").index(total)
+
+
+def test_noisy_gradients_make_large_batches_worth_more():
+    quiet, noisy = (job(span(1), span(1, 1, 4), span(32, 32, 512), noise=noise) for noise in (1.0, 1e6))
+    few, many = staircases([(quiet, fit([])), (noisy, fit([]))], THERE, NODE)
+    assert few[-1].batch < many[-1].batch
+
+
+def test_few_numbers_are_tried_and_none_beyond_the_bounds_or_twice_what_ran():
+    assert counts(span(1, 1, 3), 0) == (1, 2) and counts(span(1, 1, 3), 2) == (1, 2, 3)
+    wide = counts(span(1, 1, 400), 200)
+    assert wide[:8] == (1, 2, 3, 4, 5, 6, 7, 8) and wide[-1] == 400 and len(wide) < 48
+    assert batches(span(32, 32)) == (32,) and batches(span(100, 16, 256)) == (
+        16,
+        23,
+        32,
+        45,
+        64,
+        91,
+        100,
+        128,
+        181,
+        256,
+    )
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "batch"), [(250, 250, {250}), (250, 330, {300}), (100, 330, {100, 200, 300})]
+)
+def test_batches_of_devices_are_whole_passes_where_one_is_within_the_bounds(least, most, batch):
+    """A device holds 100."""
+    one = job(span(0, 0, 0), span(1, 1, 1), span(least, least, most), cpu=2.0)
+    one = replace(one, request=replace(one.request, device_batch_max=100))
+    fitted = fit([Observed(0, 1, least, 10.0)], Prior(batch=least, device=100.0))
+    sizes = larger(replace(one, size=Size(0, 0)), fitted, NODE)
+    assert {int(n) for n in sizes[:, 2]} == batch
+    assert {c.batch for c in _alone(one, fitted)} <= batch

@@ -1,0 +1,369 @@
+"""Weir's own policy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from services.allocator.payback import payback
+from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Quota, Size, Want
+from services.allocator.policies.weir.auction import NONE
+from services.allocator.policies.weir.field import Field
+from services.allocator.policies.weir.policy import weir
+from services.allocator.policies.weir.stand import stands_in
+from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
+from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
+from tests.allocator.builders import node as nodes
+
+SIZES = RoleResources(chief=Resources(), ps=Resources(cpu=0.5), worker=Resources(cpu=0.5))
+
+
+def node(cpu: float, name: str = "n") -> Node:
+    return Node(name, Resources(cpu=cpu, memory_gib=64.0), Resources(cpu=64.0, memory_gib=64.0))
+
+
+def waiting(name: str) -> JobSeen:
+    asked = request(job=name, ps=span(1, 1, 1), workers=span(1, 1, 8), resources=SIZES)
+    return JobSeen(key=f"default.{name}", request=asked, sizes=SIZES, submitted_s=0.0)
+
+
+def running(name: str, left: int, since_s: float = -1000.0) -> JobSeen:
+    """One worker did 100 examples/s, two did 190."""
+    job = waiting(name)
+    report = ProgressReported(job=name, uid=1, step=1, epoch=0, samples=0, total_samples=left, samples_per_second=100.0)
+    seen = (Observed(1, 1, 32, 100.0), Observed(1, 2, 32, 190.0))
+    tasks = tuple(
+        TaskPlan(role=role, index=0, serial=n, node="n", resources=Resources(cpu=0.5))
+        for n, role in enumerate(("ps", "worker"))
+    )
+    had = replace(job, size=Size(1, 1), batch=32, tasks=tasks, since_s=since_s)
+    return replace(had, progress=report, observed=seen, pause_s=1.0)
+
+
+def with_seen(job: JobSeen, most: int, speeds: tuple[float, ...]) -> JobSeen:
+    """So many workers it may have at most, and so fast it was with each number of them."""
+    seen = tuple(Observed(1, n, 32, speed) for n, speed in enumerate(speeds, start=1))
+    return replace(job, observed=seen, request=replace(job.request, workers=span(1, 1, most)))
+
+
+def workers(wants: list[Want]) -> dict[str, int]:
+    return {want.job.removeprefix("default."): want.workers for want in wants}
+
+
+def test_a_job_alone_gets_what_is_free():
+    assert workers(weir([node(1.0)], [running("one", 10_000)], 0.0)) == {"one": 3}
+
+
+def test_the_shorter_of_two_gets_more():
+    got = workers(weir([node(1.5)], [running("long", 100_000), running("short", 10_000)], 0.0))
+    assert got["short"] > got["long"] >= 1
+
+
+def test_a_job_that_has_just_paused_does_not_grow():
+    assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-0.2)], 0.0)) == {"one": 1}
+
+
+@pytest.mark.parametrize(("stood_s", "keeps"), [(4.0, 2), (10_000.0, 1)])
+def test_what_a_job_has_goes_to_a_shorter_one_only_where_that_is_worth_both_their_pauses(stood_s, keeps):
+    """In full a cluster as it can be; the other is shorter by a tenth. What has stood for long will stand for long."""
+    had = running("long", 110_000, since_s=-stood_s)
+    two = replace(had, size=Size(1, 2), tasks=(*had.tasks, replace(had.tasks[1], index=1, serial=2)))
+    assert workers(weir([node(0.0)], [two, running("short", 100_000)], 0.0))["long"] == keeps
+
+
+def test_a_job_that_may_not_grow_yet_keeps_a_size_between_two_steps():
+    """Three workers are no step, because four are much faster; the job has just paused."""
+    had = running("one", 100_000, since_s=-0.2)
+    more = [replace(had.tasks[1], index=n, serial=n + 1) for n in (1, 2)]
+    seen = (*had.observed, Observed(1, 3, 32, 200.0), Observed(1, 4, 32, 390.0))
+    three = replace(had, size=Size(1, 3), tasks=(*had.tasks, *more), observed=seen)
+    assert workers(weir([node(4.0)], [three], 0.0)) == {"one": 3}
+
+
+@pytest.mark.parametrize("said", [1e300, math.inf, math.nan, 1e-300])
+def test_a_speed_that_cannot_be_true_counts_as_the_one_that_the_model_expects(said):
+    had = running("one", 10_000)
+    unheard, odd = (replace(had, observed=(*told, had.observed[1])) for told in ((), (Observed(1, 1, 32, said),)))
+    other = running("other", 20_000)
+    assert workers(weir([node(2.0)], [odd, other], 0.0)) == workers(weir([node(2.0)], [unheard, other], 0.0))
+
+
+def test_a_batch_that_teaches_little_is_left_however_many_examples_a_second_it_does():
+    had = running("one", 10_000)
+    asked = replace(had.request, batch=span(32, 32, 512), workers=span(1, 1, 1))
+    fast = (Observed(1, 1, 32, 100.0), Observed(1, 1, 512, 120.0))
+    wide = replace(had, request=asked, batch=512, observed=fast)
+    assert [want.batch for want in weir([node(0.0)], [wide], 0.0)] != [32]
+    told = replace(wide, progress=replace(wide.progress, gradient_noise=8.0))
+    assert [want.batch for want in weir([node(0.0)], [told], 0.0)] == [32]
+
+
+def gpus(name: str = "n", free: int = 0) -> Node:
+    return Node(name, Resources(cpu=64.0, memory_gib=64.0, gpu=free), Resources(cpu=64.0, memory_gib=64.0, gpu=4))
+
+
+def side_by_side(devices: int, nodes: int) -> JobSeen:
+    """As fast as its number of devices says on one node, and half as fast on more."""
+    sizes = RoleResources(chief=Resources(), ps=Resources(), worker=Resources(gpu=1))
+    asked = replace(request(job="d", workers=span(1, 1, 64), resources=sizes), ps=Span(start=0, min=0, max=0))
+    job = JobSeen(key="default.d", request=asked, sizes=sizes, submitted_s=0.0)
+    tasks = tuple(
+        TaskPlan(role="worker", index=n, serial=n, node=f"n{n % nodes}", resources=sizes.worker) for n in range(devices)
+    )
+    report = ProgressReported(job="d", uid=1, step=1, epoch=0, samples=0, total_samples=10**6, samples_per_second=100.0)
+    seen = tuple(
+        Observed(0, n, 32, 100.0 * n if on == 1 else 50.0 * n, nodes=on) for n, on in ((1, 1), (2, 1), (2, 2), (4, 1))
+    )
+    had = replace(job, size=Size(0, devices), batch=32, tasks=tasks, since_s=-1e6, observed=seen)
+    return replace(had, progress=report, pause_s=1.0)
+
+
+def test_devices_are_wanted_so_that_they_fill_nodes():
+    """Of three 2; of eight 4, as 8 apart would be no faster."""
+    free = ([gpus("n0", 2)], [gpus("n0", 3), gpus("n1", 4)])
+    assert [weir(there, [side_by_side(1, 1)], 0.0)[0].workers for there in free] == [2, 4]
+
+
+def test_what_devices_do_apart_is_foreseen_where_one_node_could_hold_them():
+    [want] = weir([gpus("n0", 3)], [side_by_side(1, 1)], 0.0)
+    assert want.workers == 4 and want.faster is not None and want.apart is not None
+    assert want.faster > 3.0 > want.apart
+
+
+@pytest.mark.parametrize("seen_there", [True, False], ids=["measured", "by the model"])
+def test_what_a_change_saves_is_by_the_speeds_of_its_reason(seen_there):
+    """On two nodes it is half as fast as on one, or was never seen; four devices of one node are faster."""
+    had = side_by_side(2, 2)
+    elsewhere = (Observed(0, 1, 32, 100.0, nodes=1), Observed(0, 4, 32, 300.0, nodes=1))
+    job = had if seen_there else replace(had, observed=elsewhere)
+    [want] = weir([gpus("n0", 4)], [job], 0.0)
+    gain = payback(job, want.size, want.batch, AT_ONCE, want.faster, want.speed_now)
+    then = 10**6 / (gain.left_s - gain.saved_s)
+    assert want.workers == 4 and f"{then:,.0f} examples/s" in want.reason
+
+
+def test_before_anything_is_told_a_job_has_its_first_batch():
+    wide = replace(waiting("one"), request=replace(waiting("one").request, batch=span(64, 32, 512)))
+    assert [want.batch for want in weir([node(4.0)], [wide], 0.0)] == [64]
+
+
+def test_a_job_makes_room_for_a_much_shorter_one_that_waits():
+    had = running("one", 1_000_000)
+    more = replace(had.tasks[1], index=1, serial=2)
+    wide = replace(had, size=Size(1, 2), tasks=(*had.tasks, more), request=replace(had.request, epochs=10_000))
+    less, first = weir([node(0.5)], [wide, waiting("new")], 0.0)
+    assert workers([less, first]) == {"one": 1, "new": 1}
+    given_up = "what it gives up is for who gains more by it"
+    assert given_up in less.reason and given_up not in first.reason
+
+
+@pytest.mark.parametrize(
+    ("one_ps", "one_worker", "least", "has", "why"),
+    [
+        (105.0, 180.0, 1, Size(2, 1), "; with 1 ps and 2 workers it would be 42% slower"),
+        (180.0, 105.0, 1, Size(1, 2), "; with 2 ps and 1 worker it would be 42% slower"),
+        (105.0, 180.0, 2, Size(2, 1), "now or when they come"),
+    ],
+)
+def test_who_gives_up_a_task_is_told_what_one_of_the_other_role_would_have_cost(one_ps, one_worker, least, has, why):
+    """Nothing, where there is none to give up."""
+    had = running("one", 1_000_000)
+    asked = replace(had.request, ps=span(2, least, 2), workers=span(2, 1, 2), epochs=10_000)
+    two = tuple(replace(task, index=1, serial=task.serial + 2) for task in had.tasks)
+    seen = (
+        Observed(1, 1, 32, 100.0),
+        Observed(1, 2, 32, one_ps),
+        Observed(2, 1, 32, one_worker),
+        Observed(2, 2, 32, 200.0),
+    )
+    wide = replace(had, size=Size(2, 2), tasks=(*had.tasks, *two), request=asked, observed=seen)
+    new = replace(waiting("new"), request=replace(waiting("new").request, workers=span(1, 1, 1)))
+    less, _ = weir([node(0.5)], [wide, new], 0.0)
+    assert less.size == has and less.reason.endswith(why)
+
+
+def with_two(job: JobSeen) -> JobSeen:
+    """It has a second worker."""
+    return replace(job, size=Size(1, 2), tasks=(*job.tasks, replace(job.tasks[1], index=1, serial=2)))
+
+
+@pytest.mark.parametrize(("pause_s", "more"), [(1.0, True), (250.0, False)])
+def test_before_its_first_pause_a_job_grows_where_those_of_its_program_paused_shortly(pause_s, more):
+    """It has 53 s left."""
+    one, beside = replace(with_two(running("one", 10_000)), pause_s=None), running("beside", 10_000)
+    got = workers(weir([node(4.0)], [one, replace(beside, busy=True, pause_s=pause_s)], 0.0))
+    assert (got["one"] > 2) == more
+
+
+def field_of(jobs: list[JobSeen]) -> Field:
+    there = Resources(cpu=4.0, memory_gib=64.0)
+    return Field(stands_in(there, there)((), jobs))
+
+
+def test_growth_is_worth_less_the_longer_it_stops_a_job_and_what_it_has_is_not():
+    short, long = (field_of([replace(running("one", 100_000), pause_s=s)]).values[0] for s in (1.0, 100.0))
+    assert short[0] == long[0] and short[1] > long[1] > 0.0
+
+
+@pytest.mark.parametrize(("keeps", "before"), [(0, [1, 2, 0]), (1, [0, 1, 2])])
+def test_who_is_late_comes_first_in_what_others_would_not_keep(keeps, before):
+    """The second worker of one that runs, the floor of the late one, and that of a shorter one that waits."""
+    short = replace(waiting("short"), request=replace(waiting("short").request, priority=3))
+    jobs = [with_two(running("one", 100_000)), waiting("late"), short]
+    field = field_of(jobs)
+    offers = field.late_first(field.offers(0.0), [1], np.array([keeps, NONE, 0]))
+    assert np.argsort([-offers[0, 1], -offers[1, 0], -offers[2, 0]]).tolist() == before
+
+
+def test_who_grows_leaves_a_little_of_a_large_cluster_for_who_comes():
+    """There is room for 64 workers, of which two are a 32nd; of three there are none to spare."""
+    much = replace(running("one", 10**7), request=replace(waiting("one").request, workers=span(1, 1, 64)))
+    seen = tuple(Observed(1, n, 32, 100.0 * n) for n in (1, 32, 62, 64))
+    assert 50 < workers(weir([node(31.5)], [replace(much, observed=seen)], 0.0))["one"] <= 62
+    assert workers(weir([node(1.0)], [running("one", 10_000)], 0.0)) == {"one": 3}
+
+
+def test_a_job_in_flight_is_left_as_it_is():
+    assert weir([node(2.0)], [replace(running("one", 10_000), busy=True)], 0.0) == []
+
+
+def test_a_running_job_keeps_its_floor_however_long_it_is():
+    got = workers(weir([node(0.0)], [running("long", 10**9), running("short", 10)], 0.0))
+    assert got["long"] == 1
+
+
+def test_a_job_for_which_there_is_no_room_waits_and_is_told_how_much_lacks():
+    """The other one changes just now, and is not asked."""
+    (waits,) = weir([node(0.75)], [replace(running("one", 10_000), busy=True), waiting("new")], 0.0)
+    assert (waits.ps, waits.workers) == (0, 0)
+    assert waits.reason == "waits: a chief, 1 ps and 1 worker would take 0.25 cpu more than is left on the nodes"
+
+
+def test_a_job_that_keeps_what_it_has_is_told_what_hinders_the_next_step():
+    def why(free: float, *others: JobSeen, since_s: float = -1000.0) -> str:
+        wants = weir([node(free)], [running("one", 100_000, since_s=since_s), *others], 0.0)
+        return next(want.reason for want in wants if want.job == "default.one")
+
+    assert why(0.0) == "keeps what it has: another task would be more than there is on the nodes"
+    busy = replace(with_two(running("busy", 10)), busy=True)
+    assert why(0.25, busy) == "keeps what it has: 1 ps and 2 workers would take 0.25 cpu more than is left on the nodes"
+    assert why(4.0, since_s=-0.2) == "keeps what it has: 1 ps and 2 workers would be another pause too soon"
+    short = why(0.5, running("short", 10_000))
+    assert short.startswith(
+        "keeps what it has: 1 ps and 2 workers would take more than is left on the nodes, and others"
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "told"),
+    [
+        (
+            with_seen(running("one", 10_000), 2, (100.0, 106.0)),
+            "1 ps and 2 workers would be 6% faster, and below 15% it does not change",
+        ),
+        (
+            replace(running("one", 10_000), pause_s=99.0),
+            "1 ps and 4 workers would be 207% faster, which does not repay a pause of 1 min 39 s in what it has left",
+        ),
+    ],
+)
+def test_a_job_for_which_no_larger_size_gains_enough_is_told_how_much_one_would(job, told):
+    (want,) = weir([node(10.0)], [job], 0.0)
+    assert want.size == job.size and want.reason.startswith(f"keeps what it has: {told}")
+
+
+def test_a_job_at_the_end_of_its_bounds_is_told_that_it_has_the_most_that_it_may_have():
+    job = running("one", 100_000)
+    (want,) = weir([node(10.0)], [replace(job, request=replace(job.request, workers=span(1, 1, 1)))], 0.0)
+    assert want.reason == "keeps what it has, which is the most that it may have"
+
+
+def test_a_job_that_would_not_be_faster_by_more_is_told_so():
+    (want,) = weir([node(10.0)], [with_seen(running("one", 100_000), 2, (100.0, 60.0, 30.0))], 0.0)
+    assert want.reason == "keeps what it has: as far as is known, no larger size that it may have would be faster"
+
+
+def test_a_job_whose_quota_is_spent_is_told_so():
+    (want,) = weir([node(4.0)], [of("team-a", running("one", 100_000), Quota(cpu=1.25))], 0.0)
+    told = "1 ps and 2 workers would take 0.25 cpu more than is left of its namespace's quota"
+    assert want.reason == f"keeps what it has: {told}"
+    assert [other.why for other in want.alternatives] == [
+        "it would take 0.25 cpu more than is left of its namespace's quota"
+    ]
+
+
+def test_of_two_that_wait_the_one_starts_whose_program_has_the_shorter_epochs_to_go():
+    short, long = waiting("short"), waiting("long")
+    known = Kin(observed=(Observed(1, 1, 32, 100.0),), epoch_samples=1000.0)
+    long = replace(long, request=replace(long.request, epochs=50), kin=known, submitted_s=-10.0)
+    short = replace(short, request=replace(short.request, epochs=2), kin=known)
+    assert workers(weir([node(1.0)], [long, short], 0.0)) == {"long": 0, "short": 1}
+
+
+def test_a_job_for_which_the_cluster_is_too_small_asks_for_its_least():
+    assert workers(weir([node(0.0)], [waiting("one")], 0.0)) == {"one": 1}
+
+
+def test_nothing_to_decide_is_no_error():
+    assert weir([], [], 0.0) == [] and weir([], [waiting("one")], 0.0)[0].workers == 1
+
+
+def of(space: str, job: JobSeen, quota: Quota | None = None) -> JobSeen:
+    return replace(job, key=f"{space}.{job.request.job}", request=replace(job.request, namespace=space), quota=quota)
+
+
+def test_what_a_namespace_may_not_use_goes_to_others():
+    def granted(quota: Quota | None) -> dict[str, int]:
+        jobs = [of("team-b", running("long", 100_000)), of("team-a", running("short", 10_000), quota)]
+        return {want.job: want.workers for want in weir([node(1.0)], jobs, 0.0)}
+
+    assert granted(None) == {"team-b.long": 1, "team-a.short": 3}
+    assert granted(Quota(cpu=1.5)) == {"team-b.long": 2, "team-a.short": 2}
+
+
+def test_a_quota_counts_what_a_job_in_flight_holds():
+    quota = Quota(cpu=2.0)
+    jobs = [of("team-a", running("one", 1_000), quota), of("team-a", replace(running("two", 9), busy=True), quota)]
+    (want,) = weir([node(2.0)], jobs, 0.0)
+    assert want.size == Size(1, 1)
+
+
+def speed(want: Want) -> float:
+    """As it is told."""
+    return float(want.reason.partition(" ")[0].replace(",", ""))
+
+
+def test_of_less_than_was_wanted_speed_and_share_are_its_own():
+    (want,) = weir([node(1.0)], [running("one", 10_000)], 0.0)
+    has = want.cut(Size(1, 2), want.batch, "as far as there is room")
+    assert "examples/s with 100% of the cpu that jobs of this policy may have" in want.reason
+    assert "examples/s with 75% of the cpu that jobs of this policy may have" in has.reason
+    assert speed(has) == pytest.approx(190, rel=0.05) and speed(want) > 1.2 * speed(has)
+    assert has.reason.endswith("as far as there is room (wanted: 1 ps and 3 workers)")
+    assert (want.size, has.size) == (Size(1, 3), Size(1, 2)) and want.faster > has.faster == pytest.approx(1.9, abs=0.1)
+
+
+def test_a_start_that_placing_cuts_is_told_with_what_is_granted():
+    """Five workers in sum, and four on nodes: 2.9 cpu of 4."""
+    sizes = RoleResources(chief=Resources(cpu=0.25), ps=Resources(cpu=0.25), worker=Resources(cpu=0.6))
+    asked = request(ps=span(1), workers=span(4, 1, 6), resources=sizes)
+    story = Story(replace(AT_ONCE, policy="weir")).hear(*(nodes(f"n{n}", cpu=1.0) for n in range(4)), accepted(asked))
+    first = story.decided()
+    assert size(first) == (1, 4) and "72% of the cpu that jobs of this policy may have" in first.reason
+    assert first.reason.endswith("as far as there is room (wanted: 1 ps and 5 workers)")
+    cpu = "too little cpu: a worker wants 0.6 cpu, and the most free on one node is 0.4"
+    assert [(lost.workers, lost.why) for lost in first.alternatives] == [(5, f"not enough room ({cpu})")]
+
+
+def test_the_share_of_a_start_that_is_cut_is_of_the_resource_of_which_it_takes_most():
+    """Its least takes most of the cpu, four workers most of the memory: 2.4 GiB of 4."""
+    worker = Resources(cpu=0.2, memory_gib=0.6)
+    sizes = RoleResources(chief=Resources(cpu=0.25), ps=Resources(cpu=0.7), worker=worker)
+    asked = request(ps=span(1), workers=span(4, 1, 6), resources=sizes)
+    has = Resources(cpu=1.0, memory_gib=1.0)
+    there = (replace(nodes(f"n{n}"), allocatable=has, free=has) for n in range(4))
+    first = Story(replace(AT_ONCE, policy="weir")).hear(*there, accepted(asked)).decided()
+    assert size(first) == (1, 4) and "60% of the memory that jobs of this policy may have" in first.reason

@@ -90,6 +90,18 @@ async def test_lists_are_selected_sorted_and_paged(kube):
     assert rest.metadata.resource_version == first.metadata.resource_version
 
 
+async def test_pages_of_a_selection_skip_what_does_not_match_and_count_nothing(kube):
+    """As the real server: it would have to read all objects to know how many remain."""
+    for name, app in (("a", "y"), ("b", "x"), ("c", "y"), ("d", "x"), ("e", "y")):
+        await kube.create(idle(name, labels={"app": app}))
+    pages, token = [], None
+    while token is None or token:
+        page = await kube.v1.list_pod_for_all_namespaces(limit=1, label_selector="app=x", _continue=token or "")
+        pages.append(([pod.metadata.name for pod in page.items], page.metadata.remaining_item_count))
+        token = page.metadata._continue or ""
+    assert pages == [(["b"], None), (["d"], None)]
+
+
 async def test_a_stale_write_is_refused_and_an_empty_one_takes_no_revision(kube):
     old = await kube.create(idle("p"))
     new = kube.plain(await kube.v1.patch_namespaced_pod("p", "default", {"metadata": {"labels": {"a": "b"}}}))

@@ -100,7 +100,19 @@ def _left_alone(job: Job, room: Room, rules: Rules) -> str:
 
 
 def _waits(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
-    """Why not even the floor of a job has room: for ever as things are, or now."""
+    """Why not even the floor of a job has room: for ever as things are, or now.
+
+    Jobs of one size without a quota wait for the same reason: of hundreds, only the first is looked into.
+    """
+    question = room.question(job.key, least, least, sizes)
+    if question is None or room.purse(job.key) is not None:
+        return _reason_to_wait(job, least, sizes, room, rules)
+    if question not in room.waits:
+        room.waits[question] = _reason_to_wait(job, least, sizes, room, rules)
+    return room.waits[question]
+
+
+def _reason_to_wait(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
     needed = [role for role in ROLES if least.of(role)]
     if never := misfit(room, needed, sizes) or short_at_start(job, least, sizes, room, rules):
         return never

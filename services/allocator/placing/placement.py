@@ -69,6 +69,8 @@ class Room:
         """What nobody without tasks could have, at which moment."""
         self.lacks: dict[Question, str] = {}
         """What of it there is too little of (`lacking.py`)."""
+        self.waits: dict[Question, str] = {}
+        """Why a job without a quota that asks it waits (`change.py`)."""
 
     @cached_property
     def _order(self) -> Order:

@@ -75,7 +75,7 @@ async def test_three_servers_come_back_from_copies_of_their_volumes(
     monkeypatch.setenv("WEIR_NATS_CREDENTIALS", str(tmp_path / "credentials/setup.creds"))
     volumes = [tmp_path / str(number) / "data" for number in range(SERVERS)]
     async with three.running() as servers:
-        await made(three.url, "3")
+        await made(three.url, "--replicas", "3")
         await said(three.url, credentials, "one")
         for server in servers:
             server.terminate()

@@ -140,7 +140,7 @@ async def test_a_bus_in_use_becomes_one_in_tls_in_two_steps(
     credentials = secrets["weir-nats-allocator"]["nats.creds"]
     authority = certificates(tmp_path)
     async with statefulset(tmp_path, secrets) as servers:
-        await made(f"nats://localhost:{servers.clients[1]}", "3")
+        await made(f"nats://localhost:{servers.clients[1]}", "--replicas", "3")
         plain = Clients(servers, "nats", credentials)
         await plain.all_go_on()
         knowing = Clients(servers, "tls", credentials, authority)

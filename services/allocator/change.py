@@ -100,9 +100,9 @@ def _left_alone(job: Job, room: Room, rules: Rules) -> str:
 
 
 def _waits(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
-    """Why not even the floor of a job has room: for ever as things are, or now.
+    """Return why there is no room for the smallest size of a job: for ever as things are, or now.
 
-    Jobs of one size without a quota wait for the same reason: of hundreds, only the first is looked into.
+    Jobs of one size without a quota wait for the same reason, which is found once in each pass.
     """
     question = room.question(job.key, least, least, sizes)
     if question is None or room.purse(job.key) is not None:

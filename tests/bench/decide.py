@@ -122,12 +122,12 @@ def cell(nodes: int, jobs: int) -> Times:
         "one report": list(incremental(running, samples, running.report_one)),
     }
     if (nodes, jobs) == STATED:
-        found["programs"] = both(nodes, jobs, samples // 2, 1, RULES)
-        found["quotas"] = both(nodes, jobs, samples // 2, ALIKE, with_quotas(nodes))
+        found["programs"] = full_times(nodes, jobs, samples // 2, 1, RULES)
+        found["quotas"] = full_times(nodes, jobs, samples // 2, ALIKE, with_quotas(nodes))
     return found
 
 
-def both(nodes: int, jobs: int, samples: int, alike: int, rules: Rules) -> list[float]:
+def full_times(nodes: int, jobs: int, samples: int, alike: int, rules: Rules) -> list[float]:
     """Full decisions, all jobs waiting, and half of them running."""
     clusters = (fresh(nodes, jobs, alike, rules), grown(nodes, jobs, alike, rules))
     return [took_ms for cluster in clusters for took_ms in full(cluster, -(-samples // 2))]
@@ -183,17 +183,17 @@ def figures(found: dict[tuple[int, int], Times]) -> dict[str, Any]:
 # ---------------------------------------------------------------- beside another commit
 
 
-def compared(old: str) -> dict[str, Any]:
-    """Ours, and the ratio of ours to those of another commit, measured by turns."""
+def compare_with(old: str) -> dict[str, Any]:
+    """Return our figures, those of another commit, measured by turns, and the ratios."""
     ours, theirs = [], []
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", folder, old], check=True)
         try:
             for number in range(OLD_ROUNDS):
                 say(f"--- round {number + 1} of {OLD_ROUNDS}: {old}")
-                theirs.append(measured_in(Path(folder)))
+                theirs.append(run_in(Path(folder)))
                 say(f"--- round {number + 1} of {OLD_ROUNDS}: this one")
-                ours.append(measured_in(Path.cwd()))
+                ours.append(run_in(Path.cwd()))
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", folder], check=True)
     figures = {name: median(each[name] for each in ours) for name in ours[0] if name != "table"}
@@ -206,8 +206,8 @@ def compared(old: str) -> dict[str, Any]:
     return {"old": old, **figures, **old_figures, **ratios, "table": ours[-1]["table"]}
 
 
-def measured_in(folder: Path) -> dict[str, Any]:
-    """The last line of the benchmark of the commit that lies in this folder."""
+def run_in(folder: Path) -> dict[str, Any]:
+    """Run the benchmark of the checkout in this folder, and return its figures."""
     environ = {name: value for name, value in os.environ.items() if name != "OLD"}
     command = [sys.executable, "-m", "tests.bench.decide"]
     ended = subprocess.run(command, cwd=folder, env=environ, stdout=subprocess.PIPE, text=True, check=True)
@@ -236,6 +236,6 @@ if __name__ == "__main__":
     if len(sys.argv) == 3:
         profile(int(sys.argv[1]), int(sys.argv[2]))
     elif "OLD" in os.environ:
-        finish(compared(os.environ["OLD"]))
+        finish(compare_with(os.environ["OLD"]))
     else:
         finish(figures(table()))

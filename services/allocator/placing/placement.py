@@ -70,7 +70,7 @@ class Room:
         self.lacks: dict[Question, str] = {}
         """What of it there is too little of (`lacking.py`)."""
         self.waits: dict[Question, str] = {}
-        """Why a job without a quota that asks it waits (`change.py`)."""
+        """By question: the reason for which a job without a quota waits (`change.py`)."""
 
     @cached_property
     def _order(self) -> Order:

@@ -1,4 +1,4 @@
-"""What a policy is (`contract.py`), those that there are (`registry.py`), and each of them."""
+"""The policies: their contract (`contract.py`), their names (`registry.py`), and a module or package for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["POLICIES", "JobSeen", "Policy", "Want"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `POLICIES` from here as until 0.3.0; until 0.6.0. Not at once: models and placing import the contract."""
+    """Return `POLICIES` for imports written before 0.3.0; until 0.6.0. Lazy, for the policies import this package."""
     if name == "POLICIES":
         from services.allocator.policies.registry import POLICIES
 

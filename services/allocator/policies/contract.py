@@ -1,4 +1,4 @@
-"""What a policy is told, and what it answers: every type of that contract.
+"""The contract of policies: every type that a policy is given, and that it returns.
 
 `policy(cluster, jobs, now) -> list of Want`: for every job it has an opinion on, the size it should have. A policy
 sees only what a live allocator sees. It may shrink a job as well as grow it, and may ask for more than fits now: the

@@ -1,9 +1,9 @@
-"""Who should have how much: one file a policy, chosen by name. Read first: `contract.py`."""
+"""The policies, by the names under which jobs and settings choose them. Read first: `contract.py`."""
 
 from __future__ import annotations
 
 from services.allocator.policies.config_manager import config_manager
-from services.allocator.policies.contract import JobSeen, Policy, Want
+from services.allocator.policies.contract import Policy
 from services.allocator.policies.dike.policy import dike
 from services.allocator.policies.dlrover.heuristic import dlrover_heuristic
 from services.allocator.policies.dlrover.policy import dlrover
@@ -24,5 +24,3 @@ POLICIES: dict[str, Policy] = {
     "flowcon": flowcon,
     "optimus": optimus,
 }
-
-__all__ = ["POLICIES", "JobSeen", "Policy", "Want"]

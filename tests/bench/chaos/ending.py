@@ -184,9 +184,9 @@ async def misremembered(world: World) -> int:
 def _decided(state: State) -> dict[str, object]:
     """Without what only follows the order in which two streams were read: the job's last report, means of speeds.
 
-    Nor what reports and resumptions had come to, of which some may have been purged before a snapshot had them.
+    Nor what the reports had come to, of which some may have been purged before they were heard.
     """
-    quiet = {"progress": None, "observed": (), "tried": (), "recent": (), "curve": (), "furthest": 0, "pauses": ()}
+    quiet = {"progress": None, "observed": (), "tried": (), "recent": (), "curve": (), "furthest": 0}
     jobs: dict[str, Any] = {**state.jobs, **{k: c.job for k, c in state.closed.items()}}
     return {key: replace(job, **quiet) for key, job in jobs.items()}
 

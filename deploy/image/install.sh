@@ -22,11 +22,13 @@ if [ "$target" = trainer ]; then
 fi
 
 # What no service runs: what packages bring to be tested, compiled or type-checked against; of the Kubernetes client all
-# but version 1 of the core group, through which `weir logs` asks (services send plain requests); colours for every
-# language but Python. Together 70 MB. (A trainer runs strangers' programs, which may use anything.)
+# but version 1 of the core group, through which `weir logs` asks (services send plain requests); of scipy all but
+# `optimize` and what it imports (it imports all of numpy, f2py too); colours for every language but Python. Together
+# 95 MB. (A trainer runs strangers' programs, which may use anything.)
 cd "$folder"
-find . -type d \( -name tests -o -path ./numpy/f2py -o -path ./numpy/distutils \) -prune -exec rm -r {} +
+find . -type d \( -name tests -o -path ./numpy/distutils \) -prune -exec rm -r {} +
 find . -type f \( -name '*.pyi' -o -name '*.h' -o -name '*.a' -o -name '*.c' -o -name '*.pyx' -o -name '*.pxd' \) -delete
+(cd scipy && rm -r cluster datasets differentiate fftpack integrate interpolate io misc ndimage odr signal stats)
 find kubernetes -path '*/client/api/*_api.py' ! -path kubernetes/client/api/core_v1_api.py -delete
 find kubernetes -path '*/client/models/*' \( -name 'v[0-9]*alpha*' -o -name 'v[0-9]*beta*' -o -name 'v[2-9]*' \) -delete
 find pygments/lexers -name '*.py' ! -name __init__.py ! -name _mapping.py ! -name python.py -delete

@@ -1,51 +1,63 @@
 """What is free to be given.
 
-Law: each decided task is counted exactly once. Until its pod is listed among a node's `own` it is reserved here; from
-then on the node's own `free` is less by it. Where it is listed with less than was decided, the rest is reserved; where
-with more, that is free only when it is seen free. A task whose revision was abandoned or superseded, or whose pod has
-ended, is reserved no longer.
+Law: each decided task is counted exactly once. Until its pod is listed among a node's `own` it is
+reserved here; from then on the node's own `free` is less by it. Where it is listed with less than
+was decided, the rest is reserved; where with more, that is free only when it is seen free. A task
+whose revision was abandoned or superseded, or whose pod has ended, is reserved no longer.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from services.allocator.job import Job
-from services.allocator.kept import Kept, KeptTogether
 from services.allocator.placing.amounts import larger, less, plus, smaller, together
 from services.allocator.policies.contract import Node, Quota
 from services.allocator.resource_quotas import unused
-from services.allocator.state import State
-from shared.messages import AllocationDecided, CapacityChanged, OwnPod, Resources, TaskPlan
+from services.allocator.state import State, fresh_tables
+from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskPlan
 
 HARD = ("NoSchedule", "NoExecute")
 NOBODY: frozenset[str] = frozenset()
-Pods = dict[str, Resources]
-"""What each has, by name."""
-Listed = dict[str, Pods]
-"""By namespace."""
 
 
 def free_nodes(state: State) -> list[Node]:
-    """Every node with what is neither used nor promised."""
-    nodes = dict(zip(state.nodes, _node.each(state.nodes.values()), strict=True))
-    for job, tasks in _promised(_listed(state))(state.jobs):
+    """Return every node with what is neither used nor promised."""
+    tables = fresh_tables(state)
+    if tables is not None:
+        nodes, promised = dict(tables.nodes), tables.promised
+    else:
+        nodes = {name: node_view(seen) for name, seen in state.nodes.items()}
+        promised = all_promised(state)
+    for key, tasks in promised.items():
+        job = state.jobs[key]
         for task in tasks:
             if task.node in nodes:
-                has = _has(state.nodes[task.node], job, task)
-                nodes[task.node] = _give(nodes[task.node], job.key, task.resources, has)
+                has = _listed_with(state.nodes[task.node], job, task)
+                nodes[task.node] = _give(nodes[task.node], key, task.resources, has)
     return list(nodes.values())
 
 
+def still_free(state: State, job: Job, promised: Iterable[TaskPlan]) -> list[Resources]:
+    """Return what each of these promised tasks takes of its node beyond what the node lists its pod
+    with.
+    """
+    found = []
+    for task in promised:
+        if task.node in state.nodes:
+            has = _listed_with(state.nodes[task.node], job, task)
+            found.append(less(task.resources, has))
+    return found
+
+
 def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
-    """What each namespace that has a quota may still take: the quota less what its pods have, wherever they are listed,
-    and less what its decided tasks are to have beyond that. Of what ResourceQuotas leave, such tasks have taken nothing
-    until their pods are listed: so nothing is promised twice, whenever a pod begins to count in the quota.
+    """What each namespace that has a quota may still take: the quota less what its pods have,
+    wherever they are listed, and less what its decided tasks are to have beyond that. Of what
+    ResourceQuotas leave, such tasks have taken nothing until their pods are listed: so nothing is
+    promised twice, whenever a pod begins to count in the quota.
     """
     found = {}
     for space, use in uses(state, quotas).items():
@@ -56,8 +68,9 @@ def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
 
 
 class Use(NamedTuple):
-    """What the jobs of one namespace use: what their pods are listed with, wherever that is, and what decided tasks are
-    to have beyond that. `new`: how many of these have no pod yet that is listed.
+    """What the jobs of one namespace use: what their pods are listed with, wherever that is, and
+    what decided tasks are to have beyond that. `new`: how many of these have no pod yet that is
+    listed.
     """
 
     listed: list[Resources]
@@ -72,94 +85,118 @@ class Use(NamedTuple):
 
 
 def uses(state: State, namespaces: Collection[str]) -> dict[str, Use]:
-    """Return the use of each of these namespaces. A pod that was heard to have ended has nothing any more."""
+    """Return the use of each of these namespaces. A pod that was heard to have ended has nothing
+    any more.
+    """
     if not namespaces:
         return {}
-    listed = _listed(state)
-    unlisted = _unlisted(listed)
-    jobs = [job for job in state.jobs.values() if job.request.namespace in namespaces]
     found = {space: Use([], [], []) for space in namespaces}
-    ended = {(job.request.namespace, pod) for job in jobs for pod in job.exits}
-    for space in listed.keys() & found.keys():
-        found[space].listed.extend(has for pod, has in listed[space].items() if (space, pod) not in ended)
+    jobs = [job for job in state.jobs.values() if job.request.namespace in found]
+    listed = _listed_pods(state, found, jobs)
+    for space, pods in listed.items():
+        found[space].listed.extend(pods.values())
+    tables = fresh_tables(state)
+    promised = tables.promised if tables else all_promised(state)
     for job in jobs:
-        use, pods = found[job.request.namespace], listed.get(job.request.namespace, {})
-        for task in unlisted(job):
-            has = _has(state.nodes[task.node], job, task) if task.node in state.nodes else Resources()
+        use = found[job.request.namespace]
+        pods = listed[job.request.namespace]
+        for task in promised.get(job.key, ()):
+            has = Resources()
+            if task.node in state.nodes:
+                has = _listed_with(state.nodes[task.node], job, task)
             use.beyond.append(less(task.resources, has))
             if job.pod(task) not in pods:
                 use.new.append(task)
     return found
 
 
-def _listed(state: State) -> Listed:
-    """The very same as long as no node's pods change."""
-    return _together((), [seen.own for seen in state.nodes.values()])
+def _listed_pods(
+    state: State, namespaces: Collection[str], jobs: Iterable[Job]
+) -> dict[str, dict[str, Resources]]:
+    """Return by namespace what pods are listed with, without those that were heard to have ended."""
+    found: dict[str, dict[str, Resources]] = {space: {} for space in namespaces}
+    for seen in state.nodes.values():
+        for own in seen.own:
+            if own.namespace in found:
+                found[own.namespace][own.pod] = own.resources
+    for job in jobs:
+        for pod in job.exits:
+            found[job.request.namespace].pop(pod, None)
+    return found
 
 
-def _has(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
-    """What the node lists the task's pod with."""
-    return _own(seen.own).get(job.request.namespace, {}).get(job.pod(task), Resources())
+def _listed_with(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
+    """Return what the node lists the task's pod with; nothing if it does not list it."""
+    pod = job.pod(task)
+    for own in seen.own:
+        if own.pod == pod and own.namespace == job.request.namespace:
+            return own.resources
+    return Resources()
 
 
-def _of_job(job: Job, listed: Listed) -> tuple[TaskPlan, ...]:
-    """Tasks that are wanted, that have not ended, and whose pod no node lists yet as it was decided.
-
-    A task that two generations want has the larger of what they give it: a pod shrinks only once the later one runs.
-    """
-    wanted: dict[int, TaskPlan] = {}
-    decided = [decision for decision in (job.runs, job.flies) if decision and not _all_stand(decision, listed)]
-    for task in (task for decision in decided for task in decision.tasks):
-        before = wanted.get(task.serial)
-        wanted[task.serial] = replace(task, resources=larger(before.resources, task.resources)) if before else task
-    return tuple(task for task in wanted.values() if job.exit_of(task) is None)
+# ---------------------------------------------------------------- of one node, of one job
 
 
-def _of_jobs(jobs: Mapping[str, Job], listed: Listed) -> list[tuple[Job, tuple[TaskPlan, ...]]]:
-    """Those that have any."""
-    decided = [job for job in jobs.values() if job.decided]
-    return [(job, tasks) for job, tasks in zip(decided, _unlisted(listed).each(decided), strict=True) if tasks]
-
-
-def _all_stand(decision: AllocationDecided, listed: Listed) -> bool:
-    """Is every pod of a decision listed with just what was decided?"""
-    return _decided(decision).items() <= listed.get(decision.namespace, {}).items()
-
-
-def _plain_node(seen: CapacityChanged) -> Node:
+def node_view(seen: CapacityChanged) -> Node:
+    """Return a node as policies see it, without what is promised on it."""
+    is_open = seen.ready and seen.schedulable
+    if is_open and seen.taints:
+        is_open = not any(taint.effect in HARD for taint in seen.taints)
+    hosts = NOBODY
+    if seen.own:
+        hosts = frozenset([f"{own.namespace}.{own.job}" for own in seen.own])
     return Node(
         name=seen.node,
         free=seen.free,
         allocatable=seen.allocatable,
-        open=seen.ready and seen.schedulable and not (seen.taints and any(t.effect in HARD for t in seen.taints)),
-        hosts=frozenset([f"{own.namespace}.{own.job}" for own in seen.own]) if seen.own else NOBODY,
+        open=is_open,
+        hosts=hosts,
     )
 
 
-def _decided_pods(decision: AllocationDecided) -> Pods:
-    return {task.pod(decision.job): task.resources for task in decision.tasks}
+def all_promised(state: State) -> dict[str, tuple[TaskPlan, ...]]:
+    """Return `promised_tasks` of every job that has any."""
+    found = {}
+    for key, job in state.jobs.items():
+        tasks = promised_tasks(job, state.nodes)
+        if tasks:
+            found[key] = tasks
+    return found
 
 
-def _own_pods(own: tuple[OwnPod, ...]) -> Listed:
-    return _all_pods([own])
+def promised_tasks(job: Job, nodes: Mapping[str, CapacityChanged]) -> tuple[TaskPlan, ...]:
+    """Return the tasks of the decisions of which not every pod is listed as it was decided.
+
+    Without those that have ended. A task that two generations want has the larger of what they give
+    it: a pod shrinks only once the later one runs.
+    """
+    wanted: dict[int, TaskPlan] = {}
+    for decision in (job.runs, job.flies):
+        if decision is None or _all_listed(decision, nodes):
+            continue
+        for task in decision.tasks:
+            before = wanted.get(task.serial)
+            if before is not None:
+                task = replace(task, resources=larger(before.resources, task.resources))
+            wanted[task.serial] = task
+    return tuple(task for task in wanted.values() if job.exit_of(task) is None)
 
 
-def _all_pods(nodes: Sequence[tuple[OwnPod, ...]]) -> Listed:
-    found: defaultdict[str, Pods] = defaultdict(dict)
-    for own in nodes:
-        for pod in own:
-            found[pod.namespace][pod.pod] = pod.resources
-    return dict(found)
-
-
-_unlisted: Kept[Listed, Kept[Job, tuple[TaskPlan, ...]]] = Kept(lambda listed: Kept(partial(_of_job, listed=listed)), 2)
-_promised: Kept[Listed, Kept[Mapping[str, Job], list[tuple[Job, tuple[TaskPlan, ...]]]]] = Kept(
-    lambda listed: Kept(partial(_of_jobs, listed=listed), 2), 2
-)
-_node, _own, _decided = Kept(_plain_node), Kept(_own_pods), Kept(_decided_pods)
-_together: KeptTogether[tuple[()], tuple[OwnPod, ...], Listed] = KeptTogether(_all_pods)
+def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged]) -> bool:
+    """Return whether every pod of a decision is listed, on its node, with just what was decided."""
+    listed: dict[str, Resources] = {}
+    for name in {task.node for task in decision.tasks}:
+        seen = nodes.get(name)
+        if seen is None:
+            return False
+        for own in seen.own:
+            if own.job == decision.job and own.namespace == decision.namespace:
+                listed[own.pod] = own.resources
+    return all(listed.get(task.pod(decision.job)) == task.resources for task in decision.tasks)
 
 
 def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:
     free, back = less(node.free, less(wants, has)), plus(node.returning, less(has, wants))
-    return Node(node.name, free, node.allocatable, node.open, node.hosts | {job}, back, node.shunned)
+    return Node(
+        node.name, free, node.allocatable, node.open, node.hosts | {job}, back, node.shunned
+    )

@@ -1,335 +1,354 @@
-"""What becomes of a want: a first allocation at once, a change when there is room, gain and time for it.
+"""What becomes of a want: a first allocation at once, a change when there is room, gain and time
+for it.
 
-A job starts at the size wanted, or as large as there is room for, and waits while not even its gang floor (minimum of
-ps and of workers, and the chief) fits. A running job that is to grow waits for the whole of it, because others may be
-about to give up room, but no longer than the maximum delay: then it grows as far as there is room, for what is free in
-sum may lie scattered. Each pause must pay. Cores and memory of the tasks that stand change in place:
-without a pause, so without a price, task by task as there is room; they have to stay wanted, too.
+A job starts at the size wanted, or as large as there is room for, and waits while not even its gang
+floor (minimum of ps and of workers, and the chief) fits. A running job that is to grow waits for
+the whole of it, because others may be about to give up room, but no longer than the maximum delay:
+then it grows as far as there is room, for what is free in sum may lie scattered. Each pause must
+pay. Cores and memory of the tasks that stand change in place: without a pause, so without a price,
+task by task as there is room; they have to stay wanted, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import starmap
 
 from msgspec.structs import replace
 
-from services.allocator.allowance import allowed, short, short_at_start, short_of_floor
-from services.allocator.ground import Ground
+from services.allocator.allowance import allowed, short_of_floor
 from services.allocator.job import Job
-from services.allocator.kept import KeptEach, by_ids
 from services.allocator.payback import Payback, payback
-from services.allocator.placing.gathering import gathered, spread
-from services.allocator.placing.lacking import lacking
-from services.allocator.placing.misfit import misfit
-from services.allocator.placing.placement import ROLES, Room, has_room, place_most
-from services.allocator.placing.resizing import alike, in_place, wanted_sizes
-from services.allocator.policies.contract import Size, Want
+from services.allocator.placing.gathering import gathered, on_one_node, spread
+from services.allocator.placing.placement import Placing, place
+from services.allocator.placing.resizing import alike, replaced, stretch
+from services.allocator.placing.trial import Placed, Shortage
+from services.allocator.policies.contract import JobSeen, Size, Want
 from services.allocator.preemption import release_wait
-from services.allocator.releases import NOTHING, Coming, bounded_wait, expected_room
-from services.allocator.rules import Rules
-from services.allocator.seen import counted_size, least_of, seen, size_of
+from services.allocator.releases import bounded_wait, expected_room
+from services.allocator.seen import counted_size, least_of
+from services.allocator.situation import Situation
 from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
 from services.allocator.verdict import Verdict, decision
-from shared.messages import AllocationDecided, Alternative, RoleResources, TaskPlan
+from shared.messages import AllocationDecided, Alternative, TaskPlan
 from shared.words import counted
 
 
 def in_flight(job: Job) -> Verdict | None:
-    """None where no decision is in flight."""
+    """Wait for a decision in flight; None: there is none."""
     flies = job.flies
-    return Verdict(why=f"generation {flies.generation} is in flight: {flies.reason}") if flies else None
-
-
-def _settled(job: Job, want: Want) -> Verdict | None:
-    """Where nothing is to be done, whatever room and time there is."""
-    runs = job.runs
-    if want.waits:
-        return Verdict(why=want.reason)
-    if runs is None or want.sizes is not None or want.apart is not None:
+    if flies is None:
         return None
-    return Verdict(why=want.reason) if (size_of(runs), runs.batch) == (want.size, want.batch) else None
+    return Verdict(why=f"generation {flies.generation} is in flight: {flies.reason}")
 
 
-settled: KeptEach[tuple[Job, Want], Verdict | None] = KeptEach(lambda pairs: starmap(_settled, pairs), by_ids)
-"""Of jobs for which nothing was abandoned, and whose namespaces have no quota."""
+def is_settled(job: JobSeen, target: Want) -> bool:
+    """Return whether a job has what its policy wants, whatever room and time there is.
+
+    For jobs of which no generation is in flight or was abandoned, without a quota.
+    """
+    if not target.ps and not target.workers:
+        return True
+    size = job.size
+    if size is None or size.ps != target.ps or size.workers != target.workers:
+        return False
+    return job.batch == target.batch and target.sizes is None and target.apart is None
 
 
-def changed(
-    job: Job,
-    want: Want | None,
-    wish: Wish | None,
-    room: Room,
-    now: float,
-    rules: Rules,
-    cause: str,
-    coming: Coming = NOTHING,
-) -> Verdict:
-    runs = job.runs
-    wish, coming = bounded_wait(wish, coming, now, rules)
-    if job.suspended_s and (waits := release_wait(job, room, now)):
-        return waits
-    if now < retry_s(job, rules):
-        return Verdict(why=f"tries again after a pause: {job.abandoned_why}", wake_s=retry_s(job, rules))
-    if want is None:
-        return Verdict(why=_left_alone(job, room, rules))
-    if want.waits:
-        return Verdict(why=short_of_floor(job, room, rules) or want.reason)
-    if runs is None:
-        return _started(job, want, wish, room, now, rules, cause, coming)
-    with expected_room(room, coming):
-        want = allowed(job, runs, useful(job, runs, want), room, rules)
-    if (size_of(runs), runs.batch) == (want.size, want.batch):
-        return _stays(job, runs, want, wish, room, now, rules, cause)
+def changed(situation: Situation) -> Verdict:
+    """Start a job, resize it, or say why nothing is done for it now."""
+    job, now, settings = situation.job, situation.now, situation.settings
+    wish, coming = bounded_wait(situation.wish, situation.coming, now, settings)
+    if wish is not situation.wish or coming is not situation.coming:
+        situation = replace(situation, wish=wish, coming=coming)
+    if job.suspended_s:
+        waits = release_wait(situation)
+        if waits:
+            return waits
+    again_s = retry_s(job, settings)
+    if now < again_s:
+        why = f"tries again after a pause: {job.abandoned_why}"
+        return Verdict(why=why, wake_s=again_s)
+    target = situation.target
+    if target is None:
+        return Verdict(why=_left_alone(situation))
+    if target.waits:
+        return Verdict(why=short_of_floor(situation) or target.reason)
+    current = situation.current
+    if current is None:
+        return _started(situation, target)
+    with expected_room(situation.room, coming):
+        target = allowed(situation, current, useful(situation, current, target))
+    if current.batch == target.batch and situation.size == target.size:
+        return _stays(situation, current, target)
     if job.is_trained:
         return Verdict(why="every example is applied: it ends as it is")
-    return _resized(job, runs, want, wish, room, now, rules, cause, coming)
+    return _resized(situation, current, target)
 
 
-def _left_alone(job: Job, room: Room, rules: Rules) -> str:
-    """The policy says nothing of it; that is not why it waits, where its floor has no room."""
-    if job.runs is not None:
+# ---------------------------------------------------------------- a job that waits
+
+
+def _left_alone(situation: Situation) -> str:
+    """Return the reason for a job without a desired size: a lack of room, if its floor has none."""
+    if situation.current is not None:
         return "the policy leaves it as it is"
-    least, sizes = Size(job.request.ps.min, job.request.workers.min), wanted_sizes(job, None, rules)
-    return (
-        "the policy lets it wait"
-        if has_room(room, job.key, (), least, sizes)
-        else _waits(job, least, sizes, room, rules)
-    )
+    request = situation.job.request
+    trial = situation.trial((), Size(request.ps.min, request.workers.min))
+    if isinstance(trial, Shortage):
+        return trial.describe()
+    trial.undo()
+    return "the policy lets it wait"
 
 
-def _waits(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
-    """Return why there is no room for the smallest size of a job: for ever as things are, or now.
+def _started(situation: Situation, target: Want) -> Verdict:
+    size, coming = target.size, situation.coming
+    sizes = situation.sizes(target)
+    trial = situation.trial((), size, least_of(situation.job, size), sizes)
+    if isinstance(trial, Shortage):
+        return Verdict(why=trial.describe())
+    if trial.is_whole:
+        return _granted(situation, trial.tasks, target, target.reason)
+    # What it could have now stays taken, so that no later job of this pass has it.
+    if coming.free and trial.has_more_room_later(coming.free, coming.quota):
+        return _await_release(situation, _wished(situation, target))
+    missing = trial.missing()
+    quota = missing.quota_reason()
+    why = quota or f"not enough room{missing.lacking()}"
+    lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
+    as_far = f"as far as {'its quota allows' if quota else 'there is room'}"
+    part = target.cut(counted_size(trial.tasks), target.batch, as_far)
+    return _granted(situation, trial.tasks, part, part.reason, alternatives=[lost])
 
-    Jobs of one size without a quota wait for the same reason, which is found once in each pass.
+
+def _await_release(situation: Situation, held: Wish) -> Verdict:
+    """Keep the wish until the capacity is free; `decide` wakes at the latest when it is no longer
+    waited for.
     """
-    question = room.question(job.key, least, least, sizes)
-    if question is None or room.purse(job.key) is not None:
-        return _reason_to_wait(job, least, sizes, room, rules)
-    if question not in room.waits:
-        room.waits[question] = _reason_to_wait(job, least, sizes, room, rules)
-    return room.waits[question]
+    if held.awaits_s is None:
+        held = replace(held, awaits_s=situation.now)
+    why = f"waits for capacity that is being released, for {held.size.told()}"
+    return Verdict(why=why, wish=held)
 
 
-def _reason_to_wait(job: Job, least: Size, sizes: RoleResources, room: Room, rules: Rules) -> str:
-    needed = [role for role in ROLES if least.of(role)]
-    if never := misfit(room, needed, sizes) or short_at_start(job, least, sizes, room, rules):
-        return never
-    return f"waits for room{lacking(room, job.key, (), least, sizes)} for a chief, {least.told()}"
+def _wished(situation: Situation, target: Want) -> Wish:
+    """The wish for a target, as it stands now."""
+    size, batch, sizes = target.size, target.batch, target.sizes
+    return wished(situation.wish, size, batch, situation.now, situation.cause, sizes)
 
 
-def _started(
-    job: Job, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str, coming: Coming
-) -> Verdict:
-    size, sizes = want.size, wanted_sizes(job, want.sizes, rules)
-    least = least_of(job, size)
-    quota = short_at_start(job, size, sizes, room, rules)
-    mark = room.mark()
-    tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
-    if tasks is None:
-        return Verdict(why=_waits(job, least, sizes, room, rules))
-    if len(tasks) == 1 + want.ps + want.workers:
-        return _granted(job, tasks, want, now, want.reason, cause)
-    if coming.free:
-        room.undo(mark)
-        later = _places_later(job, size, least, sizes, room, coming)
-        tasks = place_most(room, job.key, (), size, least, sizes, job.serials) or tasks
-        if later > len(tasks):  # what it could have now stays taken, so that no later job of this pass has it
-            return _await_release(wished(wish, size, want.batch, now, cause, want.sizes), now)
-    has = want.cut(counted_size(tasks), want.batch, f"as far as {'its quota allows' if quota else 'there is room'}")
-    lost = _lost_size(want, quota or f"not enough room{lacking(room, job.key, tasks, want.size, sizes)}")
-    return _granted(job, tasks, has, now, has.reason, cause, alternatives=[lost])
+# ---------------------------------------------------------------- a job that keeps its size
 
 
-def _stays(
-    job: Job, runs: AllocationDecided, want: Want, wish: Wish | None, room: Room, now: float, rules: Rules, cause: str
-) -> Verdict:
-    """Neither tasks nor batch change; what the tasks have may."""
-    if want.apart is not None and spread(runs.tasks) > 1:
-        return _moved(job, runs, want, room, now, rules, cause)
-    if want.sizes is None:
-        return Verdict(why=want.reason)
-    sizes = wanted_sizes(job, want.sizes, rules)
-    if alike(runs.tasks, sizes):
-        return Verdict(why=want.reason)
-    if barred := _barred(job, runs):
-        return Verdict(why=f"keeps its cores {barred}: {want.reason}")
-    held = wished(wish, want.size, want.batch, now, cause, sizes)
-    due = held.first_s + rules.window_s  # a wish that moves a little is no other wish, for it costs no pause
+def _stays(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+    """Keep tasks and batch; cores and memory of the tasks may change."""
+    job, now = situation.job, situation.now
+    if target.apart is not None and spread(current.tasks) > 1:
+        return _moved(situation, current, target)
+    if target.sizes is None:
+        return Verdict(why=target.reason)
+    sizes = situation.sizes(target)
+    if alike(current.tasks, sizes):
+        return Verdict(why=target.reason)
+    if job.generation != current.generation:
+        # After an abandoned generation the launcher hears of none before it.
+        barred = f"until a generation after {job.generation} runs"
+        return Verdict(why=f"keeps its cores {barred}: {target.reason}")
+    held = wished(situation.wish, target.size, target.batch, now, situation.cause, sizes)
+    # A wish that moves a little is no other wish, for it costs no pause.
+    due = held.first_s + situation.settings.window_s
     if now < due:
-        told = f"will have other cores or memory, if still so: {want.reason}"
+        told = f"will have other cores or memory, if still so: {target.reason}"
         return Verdict(why=told, wake_s=due, wish=held)
-    tasks = in_place(room, job.key, runs.tasks, sizes)
-    if tasks == runs.tasks:
-        waits = f"waits for room for more cores or memory: {want.reason}"
-        return Verdict(why=short(job, runs, want, room, rules) or waits, wish=held)
-    reason = want.reason if alike(tasks, sizes) else f"{want.reason}, as far as there is room"
-    return _granted(job, tasks, want, now, reason, held.cause)
+    trial = _try_target(situation, current, target, stretch)
+    if isinstance(trial, Shortage):
+        waits = f"waits for room for more cores or memory: {target.reason}"
+        return Verdict(why=trial.quota_reason() or waits, wish=held)
+    reason = target.reason
+    if not alike(trial.tasks, sizes):
+        reason = f"{reason}, as far as there is room"
+    return _granted(situation, trial.tasks, target, reason, cause=held.cause)
 
 
-def _moved(job: Job, runs: AllocationDecided, want: Want, room: Room, now: float, rules: Rules, cause: str) -> Verdict:
-    """Its devices stand on several nodes though one could hold them all."""
-    gain, mark = _gain(job, want, rules), room.mark()
-    if not gain.pays or _unheard(job, now, rules) or now < job.resumed_s + rules.cooldown_s:
-        return Verdict(why=want.reason)
-    tasks = gathered(room, job.key, runs.tasks, want.size, wanted_sizes(job, None, rules), job.serials)
-    if tasks is None or spread(tasks) > 1:
-        room.undo(mark)
-        return Verdict(why=want.reason)
-    return _granted(job, tasks, want, now, f"all on one node: {want.reason}", cause, gain=gain)
+def _moved(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+    """Move devices that stand on several nodes onto one that can hold them all."""
+    job, settings = situation.job, situation.settings
+    gain = _gain(situation, target)
+    is_early = situation.now < job.resumed_s + settings.cooldown_s
+    if not gain.pays or is_early or _unheard(situation):
+        return Verdict(why=target.reason)
+    trial = _try_target(situation, current, target, on_one_node)
+    if isinstance(trial, Shortage):
+        return Verdict(why=target.reason)
+    reason = f"all on one node: {target.reason}"
+    return _granted(situation, trial.tasks, target, reason, gain=gain)
 
 
-def _barred(job: Job, runs: AllocationDecided) -> str:
-    """Why nothing can change in place. After an abandoned generation the launcher hears of none before it."""
-    return "" if job.generation == runs.generation else f"until a generation after {job.generation} runs"
+# ---------------------------------------------------------------- a job that gets another size
 
 
-def _places_later(job: Job, size: Size, least: Size, sizes: RoleResources, room: Room, coming: Coming) -> int:
-    """Return how many tasks of a job that starts have a place once what is being released is free."""
-    mark = room.mark()
-    with expected_room(room, coming):
-        tasks = place_most(room, job.key, (), size, least, sizes, job.serials)
-        room.undo(mark)
-    return len(tasks or ())
-
-
-def _await_release(held: Wish, now: float) -> Verdict:
-    """Keep the wish until the capacity is free; `decide` wakes at the latest when it is no longer waited for."""
-    waiting = held if held.awaits_s is not None else replace(held, awaits_s=now)
-    return Verdict(why=f"waits for capacity that is being released, for {held.size.told()}", wish=waiting)
-
-
-def _resized(
-    job: Job,
-    runs: AllocationDecided,
-    want: Want,
-    wish: Wish | None,
-    room: Room,
-    now: float,
-    rules: Rules,
-    cause: str,
-    coming: Coming,
-) -> Verdict:
-    size, gain = size_of(runs), _gain(job, want, rules)
-    if _grows(size, want) and not gain.pays:
-        return Verdict(why=f"{_told(runs, want)} do not pay: {gain.told()}")
-    if gain.left_s <= _handover_s(job, runs, gain):
-        return Verdict(why=f"{_told(runs, want)} would come too late: it ends in {gain.left_s:.1f} s as it is")
-    held = wished(wish, want.size, want.batch, now, cause, want.sizes)
-    if _unheard(job, now, rules):
+def _resized(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+    job, now = situation.job, situation.now
+    size = situation.size
+    gain = _gain(situation, target)
+    told = target.size.told()
+    if target.batch != current.batch:
+        told = f"{told} with batch {target.batch}"
+    if _grows(size, target) and not gain.pays:
+        return Verdict(why=f"{told} do not pay: {gain.told()}")
+    if gain.left_s <= _handover_s(job, current, gain):
+        return Verdict(why=f"{told} would come too late: it ends in {gain.left_s:.1f} s as it is")
+    held = _wished(situation, target)
+    if _unheard(situation):
         return Verdict(why="waits for its speed at the size that it has", wish=held)
-    due = due_s(held, job.resumed_s, rules)
+    due = due_s(held, job.resumed_s, situation.settings)
     if now < due:
-        room_too = "" if want.ps <= size.ps and want.workers <= size.workers else " and there is room"  # looked at then
-        told = f"will have {_told(runs, want)}, if still so{room_too}: {want.reason}"
-        return Verdict(why=told, wake_s=due, wish=held)
-    return _with_room(job, runs, want, held, gain, room, now, rules, coming)
+        shrinks = target.ps <= size.ps and target.workers <= size.workers
+        room_too = "" if shrinks else " and there is room"  # looked at then
+        why = f"will have {told}, if still so{room_too}: {target.reason}"
+        return Verdict(why=why, wake_s=due, wish=held)
+    return _with_room(situation, current, target, held, gain)
 
 
 def _with_room(
-    job: Job,
-    runs: AllocationDecided,
-    want: Want,
+    situation: Situation, current: AllocationDecided, target: Want, held: Wish, gain: Payback
+) -> Verdict:
+    """Place a change that is due and pays: all of it, or a part."""
+    trial = _try_target(situation, current, target, _placing(target))
+    if isinstance(trial, Shortage):
+        return _without_room(situation, current, target, held, trial)
+    return _placed(situation, current, target, held, gain, trial)
+
+
+def _without_room(
+    situation: Situation, current: AllocationDecided, target: Want, held: Wish, shortage: Shortage
+) -> Verdict:
+    """Wait for room. Once the change has waited for long enough, grow as far as there is room."""
+    size = situation.size
+    coming = situation.coming
+    grows = _grows(size, target)
+    if coming.free and shortage.has_more_room_later(size, coming.free, coming.quota):
+        if grows:
+            shortage.place_part(size)  # so that no later job of this pass has it
+        return _await_release(situation, held)
+    quota = shortage.quota_reason()
+    lacks = "" if quota else shortage.lacking()
+    until_s = held.first_s + situation.settings.max_delay_s
+    is_late = situation.now >= until_s
+    if is_late:
+        part = shortage.place_part(size) if grows else None
+        if part is not None:
+            as_far = f"as far as there is room{lacks}"
+            less = target.cut(counted_size(part.tasks), current.batch, as_far)
+            gain = _gain(situation, less)
+            if gain.pays:
+                return _placed(situation, current, less, held, gain, part)
+            part.undo()
+    why = quota or f"waits for room{lacks} for {target.size.told()}"
+    return Verdict(why=why, wake_s=None if is_late else until_s, wish=held)
+
+
+def _placed(
+    situation: Situation,
+    current: AllocationDecided,
+    target: Want,
     held: Wish,
     gain: Payback,
-    room: Room,
-    now: float,
-    rules: Rules,
-    coming: Coming,
+    placed: Placed,
 ) -> Verdict:
-    """It is due, and pays: there may be room for all of it, or else for a part."""
-    size, ground, mark = size_of(runs), Ground(job, runs, want, room, rules), room.mark()
-    tasks = ground.take(want.size)
-    if tasks is None and coming.free and _fits_better_later(ground, want, size, coming):
-        fits = ground.largest(want.size, size)
-        if _grows(size, want) and fits != size:
-            ground.take(fits)  # so that no later job of this pass has it
-        return _await_release(held, now)
-    if tasks is None:
-        waits, until = short(job, runs, want, room, rules), held.first_s + rules.max_delay_s
-        lacks = "" if waits else ground.lacks(want.size)
-        part = _in_part(ground, want, size, runs.batch, lacks) if now >= until and _grows(size, want) else None
-        gain = _gain(job, part, rules) if part else gain
-        if part is None or not gain.pays:
-            why = waits or f"waits for room{lacks} for {want.size.told()}"
-            return Verdict(why=why, wake_s=until if now < until else None, wish=held)
-        want, tasks = part, ground.take(part.size) or runs.tasks
-    if want.apart is not None and spread(tasks) > 1 and _grows(size, want):
-        gain = payback(seen(job, rules), want.size, want.batch, rules, want.apart, want.speed_now)
+    """Decide on a change that has a place, unless its devices would stand too far apart to pay."""
+    size = situation.size
+    if target.apart is not None and _grows(size, target) and spread(placed.tasks) > 1:
+        gain = _gain(situation, replace(target, faster=target.apart))
         if not gain.pays:
-            room.undo(mark)
-            return Verdict(why=f"waits for room for {counted(want.workers, 'worker')} on one node", wish=held)
-    stay = Alternative(ps=size.ps, workers=size.workers, batch=runs.batch, why=f"staying: the change {gain.told()}")
-    others = (*want.alternatives, stay)
-    return _granted(job, tasks, want, now, want.reason, held.cause, alternatives=others, gain=gain)
+            placed.undo()
+            workers = counted(target.workers, "worker")
+            return Verdict(why=f"waits for room for {workers} on one node", wish=held)
+    why = f"staying: the change {gain.told()}"
+    stay = Alternative(ps=size.ps, workers=size.workers, batch=current.batch, why=why)
+    return _granted(
+        situation,
+        placed.tasks,
+        target,
+        target.reason,
+        cause=held.cause,
+        alternatives=(*target.alternatives, stay),
+        gain=gain,
+    )
 
 
-def _fits_better_later(ground: Ground, want: Want, now: Size, coming: Coming) -> bool:
-    """Return whether there is room for more of a change once what is being released is free."""
-    largest = ground.largest(want.size, now)
-    with expected_room(ground.room, coming):
-        return ground.holds(want.size) or ground.largest(want.size, now) != largest
+def _try_target(
+    situation: Situation, current: AllocationDecided, target: Want, how: Placing
+) -> Placed | Shortage:
+    """Place the target of a job that runs, beside the tasks that it keeps."""
+    return situation.trial(current.tasks, target.size, sizes=situation.sizes(target), how=how)
 
 
-def _in_part(ground: Ground, want: Want, now: Size, batch: int, lacks: str) -> Want | None:
-    """As much of a growth as there is room for, where that is any; with the batch that runs, because the one that is
-    wanted is for more workers.
+def _placing(target: Want) -> Placing:
+    """How the tasks of a job that is resized are placed."""
+    if target.sizes is not None:
+        return replaced
+    return gathered if target.ps == 0 else place
+
+
+# ---------------------------------------------------------------- what a change is worth
+
+
+def _gain(situation: Situation, target: Want) -> Payback:
+    return payback(
+        situation.seen,
+        target.size,
+        target.batch,
+        situation.settings,
+        target.faster,
+        target.speed_now,
+    )
+
+
+def _unheard(situation: Situation) -> bool:
+    """Has it changed since it last said how fast it is? Another change would answer no new fact,
+    and might go back.
     """
-    size = ground.largest(want.size, now)
-    return None if size == now else want.cut(size, batch, f"as far as there is room{lacks}")
+    job = situation.job
+    if job.progress is None or job.progress.generation == job.running:
+        return False
+    return situation.now - job.resumed_s < situation.settings.silent_s
 
 
-def _gain(job: Job, want: Want, rules: Rules) -> Payback:
-    return payback(seen(job, rules), want.size, want.batch, rules, want.faster, want.speed_now)
+def _handover_s(job: Job, current: AllocationDecided, gain: Payback) -> float:
+    """Return how long (s) a decision takes to have an effect: as long as the last one, and no less
+    than its pause. A job that ends sooner gains nothing, and gives its room back sooner.
+    """
+    return max(gain.cost_s, job.resumed_s - current.decided_s if job.pauses else 0.0)
+
+
+def _grows(size: Size, target: Want) -> bool:
+    return target.ps >= size.ps and target.workers >= size.workers
+
+
+# ---------------------------------------------------------------- what is decided
 
 
 def _granted(
-    job: Job,
+    situation: Situation,
     tasks: Sequence[TaskPlan],
-    want: Want,
-    now: float,
+    target: Want,
     reason: str,
-    cause: str,
     *,
+    cause: str | None = None,
     alternatives: Sequence[Alternative] = (),
     gain: Payback | None = None,
 ) -> Verdict:
+    """Give a job these tasks. `cause`: of a wish that was held; None: the newest fact."""
     action = decision(
-        job,
+        situation.job,
         tasks,
-        want.batch,
-        now,
+        target.batch,
+        situation.now,
         reason=reason,
-        cause=cause,
-        alternatives=alternatives or want.alternatives,
+        cause=situation.cause if cause is None else cause,
+        alternatives=alternatives or target.alternatives,
         gain_s=gain.saved_s if gain else 0.0,
         cost_s=gain.cost_s if gain else 0.0,
     )
     return Verdict(why=reason, action=action)
-
-
-def _unheard(job: Job, now: float, rules: Rules) -> bool:
-    """Has it changed since it last said how fast it is? Another change would answer no new fact, and might go back."""
-    silent = job.progress is not None and job.progress.generation != job.running
-    return silent and now - job.resumed_s < rules.silent_s
-
-
-def _handover_s(job: Job, runs: AllocationDecided, gain: Payback) -> float:
-    """How long after a decision it counts: as the last one took, and no less than its pause. Who ends sooner gains
-    nothing by it, and gives all of its room back sooner.
-    """
-    return max(gain.cost_s, job.resumed_s - runs.decided_s if job.pauses else 0.0)
-
-
-def _grows(size: Size, want: Want) -> bool:
-    return want.ps >= size.ps and want.workers >= size.workers
-
-
-def _told(runs: AllocationDecided, want: Want) -> str:
-    size = want.size.told()
-    return size if want.batch == runs.batch else f"{size} with batch {want.batch}"
-
-
-def _lost_size(want: Want, why: str) -> Alternative:
-    return Alternative(ps=want.ps, workers=want.workers, batch=want.batch, why=why)

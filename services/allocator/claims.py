@@ -1,7 +1,8 @@
 """The nodes on which a job's claims can be used. Pure.
 
-A task mounts every claim of its job, so it runs only where all their volumes can be reached: in one zone, or on one
-node. A claim of which nothing is told can be used everywhere; one that is bound with its first pod is told then.
+A task mounts every claim of its job, so it runs only where all their volumes can be reached: in one
+zone, or on one node. A claim of which nothing is told can be used everywhere; one that is bound
+with its first pod is told then.
 """
 
 from __future__ import annotations
@@ -24,29 +25,39 @@ NAMED = 3
 
 
 class Reach:
-    """Of the jobs of one state."""
+    """The nodes within reach of each job of one state. The nodes of each term are found once in a
+    pass.
+    """
 
     def __init__(self, state: State, rules: Rules) -> None:
-        self.state, self.rules = state, rules
+        self.state = state
+        self.rules = rules
         self._unreachable: dict[tuple[NodeTerm, ...], frozenset[str]] = {}
 
     def of(self, job: Job, room: Room) -> AbstractContextManager[None]:
-        """Meanwhile new tasks go only to nodes on which the job's claims can be used."""
+        """Send new tasks meanwhile only to nodes that can use the job's claims."""
         outside = self.unreachable_nodes(job)
         return room.avoiding(outside) if outside else EVERYWHERE
 
     def unreachable_nodes(self, job: Job) -> frozenset[str]:
         if not self.state.claims:
             return NOWHERE
-        bound = self._bound_claims(job)
-        return NOWHERE.union(*(self._nodes_without(terms) for terms in bound.values())) if bound else NOWHERE
+        nodes = NOWHERE
+        for terms in self._bound_claims(job).values():
+            nodes |= self._nodes_without(terms)
+        return nodes
 
     def note(self, job: Job) -> str:
-        """Say which claims keep the job from some of the nodes; empty where none does."""
+        """Return a note on the claims that keep the job from some of the nodes; empty: there are
+        none.
+        """
         outside = self.unreachable_nodes(job)
         if not outside:
             return ""
-        names = [name for name, terms in self._bound_claims(job).items() if self._nodes_without(terms)]
+        names = []
+        for name, terms in self._bound_claims(job).items():
+            if self._nodes_without(terms):
+                names.append(name)
         reached = [name for name in self.state.nodes if name not in outside]
         claims = f"{'claim' if len(names) == 1 else 'claims'} {listed(names, NAMED)}"
         if not reached:
@@ -54,17 +65,24 @@ class Reach:
         return f"its {claims} can be used on {some(sorted(reached), 'node')} only"
 
     def _bound_claims(self, job: Job) -> dict[str, tuple[NodeTerm, ...]]:
-        """Those of the job's claims that are bound to some nodes, and to which."""
+        """Return the node terms of each of the job's claims that is bound to some nodes."""
         fact = self.state.claims.get(job.request.namespace)
         if fact is None:
             return {}
         claims = claims_of(job, self.rules)
-        return {name: each.terms for each in fact.placements for name in claims if name in each.claims}
+        bound = {}
+        for each in fact.placements:
+            for name in claims:
+                if name in each.claims:
+                    bound[name] = each.terms
+        return bound
 
     def _nodes_without(self, terms: tuple[NodeTerm, ...]) -> frozenset[str]:
         if terms not in self._unreachable:
-            nodes = self.state.nodes.values()
-            outside = [node.node for node in nodes if not fulfils_any(node.node, node.labels, terms)]
+            outside = []
+            for name, node in self.state.nodes.items():
+                if not fulfils_any(node.node, node.labels, terms):
+                    outside.append(name)
             self._unreachable[terms] = frozenset(outside)
         return self._unreachable[terms]
 

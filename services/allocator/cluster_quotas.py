@@ -1,17 +1,17 @@
 """The quotas of the settings and those of the cluster together, for the namespaces that have jobs.
 
-What all tasks of a namespace may have is the smaller of the two. Policies share that among its jobs; what may still be
-asked for is less (`capacity.purses`), so the API server never has to refuse a size because of a quota.
+What all tasks of a namespace may have is the smaller of the two. Policies share that among its
+jobs; what may still be asked for is less (`capacity.purses`), so the API server never has to refuse
+a size because of a quota.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from services.allocator.capacity import Use, uses
-from services.allocator.kept import KeptEach
 from services.allocator.placing.amounts import together
 from services.allocator.policies.contract import ClusterQuota, Quota, TaskLimits
 from services.allocator.resource_quotas import limits_of, moved, ours_in_all, unused_pods
@@ -19,22 +19,26 @@ from services.allocator.rules import Rules
 from services.allocator.state import State
 from shared.messages import QuotaChanged
 
-ByNamespace = tuple[tuple[str, ClusterQuota], ...]
-
 
 def with_cluster_quotas(state: State, rules: Rules) -> Rules:
-    """Return the rules with the cluster's quotas in them; the very same ones while these are the same."""
+    """Return the rules with the cluster's quotas in them."""
     if not state.quotas:
         return rules
     spaces = sorted({job.request.namespace for job in state.jobs.values()} & state.quotas.keys())
     use = uses(state, spaces)
-    found = [(space, _together(state.quotas[space], use[space], rules.quotas.get(space, Quota()))) for space in spaces]
-    return _rules_with([(rules, tuple(found))])[0] if found else rules
+    found = {}
+    for space in spaces:
+        quota = rules.quotas.get(space, Quota())
+        found[space] = _together(state.quotas[space], use[space], quota)
+    return replace(rules, quotas=rules.quotas | found) if found else rules
 
 
 def slots(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
     """Return how many more tasks each namespace may have, where the cluster limits that."""
-    limited = [space for space, quota in quotas.items() if isinstance(quota, ClusterQuota) and quota.pods is not None]
+    limited = []
+    for space, quota in quotas.items():
+        if isinstance(quota, ClusterQuota) and quota.pods is not None:
+            limited.append(space)
     found = {}
     for space, use in uses(state, limited).items():
         left = unused_pods(state.quotas[space])
@@ -45,13 +49,23 @@ def slots(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
 
 def task_limits(quotas: Mapping[str, Quota]) -> dict[str, TaskLimits]:
     """Return what the cluster allows the tasks of each namespace."""
-    return {space: quota.tasks for space, quota in quotas.items() if isinstance(quota, ClusterQuota)}
+    limits = {}
+    for space, quota in quotas.items():
+        if isinstance(quota, ClusterQuota):
+            limits[space] = quota.tasks
+    return limits
 
 
 def quotas_after(before: State, after: State) -> dict[str, QuotaChanged]:
-    """Return the cluster's quotas, with what is used of them once the pods that were listed are others."""
-    had, has = uses(before, before.quotas), uses(after, after.quotas)
-    return {space: _with_use(fact, had[space], has[space]) for space, fact in after.quotas.items()}
+    """Return the cluster's quotas, with what is used of them once the pods that were listed are
+    others.
+    """
+    had = uses(before, before.quotas)
+    has = uses(after, after.quotas)
+    quotas = {}
+    for space, fact in after.quotas.items():
+        quotas[space] = _with_use(fact, had[space], has[space])
+    return quotas
 
 
 def _with_use(fact: QuotaChanged, had: Use, has: Use) -> QuotaChanged:
@@ -63,20 +77,18 @@ def _with_use(fact: QuotaChanged, had: Use, has: Use) -> QuotaChanged:
 
 def _together(fact: QuotaChanged, use: Use, quota: Quota) -> ClusterQuota:
     ours = ours_in_all(fact, use.total(), len(use.listed) + len(use.new))
-    most = {name: ours.get(name) for name in ("cpu", "memory_gib", "gpu")}
-    for name in most:
-        most[name] = min((each for each in (most[name], getattr(quota, name)) if each is not None), default=None)
+    gpu = _smaller(ours.get("gpu"), quota.gpu)
     return ClusterQuota(
-        cpu=most["cpu"],
-        memory_gib=most["memory_gib"],
-        gpu=None if most["gpu"] is None else int(most["gpu"]),
+        cpu=_smaller(ours.get("cpu"), quota.cpu),
+        memory_gib=_smaller(ours.get("memory_gib"), quota.memory_gib),
+        gpu=None if gpu is None else int(gpu),
         pods=int(ours["pods"]) if "pods" in ours else None,
         tasks=limits_of(fact),
     )
 
 
-def _with(pairs: Sequence[tuple[Rules, ByNamespace]]) -> list[Rules]:
-    return [replace(rules, quotas={**rules.quotas, **dict(found)}) for rules, found in pairs]
-
-
-_rules_with: KeptEach[tuple[Rules, ByNamespace], Rules] = KeptEach(_with, lambda pair: (id(pair[0]), pair[1]))
+def _smaller(one: float | None, other: float | None) -> float | None:
+    """Return the smaller limit; None: there is none."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

@@ -1,8 +1,8 @@
-"""When the garbage collector looks for cycles: seldom, so that it hardly ever interrupts a decision.
+"""Make the garbage collector look for cycles seldom, so that it hardly ever interrupts a decision.
 
-Counting references frees nearly all that the allocator makes: what it remembers never changes, and so has no cycles;
-only errors and tasks of the event loop make some. Python looks after every 700 containers that are new, which a
-decision about hundreds of jobs makes forty times over, and finds nothing.
+Counting references frees nearly all that the allocator makes: its state never changes, and so has
+no cycles; only errors and tasks of the event loop make some. Python looks after every 700 new
+containers, which a decision about hundreds of jobs makes forty times over, and finds nothing.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import gc
 
 CONTAINERS = 100_000
-"""So many new ones, some ten megabytes, between two looks."""
+"""New ones between two looks: some ten megabytes."""
 
 
 def collect_seldom() -> None:
-    """In this process, from now on."""
+    """Change the threshold in this process, from now on."""
     gc.set_threshold(CONTAINERS, *gc.get_threshold()[1:])

@@ -1,14 +1,15 @@
 """What should run: the allocator's main loop, one pass.
 
-Law: facts in, actions out. `decide` looks at the state and at the time it is given, and answers with what to say, when
-to look again, and why each job is as it is; it says nothing itself. A job gets one decision at a time: none while a
-generation is in flight, except to replace a task that was lost.
+Law: facts in, actions out. `decide` looks at the state and at the time it is given, and answers
+with what to say, when to look again, and why each job is as it is; it says nothing itself. A job
+gets one decision at a time: none while a generation is in flight, except to replace a task that was
+lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -20,37 +21,42 @@ from services.allocator.cluster_quotas import slots, task_limits, with_cluster_q
 from services.allocator.ending import ending
 from services.allocator.failures import Failure, FaultSearch, isolate, untried_reason
 from services.allocator.job import Job
-from services.allocator.kept import Kept
-from services.allocator.models.kin import by_program
-from services.allocator.placing.placement import Room, shunning
-from services.allocator.policies.contract import JobSeen, Kin, Node, Want
-from services.allocator.policies.registry import POLICIES
-from services.allocator.policy_calls import desired_sizes
+from services.allocator.placing.placement import Room
+from services.allocator.policies.contract import Want
+from services.allocator.policy_calls import desired_sizes, jobs_by_policy
 from services.allocator.preemption import give_way
-from services.allocator.releases import coming_capacity
+from services.allocator.refresh import refreshed
+from services.allocator.releases import NOTHING, coming_capacity
 from services.allocator.reservations import Reserve
 from services.allocator.rules import Rules
-from services.allocator.seen import all_seen
-from services.allocator.state import State
+from services.allocator.situation import Situation
+from services.allocator.state import State, tables_of
 from services.allocator.timing import Wish
-from services.allocator.user_changes import fit_into_bounds, not_suspended, suspend
+from services.allocator.user_changes import fit_into_bounds, suspend
 from services.allocator.verdict import Verdict
 from shared.messages import AllocationDecided, JobFinished
 
-STATES = 8
-"""So many of the last ones are remembered."""
-Jobs = Mapping[str, Job]
+Jobs = dict[str, Job]
+"""By key, in the order of priority and submission."""
+Step = Callable[[Situation], Verdict | None]
+"""One step of a pass; None: it has nothing to say of this job."""
+Note = Callable[[Job, Verdict], Verdict]
+"""Add a note to a verdict."""
 
 
 class Decisions(msgspec.Struct, frozen=True):
-    """What to say, when to look again (None: only when something is heard), why, and what is wished for."""
+    """The actions to publish, the time to look again (None: only when something is heard), the
+    reason for every job, and the changes that are wanted but not decided.
+    """
 
     actions: tuple[AllocationDecided | JobFinished, ...] = ()
     wake_s: float | None = None
     why: dict[str, str] = {}
     wishes: dict[str, Wish] = {}
     failures: tuple[Failure, ...] = ()
-    """Of the jobs that were set aside, because a policy or a step raised with them (`failures.py`)."""
+    """Of the jobs that were set aside, because a policy or a step raised with them
+    (`failures.py`).
+    """
     untried: tuple[str, ...] = ()
     """The jobs that were set aside, because the search for the faulty ones did not come to them."""
 
@@ -65,222 +71,356 @@ def decide(
 ) -> Decisions:
     """Return the decisions of one pass, whatever a policy or a step raises.
 
-    `wishes`, `suspects` and `untried`: the wishes, the failures and the untried jobs of the last pass.
+    `wishes`, `suspects` and `untried`: the wishes, the failures and the untried jobs of the last
+    pass.
     """
     search = FaultSearch([each for each in suspects if each.job in state.jobs], untried)
     rules = with_cluster_quotas(state, rules)
+    state = refreshed(state, rules)
     try:
-        return _decided(state, now, rules, wishes or {}, search, frozenset())
+        return _decide_jobs(state, now, rules, wishes or {}, search)
     except Exception as error:
         if failures.RAISE_ALL or rules.strict:
             raise
         return _without_faulty(state, now, rules, wishes or {}, search, error)
 
 
-def _without_faulty(
-    state: State, now: float, rules: Rules, wishes: Mapping[str, Wish], search: FaultSearch, error: Exception
-) -> Decisions:
-    """Decide on all jobs but those with which a step raises; of these, end those that are cancelled."""
-    every = state.jobs.keys()
-
-    def compute(keys: Sequence[str]) -> Decisions:
-        return _decided(state, now, rules, wishes, search, every - frozenset(keys))
-
-    found = isolate(compute, [*every], error, search)
-    decisions = found.result or Decisions()
-    aside = {key: untried_reason("") for key in found.untried}
-    aside |= {key: each.reason for key, each in search.faulty.items() if key not in decisions.why}
-    cancelled = [job for key in aside if (job := state.jobs.get(key)) and job.cancelled]
-    ends = [verdict.action for job in cancelled if (verdict := ending(job, now, rules)) and verdict.action]
-    untried = {*decisions.untried, *found.untried} - search.faulty.keys()
-    return replace(
-        decisions,
-        actions=(*decisions.actions, *ends),
-        wake_s=_earliest(decisions.wake_s, search.wake_s(untried, now)),
-        why=decisions.why | aside,
-        wishes=decisions.wishes | {key: wishes[key] for key in found.untried if key in wishes},
-        failures=tuple(search.faulty.values()),
-        untried=tuple(sorted(untried)),
-    )
+def prepared(state: State, rules: Rules) -> State:
+    """Return the state with tables that are up to date, so that the next pass need not make them."""
+    return refreshed(state, with_cluster_quotas(state, rules))
 
 
-def _decided(
+def _decide_jobs(
     state: State,
     now: float,
     rules: Rules,
     wishes: Mapping[str, Wish],
     search: FaultSearch,
-    aside: Collection[str],
+    aside: Collection[str] = (),
 ) -> Decisions:
-    """One pass; `aside`: jobs that are left out, but for what they hold."""
-    verdicts: dict[str, Verdict] = {}
-    jobs = _without(_in_order(state.jobs), aside)
-    stirred, others = _parted(jobs)
-    # 1. What is over, is over; what its user suspends has nothing.
-    for key, job in stirred.items():
-        _say(verdicts, key, ending(job, now, rules) or suspend(job, now, rules, state.cause))
-    # 2. What was lost comes back first, in what is free.
-    shunned = leaving.shunned(stirred.values()) | relief.shunned(stirred.values(), now, rules)
-    nodes, limits = shunning(free_nodes(state), shunned), task_limits(rules.quotas)
-    room = Room(nodes, purses(state, rules.quotas), slots(state, rules.quotas), limits)
-    reach = Reach(state, rules)
-    for key, job in _open(stirred, verdicts):
-        with reach.of(job, room):
-            said = repair.repaired(job, room, now, rules, state.opened_s)
-        _say(verdicts, key, _noting(said, reach.note(job)) if said else None)
-    # 3. What will be lost moves while it still works; what is in flight is waited for, else new bounds hold.
-    for key, job in _open(stirred, verdicts):
-        with reach.of(job, room):
-            _say(verdicts, key, leaving.moved(job, room, now, rules))
-    for key, job in _open(stirred, verdicts):
-        with reach.of(job, room):
-            _say(verdicts, key, change.in_flight(job) or fit_into_bounds(job, room, now, rules, state.cause))
-    # 4. Capacity is held back for jobs that have waited too long or have a higher priority; others give way to them.
-    #    Who has too little where it stands gets more, or goes elsewhere, in what is left.
-    reserve = Reserve(state, jobs, verdicts, room, now, rules)
-    for victim in reserve.victims:
-        _say(verdicts, victim.job.key, give_way(victim, now, rules, state.cause))
-    for key, job in _open(stirred, verdicts):
-        reserve.hold_for(job)
-        with reach.of(job, room):
-            _say(verdicts, key, outgrowing.enlarged(job, room, now, rules) or relief.relieved(job, room, now, rules))
-    reserve.hold_all()
-    # 5. Each policy says what its jobs should have, and many have it.
-    coming = coming_capacity(state.releases, state.nodes, now, rules)
-    cluster: list[Node] = coming.added_to(room.nodes.values())
-    by_policy = _by_policy(rules)(by_program(state.closed))(not_suspended(jobs))
-    raise_all = failures.RAISE_ALL or rules.strict
-    wants, untried = desired_sizes(by_policy, cluster, now, search, raise_all)
-    set_aside = _set_aside(jobs, search, untried, wishes)
-    verdicts = {key: verdict for key, verdict in set_aside.items() if key not in reserve.reservations} | verdicts
-    calm = _calm(others, wants, verdicts.keys() | reserve.reservations.keys(), rules)
-    for (key, _), verdict in zip(calm, change.settled([(job, wants[key]) for key, job in calm]), strict=True):
-        _say(verdicts, key, verdict)
-    # 6. Jobs that wait start, then those that run change, as far as there is room, gain and time. A job for which
-    #    capacity is held back starts even where its policy fails with it: else others would have given way in vain.
-    for key, job in sorted(_open(jobs, verdicts), key=lambda item: item[1].running is not None):
-        reserve.hold_for(job)
-        with reach.of(job, room):
-            want, wish = reserve.start_want(job, wants.get(key)), wishes.get(key)
-            said = change.changed(job, want, wish, room, now, rules, state.cause, coming)
-        said = _noting(said, reach.note(job) if said.wish or job.wanted is None else "")
-        _say(verdicts, key, _noting(said, set_aside[key].why if key in set_aside else ""))
-    # 7. Say it.
-    for key, job in stirred.items():
-        verdicts[key] = _noting(verdicts[key], leaving.stays(job))
-    verdicts |= unanswered.attend(_jobs_with_pending_decision(jobs), verdicts, state.nodes, now, rules)
+    """Return the decisions of one pass. `aside`: jobs that are left out; their capacity stays
+    taken.
+    """
+    jobs = _by_priority(state, aside)
+    urgent, others = _parted(state, jobs)
+    run = _Pass(state, jobs, _open_room(state, urgent, now, rules), now, rules, wishes)
+
+    # 1. End jobs that are over; take the tasks of jobs that their users suspended.
+    run.ask(_end_or_suspend, urgent)
+    # 2. Replace lost tasks, before another job may take the free capacity.
+    run.ask(repair.repaired, urgent, run.note_claims)
+    # 3. Move tasks that will be lost, while they still work. Leave jobs alone while a decision is
+    #    in flight; take the others into changed bounds.
+    run.ask(leaving.moved, urgent)
+    run.ask(_wait_or_fit, urgent)
+    # 4. Reserve capacity for jobs that have waited too long or have a higher priority, and make
+    #    others give way. Give tasks the memory that they will need; move tasks that starve.
+    run.reserve_capacity()
+    run.ask(_enlarge_or_relieve, urgent)
+    # 5. Ask each policy for the desired sizes of its jobs; capacity that is being released counts
+    #    as free.
+    untried = run.ask_policies(search)
+    # 6. Leave jobs alone that have their desired size. Start the jobs that wait, then resize those
+    #    that run, where room, gain and timing allow. A job with a reservation starts even if its
+    #    policy fails with it: others gave way to it.
+    run.settle(others)
+    run.ask(run.start_or_resize, _waiting_first(run.undecided()), run.note_waiting)
+    # 7. Add notes to the reasons, and repeat decisions that nobody acts on.
+    run.add_notes(urgent)
+    run.repeat_unanswered()
     search.clear(jobs, "")
-    wakes_s = (reserve.wake_s, coming.until_s, search.wake_s(untried, now))
-    return _together(_with_reserved(verdicts, jobs, reserve), search, untried, *wakes_s)
+    return run.decisions(search, untried)
 
 
-def _without(jobs: Jobs, aside: Collection[str]) -> Jobs:
-    """The very same jobs, where none is set aside."""
-    return {key: job for key, job in jobs.items() if key not in aside} if aside else jobs
-
-
-def _by_rank(jobs: Jobs) -> Jobs:
-    return dict(sorted(jobs.items(), key=lambda item: (-item[1].request.priority, item[1].uid)))
-
-
-_in_order: Kept[Jobs, Jobs] = Kept(_by_rank, STATES)
-
-
-def _parts(jobs: Jobs) -> tuple[Jobs, Jobs]:
-    """Those of which there is more to say than what their policy wants, and the others."""
-    stirred = {key: job for key, job in jobs.items() if _has_stirred(job)}
-    return stirred, {key: job for key, job in jobs.items() if key not in stirred}
-
-
-_parted: Kept[Jobs, tuple[Jobs, Jobs]] = Kept(_parts, STATES)
-
-
-def _find_pending_decisions(jobs: Jobs) -> list[Job]:
-    return [job for job in jobs.values() if unanswered.pending_decision(job)]
-
-
-_jobs_with_pending_decision: Kept[Jobs, list[Job]] = Kept(_find_pending_decisions, STATES)
-
-
-def _has_stirred(job: Job) -> bool:
-    failed = job.failed_generations or job.killed_generations
-    return bool(
-        job.cancelled
-        or job.changed
-        or job.exits
-        or job.leaving
-        or job.starving
-        or job.crowded
-        or job.abandonments
-        or failed
-        or job.coming is not None
+def _open_room(state: State, urgent: Jobs, now: float, rules: Rules) -> Room:
+    """Return the free capacity. Nodes take nothing new while tasks are sent away from them, or
+    starve there.
+    """
+    shunned = leaving.shunned(urgent.values()) | relief.shunned(urgent.values(), now, rules)
+    quotas = rules.quotas
+    left = purses(state, quotas)
+    return Room(
+        free_nodes(state),
+        left,
+        slots(state, quotas),
+        task_limits(quotas),
+        shunned,
+        tables_of(state).index,
     )
 
 
-def _say(verdicts: dict[str, Verdict], key: str, verdict: Verdict | None) -> None:
-    if verdict is not None:
-        verdicts[key] = verdict
+def _end_or_suspend(situation: Situation) -> Verdict | None:
+    return ending(situation.job, situation.now, situation.settings) or suspend(situation)
+
+
+def _wait_or_fit(situation: Situation) -> Verdict | None:
+    return change.in_flight(situation.job) or fit_into_bounds(situation)
+
+
+def _enlarge_or_relieve(situation: Situation) -> Verdict | None:
+    return outgrowing.enlarged(situation) or relief.relieved(situation)
+
+
+# ---------------------------------------------------------------- one pass
+
+
+@dataclass(eq=False)
+class _Pass:
+    """The inputs that the steps of one pass share, and their verdicts: the first step that says
+    something about a job decides it.
+    """
+
+    state: State
+    jobs: Jobs
+    room: Room
+    now: float
+    rules: Rules
+    wishes: Mapping[str, Wish]
+
+    def __post_init__(self) -> None:
+        self.reach = Reach(self.state, self.rules)
+        self.reserve = Reserve(self.state, self.room, self.now, self.rules)
+        self.coming = NOTHING
+        self.targets: Mapping[str, Want] = {}
+        self.verdicts: dict[str, Verdict] = {}
+        self.seen_jobs = tables_of(self.state).jobs
+        self.aside: dict[str, Verdict] = {}  # of the jobs that a policy fails with
+
+    def situation(self, job: Job) -> Situation:
+        key = job.key
+        return Situation(
+            job,
+            self.seen_jobs[key],
+            self.room,
+            self.now,
+            self.rules,
+            self.state.cause,
+            self.state.opened_s,
+            self.targets.get(key),
+            self.wishes.get(key),
+            self.coming,
+        )
+
+    def undecided(self) -> Jobs:
+        """Return the jobs without a verdict, in the order of priority and submission."""
+        return {key: job for key, job in self.jobs.items() if key not in self.verdicts}
+
+    def ask(self, step: Step, jobs: Jobs, note: Note | None = None) -> None:
+        """Ask a step about each job without a verdict. New tasks go only to nodes that can use the
+        job's claims, and use nothing that is reserved from the job.
+        """
+        for key, job in jobs.items():
+            if key in self.verdicts:
+                continue
+            self.reserve.hold_for(job)
+            with self.reach.of(job, self.room):
+                verdict = step(self.situation(job))
+            if verdict is not None:
+                self.verdicts[key] = note(job, verdict) if note else verdict
+
+    def reserve_capacity(self) -> None:
+        """Reserve capacity for waiting jobs, and make others give way."""
+        self.reserve.plan(self.jobs, self.verdicts)
+        for victim in self.reserve.victims:
+            self.verdicts[victim.job.key] = give_way(self.situation(victim.job), victim)
+
+    def ask_policies(self, search: FaultSearch) -> Mapping[str, str]:
+        """Get the desired sizes from each policy. Return the jobs that were not tried, with their
+        policies.
+        """
+        self.reserve.hold_all()
+        self.coming = coming_capacity(self.state.releases, self.state.nodes, self.now, self.rules)
+        cluster = self.coming.added_to(self.room.nodes.values())
+        by_policy = jobs_by_policy(self.state, self.jobs)
+        raise_all = failures.RAISE_ALL or self.rules.strict
+        self.targets, untried = desired_sizes(by_policy, cluster, self.now, search, raise_all)
+        self._set_aside(search, untried)
+        return untried
+
+    def _set_aside(self, search: FaultSearch, untried: Mapping[str, str]) -> None:
+        """Set aside the jobs that a policy fails with, except those with a reservation. A job that
+        was not tried keeps its wish, for it may be sound.
+        """
+        for key, policy in untried.items():
+            self.aside[key] = Verdict(why=untried_reason(policy), wish=self.wishes.get(key))
+        for each in search.faulty.values():
+            if each.policy and each.job in self.jobs:
+                self.aside[each.job] = Verdict(why=each.reason)
+        verdicts = {}
+        for key, verdict in self.aside.items():
+            if key not in self.reserve.reservations:
+                verdicts[key] = verdict
+        self.verdicts = verdicts | self.verdicts
+
+    def settle(self, others: Jobs) -> None:
+        """Leave jobs alone that have their desired size, unless a quota or a reservation concerns
+        them.
+        """
+        seen_jobs = self.seen_jobs
+        quotas = self.rules.quotas
+        reserved = self.reserve.reservations
+        targets = self.targets
+        verdicts = self.verdicts
+        for key, job in others.items():
+            target = targets.get(key)
+            if target is None or key in verdicts or key in reserved:
+                continue
+            if quotas and job.request.namespace in quotas:
+                continue
+            if change.is_settled(seen_jobs[key], target):
+                verdicts[key] = Verdict(why=target.reason)
+
+    def start_or_resize(self, situation: Situation) -> Verdict:
+        """Start or resize a job; one with a reservation starts even against its policy."""
+        if self.reserve.reservations:
+            target = self.reserve.start_want(situation)
+            situation = replace(situation, target=target)
+        return change.changed(situation)
+
+    # ------------------------------------------------------------ what else is said
+
+    def note_claims(self, job: Job, verdict: Verdict) -> Verdict:
+        """Add the claims that keep the job from some of the nodes."""
+        return _noting(verdict, self.reach.note(job)) if verdict.action is None else verdict
+
+    def note_waiting(self, job: Job, verdict: Verdict) -> Verdict:
+        """Add the same where it waits, and that its policy fails with it."""
+        if verdict.wish or job.wanted is None:
+            verdict = self.note_claims(job, verdict)
+        if job.key in self.aside:
+            verdict = _noting(verdict, self.aside[job.key].why)
+        return verdict
+
+    def add_notes(self, urgent: Jobs) -> None:
+        """Add a note about tasks that wait to leave their nodes, and about reservations to all jobs
+        that wait for capacity.
+        """
+        for key, job in urgent.items():
+            if job.leaving:
+                self.verdicts[key] = _noting(self.verdicts[key], leaving.stays(job))
+        if not self.reserve.reservations:
+            return
+        for key, verdict in self.verdicts.items():
+            if key in self.jobs:
+                note = self.reserve.note(self.jobs[key], wants_more=verdict.wish is not None)
+                self.verdicts[key] = _noting(verdict, note)
+
+    def repeat_unanswered(self) -> None:
+        """Repeat decisions that nobody acts on."""
+        pending = []
+        for job in self.jobs.values():
+            may_be = job.coming is not None or job.running is None or job.resized_from
+            if may_be and unanswered.pending_decision(job):
+                pending.append(job)
+        if pending:
+            nodes, verdicts = self.state.nodes, self.verdicts
+            self.verdicts |= unanswered.attend(pending, verdicts, nodes, self.now, self.rules)
+
+    def decisions(self, search: FaultSearch, untried: Mapping[str, str]) -> Decisions:
+        """Combine the verdicts of this pass."""
+        actions = []
+        why = {}
+        wishes = {}
+        wakes_s = [self.reserve.wake_s, self.coming.until_s, search.wake_s(untried, self.now)]
+        for key, verdict in self.verdicts.items():
+            why[key] = verdict.why
+            wakes_s.append(verdict.wake_s)
+            if verdict.action:
+                actions.append(verdict.action)
+            if verdict.wish:
+                wishes[key] = verdict.wish
+        return Decisions(
+            actions=tuple(actions),
+            wake_s=_earliest(*wakes_s),
+            why=why,
+            wishes=wishes,
+            failures=tuple(search.faulty.values()),
+            untried=tuple(untried),
+        )
 
 
 def _noting(verdict: Verdict, note: str) -> Verdict:
-    return replace(verdict, why=f"{verdict.why}; {note}") if note and verdict.action is None else verdict
-
-
-def _open(jobs: Jobs, verdicts: Mapping[str, Verdict]) -> list[tuple[str, Job]]:
-    """Those of which nothing has been said in this pass."""
-    return [(key, job) for key, job in jobs.items() if key not in verdicts]
-
-
-def _divided(jobs: Jobs, kin: Mapping[str, Kin], rules: Rules) -> dict[str, list[JobSeen]]:
-    found: dict[str, list[JobSeen]] = {}
-    for job in all_seen(jobs.values(), rules, kin):
-        name = job.request.policy or rules.policy
-        found.setdefault(name if name in POLICIES else rules.policy, []).append(job)
-    return found
-
-
-_by_policy: Kept[Rules, Kept[Mapping[str, Kin], Kept[Jobs, dict[str, list[JobSeen]]]]] = Kept(
-    lambda rules: Kept(lambda kin: Kept(partial(_divided, kin=kin, rules=rules), STATES), STATES), STATES
-)
-
-
-def _calm(others: Jobs, wants: Mapping[str, Want], settled: Collection[str], rules: Rules) -> list[tuple[str, Job]]:
-    """Jobs that may have what their policy wants, whatever is free; not those for which other rules hold."""
-    listed = [(key, job) for key, job in others.items() if key in wants and key not in settled]
-    return [(key, job) for key, job in listed if job.request.namespace not in rules.quotas]
-
-
-def _with_reserved(verdicts: dict[str, Verdict], jobs: Jobs, reserve: Reserve) -> dict[str, Verdict]:
-    """Say what is reserved for whom, of all who wait for capacity."""
-    if not reserve.reservations:
-        return verdicts
-    notes = {
-        key: reserve.note(jobs[key], wants_more=said.wish is not None) for key, said in verdicts.items() if key in jobs
-    }
-    return {key: _noting(said, notes.get(key, "")) for key, said in verdicts.items()}
-
-
-def _set_aside(
-    jobs: Jobs, search: FaultSearch, untried: Mapping[str, str], wishes: Mapping[str, Wish]
-) -> dict[str, Verdict]:
-    """Those for which a policy says nothing now. One that was not tried keeps its wish, for it may be sound."""
-    unclear = {key: Verdict(why=untried_reason(policy), wish=wishes.get(key)) for key, policy in untried.items()}
-    faulty = [each for each in search.faulty.values() if each.policy and each.job in jobs]
-    return unclear | {each.job: Verdict(why=each.reason) for each in faulty}
-
-
-def _together(
-    verdicts: Mapping[str, Verdict], search: FaultSearch, untried: Iterable[str], *wakes_s: float | None
-) -> Decisions:
-    return Decisions(
-        actions=tuple(v.action for v in verdicts.values() if v.action),
-        wake_s=_earliest(*wakes_s, *(verdict.wake_s for verdict in verdicts.values())),
-        why={key: v.why for key, v in verdicts.items()},
-        wishes={key: v.wish for key, v in verdicts.items() if v.wish},
-        failures=tuple(search.faulty.values()),
-        untried=tuple(untried),
-    )
+    """The verdict with a note behind its reason, if nothing is decided by it."""
+    if not note or verdict.action is not None:
+        return verdict
+    return replace(verdict, why=f"{verdict.why}; {note}")
 
 
 def _earliest(*wakes_s: float | None) -> float | None:
-    return min((wake_s for wake_s in wakes_s if wake_s is not None), default=None)
+    return min([wake_s for wake_s in wakes_s if wake_s is not None], default=None)
+
+
+# ---------------------------------------------------------------- the jobs of one pass
+
+
+def _by_priority(state: State, aside: Collection[str]) -> Jobs:
+    """The jobs that are not set aside, in the order of priority and submission."""
+    ranks = tables_of(state).ranks
+    return {key: state.jobs[key] for key in ranks if key not in aside}
+
+
+def _parted(state: State, jobs: Jobs) -> tuple[Jobs, Jobs]:
+    """Divide the jobs: those that may need something else than their policy's size, and all others."""
+    marked = tables_of(state).urgent
+    urgent: Jobs = {}
+    others: Jobs = {}
+    for key, job in jobs.items():
+        if key in marked:
+            urgent[key] = job
+        else:
+            others[key] = job
+    return urgent, others
+
+
+def _waiting_first(jobs: Jobs) -> Jobs:
+    """First those that wait, then those that run."""
+    waiting: Jobs = {}
+    running: Jobs = {}
+    for key, job in jobs.items():
+        if job.running is None:
+            waiting[key] = job
+        else:
+            running[key] = job
+    return waiting | running
+
+
+# ---------------------------------------------------------------- without the faulty ones
+
+
+def _without_faulty(
+    state: State,
+    now: float,
+    rules: Rules,
+    wishes: Mapping[str, Wish],
+    search: FaultSearch,
+    error: Exception,
+) -> Decisions:
+    """Decide on the jobs that no step fails with; end the others if they are cancelled."""
+    every = state.jobs.keys()
+
+    def compute(keys: Sequence[str]) -> Decisions:
+        return _decide_jobs(state, now, rules, wishes, search, every - frozenset(keys))
+
+    found = isolate(compute, [*every], error, search)
+    decisions = found.result or Decisions()
+    aside = {key: untried_reason("") for key in found.untried}
+    for key, each in search.faulty.items():
+        if key not in decisions.why:
+            aside[key] = each.reason
+    ends = []
+    for key in aside:
+        job = state.jobs.get(key)
+        verdict = ending(job, now, rules) if job and job.cancelled else None
+        if verdict and verdict.action:
+            ends.append(verdict.action)
+    untried = {*decisions.untried, *found.untried} - search.faulty.keys()
+    kept_wishes = {key: wishes[key] for key in found.untried if key in wishes}
+    return replace(
+        decisions,
+        actions=(*decisions.actions, *ends),
+        wake_s=_earliest(decisions.wake_s, search.wake_s(untried, now)),
+        why=decisions.why | aside,
+        wishes=decisions.wishes | kept_wishes,
+        failures=tuple(search.faulty.values()),
+        untried=tuple(sorted(untried)),
+    )

@@ -1,7 +1,8 @@
 """When is a job over, without its trainer saying so?
 
-Cancelled; too many generations within `failure_window_s` with a task that failed by itself; too many with one that was
-killed while the job got no further; or not started, or started again, in too many tries.
+Cancelled; too many generations within `failure_window_s` with a task that failed by itself; too
+many with one that was killed while the job got no further; or not started, or started again, in too
+many tries.
 """
 
 from __future__ import annotations
@@ -18,33 +19,45 @@ from shared.words import counted, lasting
 
 
 def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
+    """End a job that is over; None: it goes on."""
     if job.cancelled:
         return _over(job, "cancelled", "cancelled on request", now)
-    cause = _failure(job, now, rules, max(1, rules.max_failures), max(1, rules.max_start_failures))
+    cause = _failure(job, now, rules)
     return _over(job, "failed", cause, now) if cause else None
 
 
 def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str:
-    """Against which budget the loss of these tasks counts, and how much of that is used."""
-    ends = [ended for task in lost if (ended := job.exit_of(task))]
+    """Return the budget that the loss of these tasks counts against, and its use."""
+    ends = []
+    for task in lost:
+        ended = job.exit_of(task)
+        if ended:
+            ends.append(ended)
     most = max(1, rules.max_failures)
     if any(map(exits.own_fault, ends)):
-        within = lasting(rules.failure_window_s)
-        return f"failed generation {job.recent_failures(now, rules.failure_window_s)} of {most} within {within}"
+        failed = job.recent_failures(now, rules.failure_window_s)
+        return f"failed generation {failed} of {most} within {lasting(rules.failure_window_s)}"
     base = job.runs or job.flies
-    if any(map(exits.unexplained, ends)) and base and base.generation in job.killed_generations:
-        return f"killed generation {len(job.killed_generations)} of {most} while the job gets no further"
+    if base and base.generation in job.killed_generations and any(map(exits.unexplained, ends)):
+        killed = len(job.killed_generations)
+        return f"killed generation {killed} of {most} while the job gets no further"
     return "not by its fault, so it counts against no budget"
 
 
-def _failure(job: Job, now: float, rules: Rules, failures: int, tries: int) -> str | None:
-    if (failed := job.recent_failures(now, rules.failure_window_s)) >= failures:
+def _failure(job: Job, now: float, rules: Rules) -> str | None:
+    """Return why a job has failed; None: it has not."""
+    most_failures = max(1, rules.max_failures)
+    failed = job.recent_failures(now, rules.failure_window_s)
+    if failed >= most_failures:
+        generations = counted(failed, "generation")
         within = lasting(rules.failure_window_s)
-        return f"{counted(failed, 'generation')} failed within {within}; {_last(job, exits.own_fault)}"
-    if (killed := len(job.killed_generations)) >= failures:
+        return f"{generations} failed within {within}; {_last(job, exits.own_fault)}"
+    killed = len(job.killed_generations)
+    if killed >= most_failures:
+        generations = f"{counted(killed, 'generation')} {'was' if killed == 1 else 'were'}"
         at_most = f"none got further than {counted(job.furthest, 'example')}"
-        were = "was" if killed == 1 else "were"
-        return f"{counted(killed, 'generation')} {were} killed, {at_most}; {_last(job, exits.unexplained)}"
+        return f"{generations} killed, {at_most}; {_last(job, exits.unexplained)}"
+    tries = max(1, rules.max_start_failures)
     if job.running is None and not job.suspended_s and job.abandonments >= tries:
         return f"not started in {job.abandonments} tries; {job.abandoned_why}"
     if job.unprepared >= tries and job.stands_still:
@@ -53,11 +66,12 @@ def _failure(job: Job, now: float, rules: Rules, failures: int, tries: int) -> s
 
 
 def _last(job: Job, kind: Callable[[Exit], bool]) -> str:
-    """The last exit of a kind: a line that can be read alone, and the end of its log."""
-    found = [(e.at_s, pod, e) for pod, e in job.exits.items() if kind(e)]
-    if not found:
+    """Return the last exit of a kind: a line that can be read alone, and the end of its log."""
+    pods = [pod for pod, ended in job.exits.items() if kind(ended)]
+    if not pods:
         return "the cause is no longer known"
-    _, pod, ended = max(found, key=lambda f: (f[0], f[1]))
+    pod = max(pods, key=lambda name: (job.exits[name].at_s, name))
+    ended = job.exits[pod]
     log = f"\n{ended.message}" if "\n" in ended.message.strip() else ""
     return f"the last: {pod}: {exits.told(ended)}{log}"
 

@@ -1,8 +1,9 @@
 """Policies of one's own: `module:function`, imported by that name once, at start. Edge.
 
-Only whoever runs the allocator, or types a command, names one (`Rules.policy`, `Rules.policies`); a request may name
-what is enrolled and nothing else, so that no message has code imported. The module is looked for where Python looks,
-then in the folder in which the process was started.
+Only a person who runs the allocator, or types a command, names one (`Rules.policy`,
+`Rules.policies`); a request may name an enrolled policy and nothing else, so that no message has
+code imported. The module is looked for where Python looks, then in the folder in which the process
+was started.
 
 A policy of one's own is not trusted to be right, no more than Weir's: see `policy_calls.py`.
 """
@@ -20,20 +21,23 @@ from shared.config import BadSettings
 
 
 def enrol(names: Iterable[str]) -> None:
-    """Know these policies by their names; raises `BadSettings` with every name that cannot be one, and why."""
+    """Add these policies to the known ones; raises `BadSettings` with every name that cannot be
+    one, and the cause.
+    """
     wrong = []
     for name in names:
-        if name not in POLICIES:
-            try:
-                POLICIES[name] = _imported(name)
-            except _Unusable as unusable:
-                wrong.append(f"policy {name!r}: {unusable}")
+        if name in POLICIES:
+            continue
+        try:
+            POLICIES[name] = _imported(name)
+        except _Unusable as unusable:
+            wrong.append(f"policy {name!r}: {unusable}")
     if wrong:
         raise BadSettings("\n".join(wrong))
 
 
 class _Unusable(Exception):
-    """Why a name is that of no policy."""
+    """A name is that of no policy."""
 
 
 def _imported(name: str) -> Policy:
@@ -41,7 +45,8 @@ def _imported(name: str) -> Policy:
     if not colon:
         known = ", ".join(sorted(POLICIES))
         raise _Unusable(f"there are {known}; one of your own is called `module:function`")
-    if (here := str(Path.cwd())) not in sys.path:
+    here = str(Path.cwd())
+    if here not in sys.path:
         sys.path.append(here)
     try:
         found: Policy = getattr(importlib.import_module(module), function)

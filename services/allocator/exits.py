@@ -1,14 +1,16 @@
-"""What an exit means.
+"""The meaning of a task's exit.
 
-Law: a task that was taken away (evicted, deleted, killed by a signal, node lost) is replaced and costs the job nothing;
-a task that failed by itself (1-127) or ran out of memory is replaced too, but counts against `max_failures`. Exit code
-0 is completion, unless somebody took the pod away.
+Law: a task that was taken away (evicted, deleted, killed by a signal, node lost) is replaced and
+costs the job nothing; a task that failed by itself (1-127) or ran out of memory is replaced too,
+but counts against `max_failures`. Exit code 0 is completion, unless somebody took the pod away.
 
-Nobody may say why a process was killed: it, or the machine, had too little memory, its code broke, somebody did it. A
-trainer whose child was killed, or that lost another task, ends as if it had been killed, too. Such an end counts as
-long as the job gets no further, unless the task that was lost had been taken away.
+Nobody may say why a process was killed: it, or the machine, had too little memory, its code broke,
+somebody did it. A trainer whose child was killed, or that lost another task, ends as if it had been
+killed, too. Such an end counts as long as the job gets no further, unless the task that was lost
+had been taken away.
 
-A trainer that the bus failed says so by an exit code of its own, `BUS_LOST`. It is replaced and counts nowhere.
+A trainer that the bus failed says so by an exit code of its own, `BUS_LOST`. It is replaced and
+counts nowhere.
 """
 
 from __future__ import annotations
@@ -18,7 +20,16 @@ import msgspec
 COMPLETED = 0
 OUT_OF_MEMORY, UNSCHEDULABLE = "OOMKilled", "Unschedulable"
 TAKEN = frozenset(
-    {"Evicted", "NodeLost", "Deleted", "Preempting", "Preempted", "Terminated", "NodeShutdown", "Shutdown"}
+    {
+        "Evicted",
+        "NodeLost",
+        "Deleted",
+        "Preempting",
+        "Preempted",
+        "Terminated",
+        "NodeShutdown",
+        "Shutdown",
+    }
 )
 SHUT_DOWN = frozenset({"Terminated", "NodeShutdown", "Shutdown"})
 """Its node, or the whole cluster, was shut down in order: nothing broke."""
@@ -39,6 +50,7 @@ class Exit(msgspec.Struct, frozen=True, gc=False):
 
 
 def taken(ended: Exit) -> bool:
+    """Return True if the task was taken away."""
     return ended.reason in TAKEN or ended.code is None or ended.code in SIGNALS
 
 
@@ -47,7 +59,7 @@ def completed(ended: Exit | None) -> bool:
 
 
 def lost(ended: Exit | None) -> bool:
-    """Must the task be replaced?"""
+    """Return True if the task must be replaced."""
     return ended is not None and not completed(ended)
 
 
@@ -56,17 +68,22 @@ def own_fault(ended: Exit) -> bool:
 
 
 def unexplained(ended: Exit) -> bool:
-    """Was it killed, without anybody saying why?"""
-    return (
-        ended.code in SIGNALS
-        and ended.code not in (TERMINATED, BUS_LOST)
-        and ended.reason not in (*TAKEN, OUT_OF_MEMORY)
-    )
+    """Return True if the task was killed without anybody saying why."""
+    if ended.code not in SIGNALS or ended.code in (TERMINATED, BUS_LOST):
+        return False
+    return ended.reason not in TAKEN and ended.reason != OUT_OF_MEMORY
 
 
 def told(ended: Exit) -> str:
-    """In one line: of a log its end."""
-    code = "" if ended.code is None else f"exit code {ended.code}"
-    code += " (it lost the bus)" if ended.code == BUS_LOST else ""
-    last = ended.message.strip().splitlines()[-1:]
-    return ", ".join(part for part in (ended.reason, code, *last) if part) or "gone"
+    """Return the exit in one line, with the last line of the task's log."""
+    parts = []
+    if ended.reason:
+        parts.append(ended.reason)
+    if ended.code == BUS_LOST:
+        parts.append(f"exit code {ended.code} (it lost the bus)")
+    elif ended.code is not None:
+        parts.append(f"exit code {ended.code}")
+    log_lines = ended.message.strip().splitlines()
+    if log_lines and log_lines[-1]:
+        parts.append(log_lines[-1])
+    return ", ".join(parts) or "gone"

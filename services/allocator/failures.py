@@ -1,14 +1,16 @@
 """Exceptions inside a decision: find the jobs that cause them, and go on without these.
 
-Law: whatever a policy or a step of `decide` raises, the pass ends with a decision for every job that does not cause it.
-A job that does is set aside for this pass: it keeps what it has, and its reason says why.
+Law: whatever a policy or a step of `decide` raises, the pass ends with a decision for every job
+that does not cause it. A job that does is set aside for this pass: it keeps its tasks, and its
+reason names the failure.
 
-The search adds jobs to a set for which the computation works, by halves; it never tries the computation with no job.
-With k faulty jobs among n that takes about 2 k log2(n) computations. One pass makes at most `MOST_TRIES`, for all its
-policies and steps together. Jobs that it did not come to are `untried`: they are set aside for `UNTRIED_S`, and the
-next pass tries them first. A job that was faulty in the last pass is left out of the search, and at most `RETRIED` of
-these are tried again, one by one and in turn. So every pass either clears all jobs that work or finds more faulty ones,
-and k jobs that stay faulty cost few computations.
+The search adds jobs to a set for which the computation works, by halves; it never tries the
+computation with no job. With k faulty jobs among n that takes about 2 k log2(n) computations. One
+pass makes at most `MOST_TRIES`, for all its policies and steps together. Jobs that it did not come
+to are `untried`: they are set aside for `UNTRIED_S`, and the next pass tries them first. A job that
+was faulty in the last pass is left out of the search, and at most `RETRIED` of these are tried
+again, one by one and in turn. So every pass either clears all jobs that work or finds more faulty
+ones, and k jobs that stay faulty cost few computations.
 """
 
 from __future__ import annotations
@@ -32,11 +34,15 @@ SPARED_S = 30.0
 LONGEST_ERROR = 200
 """Characters of an error in a job's reason."""
 RAISE_ALL = False
-"""Every failure is raised. Set by tests and benchmarks, which fail by it; a service has `Rules.strict`."""
+"""Every failure is raised. Set by tests and benchmarks, which fail by it; a service has
+`Rules.strict`.
+"""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """One job that was set aside. `policy`: whose computation raised; empty: a step of the pass itself."""
+    """One job that was set aside. `policy`: the one that raised; empty: a step of the pass
+    itself.
+    """
 
     job: str
     error: str
@@ -54,26 +60,38 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def computation(policy: str) -> str:
-    """Return what raised, as a reason names it."""
-    return f"policy {policy!r}" if policy else "a step of the decision"
+    """Return the computation that raised, as a reason names it."""
+    if not policy:
+        return "a step of the decision"
+    return f"policy {policy!r}"
 
 
 def untried_reason(policy: str) -> str:
     """Return the reason of a job that was not tried in this pass."""
-    return f"set aside for now: {computation(policy)} fails with other jobs, and was not tried with this one yet"
+    return (
+        f"set aside for now: {computation(policy)} fails with other jobs, "
+        "and was not tried with this one yet"
+    )
 
 
 def failure(job: str, error: Exception, policy: str = "") -> Failure:
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    short = text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}..."
-    lines = traceback.format_exception(error, chain=error.__cause__ is not None)  # not what was caught before
-    return Failure(job=job, error=short, traceback="".join(lines), policy=policy)
+    """Return the failure of one job, with a short text and the whole traceback of the error."""
+    text = type(error).__name__
+    if str(error):
+        text = f"{text}: {error}"
+    if len(text) > LONGEST_ERROR:
+        text = f"{text[:LONGEST_ERROR]}..."
+    # Without a cause of its own, the error is not chained to one that was caught before.
+    lines = traceback.format_exception(error, chain=error.__cause__ is not None)
+    return Failure(job=job, error=text, traceback="".join(lines), policy=policy)
 
 
 class FaultSearch:
-    """The faulty jobs that one pass knows, and the number of computations that it may still make to find more.
+    """The faulty jobs that one pass knows, and the number of computations that it may still make to
+    find more.
 
-    `faulty`: by job, first those that were not tried for longest. `untried`: jobs that the last pass did not come to.
+    `faulty`: by job, first those that were not tried for longest. `untried`: jobs that the last
+    pass did not come to.
     """
 
     def __init__(self, faulty: Iterable[Failure] = (), untried: Collection[str] = ()) -> None:
@@ -90,51 +108,77 @@ class FaultSearch:
         self.blamed.add(job)
 
     def clear(self, jobs: Iterable[str], policy: str) -> None:
-        """Forget that this policy or step ever failed with these jobs, for it works with all of them."""
-        for job in jobs if self.faulty else ():
+        """Forget that this policy or step ever failed with these jobs, for it works with all of
+        them.
+        """
+        if not self.faulty:
+            return
+        for job in jobs:
             if job in self.faulty and self.faulty[job].policy == policy:
                 del self.faulty[job]
 
     def suspects(self, items: Iterable[str], policy: str) -> list[str]:
         """Return the items with which this policy or step has failed, in the order of `faulty`."""
         known = frozenset(items)
-        return [job for job, each in self.faulty.items() if each.policy == policy and job in known]
+        suspects = []
+        for job, each in self.faulty.items():
+            if each.policy == policy and job in known:
+                suspects.append(job)
+        return suspects
 
     def next_to_retry(self, suspects: Iterable[str], policy: str) -> list[str]:
-        """Return suspects that are to be tried again now. They do not need the tries that the others may need."""
+        """Return suspects that are to be tried again now. They do not need the tries that the
+        others may need.
+        """
+        if self.tries <= MOST_TRIES // 2:
+            return []
         old = [job for job in suspects if job not in self.blamed]
-        retried = old[: RETRIED - self.retries[policy]] if self.tries > MOST_TRIES // 2 else []
+        retried = old[: RETRIED - self.retries[policy]]
         self.retries[policy] += len(retried)
         return retried
 
     def may_try(self, policy: str) -> bool:
-        """A step's computation calls policies, which may need tries of their own."""
-        return self.tries > (0 if policy else MOST_TRIES // 4)
+        """Return True if a computation may be tried once more. A step's computation calls policies,
+        which may need tries of their own.
+        """
+        spared = 0 if policy else MOST_TRIES // 4
+        return self.tries > spared
 
     def wake_s(self, untried: Collection[str], now: float) -> float | None:
-        """Return when the search goes on."""
+        """Return the time (s) at which the search goes on; None: it is complete."""
         if untried:
             return now + UNTRIED_S
-        return now + SPARED_S if self.faulty.keys() - self.blamed else None
+        if self.faulty.keys() - self.blamed:
+            return now + SPARED_S
+        return None
 
 
 class Isolated(msgspec.Struct, Generic[R], frozen=True):
-    """The result for all items that were found to work (None: there is none), and the items that were not tried."""
+    """The result for all items that were found to work (None: there is none), and the items that
+    were not tried.
+    """
 
     result: R | None
     untried: tuple[str, ...] = ()
 
 
 def isolate(
-    compute: Callable[[Sequence[str]], R], items: Sequence[str], error: Exception, search: FaultSearch, policy: str = ""
+    compute: Callable[[Sequence[str]], R],
+    items: Sequence[str],
+    error: Exception,
+    search: FaultSearch,
+    policy: str = "",
 ) -> Isolated[R]:
-    """Return what `compute` gives for the items that it works for, in their order; the search knows the faulty ones.
+    """Return the result of `compute` for the items that it works for, in their order; the search
+    knows the faulty ones.
 
-    `error`: what it raised for all of them together. `policy`: whose computation it is; empty: a step's.
+    `error`: the exception that it raised for all of them together. `policy`: the one that computes;
+    empty: a step.
     """
     adding = _Adding(compute, items, error, search, policy)
     suspects = search.suspects(items, policy)
-    first, last = search.untried.difference(suspects), search.untried.union(suspects)
+    first = search.untried.difference(suspects)
+    last = search.untried.union(suspects)
     adding.add([item for item in items if item in first])
     adding.add([item for item in items if item not in last])
     for item in search.next_to_retry(suspects, policy):
@@ -153,8 +197,12 @@ class _Adding(Generic[R]):
         search: FaultSearch,
         policy: str,
     ) -> None:
-        self.compute, self.items, self.search, self.policy = compute, items, search, policy
-        self.error_of_all = self.error = error
+        self.compute = compute
+        self.items = items
+        self.search = search
+        self.policy = policy
+        self.error_of_all = error
+        self.error = error
         self.result: R | None = None
         self.sound: set[str] = set()
         self.untried: list[str] = []
@@ -176,7 +224,9 @@ class _Adding(Generic[R]):
             self.add(items[half:])
 
     def works_with(self, items: Sequence[str]) -> bool | None:
-        """Return whether the computation works with these items, too; None if it may not be tried any more."""
+        """Return True if the computation works with these items, too, False if it does not; None if
+        it may not be tried any more.
+        """
         tried = self.sound.union(items)
         if len(tried) == len(self.items):
             self.error = self.error_of_all

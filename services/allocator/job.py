@@ -1,17 +1,18 @@
 """One job, as the log tells of it: decided, resumed, abandoned, exited, progressed.
 
-A job's decisions are kept by generation, from the one that runs to the newest. `running` is the generation that
-trains; `coming` is in flight: decided, neither resumed nor abandoned. A generation that was overtaken stays among
-them, because it may still come to run; so may one that was abandoned, which is kept apart (`given_up`). The launcher
-folds the same facts (`services/launcher/folding.py`) and comes to the same result, in whatever order each of them
-reads the two streams.
+A job's decisions are kept by generation, from the one that runs to the newest. `running` is the
+generation that trains; `coming` is in flight: decided, neither resumed nor abandoned. A generation
+that was overtaken stays among them, because it may still come to run; so may one that was
+abandoned, which is kept apart (`given_up`). The launcher folds the same facts
+(`services/launcher/folding.py`) and comes to the same result, in whatever order each of them reads
+the two streams.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -55,9 +56,13 @@ from shared.messages import (
     TrainingResumed,
 )
 
+K = TypeVar("K")
+V = TypeVar("V")
 PAUSES_KEPT = 5
 UNKNOWN_LEAVING_KEPT = 128
-"""Notices of pods that no generation wants: one may yet be decided that does. A job can name any pod."""
+"""Notices of pods that no generation wants: one may yet be decided that does. A job can name any
+pod.
+"""
 RESIZES_KEPT = 4
 GENERATIONS_LOST = 100_000
 """More decisions of one job than a bus that was set back can have lost."""
@@ -66,7 +71,8 @@ GENERATIONS_LOST = 100_000
 class Leaving(msgspec.Struct, frozen=True, gc=False):
     """A task was told, or is seen, to have to go; `leaves_s`: killed by then, 0: nobody says when.
 
-    `closed`: why its `node` sends tasks away now, whatever was said once; empty: it does not, or not any more.
+    `closed`: why its `node` sends tasks away now, whatever was said once; empty: it does not, or
+    not any more.
     """
 
     why: str
@@ -76,27 +82,33 @@ class Leaving(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def counts(self) -> str:
-        """The reason that there is now. What is said of a node is said once, and counts whenever the node is so."""
+        """The reason that there is now. What is said of a node is said once, and counts whenever
+        the node is so.
+        """
         if self.why not in OF_NODE:
             return self.why
         return CORDONED if self.closed and CORDONED in (self.why, self.closed) else self.closed
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Of two notices the lower one is gone by: what nobody takes back first, then what comes sooner."""
+        """Of two notices the lower one is gone by: what nobody takes back first, then what comes
+        sooner.
+        """
         return OF_NODE.index(self.why) if self.why in OF_NODE else -1, self.leaves_s or math.inf
 
 
 class Early(msgspec.Struct, frozen=True, gc=False):
-    """A generation has resumed whose decision was not heard yet: facts and orders come in separate streams."""
+    """A generation has resumed whose decision was not heard yet: facts and orders come in separate
+    streams.
+    """
 
     resumed: TrainingResumed
     stored_s: float
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One accepted job. `observed` is one a size, `tried` one a size and cores a task (the last ones); `recent` are its
-    last reports; `curve` spans its whole life, thinned by half when full.
+    """One accepted job. `observed` is one a size, `tried` one a size and cores a task (the last
+    ones); `recent` are its last reports; `curve` spans its whole life, thinned by half when full.
     """
 
     uid: int
@@ -105,13 +117,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     checkpoint_folder: str = ""
     decided: dict[int, AllocationDecided] = {}
     given_up: dict[int, AllocationDecided] = {}
-    """Abandoned generations above the running one: one that had been handed over to may resume all the same."""
+    """Abandoned generations above the running one: one that had been handed over to may resume all
+    the same.
+    """
     running: int | None = None
     coming: int | None = None
     sent_s: float = 0.0
     """When the newest decision was stored."""
     repeats: int = 0
-    """Number of repetitions of the newest decision, because nobody acted on it (`unanswered.py`)."""
+    """Number of repetitions of the newest decision, because nobody acted on it
+    (`unanswered.py`).
+    """
     acted_on: int = 0
     """The newest generation in flight on which the launcher was seen to act."""
     revision: int = 0
@@ -153,11 +169,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether its user has changed it since it was accepted."""
     suspended_by_user: bool = False
     reader_blocks: int = 0
-    """Blocks of readers that its credentials give, of the decision with which it first began; 0: it has none yet."""
+    """Blocks of readers that its credentials give, of the decision with which it first began; 0: it
+    has none yet.
+    """
     started_s: float = 0.0
     """When it was last decided to start, after having had no tasks."""
     suspended_s: float = 0.0
-    """When its tasks were last taken away for a job of higher priority; 0 unless it waits because of that."""
+    """When its tasks were last taken away for a job of higher priority; 0 unless it waits because
+    of that.
+    """
     suspension: AllocationDecided | None = None
     """The decision that took them away."""
     resized_from: dict[str, tuple[Resources, ...]] = {}
@@ -192,25 +212,34 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_trained(self) -> bool:
-        return self.progress is not None and 0 < self.progress.total_samples <= self.progress.samples
+        return (
+            self.progress is not None and 0 < self.progress.total_samples <= self.progress.samples
+        )
 
     def pod(self, task: TaskPlan) -> str:
         return task.pod(self.request.job)
 
+    def pods(self, decision: AllocationDecided | None) -> set[str]:
+        """Return the pods of a decision; None: no pods."""
+        if decision is None:
+            return set()
+        return {self.pod(task) for task in decision.tasks}
+
     def new_pods(self, decision: AllocationDecided) -> set[str]:
         """The pods of a decision that the running generation does not have."""
-        running = {self.pod(task) for task in self.runs.tasks} if self.runs else set()
-        return {self.pod(task) for task in decision.tasks} - running
+        return self.pods(decision) - self.pods(self.runs)
 
     def exit_of(self, task: TaskPlan) -> Exit | None:
         return self.exits.get(self.pod(task))
 
     @property
     def next_generation(self) -> int:
-        """A number above that of every generation that was decided, or that reports of the job name.
+        """A number above that of every generation that was decided, or that reports of the job
+        name.
 
-        After the bus has lost decisions, pods may train a generation that nobody knows of any more. A job can claim any
-        number; one that is further ahead than `GENERATIONS_LOST` is not believed.
+        After the bus has lost decisions, pods may train a generation that nobody knows of any more.
+        A job can claim any number; one that is further ahead than `GENERATIONS_LOST` is not
+        believed.
         """
         claimed = self.early.resumed.generation if self.early else 0
         believed = claimed if claimed <= self.generation + GENERATIONS_LOST else 0
@@ -218,11 +247,25 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def stands_still(self) -> bool:
-        """Whether no generation can be training: none ever did, or it has lost its chief, a ps or every worker."""
+        """Whether no generation can be training: none ever did, or it has lost its chief, a ps or
+        every worker.
+        """
         if self.runs is None:
             return True
-        left = [task.role for task in self.runs.tasks if not exits.lost(self.exit_of(task))]
-        return "chief" not in left or "worker" not in left or left.count("ps") < counted(self.runs, "ps")
+        left = []
+        for task in self.runs.tasks:
+            if not exits.lost(self.exit_of(task)):
+                left.append(task.role)
+        if "chief" not in left or "worker" not in left:
+            return True
+        return left.count("ps") < counted(self.runs, "ps")
+
+
+def without_key(table: Mapping[K, V], key: K) -> dict[K, V]:
+    """Return a copy of a table without this key."""
+    left = dict(table)
+    left.pop(key, None)
+    return left
 
 
 def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
@@ -230,12 +273,16 @@ def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
         return job
     if not message.tasks:
         return _suspended(job, message, stored_s)
-    early, known = job.early, _known(job, message, stored_s)
-    return _resumed(known, early.resumed, early.stored_s) if early else known
+    known = _known(job, message, stored_s)
+    if job.early is None:
+        return known
+    return _resumed(known, job.early.resumed, job.early.stored_s)
 
 
 def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
-    """Wait again, with all that was learned; its pods save, end and hold their capacity until then."""
+    """Wait again, with all that was learned; its pods save, end and hold their capacity until
+    then.
+    """
     repeated = bool(job.suspended_s) and not job.decided
     resumes_later = job.early is not None and job.early.resumed.generation > message.generation
     return replace(
@@ -278,13 +325,19 @@ def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
 
 
 def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resources, ...]]:
-    """Return what the pods of the running generation had before this decision and the ones in place before it."""
+    """Return what the pods of the running generation had before this decision and the ones in place
+    before it.
+    """
     if job.runs is None or message.generation != job.running:
         return {}
     before = {job.pod(task): task.resources for task in job.runs.tasks}
-    resized = [pod for task in message.tasks if before.get(pod := job.pod(task), task.resources) != task.resources]
-    earlier = {pod: (*job.resized_from.get(pod, ()), before[pod])[-RESIZES_KEPT:] for pod in resized}
-    return job.resized_from | earlier
+    found = dict(job.resized_from)
+    for task in message.tasks:
+        pod = job.pod(task)
+        had = before.get(pod, task.resources)
+        if had != task.resources:
+            found[pod] = (*found.get(pod, ()), had)[-RESIZES_KEPT:]
+    return found
 
 
 def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
@@ -295,15 +348,19 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     known = job.given_up | job.decided
     if now not in known or now <= (job.running or 0):
         return job
-    pauses = (*job.pauses, message.handover_s) if message.handover_s is not None else job.pauses
-    left = {now: known[now]} | {g: d for g, d in job.decided.items() if g > now}
-    pods = {job.pod(task) for decision in left.values() for task in decision.tasks}
+    pauses = job.pauses
+    if message.handover_s is not None:
+        pauses = (*pauses, message.handover_s)
+    left = {now: known[now]} | _newer_than(job.decided, now)
+    pods: set[str] = set()
+    for decision in left.values():
+        pods |= job.pods(decision)
     return replace(
         job,
         running=now,
         coming=None if job.coming == now else job.coming,
         decided=left,
-        given_up={g: d for g, d in job.given_up.items() if g > now},
+        given_up=_newer_than(job.given_up, now),
         leaving={pod: notice for pod, notice in job.leaving.items() if pod in pods},
         resumed_s=stored_s,
         suspended_s=0.0,
@@ -320,12 +377,21 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     )
 
 
+def _newer_than(
+    decisions: dict[int, AllocationDecided], generation: int
+) -> dict[int, AllocationDecided]:
+    """Return the decisions of later generations."""
+    return {number: decided for number, decided in decisions.items() if number > generation}
+
+
 def _saved(job: Job, message: CheckpointSaved, stored_s: float) -> Job:
     return _trains(job, message, stored_s)
 
 
 def _trains(job: Job, message: CheckpointSaved | ProgressReported, stored_s: float) -> Job:
-    """A generation that saves or reports trains, even where its `TrainingResumed` is no longer in the log."""
+    """A generation that saves or reports trains, even where its `TrainingResumed` is no longer in
+    the log.
+    """
     trains = TrainingResumed(
         job=message.job,
         namespace=message.namespace,
@@ -343,17 +409,23 @@ def _fled(job: Job, message: TrainingResumed, stored_s: float) -> dict[str, floa
         return {}
     known = job.given_up | job.decided
     stay = {task.serial for task in known[message.generation].tasks}
-    gone = [task for task in job.runs.tasks if task.serial not in stay]
-    return {task.node: stored_s for task in gone if task.name() in job.starving}
+    fled = {}
+    for task in job.runs.tasks:
+        if task.serial not in stay and task.name() in job.starving:
+            fled[task.node] = stored_s
+    return fled
 
 
 def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
     gone = message.generation
     if gone not in job.decided or gone == job.running:
         return job
-    given_up = dict(sorted([*job.given_up.items(), (gone, job.decided[gone])])[-ABANDONED_KEPT:])
-    decided = {g: d for g, d in job.decided.items() if g != gone}
-    left = replace(_restarting(job, message), decided=decided, given_up=given_up)
+    given_up = sorted([*job.given_up.items(), (gone, job.decided[gone])])
+    left = replace(
+        _restarting(job, message),
+        decided=without_key(job.decided, gone),
+        given_up=dict(given_up[-ABANDONED_KEPT:]),
+    )
     if job.coming != gone:
         return left
     return replace(
@@ -367,7 +439,9 @@ def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
 
 
 def _restarting(job: Job, message: GenerationAbandoned) -> Job:
-    """Where two generations do not fit side by side into the memory, the job stops and starts again from now on."""
+    """Where two generations do not fit side by side into the memory, the job stops and starts again
+    from now on.
+    """
     if NOT_ENOUGH_MEMORY not in message.reason:
         return job
     return replace(job, request=replace(job.request, handover="restart"))
@@ -382,34 +456,48 @@ def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
 
 
 def _drop_oldest_notices(job: Job, leaving: dict[str, Leaving]) -> dict[str, Leaving]:
-    """Return the notices by pod without the oldest of pods that are not known, where those are many."""
-    decisions = [*job.given_up.values(), *job.decided.values()]
-    if len(leaving) <= UNKNOWN_LEAVING_KEPT + sum(len(decision.tasks) for decision in decisions):
+    """Return the notices by pod without the oldest of pods that are not known, where those are
+    many.
+    """
+    known: list[str] = []
+    for decision in [*job.given_up.values(), *job.decided.values()]:
+        known += [job.pod(task) for task in decision.tasks]
+    if len(leaving) <= UNKNOWN_LEAVING_KEPT + len(known):
         return leaving
-    known = {job.pod(task) for decision in decisions for task in decision.tasks}
-    dropped = set([pod for pod in leaving if pod not in known][:-UNKNOWN_LEAVING_KEPT])
-    return {pod: notice for pod, notice in leaving.items() if pod not in dropped}
+    unknown = [pod for pod in leaving if pod not in known]
+    left = dict(leaving)
+    for pod in unknown[:-UNKNOWN_LEAVING_KEPT]:
+        del left[pod]
+    return left
 
 
 SERIAL_DIGITS = 6
 
 
 def above_serial(job: Job, pod: str) -> Job:
-    """Give no task from now on the serial of a pod that is there, although no decision that is known made it."""
+    """Give no task from now on the serial of a pod that is there, although no decision that is
+    known made it.
+    """
     number = pod.rpartition("-")[2]
     serial = int(number) if number.isdecimal() and len(number) <= SERIAL_DIGITS else -1
     return replace(job, serials=serial + 1) if serial >= job.serials else job
 
 
 def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
-    """With what is known of a node beside what was said of it; None: it is not there, so it takes nothing."""
+    """With what is known of a node beside what was said of it; None: it is not there, so it takes
+    nothing.
+    """
     closed = taints.closed(seen.schedulable, seen.taints) if seen else TAINTED
-    stale = {pod: n for pod, n in job.leaving.items() if n.node == name and n.closed != closed}
-    told = {pod: replace(notice, closed=closed) for pod, notice in stale.items()}
+    told = {}
+    for pod, notice in job.leaving.items():
+        if notice.node == name and notice.closed != closed:
+            told[pod] = replace(notice, closed=closed)
     return replace(job, leaving=job.leaving | told) if told else job
 
 
-def _acted_on(job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float) -> Job:
+def _acted_on(
+    job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float
+) -> Job:
     pending = job.flies
     if pending is None or job.acted_on == pending.generation:
         return job
@@ -426,30 +514,43 @@ def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
     ended = Exit(message.role, message.exit_code, message.reason, message.message, stored_s)
     job = replace(job, exits=job.exits | {message.pod: ended})
     base = job.runs or job.flies
-    if base is None or message.pod not in {job.pod(t) for t in base.tasks}:
+    if base is None or message.pod not in job.pods(base):
         return job
     if exits.own_fault(ended):
         failed = job.failed_s | {base.generation: stored_s}
-        return replace(job, failed_generations=tuple(sorted({*job.failed_generations, *failed})), failed_s=failed)
+        return replace(
+            job,
+            failed_generations=tuple(sorted({*job.failed_generations, *failed})),
+            failed_s=failed,
+        )
     if exits.unexplained(ended) and not _lost_taken_task(job, base, ended):
-        return replace(job, killed_generations=tuple(sorted({*job.killed_generations, base.generation})))
+        killed = {*job.killed_generations, base.generation}
+        return replace(job, killed_generations=tuple(sorted(killed)))
     return job
 
 
 def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
     """Return whether a task ended because another one of its generation had been taken away."""
-    others = [job.exit_of(task) for task in base.tasks]
-    return ended.code == exits.LOST_ANOTHER and any(other and other.reason in exits.TAKEN for other in others)
+    if ended.code != exits.LOST_ANOTHER:
+        return False
+    for task in base.tasks:
+        other = job.exit_of(task)
+        if other and other.reason in exits.TAKEN:
+            return True
+    return False
 
 
 def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
     if message.generation > (job.running or 0):
         job = _trains(job, message, stored_s)
     runs = job.runs
-    if runs is None or message.generation != job.running or (job.progress and not _newer(message, job.progress)):
+    if runs is None or message.generation != job.running:
+        return job
+    if job.progress and not _newer(message, job.progress):
         return job
     message = measurable(message)
-    told, disturbed = reading(runs, message, stored_s), job.coming is not None
+    told = reading(runs, message, stored_s)
+    disturbed = job.coming is not None
     return replace(
         job,
         progress=message,
@@ -471,9 +572,15 @@ def _newer(message: ProgressReported, last: ProgressReported) -> bool:
 def _changed(job: Job, message: JobChanged, stored_s: float) -> Job:
     """What a user wants. A job that is resumed waits as of now."""
     resumes = job.suspended_by_user and not message.suspended
+    request = replace(
+        job.request,
+        priority=message.priority,
+        ps=message.ps,
+        workers=message.workers,
+    )
     return replace(
         job,
-        request=replace(job.request, priority=message.priority, ps=message.ps, workers=message.workers),
+        request=request,
         changed=True,
         suspended_by_user=message.suspended,
         suspended_s=stored_s if resumes and job.suspended_s else job.suspended_s,

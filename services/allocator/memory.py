@@ -1,8 +1,10 @@
-"""Store the state with the last sequence of each stream, so that a restart reads only the rest of the log. Edge.
+"""Store the state with the last sequence of each stream, so that a restart reads only the rest of
+the log. Edge.
 
-What cannot be read (another version wrote it), or is ahead of the streams (they were made anew), counts as
-absent, and the log is read from its beginning. An older version that leads meanwhile, or led before an upgrade, passes
-over the kinds of messages that it does not know: those are read again. So its snapshot loses nothing that was said.
+A state that cannot be read (another version wrote it), or is ahead of the streams (they were made
+anew), counts as absent, and the log is read from its beginning. An older version that leads
+meanwhile, or led before an upgrade, passes over the kinds of messages that it does not know: those
+are read again. So its snapshot loses nothing that was said.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import structlog
 from msgspec.structs import replace
 from nats.js.errors import NotFoundError
 
-from services.allocator.state import HEARD, State, missed, summarised
+from services.allocator.state import HEARD, State, fresh_tables, missed, summarised, without_tables
+from services.allocator.stored_models import encode_models
 from shared import snapshots, subjects
 from shared.bus import Bus
 from shared.snapshots import Snapshots
@@ -42,12 +45,12 @@ KNOWN_TO_0_2_0 = (
     "training.resumed",
     "training.saved",
 )
-"""The kinds that its allocator reads; its snapshots do not name them."""
+"""Kinds that the allocator of version 0.2.0 reads; its snapshots do not name them."""
 
 
 async def recall(connection: Bus) -> State:
-    """Return the stored state, for who only looks."""
-    return replace(await _stored(connection), known=())
+    """Return the stored state, for a reader that decides nothing."""
+    return replace(await _stored(connection), known=(), models=b"")
 
 
 async def recall_for_leader(connection: Bus) -> State:
@@ -62,7 +65,8 @@ async def recall_for_leader(connection: Bus) -> State:
 
 async def _stored(connection: Bus) -> State:
     try:
-        state = msgspec.json.decode(zlib.decompress(await snapshots.load(connection, KEY)), type=State)
+        stored = await snapshots.load(connection, KEY)
+        state = msgspec.json.decode(zlib.decompress(stored), type=State)
     except (NotFoundError, zlib.error, msgspec.DecodeError) as error:
         log.info("StartsFromTheLog", reason=repr(error))
         return State()
@@ -75,9 +79,15 @@ async def _stored(connection: Bus) -> State:
 
 
 def encoded(state: State) -> bytes:
-    """Return the state as it is stored: with the kinds of messages that its writer knows."""
+    """Return the state as it is stored: with the kinds of messages that its writer knows, and with
+    the models of its tables where these are up to date.
+    """
     known = tuple(map(subjects.tag_of, HEARD))
-    return zlib.compress(msgspec.json.encode(replace(state, known=known)), level=LEVEL)
+    tables = fresh_tables(state)
+    models = b"" if tables is None else encode_models(tables)
+    return zlib.compress(
+        msgspec.json.encode(replace(without_tables(state), known=known, models=models)), level=LEVEL
+    )
 
 
 async def remember(connection: Bus, state: State) -> None:

@@ -6,10 +6,11 @@
     cost       = mean of this job's last hand-overs' pauses    [s]; a setting until one was measured
     it pays    <=>  saved > payback_factor * cost
 
-An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what a policy foresees, so
-many times v, and v as it takes it; of one that says nothing v is as observed, and v' what was observed at the new size;
-where nothing was, the speed of the nearest observed number of workers, scaled linearly in workers. A job that has not
-reported yet has all of its work before it: growing is taken to pay.
+An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what a
+policy foresees, so many times v, and v as it takes it; of one that says nothing v is as observed,
+and v' what was observed at the new size; where nothing was, the speed of the nearest observed
+number of workers, scaled linearly in workers. A job that has not reported yet has all of its work
+before it: growing is taken to pay.
 """
 
 from __future__ import annotations
@@ -38,14 +39,25 @@ class Payback(msgspec.Struct, frozen=True):
 
 
 def payback(
-    job: JobSeen, new: Size, batch: int, rules: Rules, faster: float | None = None, speed_now: float | None = None
+    job: JobSeen,
+    new: Size,
+    batch: int,
+    rules: Rules,
+    faster: float | None = None,
+    speed_now: float | None = None,
 ) -> Payback:
-    """`speed_now`: by which `faster` is told, so that a reason's speed and what is saved are of one piece."""
+    """`speed_now`: by which `faster` is told, so that a reason's speed and what is saved are of one
+    piece.
+    """
     cost = cost_s(job, rules)
     now = _taught(job, job.size, job.batch) if job.size else None
-    now = speed_now if now and faster and speed_now else now
-    then = now * faster if now and faster else _taught(job, new, batch)
-    now, then = _believed(now), _believed(then)
+    if now and faster:
+        now = speed_now or now
+        then: float | None = now * faster
+    else:
+        then = _taught(job, new, batch)
+    now = _believed(now)
+    then = _believed(then)
     if job.progress is None or now is None or then is None:
         return Payback(0.0, cost, pays=True)
     remaining = max(0, job.progress.total_samples - job.progress.samples)
@@ -55,7 +67,9 @@ def payback(
 
 def _believed(speed: float | None) -> float | None:
     """None where it cannot be true: by such a one all and nothing would be saved."""
-    return speed if speed is not None and SPEEDS[0] <= speed <= SPEEDS[1] else None
+    if speed is None or not SPEEDS[0] <= speed <= SPEEDS[1]:
+        return None
+    return speed
 
 
 def cost_s(job: JobSeen, rules: Rules) -> float:
@@ -73,8 +87,10 @@ def speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:
     """Samples a second at a size: seen, or scaled from the nearest that was."""
     if not observed:
         return None
-    near = min(
-        observed,
-        key=lambda o: (abs(o.workers - size.workers), abs(o.ps - size.ps), abs(o.batch - batch)),
-    )
+
+    def distance(point: Observed) -> tuple[int, int, int]:
+        workers = abs(point.workers - size.workers)
+        return workers, abs(point.ps - size.ps), abs(point.batch - batch)
+
+    near = min(observed, key=distance)
     return near.samples_per_second * size.workers / near.workers

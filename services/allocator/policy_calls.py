@@ -1,25 +1,27 @@
 """The calls of policies: what each wants for its jobs, checked, whatever a policy does.
 
-A policy is not trusted to be right, be it one of Weir's or one's own: what it raises, and a want outside of its job's
-bounds, is a failure. The jobs that cause it are set aside (`failures.py`), and the policy decides on its others.
+A policy is not trusted to be right, be it one of Weir's or one's own: what it raises, and a want
+outside of its job's bounds, is a failure. The jobs that cause it are set aside (`failures.py`), and
+the policy decides on its others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import starmap
 from operator import attrgetter
 from typing import Any
 
 from services.allocator.failures import FaultSearch, Isolated, isolate
-from services.allocator.kept import MOST, Answers
+from services.allocator.job import Job
 from services.allocator.placing.placement import ROLES
-from services.allocator.policies.contract import JobSeen, Node, Want
+from services.allocator.policies.contract import JobList, JobSeen, Node, Want
 from services.allocator.policies.registry import POLICIES
+from services.allocator.state import State, tables_of
 from shared.messages import Alternative, Span
 
-_job_of, _key_of = attrgetter("job"), attrgetter("key")
+FACTORS = ("faster", "speed_now", "apart")
+_key_of = attrgetter("key")
 
 
 def desired_sizes(
@@ -48,21 +50,38 @@ def desired_sizes(
     return wants, untried
 
 
-def call_policy(name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> dict[str, Want]:
+def call_policy(
+    name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float
+) -> dict[str, Want]:
     """Raises what the policy raises, and `TypeError` or `ValueError` for what it may not want."""
-    wants = list(POLICIES[name](cluster, jobs, now))
-    if not {*map(type, wants)} <= {Want}:
-        raise TypeError(f"it answers with {next(want for want in wants if type(want) is not Want)!r}, which is no Want")
-    names = [*map(_job_of, wants)]
-    by_key = dict(zip(map(_key_of, jobs), jobs, strict=True))
-    asked = [*map(by_key.get, names)]
-    keys = [*zip(map(id, wants), map(id, asked), strict=True)]
-    errors = _known_errors.all_of(keys, [*zip(wants, asked, strict=True)], lambda pairs: starmap(_error, pairs))
-    if wrong := next(filter(None, errors), None):
-        raise type(wrong)(*wrong.args)  # the known one stays without a traceback, which would grow with each raise
-    found = dict(zip(names, wants, strict=True))
-    if len(found) < len(wants):
-        raise ValueError("it wants several sizes for one job")
+    asked = {job.key: job for job in jobs}
+    found: dict[str, Want] = {}
+    for want in POLICIES[name](cluster, jobs, now):
+        if type(want) is not Want:
+            raise TypeError(f"it answers with {want!r}, which is no Want")
+        key = want.job
+        error = _error(want, asked.get(key))
+        if error is not None:
+            raise error
+        if key in found:
+            raise ValueError("it wants several sizes for one job")
+        found[key] = want
+    return found
+
+
+def jobs_by_policy(state: State, jobs: Mapping[str, Job]) -> dict[str, JobList]:
+    """Return these jobs as their policies see them, in the given order, by policy.
+
+    Without those that their users suspended, which are given no size.
+    """
+    by_policy = tables_of(state).by_policy
+    if len(jobs) == len(state.jobs):
+        return by_policy
+    found = {}
+    for name, seen_jobs in by_policy.items():
+        some = JobList([job for job in seen_jobs if job.key in jobs])
+        if some:
+            found[name] = some
     return found
 
 
@@ -84,10 +103,12 @@ def _without_faulty(
 
 def _error(want: Want, job: JobSeen | None) -> Exception | None:
     """Why a want cannot hold; None where it can."""
-    if not isinstance(want.reason, str) or not _is_unicode(want.reason):
-        return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
-    if not all(isinstance(other, Alternative) and _is_unicode(other.why) for other in want.alternatives):
-        return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")
+    reason = want.reason
+    if not isinstance(reason, str) or not _is_unicode(reason):
+        return TypeError(f"its reason for {want.job} is {reason!r}, and no text")
+    for other in want.alternatives:
+        if not isinstance(other, Alternative) or not _is_unicode(other.why):
+            return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")
     if job is None:
         return ValueError(f"it wants something for {want.job}, of which it was not asked")
     return _bound_error(want, job) or _number_error(want)
@@ -95,18 +116,23 @@ def _error(want: Want, job: JobSeen | None) -> Exception | None:
 
 def _is_unicode(text: str) -> bool:
     """Return whether a value can be part of a message."""
-    return not any("\ud800" <= character <= "\udfff" for character in text) if not text.isascii() else True
+    if text.isascii():
+        return True
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
-    if want.waits:
+    ps = want.ps
+    workers = want.workers
+    if not ps and not workers:
         return None
     asked = job.request
-    if want.size != job.size:
-        if not _is_within(asked.ps, want.ps):
-            return _outside(asked.ps, want.ps, f"ps for {want.job}")
-        if not _is_within(asked.workers, want.workers):
-            return _outside(asked.workers, want.workers, f"workers for {want.job}")
+    size = job.size
+    if size is None or ps != size.ps or workers != size.workers:
+        if not _is_within(asked.ps, ps):
+            return _outside(asked.ps, ps, f"ps for {want.job}")
+        if not _is_within(asked.workers, workers):
+            return _outside(asked.workers, workers, f"workers for {want.job}")
     if want.batch != job.batch and not _is_within(asked.batch, want.batch):
         return _outside(asked.batch, want.batch, f"as the batch of {want.job}")
     return None
@@ -121,8 +147,9 @@ def _outside(span: Span, number: Any, what: str) -> ValueError:
 
 
 def _number_error(want: Want) -> ValueError | None:
-    for field, value in (("faster", want.faster), ("speed_now", want.speed_now), ("apart", want.apart)):
-        if value is not None and not value >= 0:  # infinitely many times as fast is a way to say: try it
+    for field, value in zip(FACTORS, (want.faster, want.speed_now, want.apart), strict=True):
+        # Infinitely many times as fast is a way to say: try it.
+        if value is not None and not value >= 0:
             return ValueError(f"its `{field}` for {want.job} is {value!r}")
     if want.sizes is None:
         return None
@@ -132,7 +159,3 @@ def _number_error(want: Want) -> ValueError | None:
         if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
             return ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
     return None
-
-
-_known_errors: Answers[tuple[int, int], tuple[Want, JobSeen | None], Exception | None] = Answers(MOST)
-"""A want that a policy says again of the same job is not looked at again."""

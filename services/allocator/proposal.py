@@ -1,7 +1,7 @@
-"""What would happen now if a job were asked for: the same fold and the same decision, on a copy.
+"""The outcome of a request for a job: the same fold and the same decision, on a copy.
 
-The decision is taken twice, with the job and without it; where they differ, the job is why. Timers are left out: what
-is told is what is wanted now, not whether somebody has to hold still for some seconds first.
+The decision is taken twice, with the job and without it; where they differ, the job is why. Timers
+are left out: a job may have to hold still for some seconds before it gets its new size.
 """
 
 from __future__ import annotations
@@ -19,12 +19,21 @@ from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.state import State, apply
 from services.allocator.unknown import unknown_policies
-from shared.messages import AllocationDecided, Alternative, JobRejected, JobRequested, RoleResources, TaskPlan
+from shared.messages import (
+    AllocationDecided,
+    Alternative,
+    JobRejected,
+    JobRequested,
+    RoleResources,
+    TaskPlan,
+)
 from shared.subjects import ORDERS
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
-    """What another job would have, with the new one there and without it; and why, as it would be told."""
+    """The size of another job beside the new one and without it, and the reason as it would be
+    told.
+    """
 
     job: str
     without: Size | None
@@ -33,9 +42,12 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """Refused for `reasons`; else the tasks with which it would start (none: it would wait), why, and whom it moves.
-    `free`: nodes that take tasks, as they were without it; `sizes`: of its tasks. `policy`: who was asked for it;
-    `named`: by the request. `unsure`: whose policies could not be asked.
+    """Refused for `reasons`; else the tasks with which the job would start, and its effects.
+
+    Without `tasks` it would wait. `why` is the reason for both. `free` are the nodes that take
+    tasks, as they were without the job; `sizes` are the resources of its tasks. `policy` was asked
+    for it, and `named` says that the request names it. `unsure` says which policies could not be
+    asked.
     """
 
     reasons: tuple[str, ...] = ()
@@ -52,37 +64,61 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Outlook:
+    """Return the outcome of a request, if it were made now."""
     at_once = replace(rules, window_s=0.0, max_delay_s=0.0, cooldown_s=0.0)
+    key = request.key()
+    # Fold the request and the answer to it.
     sequence = state.sequences.get(ORDERS, 0) + 1
     asked = apply(state, request, ORDERS, sequence, now)
     answer = admission.answer(asked, sequence, 0, now, at_once)
     if isinstance(answer, JobRejected):
         return Outlook(reasons=answer.reasons)
     there = apply(asked, answer, ORDERS, sequence + 1, now)
-    beside, without = decide(there, now, at_once), decide(state, now, at_once)
-    first = _decided(beside).get(request.key())
+    # Decide with the job, and without it.
+    beside = decide(there, now, at_once)
+    without = decide(state, now, at_once)
+    first = _decided(beside).get(key)
+    free = [node for node in free_nodes(state) if node.takes]
+    unsure = f"{rules.policy} is asked in its place and may answer otherwise"
     return Outlook(
         tasks=first.tasks if first else (),
         batch=first.batch if first else request.batch.start,
-        why=beside.why.get(request.key(), ""),
+        why=beside.why.get(key, ""),
         alternatives=first.alternatives if first else (),
         effects=tuple(_effects(state, beside, without)),
-        free=tuple(node for node in free_nodes(state) if node.takes),
+        free=tuple(free),
         sizes=request.resources or RoleResources(),
         policy=request.policy or rules.policy,
         named=request.policy is not None,
-        unsure=unknown_policies(state, f"{rules.policy} is asked in its place and may answer otherwise"),
+        unsure=unknown_policies(state, unsure),
     )
 
 
 def _effects(state: State, beside: Decisions, without: Decisions) -> Iterator[Effect]:
+    """Yield the jobs that would have another size with the new job than without it."""
+    decided_beside = _decided(beside)
+    decided_without = _decided(without)
     for key, job in state.jobs.items():
-        now = job.wanted
-        with_it, alone = (_decided(decisions).get(key, now) for decisions in (beside, without))
-        sizes = [size_of(decided) if decided else None for decided in (alone, with_it)]
-        if sizes[0] != sizes[1]:
-            yield Effect(job=key, without=sizes[0], beside=sizes[1], why=beside.why.get(key, ""))
+        size_beside = _size(decided_beside.get(key, job.wanted))
+        size_without = _size(decided_without.get(key, job.wanted))
+        if size_beside == size_without:
+            continue
+        yield Effect(
+            job=key,
+            without=size_without,
+            beside=size_beside,
+            why=beside.why.get(key, ""),
+        )
+
+
+def _size(decided: AllocationDecided | None) -> Size | None:
+    return size_of(decided) if decided else None
 
 
 def _decided(decisions: Decisions) -> dict[str, AllocationDecided]:
-    return {action.key(): action for action in decisions.actions if isinstance(action, AllocationDecided)}
+    """Return the newest decision about each job that has one."""
+    decided = {}
+    for action in decisions.actions:
+        if isinstance(action, AllocationDecided):
+            decided[action.key()] = action
+    return decided

@@ -1,25 +1,24 @@
-"""What a running job's reports say: how fast it is at each size, what its tasks use, how its loss falls. Pure."""
+"""The content of a running job's reports: its speed at each size, the use of its tasks, the fall of
+its loss. Pure.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-import msgspec
 from msgspec.structs import replace
 
-from services.allocator.kept import Kept
 from services.allocator.policies.contract import Learned, Observed, Reading
 from shared.messages import AllocationDecided, ProgressReported, TaskUsage
 
 RECENT_KEPT = 64
 CURVE_KEPT = 64
 TRIED_KEPT = 32
-USAGES_KEPT = 1024
 MOST_USED = 1e6
-"""Cores or GiB of one task; more was not measured rightly."""
+"""Cores or GiB of one task; a larger figure is an error of measurement."""
 CROWDED = 0.7
-"""Of its memory; who uses more may need more soon."""
+"""Share of its memory; a task that uses more may need more soon."""
 SLOWEST = 1e-6
 """Examples a second; less, an example in eleven days, is as good as nothing."""
 LEAST_USED = 1e-6
@@ -28,144 +27,172 @@ NEWEST_WEIGHT = 0.5  # of the newest speed in the running mean of a size
 
 
 def measurable(message: ProgressReported) -> ProgressReported:
-    """The report without figures so small that nothing can be divided by them."""
+    """Return the report without figures so small that nothing can be divided by them."""
     usage = message.usage
-    if any(0 < amount < LEAST_USED for use in usage for amount in (use.cpu, use.memory_gib)):
-        usage = tuple(
-            replace(use, cpu=_at_least(use.cpu, LEAST_USED), memory_gib=_at_least(use.memory_gib, LEAST_USED))
-            for use in usage
-        )
+    if any(_is_tiny(use.cpu) or _is_tiny(use.memory_gib) for use in usage):
+        usage = tuple(_without_tiny(use) for use in usage)
     speed = _at_least(message.samples_per_second, SLOWEST)
     if usage is message.usage and speed == message.samples_per_second:
         return message
     return replace(message, samples_per_second=speed, usage=usage)
 
 
+def _is_tiny(amount: float) -> bool:
+    return 0 < amount < LEAST_USED
+
+
+def _without_tiny(use: TaskUsage) -> TaskUsage:
+    cpu = _at_least(use.cpu, LEAST_USED)
+    memory_gib = _at_least(use.memory_gib, LEAST_USED)
+    return replace(use, cpu=cpu, memory_gib=memory_gib)
+
+
 def _at_least(amount: float, least: float) -> float:
-    """The amount, or 0."""
+    """Return the amount, or 0 if it is less."""
     return amount if amount >= least else 0.0
 
 
 def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
-    stood, (on_ps, on_workers) = _stood(runs), _used(message.usage)
+    """Return a report together with the size that runs, and the cores that its tasks have."""
+    ps = 0
+    workers = 0
+    ps_had: float | None = None
+    worker_had: float | None = None
+    worker_nodes: set[str] = set()
+    for task in runs.tasks:
+        cpu = task.resources.cpu
+        if task.role == "ps":
+            ps += 1
+            ps_had = cpu if ps_had is None else max(ps_had, cpu)
+        elif task.role == "worker":
+            workers += 1
+            worker_had = cpu if worker_had is None else max(worker_had, cpu)
+            worker_nodes.add(task.node)
+    on_ps = measured(message, "ps")
+    on_workers = measured(message, "worker")
     return Reading(
         at_s=stored_s,
         samples=message.samples,
         loss=message.loss,
         samples_per_second=message.samples_per_second,
-        ps=stood.ps,
-        workers=stood.workers,
+        ps=ps,
+        workers=workers,
         batch=runs.batch,
-        ps_cpu=on_ps.cpu,
-        worker_cpu=on_workers.cpu,
-        ps_gib=on_ps.gib,
-        worker_gib=on_workers.gib,
-        ps_had=stood.ps_had,
-        worker_had=stood.worker_had,
-        nodes=stood.nodes,
+        ps_cpu=_total_cpu(on_ps),
+        worker_cpu=_total_cpu(on_workers),
+        ps_gib=_largest_gib(on_ps),
+        worker_gib=_largest_gib(on_workers),
+        ps_had=ps_had,
+        worker_had=worker_had,
+        nodes=None if ps else len(worker_nodes),
     )
-
-
-class Stood(msgspec.Struct, frozen=True, gc=False):
-    """Of a decision, what readings tell."""
-
-    ps: int
-    workers: int
-    ps_had: float | None
-    worker_had: float | None
-    nodes: int | None
-    ps_gib: float
-    worker_gib: float
-
-
-def _stands(runs: AllocationDecided) -> Stood:
-    return Stood(
-        ps=counted(runs, "ps"),
-        workers=counted(runs, "worker"),
-        ps_had=_had(runs, "ps"),
-        worker_had=_had(runs, "worker"),
-        nodes=_apart(runs),
-        ps_gib=_gib(runs, "ps"),
-        worker_gib=_gib(runs, "worker"),
-    )
-
-
-_stood: Kept[AllocationDecided, Stood] = Kept(_stands)
-
-
-def is_crowded(runs: AllocationDecided, told: Reading) -> bool:
-    stood = _stood(runs)
-    return (told.ps_gib or 0.0) > CROWDED * stood.ps_gib or (told.worker_gib or 0.0) > CROWDED * stood.worker_gib
-
-
-def _apart(runs: AllocationDecided) -> int | None:
-    """On how many nodes it stands, devices side by side."""
-    return len({task.node for task in runs.tasks if task.role == "worker"}) if not counted(runs, "ps") else None
-
-
-class Used(msgspec.Struct, frozen=True):
-    """Cores of all tasks of a role together, GiB of the one that used most; None: not measured."""
-
-    cpu: float | None
-    gib: float | None
-
-
-def _used_by(uses: Sequence[TaskUsage]) -> Used:
-    return Used(sum(use.cpu for use in uses) if uses else None, max((use.memory_gib for use in uses), default=None))
-
-
-_used: Kept[Sequence[TaskUsage], tuple[Used, Used]] = Kept(
-    lambda usage: (_used_by(_measured(usage, "ps")), _used_by(_measured(usage, "worker"))), USAGES_KEPT
-)
-"""By ps and by workers. A simulated job says the same again and again."""
 
 
 def measured(message: ProgressReported, role: str) -> list[TaskUsage]:
-    """What each task of a role used, if all of it can be; a task is called `<role>-<serial>`."""
-    return _measured(message.usage, role)
+    """Return the use of each task of a role; none if a figure among them cannot be right. A task is
+    called `<role>-<serial>`.
+    """
+    uses = []
+    for use in message.usage:
+        if use.task.partition("-")[0] != role:
+            continue
+        if not (0 <= use.cpu <= MOST_USED and 0 <= use.memory_gib <= MOST_USED):
+            return []
+        uses.append(use)
+    return uses
 
 
-def _measured(usage: Sequence[TaskUsage], role: str) -> list[TaskUsage]:
-    used = [one for one in usage if one.task.partition("-")[0] == role]
-    return used if all(0 <= amount <= MOST_USED for use in used for amount in (use.cpu, use.memory_gib)) else []
+def _total_cpu(uses: Sequence[TaskUsage]) -> float | None:
+    """Return the cores that tasks use together; None: not measured."""
+    if not uses:
+        return None
+    return sum([use.cpu for use in uses])
 
 
-def _gib(runs: AllocationDecided, role: str) -> float:
-    """Memory of the task of a role that has least; without any, or without a limit, no end of it."""
-    return min((t.resources.memory_gib for t in runs.tasks if t.role == role), default=0.0) or math.inf
+def _largest_gib(uses: Sequence[TaskUsage]) -> float | None:
+    """Return the memory (GiB) of the task that uses most; None: not measured."""
+    if not uses:
+        return None
+    return max([use.memory_gib for use in uses])
 
 
-def _had(runs: AllocationDecided, role: str) -> float | None:
-    return max((task.resources.cpu for task in runs.tasks if task.role == role), default=None)
+def is_crowded(runs: AllocationDecided, told: Reading) -> bool:
+    """Return True if a ps or worker comes near to its memory."""
+    return _is_near(told.ps_gib, _memory_limit_gib(runs, "ps")) or _is_near(
+        told.worker_gib, _memory_limit_gib(runs, "worker")
+    )
+
+
+def _is_near(used_gib: float | None, limit_gib: float) -> bool:
+    return used_gib is not None and used_gib > CROWDED * limit_gib
+
+
+def _memory_limit_gib(runs: AllocationDecided, role: str) -> float:
+    """Return the memory of the task of a role that has least; infinity without such a task, or if
+    one has no limit.
+    """
+    least_gib = math.inf
+    for task in runs.tasks:
+        if task.role == role:
+            least_gib = min(least_gib, task.resources.memory_gib)
+    return least_gib or math.inf
 
 
 def speeds(
     known: tuple[Observed, ...], told: Reading, *, by_cores: bool = False, disturbed: bool = False
 ) -> tuple[Observed, ...]:
-    """A running mean of each size's speed; `by_cores`: of each size with each number of cores a task. The newest is
-    the last, and mostly the one that is told of again.
+    """Return a running mean of each size's speed; `by_cores`: of each size with each number of
+    cores a task. The newest is the last, and mostly the one that is reported again.
 
-    `disturbed`: the next generation is prepared beside it, which makes it slower than its size is; only where nothing
-    else is known of the size that is better than nothing.
+    `disturbed`: the next generation is prepared beside it, which makes it slower than its size is.
+    Such a speed counts only for a size of which no other is known.
     """
-    size, speed = (told.ps, told.workers, told.batch, told.nodes), told.samples_per_second
-    had = (told.ps_had, told.worker_had)
-    alike = (o for o in reversed(known) if (o.ps, o.workers, o.batch, o.nodes) == size)
-    before = next((o for o in alike if not by_cores or (o.ps_cpu, o.worker_cpu) == had), None)
-    if speed <= 0 or (disturbed and before):
+    speed = told.samples_per_second
+    if speed <= 0:
         return known
-    mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT if before else speed
-    others = known[:-1] if before and before is known[-1] else [o for o in known if o is not before]
-    return (*others, Observed(*size[:3], mean, *had, told.nodes))
+    size = (told.ps, told.workers, told.batch, told.nodes)
+    cores = (told.ps_had, told.worker_had)
+    before = None
+    for each in reversed(known):
+        if (each.ps, each.workers, each.batch, each.nodes) != size:
+            continue
+        if by_cores and (each.ps_cpu, each.worker_cpu) != cores:
+            continue
+        before = each
+        break
+    if before is not None and disturbed:
+        return known
+
+    newest = Observed(
+        ps=told.ps,
+        workers=told.workers,
+        batch=told.batch,
+        samples_per_second=speed,
+        ps_cpu=told.ps_had,
+        worker_cpu=told.worker_had,
+        nodes=told.nodes,
+    )
+    if before is None:
+        return (*known, newest)
+    mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT
+    others = [each for each in known if each is not before]
+    return (*others, replace(newest, samples_per_second=mean))
 
 
 def curve_of(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:
+    """Return the loss curve with one more report; every other point is left out once it is long."""
     if message.loss is None or not math.isfinite(message.loss):
         return known
     curve = (*known, Learned(message.samples, message.loss))
-    return curve if len(curve) <= CURVE_KEPT else (*curve[:-1:2], curve[-1])
+    if len(curve) <= CURVE_KEPT:
+        return curve
+    return (*curve[:-1:2], curve[-1])
 
 
 def counted(decision: AllocationDecided, role: str) -> int:
-    roles: list[str] = [task.role for task in decision.tasks]
-    return roles.count(role)
+    """Return the number of tasks of a role."""
+    count = 0
+    for task in decision.tasks:
+        if task.role == role:
+            count += 1
+    return count

@@ -1,17 +1,21 @@
-"""Capacity that is about to be free: pods of ours that nothing wants any more, until no node lists them. Pure.
+"""Capacity that is about to be free: pods of ours that nothing wants any more, until no node lists
+them. Pure.
 
-Law: a release begins when a job ends, when it is suspended, when a generation without some of its tasks resumes, and
-when a generation is abandoned. It counts as capacity with a time: policies divide it as if it were free, placement uses
-only what is free. A change that needs it waits, for a short time that is known beforehand.
+Law: a release begins when a job ends, when it is suspended, when a generation without some of its
+tasks resumes, and when a generation is abandoned. It counts as capacity with a time: policies
+divide it as if it were free, placement uses only what is free. A change that needs it waits, for a
+short time that is known beforehand.
 
-Theory: pods of one job go one after the other, within about a second. A decision in the middle of that uses a part of
-what they leave and costs a pause; the next one, for the rest, costs another pause and has to wait for the cooldown.
-So a job waits for as long as such a release usually takes, which is less than a pause, and changes once.
+Theory: pods of one job go one after the other, within about a second. A decision in the middle of
+that uses a part of what they leave and costs a pause; the next one, for the rest, costs another
+pause and has to wait for the cooldown. So a job waits for as long as such a release usually takes,
+which is less than a pause, and changes once.
 
     counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases; none yet: release_s)
     a job waits until  that moment of the releases it needs, and never for more than release_max_s on end
 
-A release that took longer than release_max_s (the node was lost, say) tells nothing about the usual ones.
+A release that took longer than release_max_s (the node was lost, say) tells nothing about the usual
+ones.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ SHORTEST_S = 1.0
 
 
 class Release(Struct, frozen=True, gc=False):
-    """Pods of one job that go. `begun_s`: by the server's clock; `pods`: by name, the node that lists them."""
+    """Pods of one job that go. `begun_s`: by the server's clock; `pods`: by name, the node that
+    lists them.
+    """
 
     namespace: str
     begun_s: float
@@ -53,7 +59,11 @@ class Releases(Struct, frozen=True, gc=False):
 
 
 def begin_release(
-    releases: Releases, job: Job, kept: Collection[TaskPlan], nodes: dict[str, CapacityChanged], now: float
+    releases: Releases,
+    job: Job,
+    kept: Collection[TaskPlan],
+    nodes: dict[str, CapacityChanged],
+    now: float,
 ) -> Releases:
     """Add the pods that a job had and does not keep, as far as a node still lists them."""
     stay = {job.pod(task) for task in kept}
@@ -67,21 +77,29 @@ def begin_release(
         return releases
     before = releases.open.get(job.key)
     pods = before.pods | going if before else going
-    return replace(releases, open=releases.open | {job.key: Release(job.request.namespace, now, pods)})
+    return replace(
+        releases, open=releases.open | {job.key: Release(job.request.namespace, now, pods)}
+    )
 
 
 def end_releases(releases: Releases, seen: CapacityChanged, now: float) -> Releases:
-    """Take out the pods that their node lists no more; remember how long a release took of which none is left."""
+    """Take out the pods that their node lists no more; remember how long a release took of which
+    none is left.
+    """
     for key, release in releases.open.items():
-        there = [pod for pod, node in release.pods.items() if node == seen.node]
-        gone = {pod for pod in there if seen.gone or not _is_listed(seen, release.namespace, pod)}
-        if gone:
-            left = {pod: node for pod, node in release.pods.items() if pod not in gone}
+        left = {}
+        for pod, node in release.pods.items():
+            is_elsewhere = node != seen.node
+            if is_elsewhere or (not seen.gone and _is_listed(seen, release.namespace, pod)):
+                left[pod] = node
+        if len(left) < len(release.pods):
             releases = _without(releases, key, release, left, now)
     return releases
 
 
-def _without(releases: Releases, key: str, release: Release, left: dict[str, str], now: float) -> Releases:
+def _without(
+    releases: Releases, key: str, release: Release, left: dict[str, str], now: float
+) -> Releases:
     if left:
         return replace(releases, open=releases.open | {key: replace(release, pods=left)})
     still = {other: each for other, each in releases.open.items() if other != key}
@@ -90,7 +108,9 @@ def _without(releases: Releases, key: str, release: Release, left: dict[str, str
 
 
 def _is_listed(seen: CapacityChanged | None, namespace: str, pod: str) -> bool:
-    return seen is not None and any(own.pod == pod and own.namespace == namespace for own in seen.own)
+    if seen is None:
+        return False
+    return any(own.pod == pod and own.namespace == namespace for own in seen.own)
 
 
 class Coming(Struct, frozen=True):
@@ -107,16 +127,19 @@ class Coming(Struct, frozen=True):
         """Return the nodes as they will be."""
         if not self.free:
             return list(nodes)
-        return [
-            replace(node, free=plus(node.free, self.free[node.name])) if node.name in self.free else node
-            for node in nodes
-        ]
+        later = []
+        for node in nodes:
+            more = self.free.get(node.name)
+            later.append(node if more is None else replace(node, free=plus(node.free, more)))
+        return later
 
 
 NOTHING = Coming()
 
 
-def coming_capacity(releases: Releases, nodes: dict[str, CapacityChanged], now: float, rules: Rules) -> Coming:
+def coming_capacity(
+    releases: Releases, nodes: dict[str, CapacityChanged], now: float, rules: Rules
+) -> Coming:
     """Return what is released soon enough to be waited for."""
     if not releases.open:
         return NOTHING
@@ -137,24 +160,22 @@ def coming_capacity(releases: Releases, nodes: dict[str, CapacityChanged], now: 
 
 @contextmanager
 def expected_room(room: Room, coming: Coming) -> Iterator[None]:
-    """Let the room be as it will be, to try placements on; what is taken meanwhile has to be given back before."""
+    """Let the room be as it will be, to try placements on; what is taken meanwhile has to be given
+    back before.
+    """
     if not coming.free:
         yield
         return
-    free = {name: room.nodes[name].free for name in coming.free if name in room.nodes}
-    purses = {space: room.purses[space] for space in coming.quota if space in room.purses}
-    room.set_free(
-        {name: plus(has, coming.free[name]) for name, has in free.items()},
-        {space: plus(has, coming.quota[space]) for space, has in purses.items()},
-    )
-    try:
+    with room.with_more(coming.free, coming.quota):
         yield
-    finally:
-        room.set_free(free, purses)
 
 
-def bounded_wait(wish: Wish | None, coming: Coming, now: float, rules: Rules) -> tuple[Wish | None, Coming]:
-    """Return the wish of a job, and what is being released, without that where the job has waited long enough."""
+def bounded_wait(
+    wish: Wish | None, coming: Coming, now: float, rules: Rules
+) -> tuple[Wish | None, Coming]:
+    """Return the wish of a job, and what is being released, without that where the job has waited
+    long enough.
+    """
     if wish is None or wish.awaits_s is None:
         return wish, coming
     if not coming.free:
@@ -170,7 +191,9 @@ def usual_s(took_s: Sequence[float], rules: Rules) -> float:
     return min(max(USUAL * max(usual), SHORTEST_S), rules.release_max_s)
 
 
-def _listed_pods(release: Release, nodes: dict[str, CapacityChanged]) -> Iterable[tuple[Resources, str]]:
+def _listed_pods(
+    release: Release, nodes: dict[str, CapacityChanged]
+) -> Iterable[tuple[Resources, str]]:
     for pod, name in release.pods.items():
         seen = nodes.get(name)
         for own in seen.own if seen else ():

@@ -1,8 +1,9 @@
-"""Removing what jobs left on the bus, some days after their end, or when somebody asks for it. Edge.
+"""Remove the messages that jobs left on the bus, some days after their end, or when somebody asks
+for it. Edge.
 
-Promise: no message of a job that is not over is removed, whatever comes while we remove. A purge covers only messages
-that the state knows; what is newer stays, and so does all of a name that another job bears by then, except what was
-said before that job was asked for.
+Promise: no message of a job that is not over is removed, even one that comes while we remove. A
+purge covers only messages that the state knows; newer ones stay, and so do all of a name that
+another job bears by then, except those from before that job was asked for.
 
     weir-orders, weir-facts     messages of the name            weir-jobs, weir-ledger    the job's entry
     weir-programs-<namespace>   `unused_programs.py`            weir-nodes                nodes that are gone
@@ -21,26 +22,45 @@ from services.allocator.state import State
 from services.allocator.unused_programs import remove_program, remove_unused_programs
 from shared import subjects
 from shared.bus import Bus
-from shared.messages import CancelRequested, CapacityChanged, ForgetRequested, JobFinished, JobRejected, Message
+from shared.messages import (
+    CancelRequested,
+    CapacityChanged,
+    ForgetRequested,
+    JobFinished,
+    JobRejected,
+    Message,
+)
 from shared.permissions import entry, stream_of
 from shared.subjects import DEFAULT_NAMESPACE, FACTS, JOBS, LEDGER, NODES, ORDERS
 
 log = structlog.get_logger()
 
 ENDS: tuple[type[Message], ...] = (JobFinished, JobRejected, CancelRequested)
-"""After the last of these nothing more is said of a name, unless it is asked for again."""
+"""The last of these is the last message of a name, unless it is asked for again."""
 
 
 class Removal:
-    """One pass after another. `state`: what the allocator knows now; `removed`: is told each name of which all went."""
+    """One pass after another. `state`: gives the allocator's state of now; `removed`: is called
+    with each name of which all messages went.
+    """
 
-    def __init__(self, bus: Bus, kept_s: float, state: Callable[[], State], removed: Callable[[str], None]) -> None:
-        self.bus, self.kept_s, self.state, self.removed = bus, kept_s, state, removed
+    def __init__(
+        self, bus: Bus, kept_s: float, state: Callable[[], State], removed: Callable[[str], None]
+    ) -> None:
+        self.bus = bus
+        self.kept_s = kept_s
+        self.state = state
+        self.removed = removed
 
     async def remove_expired(self, now: float | None = None) -> None:
-        """Remove all that is due. Raises `NatsError` while the bus is away; the next pass goes on from there."""
-        until_s = (time.time() if now is None else now) - self.kept_s
-        for name, end in (await self._expired_names(until_s)).items():
+        """Remove all that is due. Raises `NatsError` while the bus is away; the next pass goes on
+        from there.
+        """
+        if now is None:
+            now = time.time()
+        until_s = now - self.kept_s
+        expired = await self._expired_names(until_s)
+        for name, end in expired.items():
             await self._remove(name, end)
         await self._remove_gone_nodes(until_s)
         await remove_unused_programs(self.bus, self.state(), until_s)
@@ -48,43 +68,51 @@ class Removal:
     async def remove_forgotten(self) -> None:
         """Remove the jobs that are over and that somebody asked to forget, and the requests for it.
 
-        A request that the state has not heard yet stays: the job may have been asked for again before it.
+        A request that the state has not heard yet stays: the job may have been asked for again
+        before it.
         """
         async for raw in self._stored(ORDERS, subjects.pattern(ForgetRequested)):
             asked = int(raw.seq or 0)
             if asked > self.state().sequences.get(ORDERS, 0):
                 return
-            await self._forget(str(raw.subject).split(".", 3)[3], asked)
+            await self._forget(_name_in(raw), asked)
             await self._purge_subject(ORDERS, str(raw.subject), asked + 1)
 
     async def _forget(self, name: str, asked: int) -> None:
-        key = name if "." in name else f"{DEFAULT_NAMESPACE}.{name}"
+        key = _key_of(name)
         end = self.state().closed.get(key)
         if not await self._was_over(key, asked):
             return
         await self._remove(name, asked)
-        if end is not None and not end.removed:
-            request = end.job.request
-            program = (request.namespace, request.program.digest)
-            await remove_program(self.bus, self.state(), program, end.finished.finished_s)
+        if end is None or end.removed:
+            return
+        request = end.job.request
+        program = (request.namespace, request.program.digest)
+        await remove_program(self.bus, self.state(), program, end.finished.finished_s)
 
     async def _was_over(self, key: str, asked: int) -> bool:
-        """Return whether all jobs of a name had ended when it was asked to forget them."""
-        if any(uid < asked for uid in uids_of(self.state(), key)):
-            return False
-        ends = [await self.bus.last_sequence(kind, name) for kind in (JobFinished, JobRejected) for name in _names(key)]
-        return max(ends) < asked
+        """Return True if all jobs of a name had ended when it was asked to forget them."""
+        for uid in uids_of(self.state(), key):
+            if uid < asked:
+                return False
+        for kind in (JobFinished, JobRejected):
+            for name in _names(key):
+                if await self.bus.last_sequence(kind, name) >= asked:
+                    return False
+        return True
 
     # ------------------------------------------------------------ jobs
 
     async def _expired_names(self, until_s: float) -> dict[str, int]:
-        """Return the last expired end under each name, as its subject has it: `<namespace>.<job>`, or `<job>` alone."""
+        """Return the last expired end under each name, as its subject has it: `<namespace>.<job>`,
+        or `<job>` alone.
+        """
         ends: dict[str, int] = {}
         for kind in ENDS:
             async for raw in self._stored(ORDERS, subjects.pattern(kind)):
                 if raw.time is None or raw.time.timestamp() > until_s:
                     break
-                name = str(raw.subject).split(".", 3)[3]
+                name = _name_in(raw)
                 ends[name] = max(ends.get(name, 0), int(raw.seq or 0))
         return ends
 
@@ -96,20 +124,29 @@ class Removal:
             raw = await self._next(stream, filtered, int(raw.seq or 0))
 
     async def _next(self, stream: str, filtered: str, after: int) -> RawStreamMsg | None:
-        try:
-            return await self.bus.asked(
-                lambda: self.bus.js.get_msg(stream, seq=after + 1, subject=filtered, next=True, direct=True)
+        """Return the first message on some subjects after a sequence; None: there is none."""
+
+        async def ask() -> RawStreamMsg:
+            return await self.bus.js.get_msg(
+                stream, seq=after + 1, subject=filtered, next=True, direct=True
             )
+
+        try:
+            return await self.bus.asked(ask)
         except NotFoundError:
             return None
 
     async def _remove(self, name: str, end: int) -> None:
-        key = name if "." in name else f"{DEFAULT_NAMESPACE}.{name}"
-        newest = max([await self.bus.last_over(f"weir.job.*.{each}") for each in _names(key)])
+        """Remove the messages of a name up to its end; without a newer job of that name, all."""
+        key = _key_of(name)
+        newest = 0
+        for each in _names(key):
+            newest = max(newest, await self.bus.last_over(f"weir.job.*.{each}"))
         state = self.state()
         begun = uids_of(state, key)
         if begun or newest > end:
-            await self._purge(ORDERS, key, min([end, *(uid - 1 for uid in begun)]))
+            last = min([end, *(uid - 1 for uid in begun)])
+            await self._purge(ORDERS, key, last)
             return
         await self._purge(ORDERS, key, state.sequences.get(ORDERS, 0))
         await self._purge(FACTS, key, state.sequences.get(FACTS, 0))
@@ -119,10 +156,14 @@ class Removal:
         log.info("JobRemoved", job=key)
 
     async def _purge(self, stream: str, key: str, last: int) -> None:
-        """Remove what is said of a job, up to a sequence. Only orders have names without a namespace."""
-        if last > 0:
-            for name in _names(key) if stream == ORDERS else (key,):
-                await self._purge_subject(stream, f"weir.*.*.{name}", last + 1)
+        """Remove the messages of a job up to a sequence. Only orders have names without a
+        namespace.
+        """
+        if last <= 0:
+            return
+        names = _names(key) if stream == ORDERS else (key,)
+        for name in names:
+            await self._purge_subject(stream, f"weir.*.*.{name}", last + 1)
 
     async def _purge_subject(self, stream: str, filtered: str, before: int) -> None:
         self.bus.must_lead()
@@ -139,17 +180,38 @@ class Removal:
 
 
 def uids_of(state: State, key: str) -> list[int]:
-    """Return the uids under a name that are not over: of the job, and of requests that are not answered."""
+    """Return the uids under a name that are not over: of the job, and of requests that are not
+    answered.
+    """
+    uids = []
     job = state.jobs.get(key)
-    asked = [uid for uid, each in state.asked.items() if each.request.key() == key]
-    refused = [uid for uid, each in state.refused.items() if each.key() == key]
-    return [*([job.uid] if job else []), *asked, *refused]
+    if job is not None:
+        uids.append(job.uid)
+    for uid, asked in state.asked.items():
+        if asked.request.key() == key:
+            uids.append(uid)
+    for uid, answer in state.refused.items():
+        if answer.key() == key:
+            uids.append(uid)
+    return uids
+
+
+def _name_in(raw: RawStreamMsg) -> str:
+    """Return the name in a message's subject: `<namespace>.<job>`, or `<job>` alone."""
+    return str(raw.subject).split(".", 3)[3]
+
+
+def _key_of(name: str) -> str:
+    """Return the key of the job with this name in a subject."""
+    return name if "." in name else f"{DEFAULT_NAMESPACE}.{name}"
 
 
 def _names(key: str) -> tuple[str, ...]:
-    """Return what subjects call a job; one in `default` may be called by its name alone."""
+    """Return a job's names in subjects; one in `default` may be called by its name alone."""
     namespace, _, job = key.partition(".")
-    return (key, job) if namespace == DEFAULT_NAMESPACE else (key,)
+    if namespace == DEFAULT_NAMESPACE:
+        return (key, job)
+    return (key,)
 
 
 def _is_gone(raw: RawStreamMsg) -> bool:

@@ -1,4 +1,5 @@
-"""What the ResourceQuotas and LimitRanges of one namespace leave, in the units of tasks: pure functions of its fact.
+"""The capacity that the ResourceQuotas and LimitRanges of one namespace leave, in the units of
+tasks: pure functions of its fact.
 
     left    =  hard - used                    of each resource, the least of all quotas that name it
     others  =  used - what our tasks have     not below nothing: a new pod counts in `used` before it is on a node
@@ -15,49 +16,79 @@ from msgspec.structs import replace
 
 from services.allocator.placing.amounts import larger, smaller
 from services.allocator.policies.contract import TaskLimits
-from shared.messages import QuotaBound, QuotaChanged, Resources
+from shared.messages import QuotaBound, QuotaChanged, Resources, TaskBounds
 
-RESOURCES = {"cpu": "cpu", "requests.cpu": "cpu", "limits.cpu": "cpu"}
-RESOURCES |= {"memory": "memory_gib", "requests.memory": "memory_gib", "limits.memory": "memory_gib"}
-RESOURCES |= {"requests.nvidia.com/gpu": "gpu", "pods": "pods", "count/pods": "pods"}
-"""What each resource of a quota limits; others limit no task."""
+RESOURCES = {
+    "cpu": "cpu",
+    "requests.cpu": "cpu",
+    "limits.cpu": "cpu",
+    "memory": "memory_gib",
+    "requests.memory": "memory_gib",
+    "limits.memory": "memory_gib",
+    "requests.nvidia.com/gpu": "gpu",
+    "pods": "pods",
+    "count/pods": "pods",
+}
+"""The amount of a task that each resource of a quota limits; others limit no task."""
 MANY = 1 << 53  # devices or pods, where no number of them is too large
 WITHOUT_LIMIT = Resources(cpu=math.inf, memory_gib=math.inf, gpu=MANY)
 
 
 def unused(fact: QuotaChanged) -> Resources:
-    """Return what every quota of the namespace leaves."""
-    left = _least((RESOURCES.get(bound.resource, ""), bound.hard - bound.used) for bound in fact.bounds)
+    """Return the capacity that every quota of the namespace leaves."""
+    left = _left(fact)
     return Resources(
-        cpu=left.get("cpu", math.inf), memory_gib=left.get("memory_gib", math.inf), gpu=int(left.get("gpu", MANY))
+        cpu=left.get("cpu", math.inf),
+        memory_gib=left.get("memory_gib", math.inf),
+        gpu=int(left.get("gpu", MANY)),
     )
 
 
 def unused_pods(fact: QuotaChanged) -> int | None:
-    """Return how many more pods every quota of the namespace allows; None: any number."""
-    left = _least((RESOURCES.get(bound.resource, ""), bound.hard - bound.used) for bound in fact.bounds)
+    """Return the number of pods that every quota of the namespace still allows; None: any
+    number.
+    """
+    left = _left(fact)
     return int(left["pods"]) if "pods" in left else None
 
 
+def _left(fact: QuotaChanged) -> dict[str, float]:
+    """Return the least amount that a quota leaves, by resource of a task."""
+    left: dict[str, float] = {}
+    for bound in fact.bounds:
+        name = RESOURCES.get(bound.resource)
+        if name is not None:
+            _note_least(left, name, bound.hard - bound.used)
+    return left
+
+
 def ours_in_all(fact: QuotaChanged, ours: Resources, pods: int) -> dict[str, float]:
-    """Return what all our tasks together may have of each limited resource, beside what others use."""
+    """Return the amount of each limited resource that all our tasks together may have, beside the
+    use of others. `ours` and `pods`: the amounts that our tasks have now.
+    """
     has = _by_name(ours, pods)
-    return _least(
-        (name, bound.hard - max(0.0, bound.used - has[name]))
-        for bound in fact.bounds
-        if (name := RESOURCES.get(bound.resource))
-    )
+    allowed: dict[str, float] = {}
+    for bound in fact.bounds:
+        name = RESOURCES.get(bound.resource)
+        if name is not None:
+            others = max(0.0, bound.used - has[name])
+            _note_least(allowed, name, bound.hard - others)
+    return allowed
 
 
-def moved(fact: QuotaChanged, had: Resources, pods_had: int, has: Resources, pods_has: int) -> QuotaChanged:
-    """Return the fact once our tasks, which had so much, have something else."""
-    before, after = _by_name(had, pods_had), _by_name(has, pods_has)
-    bounds = [
-        replace(bound, used=max(0.0, bound.used - before[name]) + after[name])
-        if (name := RESOURCES.get(bound.resource))
-        else bound
-        for bound in fact.bounds
-    ]
+def moved(
+    fact: QuotaChanged, had: Resources, pods_had: int, has: Resources, pods_has: int
+) -> QuotaChanged:
+    """Return the fact once our tasks have other amounts than before."""
+    before = _by_name(had, pods_had)
+    after = _by_name(has, pods_has)
+    bounds = []
+    for bound in fact.bounds:
+        name = RESOURCES.get(bound.resource)
+        if name is not None:
+            others = max(0.0, bound.used - before[name])
+            bound = replace(bound, used=others + after[name])
+        bounds.append(bound)
     return replace(fact, bounds=tuple(bounds))
 
 
@@ -66,19 +97,13 @@ def _by_name(amount: Resources, pods: int) -> dict[str, float]:
 
 
 def limits_of(fact: QuotaChanged) -> TaskLimits:
-    """Return the limits of one task, and which quota leaves least of each resource."""
-    least, most, names = Resources(), WITHOUT_LIMIT, []
+    """Return the limits of one task, and the quota that leaves least of each resource."""
+    least = Resources()
+    most = WITHOUT_LIMIT
+    names = []
     for each in fact.task_bounds:
-        cpu, memory_gib, gpu = each.most.cpu, each.most.memory_gib, each.most.gpu
         least = larger(least, Resources(cpu=each.least.cpu, memory_gib=each.least.memory_gib))
-        most = smaller(
-            most,
-            Resources(
-                cpu=math.inf if cpu is None else cpu,
-                memory_gib=math.inf if memory_gib is None else memory_gib,
-                gpu=MANY if gpu is None else gpu,
-            ),
-        )
+        most = smaller(most, _most_of(each))
         names.append(each.limit_range)
     return TaskLimits(
         least=least,
@@ -88,19 +113,30 @@ def limits_of(fact: QuotaChanged) -> TaskLimits:
     )
 
 
+def _most_of(bounds: TaskBounds) -> Resources:
+    """Return the most that one LimitRange allows a task."""
+    most = WITHOUT_LIMIT
+    if bounds.most.cpu is not None:
+        most = replace(most, cpu=bounds.most.cpu)
+    if bounds.most.memory_gib is not None:
+        most = replace(most, memory_gib=bounds.most.memory_gib)
+    if bounds.most.gpu is not None:
+        most = replace(most, gpu=bounds.most.gpu)
+    return most
+
+
 def _narrowest(bounds: Iterable[QuotaBound]) -> dict[str, str]:
     """Return the name of the quota that leaves least, by resource."""
     left: dict[str, tuple[float, str]] = {}
     for bound in bounds:
-        if name := RESOURCES.get(bound.resource):
-            found = bound.hard - bound.used, bound.quota
+        name = RESOURCES.get(bound.resource)
+        if name is not None:
+            found = (bound.hard - bound.used, bound.quota)
             left[name] = min(left.get(name, found), found)
     return {name: quota for name, (_, quota) in left.items()}
 
 
-def _least(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return the least amount of each name, not below nothing."""
-    found: dict[str, float] = {}
-    for name, amount in amounts:
-        found[name] = max(0.0, min(found.get(name, amount), amount))
-    return found
+def _note_least(amounts: dict[str, float], name: str, amount: float) -> None:
+    """Lower a named amount to this one, if that is less, but not below nothing."""
+    least = min(amounts.get(name, amount), amount)
+    amounts[name] = max(0.0, least)

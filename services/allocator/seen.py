@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
-from services.allocator.kept import Kept
 from services.allocator.models.kin import kin_of
 from services.allocator.placing.amounts import larger
 from services.allocator.policies.contract import ClusterQuota, JobSeen, Kin, Quota, Size
 from services.allocator.rules import Rules
-from shared.messages import AllocationDecided, JobRequested, Resources, Role, RoleResources, Span, TaskPlan
-
-JOBS_KEPT, RULES_KEPT, KINS_KEPT = 4096, 8, 256
+from shared.messages import (
+    AllocationDecided,
+    JobRequested,
+    Resources,
+    Role,
+    RoleResources,
+    Span,
+    TaskPlan,
+)
 
 
 def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
-    """The very same one, as long as the job and its kin are."""
-    alone = _by_rules(rules)(job)
-    return alone if kin is None else _beside(kin)(alone)
-
-
-def all_seen(jobs: Collection[Job], rules: Rules, kins: Mapping[str, Kin]) -> list[JobSeen]:
-    """Each beside its own kin."""
-    alone = _by_rules(rules).each(jobs)
-    if not kins:
-        return alone
-    return [_beside(kin)(job) if (kin := kin_of(kins, job.request)) else job for job in alone]
-
-
-def _seen(job: Job, rules: Rules) -> JobSeen:
+    """Return a job as a policy sees it."""
     wanted = job.wanted
+    size = None
+    request = job.request
+    if wanted is not None:
+        size = size_of(wanted)
+        if job.changed:
+            request = _with_its_size(request, size)
     return JobSeen(
         key=job.key,
-        request=_with_its_size(job.request, size_of(wanted)) if job.changed and wanted else job.request,
+        request=request,
         sizes=task_sizes(job, rules),
         submitted_s=job.asked_s,
-        size=size_of(wanted) if wanted else None,
+        size=size,
         batch=wanted.batch if wanted else 0,
         tasks=wanted.tasks if wanted else (),
         since_s=job.resumed_s,
@@ -52,26 +49,28 @@ def _seen(job: Job, rules: Rules) -> JobSeen:
         curve=job.curve,
         quota=rules.quotas.get(job.request.namespace),
         pause_s=sum(job.pauses) / len(job.pauses) if job.pauses else None,
+        kin=kin,
     )
 
 
+def all_seen(jobs: Collection[Job], rules: Rules, kins: Mapping[str, Kin]) -> list[JobSeen]:
+    """Return each job as a policy sees it, beside its own kin."""
+    return [seen(job, rules, kin_of(kins, job.request)) for job in jobs]
+
+
 def _with_its_size(request: JobRequested, size: Size) -> JobRequested:
-    """Return a request whose bounds include the size that its job still has, though its user has excluded that."""
-    return replace(request, ps=_including(request.ps, size.ps), workers=_including(request.workers, size.workers))
+    """Return a request whose bounds include the size that its job still has, though its user has
+    excluded that.
+    """
+    return replace(
+        request,
+        ps=_including(request.ps, size.ps),
+        workers=_including(request.workers, size.workers),
+    )
 
 
 def _including(span: Span, number: int) -> Span:
     return replace(span, min=min(span.min, number), max=max(span.max, number))
-
-
-_by_rules: Kept[Rules, Kept[Job, JobSeen]] = Kept(
-    lambda rules: Kept(partial(_seen, rules=rules), JOBS_KEPT), RULES_KEPT
-)
-
-
-_beside: Kept[Kin, Kept[JobSeen, JobSeen]] = Kept(
-    lambda kin: Kept(lambda job: replace(job, kin=kin), JOBS_KEPT), KINS_KEPT
-)
 
 
 def counted_size(tasks: Sequence[TaskPlan]) -> Size:
@@ -79,7 +78,8 @@ def counted_size(tasks: Sequence[TaskPlan]) -> Size:
     return Size(roles.count("ps"), roles.count("worker"))
 
 
-size_of: Kept[AllocationDecided, Size] = Kept(lambda decision: counted_size(decision.tasks))
+def size_of(decision: AllocationDecided) -> Size:
+    return counted_size(decision.tasks)
 
 
 def least_of(job: Job, size: Size) -> Size:
@@ -88,10 +88,12 @@ def least_of(job: Job, size: Size) -> Size:
 
 
 def task_sizes(job: Job, rules: Rules) -> RoleResources:
-    """As requested (or Weir's default), but no less than the cluster demands, with more memory for a role whose tasks
-    ran out of it: never the same again.
+    """As requested (or Weir's default), but no less than the cluster demands, with more memory for
+    a role whose tasks ran out of it: never the same again.
     """
-    sizes = _at_least(job.request.resources or RoleResources(), rules.quotas.get(job.request.namespace))
+    sizes = _at_least(
+        job.request.resources or RoleResources(), rules.quotas.get(job.request.namespace)
+    )
     if not job.exits:
         return sizes
     return RoleResources(
@@ -107,7 +109,9 @@ def _at_least(sizes: RoleResources, quota: Quota | None) -> RoleResources:
     if least == Resources():
         return sizes
     return RoleResources(
-        chief=larger(sizes.chief, least), ps=larger(sizes.ps, least), worker=larger(sizes.worker, least)
+        chief=larger(sizes.chief, least),
+        ps=larger(sizes.ps, least),
+        worker=larger(sizes.worker, least),
     )
 
 

@@ -1,8 +1,8 @@
 """The allocator's shell: fold what is heard, decide, say it.
 
-Every message is folded and wakes the decider; so does the timer of the last decision. The decider says what it decided
-and waits until it has heard itself before it looks again: so no decision is taken on a state that lacks the last one.
-While the log is replayed nothing is said.
+Every message is folded and wakes the decider; so does the timer of the last decision. The decider
+says what it decided and waits until it has heard itself before it looks again: so no decision is
+taken on a state that lacks the last one. While the log is replayed nothing is said.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from msgspec import Meta
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
-from services.allocator import kept, memory
-from services.allocator.decide import Decisions, decide
+from services.allocator import memory
+from services.allocator.decide import Decisions, decide, prepared
 from services.allocator.enrolment import enrol
 from services.allocator.failures import Failure
 from services.allocator.measures import PASS, Meters
@@ -33,7 +33,15 @@ from services.allocator.requests.changes import answer_change, unanswered_change
 from services.allocator.requests.validate import Wrong, answered_as, check
 from services.allocator.rules import Rules
 from services.allocator.showing import Views, wait_for_change
-from services.allocator.state import EVIDENCE, HEARD, State, apply, forget_messages, refuse, with_last_fact
+from services.allocator.state import (
+    EVIDENCE,
+    HEARD,
+    State,
+    apply,
+    forget_messages,
+    refuse,
+    with_last_fact,
+)
 from shared import programs, subjects
 from shared.app import BAD_SETTINGS, Leave
 from shared.bus import Bus, Heard, SetBack, Stale
@@ -62,13 +70,13 @@ log = structlog.get_logger()
 FAILURE_TOLD_S = 600.0
 """Between two log lines about one job that is set aside for the same error."""
 PLAINTS_KEPT = 1_000
-FADE_S = 60.0
-"""What no pass asked about for so long, or twice as long at most, is forgotten."""
 
 
 Answer = JobAccepted | JobRejected | JobChanged | ChangeRejected
 ANSWERED_AT_ONCE = 8
-"""Requests of one namespace that are answered before the next decision; unreadable ones are counted for themselves."""
+"""Requests of one namespace that are answered before the next decision; unreadable ones are counted
+for themselves.
+"""
 
 
 def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
@@ -84,7 +92,9 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
 
 
 def same_world(before: State, after: State) -> bool:
-    """Whether a message changed nothing that a decision depends on: it was of no job that we know, or a repetition."""
+    """Whether a message changed nothing that a decision depends on: it was of no job that we know,
+    or a repetition.
+    """
     names = ("asked", "changes", "jobs", "closed", "nodes", "quotas", "claims", "spoken")
     return all(getattr(before, name) is getattr(after, name) for name in names)
 
@@ -95,7 +105,9 @@ class Settings(Rules, frozen=True, kw_only=True):
     view_s: float = 0.5
     """Shortest time between two updates of the jobs' view."""
     unreported_s: Annotated[float, Meta(ge=0)] = 10.0
-    """Seconds. A job that trains and reports nothing for so long is shown as one whose program may hang; 0: never."""
+    """Seconds. A job that trains and reports nothing for so long is shown as one whose program may
+    hang; 0: never.
+    """
     snapshot_s: float = 10.0
     """Shortest time between two snapshots of the state."""
     finished_kept_s: Annotated[float, Meta(ge=0)] = 7 * 86_400.0
@@ -111,9 +123,15 @@ class Allocator:
         self.bus, self.rules, self.state = bus, rules, state
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
-        self.resting = set[str]()  # subjects on which the last message was refused: nothing is published for `RETRY_S`
-        self.maybe_purged = set[str]()  # jobs whose subject held less than we know when their last decision was refused
-        self.refused_in: dict[int, str] = {}  # by sequence of an unreadable request: the namespace that it came from
+        self.resting = set[
+            str
+        ]()  # subjects on which the last message was refused: nothing is published for `RETRY_S`
+        self.maybe_purged = set[
+            str
+        ]()  # jobs whose subject held less than we know when their last decision was refused
+        self.refused_in: dict[
+            int, str
+        ] = {}  # by sequence of an unreadable request: the namespace that it came from
         self.replaying = True
         self.node_facts = LastNodeFacts()
         self.forget_asked = asyncio.Event()
@@ -121,13 +139,20 @@ class Allocator:
         self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
         self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
         self.plaints: dict[tuple[str, str], Plaint] = {}
-        self.stirred_s: float | None = None  # when the first fact since the last pass was stored; the server's clock
+        self.stirred_s: float | None = (
+            None  # when the first fact since the last pass was stored; the server's clock
+        )
 
     # ------------------------------------------------------------ hearing
 
     def begin_from(self, state: State, node_facts: Sequence[Heard]) -> None:
-        """Know this before the log is read on. `node_facts`: the last ones, for nodes that it does not tell."""
-        self.state, self.node_facts = state, LastNodeFacts(node_facts, state.sequences.get(subjects.FACTS, 0))
+        """Know this before the log is read on. `node_facts`: the last ones, for nodes that it does
+        not tell.
+        """
+        self.state, self.node_facts = (
+            state,
+            LastNodeFacts(node_facts, state.sequences.get(subjects.FACTS, 0)),
+        )
 
     async def on_fact(self, heard: Heard) -> None:
         """Remember; then look again."""
@@ -156,7 +181,9 @@ class Allocator:
             await self._look_again()
         return True
 
-    def _refusal(self, subject: str, body: bytes, sequence: int, error: str) -> JobRejected | ChangeRejected | None:
+    def _refusal(
+        self, subject: str, body: bytes, sequence: int, error: str
+    ) -> JobRejected | ChangeRejected | None:
         """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
         if f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
             found = check(body, self.rules)
@@ -165,7 +192,9 @@ class Allocator:
         return changes.refusal(subject, sequence, error)
 
     async def live(self) -> None:
-        """The replay is over: add the nodes and quotas that it did not tell of, and begin to decide."""
+        """The replay is over: add the nodes and quotas that it did not tell of, and begin to
+        decide.
+        """
         self.replaying = False
         for fact in self.node_facts.take_unheard():
             if isinstance(fact.message, CapacityFact):
@@ -205,37 +234,55 @@ class Allocator:
     def _decided(self) -> Decisions:
         begun_s = time.monotonic()
         last = self.decisions
-        decisions = decide(self.state, time.time(), self.rules, last.wishes, last.failures, last.untried)
+        self.state = prepared(self.state, self.rules)
+        decisions = decide(
+            self.state, time.time(), self.rules, last.wishes, last.failures, last.untried
+        )
         self.meters.deciding.observe(time.monotonic() - begun_s)
         for failure in decisions.failures:
             self._report_failure(failure)
         return decisions
 
     def _report_failure(self, failure: Failure) -> None:
-        """Count it; log a job's failure with its traceback once, and again if it is another or lasts for long."""
+        """Count it; log a job's failure with its traceback once, and again if it is another or
+        lasts for long.
+        """
         self.meters.failures.count(failure.policy or PASS)
         plaint = self.plaints.setdefault((failure.job, failure.error), Plaint(FAILURE_TOLD_S))
         plaint.say(
-            "JobSetAside", job=failure.job, policy=failure.policy, error=failure.error, traceback=failure.traceback
+            "JobSetAside",
+            job=failure.job,
+            policy=failure.policy,
+            error=failure.error,
+            traceback=failure.traceback,
         )
         while len(self.plaints) > PLAINTS_KEPT:
             del self.plaints[next(iter(self.plaints))]
 
     async def _sleep(self, until_s: float | None) -> None:
-        wait = None if until_s is None else max(RETRY_S if self.resting else 0.0, until_s - time.time())
+        wait = (
+            None
+            if until_s is None
+            else max(RETRY_S if self.resting else 0.0, until_s - time.time())
+        )
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.awake.wait(), wait)
 
     async def _answer_requests(self) -> None:
-        """Answer the oldest requests of each namespace, a few at a time: the others' jobs are decided in between."""
-        refused = {uid: each for uid, each in self.state.refused.items() if self._may_answer(each.key())}
+        """Answer the oldest requests of each namespace, a few at a time: the others' jobs are
+        decided in between.
+        """
+        refused = {
+            uid: each for uid, each in self.state.refused.items() if self._may_answer(each.key())
+        }
         open_requests = {
             uid: asked
             for uid, asked in admission.unanswered(self.state).items()
             if self._may_answer(asked.request.key())
         }
         unreadable = first_of_each(
-            {uid: self.refused_in.get(uid, each.namespace) for uid, each in refused.items()}, ANSWERED_AT_ONCE
+            {uid: self.refused_in.get(uid, each.namespace) for uid, each in refused.items()},
+            ANSWERED_AT_ONCE,
         )
         readable = first_of_each(
             {uid: asked.request.namespace for uid, asked in open_requests.items()}, ANSWERED_AT_ONCE
@@ -250,7 +297,9 @@ class Allocator:
         await asyncio.gather(*answering)
 
     async def _answer_in_turn(self, answers: Sequence[JobRejected | ChangeRejected]) -> None:
-        """Publish answers on one subject, of which each has to be on top of the last, until one is refused."""
+        """Publish answers on one subject, of which each has to be on top of the last, until one is
+        refused.
+        """
         for answer in answers:
             if self._may_answer(answer.key()):
                 await self._answer(answer)
@@ -270,15 +319,21 @@ class Allocator:
             for sequence, change in unanswered_changes(self.state).items()
             if self._may_answer(change.key())
         }
-        changing = first_of_each({number: each.namespace for number, each in open_changes.items()}, ANSWERED_AT_ONCE)
+        changing = first_of_each(
+            {number: each.namespace for number, each in open_changes.items()}, ANSWERED_AT_ONCE
+        )
         if len(changing) < len(open_changes):
             self.awake.set()
-        await asyncio.gather(*(self._answer(answer_change(self.state, each, self.rules)) for each in changing))
+        await asyncio.gather(
+            *(self._answer(answer_change(self.state, each, self.rules)) for each in changing)
+        )
 
     async def _answer(self, answer: Answer) -> None:
-        """Publish an answer on top of all that is said of the name; where another message came first, try it again.
+        """Publish an answer on top of all that is said of the name; where another message came
+        first, try it again.
 
-        We looked while we led, so a later leader's answer is behind what we saw, and ours is refused.
+        We looked while we led, so a later leader's answer is behind what we saw, and ours is
+        refused.
         """
         over = subjects.about(answer.key(), "job")
         last = await self.bus.last_over(over)
@@ -293,7 +348,8 @@ class Allocator:
     async def _stored_program(self, request: JobRequested) -> int | ProgramFault:
         """Return the size of the stored program in bytes, or why it cannot be used.
 
-        Both are as its description says; only the job's own pods fetch the program, and check what they get.
+        Both are as its description says; only the job's own pods fetch the program, and check what
+        they get.
         """
         digest = request.program.digest
         try:
@@ -312,7 +368,9 @@ class Allocator:
             return
         with about(action):
             try:
-                sequence = await self.bus.publish(action, expect_last=self._expected(action), over=decided)
+                sequence = await self.bus.publish(
+                    action, expect_last=self._expected(action), over=decided
+                )
             except Stale:
                 log.warning("DecidedOnAnOldState")
                 await self._catch_up(action)
@@ -329,12 +387,17 @@ class Allocator:
         return self.expected.pop(action.key(), self.state.spoken.get(action.key(), 0))
 
     async def _catch_up(self, action: Message) -> None:
-        """Hear what we lacked; go by what the subject holds, be it more than we know (unreadable) or less (purged).
+        """Hear what we lacked; go by what the subject holds, be it more than we know (unreadable)
+        or less (purged).
 
-        A copy that lags holds less, too. So less is believed only when the next decision was refused as well.
+        A copy that lags holds less, too. So less is believed only when the next decision was
+        refused as well.
         """
         key = action.key()
-        known, last = self.state.spoken.get(key, 0), await self.bus.last_sequence(AllocationDecided, key)
+        known, last = (
+            self.state.spoken.get(key, 0),
+            await self.bus.last_sequence(AllocationDecided, key),
+        )
         if last < known and key not in self.maybe_purged:
             self.maybe_purged.add(key)
             return
@@ -343,9 +406,11 @@ class Allocator:
             await self._heard(last)
 
     def _rest(self, filtered: str) -> None:
-        """Publish nothing on these subjects for `RETRY_S`, then look again; other jobs do not wait for that.
+        """Publish nothing on these subjects for `RETRY_S`, then look again; other jobs do not wait
+        for that.
 
-        Any copy of a stream may have said what is there. While it lags, all that goes by it is refused.
+        Any copy of a stream may have said what is there. While it lags, all that goes by it is
+        refused.
         """
         self.resting.add(filtered)
         asyncio.get_running_loop().call_later(RETRY_S, self._end_rest, filtered)
@@ -358,7 +423,9 @@ class Allocator:
         """Wait until the fold has reached this order."""
         async with self.folded:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.folded.wait_for(lambda: self._reached(sequence)), self.rules.echo_s)
+                await asyncio.wait_for(
+                    self.folded.wait_for(lambda: self._reached(sequence)), self.rules.echo_s
+                )
 
     def _reached(self, sequence: int) -> bool:
         return self.state.sequences.get(subjects.ORDERS, 0) >= sequence
@@ -369,6 +436,8 @@ class Allocator:
         while True:
             await self.unsaved.wait()
             self.unsaved.clear()
+            if self.state.tables is not None:
+                self.state = prepared(self.state, self.rules)
             await self.snapshots.store(memory.encoded(self.state))
             await asyncio.sleep(self.rules.snapshot_s)
 
@@ -377,7 +446,10 @@ class Allocator:
         self.state = forget_messages(self.state, key)
 
     async def remove_for_ever(self) -> None:
-        removal, plaint = Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed), Plaint()
+        removal, plaint = (
+            Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed),
+            Plaint(),
+        )
         while self.rules.finished_kept_s:
             await asyncio.sleep(self.rules.removal_s)
             try:
@@ -387,7 +459,10 @@ class Allocator:
 
     async def remove_forgotten_for_ever(self) -> None:
         """Remove what somebody asks to forget, as soon as it is asked."""
-        removal, plaint = Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed), Plaint()
+        removal, plaint = (
+            Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed),
+            Plaint(),
+        )
         while True:
             await self.forget_asked.wait()
             self.forget_asked.clear()
@@ -398,15 +473,11 @@ class Allocator:
                 self.forget_asked.set()
                 await asyncio.sleep(RETRY_S)
 
-    async def forget_for_ever(self) -> None:
-        """Each fact makes its job anew, and what was found out about the job of before would stay."""
-        while True:
-            await asyncio.sleep(FADE_S)
-            kept.fade()
-
 
 def know_policies(settings: Settings) -> None:
-    """Raises `Leave` where one cannot be used. One that fails later costs its own jobs a change, and nothing else."""
+    """Raises `Leave` where one cannot be used. One that fails later costs its own jobs a change,
+    and nothing else.
+    """
     try:
         enrol((settings.policy, *settings.policies))
     except BadSettings as bad:
@@ -415,7 +486,9 @@ def know_policies(settings: Settings) -> None:
 
 
 async def show_for_ever(allocator: Allocator, views: Views) -> None:
-    """Keep the jobs' view up with the state; what the bus could not take is shown when it is back."""
+    """Keep the jobs' view up with the state; what the bus could not take is shown when it is
+    back.
+    """
     plaint, unreported_s = Plaint(), allocator.rules.unreported_s
     while True:
         await wait_for_change(allocator.changed, allocator.state.jobs.values(), unreported_s)
@@ -429,8 +502,12 @@ async def show_for_ever(allocator: Allocator, views: Views) -> None:
 
 
 async def follow(bus: Bus, allocator: Allocator) -> None:
-    """Hear what the state lacks; all, where a stream was set back and the state is of messages that are no more."""
-    heard = partial(bus.follow, HEARD, allocator.on_fact, unusable=allocator.on_unusable, strays=True)
+    """Hear what the state lacks; all, where a stream was set back and the state is of messages that
+    are no more.
+    """
+    heard = partial(
+        bus.follow, HEARD, allocator.on_fact, unusable=allocator.on_unusable, strays=True
+    )
     node_facts, known = await read_last_node_facts(bus), allocator.state
     allocator.begin_from(known, node_facts)
     try:
@@ -451,7 +528,6 @@ async def start(bus: Bus, settings: Settings) -> None:
     bus.spawn(allocator.decide_for_ever())
     bus.spawn(show_for_ever(allocator, Views(bus, await bus.bucket(subjects.JOBS))))
     bus.spawn(allocator.keep_for_ever())
-    bus.spawn(allocator.forget_for_ever())
     bus.spawn(allocator.remove_for_ever())
     bus.spawn(allocator.remove_forgotten_for_ever())
     letters = Letters()

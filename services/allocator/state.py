@@ -1,8 +1,9 @@
 """What the allocator knows: a pure fold over the log.
 
-Law: `apply(state, message, stream, sequence, stored_s) -> state`. Time is the server's. What was applied already, what
-speaks of a job that is over, and what comes from a stale generation changes nothing, however late or often it comes:
-revisions and generations only rise, a pod exits once, and each stream's sequence only moves forward.
+Law: `apply(state, message, stream, sequence, stored_s) -> state`. Time is the server's. What was
+applied already, what speaks of a job that is over, and what comes from a stale generation changes
+nothing, however late or often it comes: revisions and generations only rise, a pod exits once, and
+each stream's sequence only moves forward.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.job import OF_JOB, Job, above_serial, node_seen
+from services.allocator.job import OF_JOB, Job, above_serial, node_seen, without_key
 from services.allocator.releases import Releases, begin_release, end_releases
 from services.allocator.summaries import end_of, summary_of
+from services.allocator.tables import NO_MARKS, Marks, Tables
 from shared.early import add_early, brief
 from shared.messages import (
     AllocationDecided,
@@ -41,6 +43,7 @@ from shared.messages import (
     SuspendRequested,
     TaskExited,
     TaskLeaving,
+    TaskPlan,
     TaskReady,
     TaskStarted,
     TrainingResumed,
@@ -102,13 +105,21 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """When a node was last seen to be ready that had not been, or had not been there."""
     sequences: dict[str, int] = {}
     stored_s: dict[str, float] = {}
-    """By stream: when the message of that sequence was stored. A stream that was set back holds another one there."""
+    """By stream: when the message of that sequence was stored. A stream that was set back holds
+    another one there.
+    """
     spoken: dict[str, int] = {}
     """Sequence of the last `AllocationDecided` on each job's subject."""
     known: tuple[str, ...] = ()
     """In a snapshot: the tags of what its writer hears. Version 0.2.0 did not say so."""
     cause: str = "-"
     """The id of the newest message that was applied and may be the cause of a decision."""
+    models: bytes = b""
+    """In a snapshot: the models of its tables (`stored_models.py`)."""
+    tables: Tables | None = None
+    """What follows of all this, for passes (`refresh.py`); no part of a snapshot."""
+    marks: Marks = NO_MARKS
+    """What the tables lack."""
 
 
 def apply(state: State, message: Message, stream: str, sequence: int, stored_s: float) -> State:
@@ -121,24 +132,83 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
     if isinstance(message, AllocationDecided):
         heard["spoken"] = state.spoken | {message.key(): sequence}
     if type(message) in OF_STATE:
-        return OF_STATE[type(message)](replace(state, **heard), message, sequence, stored_s)
-    return replace(state, **heard, **_of_job(state, message, stored_s))
+        now = OF_STATE[type(message)](replace(state, **heard), message, sequence, stored_s)
+    else:
+        now = replace(state, **heard, **_of_job(state, message, stored_s))
+    return _marked(state, now, message)
+
+
+def _marked(before: State, after: State, message: Message) -> State:
+    """Mark the jobs and nodes whose entries in the tables are no longer those of the facts."""
+    if after.tables is None and not after.models:
+        return after
+    marks = after.marks
+    if isinstance(message, CapacityChanged):
+        listed = _jobs_on(message)
+        if message.node in before.nodes:
+            listed |= _jobs_on(before.nodes[message.node])
+        marks = replace(marks, nodes=marks.nodes | {message.node}, listed=marks.listed | listed)
+    if after.jobs is not before.jobs:
+        marks = replace(marks, jobs=marks.jobs | _changed_jobs(before, after, message))
+    if after.closed is not before.closed:
+        marks = replace(marks, closed=True)
+    return after if marks is after.marks else replace(after, marks=marks)
+
+
+def _jobs_on(node: CapacityChanged) -> set[str]:
+    """Return the keys of the jobs with pods on a node."""
+    return {f"{own.namespace}.{own.job}" for own in node.own}
+
+
+def _changed_jobs(before: State, after: State, message: Message) -> set[str]:
+    if isinstance(message, JobMessage):
+        return {message.key()}
+    changed = set()
+    for key, job in after.jobs.items():
+        if before.jobs.get(key) is not job:
+            changed.add(key)
+    return changed
+
+
+def tables_of(state: State) -> Tables:
+    """Return the tables; raises `ValueError` if they are not up to date."""
+    tables = fresh_tables(state)
+    if tables is None:
+        raise ValueError("the tables of the state are not up to date")
+    return tables
+
+
+def without_tables(state: State) -> State:
+    """Return the facts alone, to be changed otherwise than by the fold."""
+    return replace(state, tables=None, marks=NO_MARKS, models=b"")
+
+
+def fresh_tables(state: State) -> Tables | None:
+    """Return the tables, if they are up to date."""
+    return state.tables if state.marks == NO_MARKS else None
 
 
 def missed(state: State, message: Message, sequence: int, stored_s: float) -> State:
-    """The state after a message that the writer of a snapshot passed over, because it did not know its kind."""
+    """The state after a message that the writer of a snapshot passed over, because it did not know
+    its kind.
+    """
     if type(message) in OF_STATE:
-        return OF_STATE[type(message)](state, message, sequence, stored_s)
+        now = OF_STATE[type(message)](state, message, sequence, stored_s)
+        return _marked(state, now, message)
     return belated(state, message, stored_s)
 
 
 def belated(state: State, message: Message, stored_s: float) -> State:
-    """The state after a fact that was heard before the order with which its job began, and so changed nothing then."""
-    return replace(state, **_of_job(state, message, stored_s))
+    """The state after a fact that was heard before the order with which its job began, and so
+    changed nothing then.
+    """
+    return _marked(state, replace(state, **_of_job(state, message, stored_s)), message)
 
 
 def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
-    """What the message changes of the one job that it is about; nothing, if that is over or another one."""
+    """What the message changes of the one job that it is about; nothing, if that is over or another
+    one.
+    """
     if not isinstance(message, JobMessage) or type(message) not in OF_JOB:
         return {}
     key = message.key()
@@ -152,19 +222,23 @@ def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
         return {}
     changed: dict[str, Any] = {"jobs": state.jobs | {key: now}}
     if now.decided is not job.decided and job.decided.keys() - now.decided.keys():
-        kept = [task for decision in now.decided.values() for task in decision.tasks]
+        kept: list[TaskPlan] = []
+        for decision in now.decided.values():
+            kept += decision.tasks
         changed["releases"] = begin_release(state.releases, job, kept, state.nodes, stored_s)
     return changed
 
 
 def _kept_early(state: State, message: JobMessage, stored_s: float) -> dict[str, Any]:
     """Keep a fact of a job that is yet to be accepted; drop one of a job that is over."""
+    if not isinstance(message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited):
+        return {}
     key = message.key()
-    job, before = state.jobs.get(key), state.closed.get(key)
-    known_uid = max(job.uid if job else -1, before.job.uid if before else -1)
-    if message.uid <= known_uid or not isinstance(
-        message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited
-    ):
+    job = state.jobs.get(key)
+    before = state.closed.get(key)
+    if job is not None and message.uid <= job.uid:
+        return {}
+    if before is not None and message.uid <= before.job.uid:
         return {}
     waits = EarlyFact(brief(message), stored_s)
     return {"early": add_early(state.early, waits, lambda each: each.fact)}
@@ -172,10 +246,14 @@ def _kept_early(state: State, message: JobMessage, stored_s: float) -> dict[str,
 
 def _apply_early(state: State, key: str, uid: int) -> State:
     """Apply the facts that waited for this job, and forget those of earlier jobs of its name."""
-    waiting = [e for e in state.early if e.fact.key() == key and e.fact.uid <= uid]
+    waiting: list[EarlyFact] = []
+    others: list[EarlyFact] = []
+    for each in state.early:
+        mine = each.fact.key() == key and each.fact.uid <= uid
+        (waiting if mine else others).append(each)
     if not waiting:
         return state
-    state = replace(state, early=tuple(e for e in state.early if e not in waiting))
+    state = replace(state, early=tuple(others))
     for each in waiting:
         state = replace(state, **_of_job(state, each.fact, each.stored_s))
     return state
@@ -191,14 +269,20 @@ def _requested(state: State, message: JobRequested, sequence: int, stored_s: flo
 
 
 def _request_ids(state: State, key: str) -> set[str]:
-    known = [a.request for a in state.asked.values() if a.request.key() == key]
-    known += [j.request for j in (state.jobs.get(key),) if j]
-    known += [c.job.request for c in (state.closed.get(key),) if c]
-    return {request.request_id for request in known}
+    found = set()
+    for asked in state.asked.values():
+        if asked.request.key() == key:
+            found.add(asked.request.request_id)
+    if key in state.jobs:
+        found.add(state.jobs[key].request.request_id)
+    if key in state.closed:
+        found.add(state.closed[key].job.request.request_id)
+    return found
 
 
 def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float) -> State:
-    asked, key = state.asked.get(message.uid), message.key()
+    asked = state.asked.get(message.uid)
+    key = message.key()
     state = _answered(state, message.uid)
     before = state.closed.get(key)
     if key in state.jobs or (before and before.job.uid >= message.uid):
@@ -219,13 +303,15 @@ def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float
 
 
 def _answered(state: State, uid: int) -> State:
-    asked = {u: a for u, a in state.asked.items() if u != uid}
-    refused = {u: r for u, r in state.refused.items() if u != uid}
-    return replace(state, asked=asked, refused=refused)
+    return replace(
+        state, asked=without_key(state.asked, uid), refused=without_key(state.refused, uid)
+    )
 
 
 def refuse(state: State, rejected: JobRejected | ChangeRejected) -> State:
-    """Remember the answer to a request that cannot be read, so that neither a race nor a restart loses it."""
+    """Remember the answer to a request that cannot be read, so that neither a race nor a restart
+    loses it.
+    """
     return replace(state, refused=state.refused | {rejected.uid: rejected})
 
 
@@ -236,78 +322,108 @@ def _forget(state: State, message: ForgetRequested, sequence: int, stored_s: flo
 
 def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: float) -> State:
     key = message.key()
-    asked = {u: replace(a, cancelled=True) if a.request.key() == key else a for u, a in state.asked.items()}
-    jobs = state.jobs | ({key: replace(state.jobs[key], cancelled=True)} if key in state.jobs else {})
+    asked = dict(state.asked)
+    for uid, each in state.asked.items():
+        if each.request.key() == key:
+            asked[uid] = replace(each, cancelled=True)
+    jobs = state.jobs
+    if key in jobs:
+        jobs = jobs | {key: replace(jobs[key], cancelled=True)}
     return replace(state, asked=asked, jobs=jobs)
 
 
 def _change_asked(state: State, message: Change, sequence: int, stored_s: float) -> State:
-    known = (each.id() for each in state.changes.values()) if message.request_id != "-" else ()
-    return state if message.id() in known else replace(state, changes=state.changes | {sequence: message})
+    if message.request_id != "-":
+        for known in state.changes.values():
+            if known.id() == message.id():
+                return state
+    return replace(state, changes=state.changes | {sequence: message})
 
 
 def _job_changed(state: State, message: JobChanged, sequence: int, stored_s: float) -> State:
     return replace(_change_answered(state, message.answers), **_of_job(state, message, stored_s))
 
 
-def _change_rejected(state: State, message: ChangeRejected, sequence: int, stored_s: float) -> State:
+def _change_rejected(
+    state: State, message: ChangeRejected, sequence: int, stored_s: float
+) -> State:
     return _answered(_change_answered(state, message.uid), message.uid)
 
 
 def _change_answered(state: State, sequence: int) -> State:
-    return replace(state, changes={number: each for number, each in state.changes.items() if number != sequence})
+    return replace(state, changes=without_key(state.changes, sequence))
 
 
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
-    """A node's pods and size are the very same ones, while they are equal: what is known of them is kept by that."""
-    state = replace(state, jobs=_above_serials(_aware(state.jobs, message), message))
+    """A node's pods and size are the very same ones, while they are equal: what is known of them is
+    kept by that.
+    """
+    jobs = _above_serials(_aware(state.jobs, message), message)
+    releases = _after(state, message, stored_s)
     if message.gone:
-        left = {n: c for n, c in state.nodes.items() if n != message.node}
-        return replace(state, nodes=left, releases=_after(state, message, stored_s))
+        nodes = without_key(state.nodes, message.node)
+        return replace(state, jobs=jobs, nodes=nodes, releases=releases)
     before = state.nodes.get(message.node)
+    opened_s = state.opened_s
     if message.ready and not (before and before.ready):
-        state = replace(state, opened_s=stored_s)
+        opened_s = stored_s
     if before is not None:
-        alike = {of: was for of in LASTING if (was := getattr(before, of)) == getattr(message, of)}
+        alike = {}
+        for of in LASTING:
+            was = getattr(before, of)
+            if was == getattr(message, of):
+                alike[of] = was
         message = replace(message, **alike)
-    return replace(state, nodes=state.nodes | {message.node: message}, releases=_after(state, message, stored_s))
+    nodes = state.nodes | {message.node: message}
+    return replace(state, jobs=jobs, nodes=nodes, releases=releases, opened_s=opened_s)
 
 
 def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:
     """The state with the last fact of a node or namespace that the log does not tell any more."""
-    return OF_STATE[type(fact)](state, fact, 0, stored_s)
+    return _marked(state, OF_STATE[type(fact)](state, fact, 0, stored_s), fact)
 
 
 def _quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:
     if message.bounds or message.task_bounds:
         return replace(state, quotas=state.quotas | {message.namespace: message})
-    return replace(state, quotas={space: q for space, q in state.quotas.items() if space != message.namespace})
+    return replace(state, quotas=without_key(state.quotas, message.namespace))
 
 
 def _claims(state: State, message: ClaimsChanged, sequence: int, stored_s: float) -> State:
     if message.placements:
         return replace(state, claims=state.claims | {message.namespace: message})
-    return replace(state, claims={space: c for space, c in state.claims.items() if space != message.namespace})
+    return replace(state, claims=without_key(state.claims, message.namespace))
 
 
 def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
-    return end_releases(state.releases, message, stored_s) if state.releases.open else state.releases
+    if not state.releases.open:
+        return state.releases
+    return end_releases(state.releases, message, stored_s)
 
 
 def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
     """The very same jobs, unless the node is one of which something was said to them."""
-    told = {key: job for key, job in jobs.items() if job.leaving}
-    now = {key: node_seen(job, message.node, None if message.gone else message) for key, job in told.items()}
-    changed = {key: job for key, job in now.items() if job is not told[key]}
+    seen = None if message.gone else message
+    changed = {}
+    for key, job in jobs.items():
+        if job.leaving:
+            aware = node_seen(job, message.node, seen)
+            if aware is not job:
+                changed[key] = aware
     return jobs | changed if changed else jobs
 
 
 def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
-    """The very same jobs, unless one has a pod of which no decision is known: the bus may have lost that decision."""
+    """The very same jobs, unless one has a pod of which no decision is known: the bus may have lost
+    that decision.
+    """
     for own in message.own:
         key = f"{own.namespace}.{own.job}"
         job = jobs.get(key)
-        if job is not None and (above := above_serial(job, own.pod)) is not job:
+        if job is None:
+            continue
+        above = above_serial(job, own.pod)
+        if above is not job:
             jobs = jobs | {key: above}
     return jobs
 
@@ -315,7 +431,9 @@ def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
     job = state.jobs.get(message.key())
     if job is not None and job.uid == message.uid:
-        state = replace(state, releases=begin_release(state.releases, job, (), state.nodes, stored_s))
+        state = replace(
+            state, releases=begin_release(state.releases, job, (), state.nodes, stored_s)
+        )
     return over(state, message)
 
 
@@ -324,17 +442,19 @@ def over(state: State, message: JobFinished) -> State:
     job = state.jobs.get(message.key())
     if job is None or job.uid != message.uid:
         return state
-    jobs = {k: j for k, j in state.jobs.items() if k != job.key}
-    closed = {k: c for k, c in state.closed.items() if k != job.key} | {job.key: _closed(job, message)}
-    return replace(state, jobs=jobs, closed=dict(list(closed.items())[-CLOSED_KEPT:]))
+    closed = without_key(state.closed, job.key)
+    closed[job.key] = _closed(job, message)
+    while len(closed) > CLOSED_KEPT:
+        del closed[next(iter(closed))]
+    return replace(state, jobs=without_key(state.jobs, job.key), closed=closed)
 
 
 def forget_messages(state: State, key: str) -> State:
     """The state after all that was said under a name is removed from the bus."""
-    spoken = {other: sequence for other, sequence in state.spoken.items() if other != key}
-    end = state.closed.get(key)
-    closed = state.closed | {key: replace(end, removed=True)} if end else state.closed
-    return replace(state, spoken=spoken, closed=closed)
+    closed = state.closed
+    if key in closed:
+        closed = closed | {key: replace(closed[key], removed=True)}
+    return replace(state, spoken=without_key(state.spoken, key), closed=closed)
 
 
 def _closed(job: Job, finished: JobFinished) -> Closed:
@@ -342,8 +462,12 @@ def _closed(job: Job, finished: JobFinished) -> Closed:
 
 
 def summarised(state: State) -> State:
-    """The state with summaries alone of the jobs that are over: earlier versions stored such jobs whole."""
-    closed = {key: replace(end, job=summary_of(end.job)) for key, end in state.closed.items()}
+    """The state with summaries alone of the jobs that are over: earlier versions stored such jobs
+    whole.
+    """
+    closed = {}
+    for key, end in state.closed.items():
+        closed[key] = replace(end, job=summary_of(end.job))
     return replace(state, closed=closed)
 
 

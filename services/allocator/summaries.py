@@ -1,33 +1,41 @@
-"""What is kept of a job that is over: what its successors learn from, and what a person asks about. Pure.
+"""The summary of a job that is over: its successors learn from it, and people ask about it. Pure.
 
-Law: a summary gives the same `Kin` (`models/kin.py`), the same view and the same uid, serials and request as its job.
+Law: a summary gives the same `Kin` (`models/kin.py`), the same view and the same uid, serials and
+request as its job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
 
 from msgspec.structs import replace
 
 from services.allocator.job import Job
 from services.allocator.models.history import EARLY
 from services.allocator.policies.contract import Reading
-from shared.messages import AllocationDecided, JobFinished
+from shared.messages import JobFinished
 from shared.words import shortened
 
 SIZES_KEPT = 64
-"""Sizes whose speeds are kept: the ones that ran last."""
+"""Sizes with a speed that is kept: the ones that ran last."""
 LONGEST_CAUSE = 4_000
 """Characters of the cause of an end."""
 
 
 def summary_of(job: Job) -> Job:
-    """Return the job without what only a running one needs."""
-    last = {generation: job.decided[generation] for generation in (job.running, job.coming) if generation is not None}
+    """Return the job without the fields that only a running one needs."""
+    decided = {}
+    for generation in (job.running, job.coming):
+        if generation is not None:
+            decided[generation] = replace(job.decided[generation], alternatives=())
+    progress = job.progress
+    total_samples = 0
+    if progress is not None:
+        total_samples = progress.total_samples
+        progress = replace(progress, usage=())
     return replace(
         job,
-        decided={generation: _without_offers(decision) for generation, decision in last.items()},
+        decided=decided,
         given_up={},
         exits={},
         leaving={},
@@ -39,9 +47,9 @@ def summary_of(job: Job) -> Job:
         resized_from={},
         early=None,
         suspension=None,
-        progress=replace(job.progress, usage=()) if job.progress else None,
+        progress=progress,
         observed=job.observed[-SIZES_KEPT:],
-        recent=_telling(job.recent, job.progress.total_samples if job.progress else 0),
+        recent=_telling(job.recent, total_samples),
         curve=(),
     )
 
@@ -51,18 +59,32 @@ def end_of(finished: JobFinished) -> JobFinished:
     return replace(finished, cause=shortened(finished.cause, LONGEST_CAUSE))
 
 
-def _without_offers(decision: AllocationDecided) -> AllocationDecided:
-    return replace(decision, alternatives=())
-
-
 def _telling(reports: Sequence[Reading], total_samples: int) -> tuple[Reading, ...]:
-    """Return the last report, and those that tell the most memory of the ps (early on) and of a worker."""
-    with_ps = [report for report in reports if report.ps_gib]
-    early = [report for report in with_ps if report.samples <= EARLY * total_samples] or with_ps[:1]
-    with_worker = [report for report in reports if report.worker_gib]
-    chosen = [
-        *reports[-1:],
-        *([max(early, key=lambda report: (report.ps_gib or 0.0) * report.ps)] if early else []),
-        *([max(with_worker, key=attrgetter("worker_gib"))] if with_worker else []),
-    ]
-    return tuple(report for report in reports if any(report is each for each in chosen))
+    """Return the last report, and those with the most memory of all ps (early on) and of a worker.
+
+    Where no early report has the memory of the ps, the first that has it is taken.
+    """
+    if not reports:
+        return ()
+    first_with_ps: int | None = None
+    most_ps: int | None = None
+    most_ps_gib = 0.0
+    most_worker: int | None = None
+    most_worker_gib = 0.0
+    for number, report in enumerate(reports):
+        if report.ps_gib:
+            if first_with_ps is None:
+                first_with_ps = number
+            all_ps_gib = report.ps_gib * report.ps
+            is_early = report.samples <= EARLY * total_samples
+            if is_early and (most_ps is None or all_ps_gib > most_ps_gib):
+                most_ps = number
+                most_ps_gib = all_ps_gib
+        if report.worker_gib and report.worker_gib > most_worker_gib:
+            most_worker = number
+            most_worker_gib = report.worker_gib
+    if most_ps is None:
+        most_ps = first_with_ps
+
+    numbers = {most_ps, most_worker, len(reports) - 1}
+    return tuple(report for number, report in enumerate(reports) if number in numbers)

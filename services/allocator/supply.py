@@ -1,23 +1,25 @@
-"""The capacity that nodes and quotas will have once some of the running jobs have ended, to try placements on. Pure.
+"""The capacity that nodes and quotas will have once some of the running jobs have ended, to try
+placements on. Pure.
 
-A job holds what its pods are listed with, and what its decided tasks are promised. Pods that no decision wants any more
-are about to end: they count as free in every trial. A job that lost tasks keeps the others: what these hold is never
-free for the job itself.
+A job holds what its pods are listed with, and what its decided tasks are promised. Pods that no
+decision wants any more are about to end: they count as free in every trial. A job that lost tasks
+keeps the others: what these hold is never free for the job itself.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, takewhile
+from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 import msgspec
 from msgspec.structs import replace
 
 from services.allocator.bisection import least
+from services.allocator.job import Job
 from services.allocator.placing.amounts import larger, less, plus, together
 from services.allocator.placing.placement import Room
+from services.allocator.placing.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import Node
 from services.allocator.state import State
 from services.allocator.waiting import staying
@@ -26,7 +28,9 @@ from shared.words import some
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """Capacity of one pod. `started_s`: when its job started; `in_quota`: it counts against its namespace's quota."""
+    """Capacity of one pod. `started_s`: when its job started; `in_quota`: it counts against its
+    namespace's quota.
+    """
 
     started_s: float
     job: str
@@ -34,10 +38,14 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     amount: Resources
     in_quota: bool = True
 
+    @property
+    def namespace(self) -> str:
+        return self.job.partition(".")[0]
+
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True):
-    """What is held back for one waiting job. `overdue`: it has waited for more than
-    `after_s`, and what is reserved is so from jobs of its own priority, too.
+    """Capacity held back for one waiting job. `overdue`: it has waited for longer than `after_s`,
+    so it is held back from jobs of the same priority, too.
     """
 
     job: str
@@ -53,31 +61,33 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.partition(".")[0]
 
 
-Placed = Callable[[Room], tuple[TaskPlan, ...] | None]
-"""Place a waiting job at its smallest size."""
-
-
 def describe_claim(claim: Reservation) -> str:
-    """Why something is reserved for a job, to be put behind its name."""
+    """Return why a job has a reservation, to be put behind its name."""
     if claim.overdue:
         return f"has waited for more than {claim.after_s:g} s"
     return f"has priority {claim.priority}"
 
 
 def describe_amounts(claim: Reservation) -> str:
-    """What is reserved, and where."""
+    """Return the reserved amounts, by node or of the quota."""
     parts = [f"{_describe(amount)} on {name}" for name, amount in sorted(claim.nodes.items())]
-    quota = f"{_describe(claim.quota)} of the quota of namespace {claim.namespace}"
-    return some(parts, "node") if parts else quota
+    if parts:
+        return some(parts, "node")
+    return f"{_describe(claim.quota)} of the quota of namespace {claim.namespace}"
 
 
 def _describe(amount: Resources) -> str:
-    told = ((amount.cpu, "cpu"), (amount.memory_gib, "GiB"), (amount.gpu, "gpu"))
-    return ", ".join(f"{number:g} {unit}" for number, unit in told if number) or "nothing"
+    told = []
+    for number, unit in ((amount.cpu, "cpu"), (amount.memory_gib, "GiB"), (amount.gpu, "gpu")):
+        if number:
+            told.append(f"{number:g} {unit}")
+    return ", ".join(told) or "nothing"
 
 
 class Supply:
-    """`starts`: when the running jobs started, in order; what is about to end comes first."""
+    """The capacity that pods hold. `starts`: the start times (s) of the running jobs, in order;
+    pods that are about to end come first, at -inf.
+    """
 
     def __init__(self, state: State, room: Room) -> None:
         self.room = room
@@ -86,50 +96,103 @@ class Supply:
         self._end: tuple[tuple[Reservation, ...], str, Room] | None = None
 
     def trial(
-        self, until_s: float, reserved: Sequence[Reservation], freed: Iterable[Held] = (), keeps: str = ""
+        self,
+        until_s: float,
+        reserved: Sequence[Reservation],
+        freed: Iterable[Held] = (),
+        keeps: str = "",
     ) -> Room:
-        """The room without the jobs that started up to then, except the one that `keeps` its tasks; without `freed`,
-        and less what is `reserved`.
+        """Return the room without the jobs that started up to then, except the one that `keeps` its
+        tasks; with the `freed` capacity, less all that is `reserved`.
         """
-        back = [*takewhile(lambda held: held.started_s <= until_s, self.held), *freed]
-        back = [held for held in back if held.job != keeps or held.started_s == -inf] if keeps else back
-        given = _sums((held.node, held.amount) for held in back)
-        gone = _sums(chain.from_iterable(each.nodes.items() for each in reserved))
-        nodes = [_changed(node, given.get(node.name), gone.get(node.name)) for node in self.room.nodes.values()]
-        given = _sums((held.job.partition(".")[0], held.amount) for held in back if held.in_quota)
-        gone = _sums((each.namespace, each.quota) for each in reserved)
-        purses = {space: _balance(has, given.get(space), gone.get(space)) for space, has in self.room.purses.items()}
-        back_in = Counter(held.job.partition(".")[0] for held in back if held.in_quota)
-        slots = {space: number + back_in[space] for space, number in self.room.slots.items()}
-        return Room(nodes, purses, slots, self.room.limits)
+        back = []
+        for held in self.held:
+            if held.started_s > until_s:
+                break
+            back.append(held)
+        back += freed
+        if keeps:
+            back = [held for held in back if held.job != keeps or held.started_s == -inf]
+        in_quota = [held for held in back if held.in_quota]
+        pods_back = Counter([held.namespace for held in in_quota])
+        slots = {space: number + pods_back[space] for space, number in self.room.slots.items()}
+        nodes = self._nodes_with(back, reserved)
+        return self.room.with_changes(nodes, self._purses_with(in_quota, reserved), slots)
 
-    def holds(self, placed: Placed, reserved: tuple[Reservation, ...], keeps: str) -> bool:
-        """Return whether there is a place once all running tasks have ended, except those that the job keeps."""
+    def _nodes_with(self, back: Sequence[Held], reserved: Sequence[Reservation]) -> list[Node]:
+        """Return the nodes with another free capacity."""
+        given = _sums([(held.node, held.amount) for held in back])
+        held_back: list[tuple[str, Resources]] = []
+        for claim in reserved:
+            held_back += claim.nodes.items()
+        gone = _sums(held_back)
+        nodes = []
+        for name in given.keys() | gone.keys():
+            node = self.room.nodes.get(name)
+            if node is not None:
+                free = _balance(node.free, given.get(name), gone.get(name))
+                nodes.append(replace(node, free=free))
+        return nodes
+
+    def _purses_with(
+        self, back: Sequence[Held], reserved: Sequence[Reservation]
+    ) -> dict[str, Resources]:
+        """Return the rests of all quotas."""
+        given = _sums([(held.namespace, held.amount) for held in back])
+        gone = _sums([(claim.namespace, claim.quota) for claim in reserved])
+        purses = {}
+        for space, has in self.room.purses.items():
+            purses[space] = _balance(has, given.get(space), gone.get(space))
+        return purses
+
+    def place(
+        self,
+        request: PlacementRequest,
+        until_s: float,
+        reserved: Sequence[Reservation],
+        freed: Iterable[Held] = (),
+        keeps: str = "",
+    ) -> tuple[TaskPlan, ...] | None:
+        """Place a job in the room that there is then; None where it does not fit."""
+        trial = try_place(self.trial(until_s, reserved, freed, keeps), request)
+        return trial.tasks if isinstance(trial, Placed) else None
+
+    def holds(
+        self, request: PlacementRequest, reserved: tuple[Reservation, ...], keeps: str
+    ) -> bool:
+        """Return whether there is a place once all running tasks have ended, except those that the
+        job keeps.
+        """
         if self._end is None or self._end[:2] != (reserved, keeps):
             self._end = reserved, keeps, self.trial(self.starts[-1], reserved, keeps=keeps)
-        room = self._end[-1]
-        mark = room.mark()
-        tasks = placed(room)
-        room.undo(mark)
-        return tasks is not None
+        trial = try_place(self._end[-1], request)
+        if isinstance(trial, Shortage):
+            return False
+        trial.undo()
+        return True
 
-    def earliest(self, placed: Placed, reserved: Sequence[Reservation], keeps: str) -> tuple[TaskPlan, ...] | None:
-        """Place what the capacity `holds` where only the jobs that started first have to end."""
+    def earliest(
+        self, request: PlacementRequest, reserved: Sequence[Reservation], keeps: str
+    ) -> tuple[TaskPlan, ...] | None:
+        """Place the job as early as possible: as few of the jobs that started first as possible
+        have to end.
+        """
 
         def tasks_at(number: int) -> tuple[TaskPlan, ...] | None:
-            return placed(self.trial(self.starts[number], reserved, keeps=keeps))
+            return self.place(request, self.starts[number], reserved, keeps=keeps)
 
         last = len(self.starts) - 1
-        first = least(last, lambda n: tasks_at(n) is not None)
+        first = least(last, lambda number: tasks_at(number) is not None)
         return tasks_at(last if first is None else first)
 
 
 def needed_nodes(tasks: Iterable[TaskPlan]) -> dict[str, Resources]:
-    """What the tasks want of each node."""
-    return _sums((task.node, task.resources) for task in tasks)
+    """Return the resources that the tasks need, by node."""
+    return _sums([(task.node, task.resources) for task in tasks])
 
 
 def _sums(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
+    """Return the sum of the amounts of each name."""
     found: defaultdict[str, list[Resources]] = defaultdict(list)
     for name, amount in parts:
         found[name].append(amount)
@@ -141,17 +204,14 @@ def _balance(has: Resources, given: Resources | None, gone: Resources | None) ->
     return total if gone is None else less(total, gone)
 
 
-def _changed(node: Node, given: Resources | None, gone: Resources | None) -> Node:
-    if given is None and gone is None:
-        return node
-    return replace(node, free=_balance(node.free, given, gone))
-
-
 # ---------------------------------------------------------------- what is held now
 
 
 def _all_held(state: State) -> Iterator[Held]:
-    wanted = {(job.key, job.pod(task)): (job, task) for job in state.jobs.values() for task in staying(job)}
+    wanted: dict[tuple[str, str], tuple[Job, TaskPlan]] = {}
+    for job in state.jobs.values():
+        for task in staying(job):
+            wanted[job.key, job.pod(task)] = job, task
     listed: set[tuple[str, str]] = set()
     for node in state.nodes.values():
         for own in node.own:

@@ -2,10 +2,10 @@
 
     due = max(resumed + cooldown, min(since + window, first + max_delay))
 
-`since`: this very wish has been held since then; `first`: some wish for a change has. So a wish must hold still for
-the window, a wish that keeps moving is granted after the maximum delay, and nobody is disturbed within the cooldown
-(which counts only for what costs a pause). After an abandoned generation: wait `backoff`, twice as long each time in a
-row, up to `backoff_max`.
+`since`: this very wish has been held since then; `first`: some wish for a change has. So a wish
+must hold still for the window, a wish that keeps moving is granted after the maximum delay, and
+nobody is disturbed within the cooldown (which counts only for what costs a pause). After an
+abandoned generation: wait `backoff`, twice as long each time in a row, up to `backoff_max`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 def wished(
-    before: Wish | None, size: Size, batch: int, now: float, cause: str, sizes: RoleResources | None = None
+    before: Wish | None,
+    size: Size,
+    batch: int,
+    now: float,
+    cause: str,
+    sizes: RoleResources | None = None,
 ) -> Wish:
     """The wish as it stands: the same one held on, or a new one since now."""
     if before is None:

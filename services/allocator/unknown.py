@@ -1,5 +1,8 @@
-"""Jobs whose policy is not known here. Who asks about a copy of the state (a person's command, not the allocator) may
-lack what the cluster has enrolled; `decide` asks the cluster's policy in place of such a one, and that has to be said.
+"""Jobs with a policy that is not known here.
+
+A program that works on a copy of the state (a person's command, not the allocator) may lack
+policies that the cluster has enrolled. `decide` asks the cluster's policy in place of such a one,
+and that has to be said.
 """
 
 from __future__ import annotations
@@ -11,9 +14,19 @@ REMEDY = "it is told with WEIR_ALLOCATOR_POLICIES={}, from the folder of its mod
 
 
 def unknown_policies(state: State, otherwise: str) -> str:
-    """Empty where all are known; else which are not, of which jobs, what is done `otherwise`, and the remedy."""
-    names = {job.request.policy: key for key, job in sorted(state.jobs.items())}
-    unknown = sorted(name for name in names if name and name not in POLICIES)
-    whose = ", ".join(names[name].replace(".", "/") for name in unknown)
+    """Return the policies that are not known, with a job of each and the remedy; empty: all are
+    known.
+
+    `otherwise`: the consequence, for the text.
+    """
+    job_of_policy: dict[str, str] = {}
+    for key, job in sorted(state.jobs.items()):
+        policy = job.request.policy
+        if policy and policy not in POLICIES:
+            job_of_policy[policy] = key
+    if not job_of_policy:
+        return ""
+    unknown = sorted(job_of_policy)
+    jobs = ", ".join(job_of_policy[policy].replace(".", "/") for policy in unknown)
     remedy = REMEDY.format(",".join(unknown))
-    return f"policy {', '.join(unknown)} (of {whose}) cannot be asked here, so {otherwise}; {remedy}" if unknown else ""
+    return f"policy {', '.join(unknown)} (of {jobs}) cannot be asked here, so {otherwise}; {remedy}"

@@ -1,8 +1,9 @@
-"""Removing programs that no job uses. Edge.
+"""Remove programs that no job uses. Edge.
 
-A program goes in two passes, with a pause between them. The first removes the description of one that no job uses and
-that nobody stored again for long; the second removes contents that no description leads to. Whoever stores a program
-that is there already writes its description again (`programs.keep`): so contents that are found whole stay.
+A program goes in two passes, with a pause between them. The first removes the description of one
+that no job uses and that nobody stored again for long; the second removes contents that no
+description leads to. Storing a program that is there already writes its description again
+(`programs.keep`): so contents that are found whole stay.
 """
 
 from __future__ import annotations
@@ -32,24 +33,28 @@ def programs_in_use(state: State, since_s: float) -> set[Use]:
     """Return the programs of jobs that are asked for, run, or have ended since then."""
     requests = [asked.request for asked in state.asked.values()]
     requests += [job.request for job in state.jobs.values()]
-    kept = (end for end in state.closed.values() if not end.removed)
-    requests += [end.job.request for end in kept if end.finished.finished_s > since_s]
+    for end in state.closed.values():
+        if not end.removed and end.finished.finished_s > since_s:
+            requests.append(end.job.request)
     return {(request.namespace, request.program.digest) for request in requests}
 
 
 async def remove_unused_programs(bus: Bus, state: State, until_s: float) -> None:
-    """Take one pass over the programs of all namespaces. `until_s`: what was stored later stays."""
+    """Take one pass over the programs of all namespaces. `until_s`: later ones stay."""
     used = programs_in_use(state, until_s)
     for namespace in await _namespaces(bus):
         digests = {digest for where, digest in used if where == namespace}
-        await _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s).remove_unused(digests)
+        bucket = _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s)
+        await bucket.remove_unused(digests)
 
 
 async def remove_program(bus: Bus, state: State, program: Use, until_s: float) -> None:
     """Remove a program at once if no job uses it, and nobody stored it again after `until_s`."""
+    if program in programs_in_use(state, 0.0):
+        return
     namespace, digest = program
-    if program not in programs_in_use(state, 0.0):
-        await _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s).remove(digest)
+    bucket = _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s)
+    await bucket.remove(digest)
 
 
 async def _namespaces(bus: Bus) -> list[str]:
@@ -57,16 +62,27 @@ async def _namespaces(bus: Bus) -> list[str]:
     prefix = f"OBJ_{PROGRAMS}-"
     asked = msgspec.json.encode({"subject": f"{descriptions('*')}.*"})
     answer = await bus.asked(lambda: bus.client.request(f"{API}.STREAM.NAMES", asked, timeout=5.0))
-    names = msgspec.json.decode(answer.data, type=Streams).streams or []
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    listed = msgspec.json.decode(answer.data, type=Streams)
+    namespaces = []
+    for stream in listed.streams or []:
+        if stream.startswith(prefix):
+            namespaces.append(stream.removeprefix(prefix))
+    return namespaces
 
 
 class _Bucket:
+    """The programs of one namespace. `until_s`: later ones stay."""
+
     def __init__(self, bus: Bus, bucket: str, until_s: float) -> None:
-        self.bus, self.bucket, self.until_s = bus, bucket, until_s
+        self.bus = bus
+        self.bucket = bucket
+        self.until_s = until_s
         self.stream = f"OBJ_{bucket}"
 
     async def remove_unused(self, used: set[str]) -> None:
+        """Remove descriptions of unused programs, and contents without a description. `used`:
+        digests.
+        """
         described = set[str]()
         for subject in await self._subjects(descriptions(self.bucket)):
             raw = await self._last(subject)
@@ -85,21 +101,28 @@ class _Bucket:
     async def remove(self, digest: str) -> None:
         """Remove one program: its description, and the contents that it leads to."""
         for subject in await self._subjects(descriptions(self.bucket)):
-            raw = await self._last(subject) if _digest(subject) == digest else None
+            if _digest(subject) != digest:
+                continue
+            raw = await self._last(subject)
             if raw is None or not self._is_old(raw):
                 continue
             await self._purge(subject, raw)
             contents = f"{chunks(self.bucket)}.{_nuid(raw)}"
-            if (part := await self._last(contents)) is not None:
+            part = await self._last(contents)
+            if part is not None:
                 await self._purge(contents, part)
 
     async def _subjects(self, prefix: str) -> list[str]:
-        info = await self.bus.asked(lambda: self.bus.js.stream_info(self.stream, subjects_filter=f"{prefix}.>"))
+        info = await self.bus.asked(
+            lambda: self.bus.js.stream_info(self.stream, subjects_filter=f"{prefix}.>")
+        )
         return list(info.state.subjects or {})
 
     async def _last(self, subject: str) -> RawStreamMsg | None:
         try:
-            return await self.bus.asked(lambda: self.bus.js.get_msg(self.stream, subject=subject, direct=True))
+            return await self.bus.asked(
+                lambda: self.bus.js.get_msg(self.stream, subject=subject, direct=True)
+            )
         except NotFoundError:
             return None
 
@@ -113,7 +136,7 @@ class _Bucket:
 
 
 def _nuid(raw: RawStreamMsg) -> str:
-    """Return where a description says that the contents are; nothing if it cannot be read."""
+    """Return the place of the contents, as a description names it; nothing if it cannot be read."""
     try:
         return msgspec.json.decode(raw.data or b"", type=Info).nuid
     except msgspec.DecodeError:

@@ -1,4 +1,4 @@
-"""What one pass concludes about one job."""
+"""The verdict of one pass about one job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import msgspec
 from services.allocator.job import Job
 from services.allocator.off import off_s
 from services.allocator.timing import Wish
-from shared.messages import LONGEST_S, MOST_MEASURED, AllocationDecided, Alternative, JobFinished, TaskPlan
+from shared.messages import (
+    LONGEST_S,
+    MOST_MEASURED,
+    AllocationDecided,
+    Alternative,
+    JobFinished,
+    TaskPlan,
+)
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -34,7 +41,9 @@ def decision(
     gain_s: float = 0.0,
     cost_s: float = 0.0,
 ) -> AllocationDecided:
-    """The next decision about a job. Its generation rises only where tasks, nodes or batch change."""
+    """The next decision about a job. Its generation rises only where tasks, nodes or batch
+    change.
+    """
     return AllocationDecided(
         job=job.request.job,
         namespace=job.request.namespace,
@@ -57,13 +66,17 @@ def decision(
 
 def _told(seconds: float) -> float:
     """JSON knows neither NaN nor infinity: of odd speeds nothing is said."""
-    return max(-MOST_MEASURED, min(seconds, MOST_MEASURED)) if math.isfinite(seconds) else 0.0
+    if not math.isfinite(seconds):
+        return 0.0
+    return max(-MOST_MEASURED, min(seconds, MOST_MEASURED))
 
 
 def changes(job: Job, tasks: Sequence[TaskPlan], batch: int) -> bool:
     """Do these tasks differ from the newest decision's in more than their resources?"""
     newest = job.decided.get(job.generation)
-    return newest is None or newest.batch != batch or {_who(t) for t in newest.tasks} != {_who(t) for t in tasks}
+    if newest is None or newest.batch != batch:
+        return True
+    return set(map(_who, newest.tasks)) != set(map(_who, tasks))
 
 
 def _who(task: TaskPlan) -> tuple[str, int, int, str]:

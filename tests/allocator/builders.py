@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from services.allocator.decide import Decisions, decide
+from services.allocator.decide import Decisions, decide, prepared
 from services.allocator.rules import Rules
-from services.allocator.state import State, apply
+from services.allocator.state import State, apply, without_tables
 from shared.messages import (
     AllocationDecided,
     CapacityChanged,
@@ -129,6 +129,7 @@ class Story:
         """Decide and hear it; at the end nothing may be promised that is not there."""
         self.now += after_s
         last = self.decisions
+        self.state = prepared(self.state, self.rules)
         self.decisions = decide(self.state, self.now, self.rules, last.wishes, last.failures, last.untried)
         self.hear(*self.decisions.actions, after_s=0.0)
         return self.decisions.actions
@@ -141,6 +142,11 @@ class Story:
 
     def why(self, job: str = "mnist") -> str:
         return self.decisions.why[f"default.{job}"]
+
+    @property
+    def facts(self) -> State:
+        """The state without what passes have made of it."""
+        return without_tables(self.state)
 
     def replayed(self) -> State:
         state = State()

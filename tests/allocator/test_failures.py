@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from services.allocator import change, decide, failures
 from services.allocator.failures import Failure, FaultSearch, isolate
-from services.allocator.job import Job
 from services.allocator.policies.contract import JobSeen, Want, at_start
 from services.allocator.policies.registry import POLICIES
+from services.allocator.situation import Situation
 from shared.messages import AllocationDecided, CancelRequested, JobFinished, Resources
 from tests.allocator.builders import AT_ONCE, Story, accepted, node, request, resumed
 
@@ -313,9 +313,9 @@ def test_an_error_of_any_length_is_shortened_in_a_reason() -> None:
 def raises_for(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *guilty: str) -> None:
     before = getattr(module, name)
 
-    def step(job: Job, *more: Any) -> Any:
-        if job.request.job in guilty:
+    def step(situation: Situation) -> Any:
+        if situation.job.request.job in guilty:
             raise ZeroDivisionError("by design")
-        return before(job, *more)
+        return before(situation)
 
     monkeypatch.setattr(module, name, step)

@@ -168,7 +168,7 @@ def test_who_takes_a_cordon_back_takes_the_notice_back_and_a_second_cordon_count
     story.hear(closed(first, schedulable=True, ready=False, taints=(NOT_READY,)))
     assert story.decide() == (), "a node that is not ready sends nobody away"
     assert {t.node for t in story.hear(closed(first)).decided().tasks} == {"n2"}, "it is told of once"
-    assert story.replayed() == story.state
+    assert story.replayed() == story.facts
 
 
 def test_a_taint_that_was_taken_back_makes_no_later_cordon_any_harder():
@@ -212,7 +212,7 @@ def test_the_harder_and_the_sooner_notice_is_gone_by():
     story.hear(leaving(ps, "Evicted", 2500.0))
     known = story.state.jobs["default.mnist"].leaving["mnist-ps-1"]
     assert (known.why, known.leaves_s) == ("SIGTERM", 2000.0)
-    assert story.replayed() == story.state
+    assert story.replayed() == story.facts
 
 
 def test_who_leaves_costs_the_job_none_of_its_budgets():

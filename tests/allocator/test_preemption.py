@@ -90,7 +90,7 @@ def test_the_other_starts_when_its_pods_are_gone_and_it_goes_on_after_that() -> 
     story.hear(resumed(3, pause_s=2.0, previous=None))
     job = story.state.jobs["default.mnist"]
     assert (job.running, job.suspended_s, job.pauses) == (3, 0.0, ())
-    assert story.replayed() == story.state
+    assert story.replayed() == story.facts
 
 
 def test_it_starts_only_when_its_own_pods_have_saved_and_gone() -> None:

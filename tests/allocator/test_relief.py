@@ -99,7 +99,7 @@ def test_a_node_that_starves_somebody_takes_nothing_new_meanwhile():
 def test_a_restart_remembers_since_when_it_starves():
     story, first, hungry = training()
     story.hear(report(first, hungry, 1), report(first, hungry, 2))
-    assert story.replayed() == story.state
+    assert story.replayed() == story.facts
 
 
 def test_it_does_not_go_round_in_circles_where_every_node_starves_it():

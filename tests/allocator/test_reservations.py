@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.capacity import free_nodes, purses
+from services.allocator.decide import prepared
 from services.allocator.explaining.explain import explained
 from services.allocator.explaining.history import Moment
 from services.allocator.placing.placement import Room
@@ -28,7 +29,9 @@ def fixed(job: str, workers: int, **fields: Any) -> JobRequested:
 def reserve(story: Story, now: float | None = None) -> Reserve:
     room = Room(free_nodes(story.state), purses(story.state, story.rules.quotas))
     at_s = story.now if now is None else now
-    return Reserve(story.state, story.state.jobs, {}, room, at_s, story.rules)
+    made = Reserve(prepared(story.state, story.rules), room, at_s, story.rules)
+    made.plan(story.state.jobs, {})
+    return made
 
 
 def filled(cpu: float = 8, nodes: int = 1, **rules: Any) -> Story:

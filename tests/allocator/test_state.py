@@ -36,7 +36,7 @@ def eventful() -> Story:
 
 def test_a_restart_from_the_log_gives_the_same_state():
     story = eventful()
-    assert story.replayed() == story.state
+    assert story.replayed() == story.facts
 
 
 def test_what_a_node_has_in_all_is_the_very_same_while_only_what_is_free_changes():
@@ -76,7 +76,7 @@ def test_no_task_gets_the_name_of_a_pod_that_is_there_although_its_decision_was_
     story = Story().hear(request(), accepted(), node(cpu=8, own=own("mnist", left)))
 
     assert min(task.serial for task in story.decided().tasks) == 8
-    assert story.replayed() == story.state
+    assert story.replayed() == story.facts
 
 
 def test_no_generation_gets_the_number_of_one_that_trains_although_its_decision_was_lost():

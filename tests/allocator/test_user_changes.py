@@ -167,7 +167,7 @@ def test_a_replay_and_a_snapshot_have_the_same_changes(suspended: bool) -> None:
         ask(story, ResumeRequested(job="mnist"))
     story.hear(SuspendRequested(job="mnist"))
 
-    assert story.replayed() == story.state
+    assert story.replayed() == story.facts
     changed = story.replayed().jobs[JOB]
     assert (changed.request.priority, changed.suspended_by_user) == (3, suspended)
 

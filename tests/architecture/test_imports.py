@@ -45,7 +45,7 @@ PURE_SHARED |= {f"shared.{name}" for name in ("metrics", "vitals", "traffic", "w
 PURE_SHARED |= {f"shared.kube.{name}" for name in ("settings", "pacing", "counting", "shapes")}
 LIBRARIES = {"aiohttp", "hypothesis", "keras", "kubernetes", "matplotlib", "msgspec", "nats", "numpy", "psutil"}
 LIBRARIES |= {"nkeys", "sortedcontainers"}
-LIBRARIES |= {"pytest", "rich", "sklearn", "structlog", "tensorflow", "yaml", "services", "shared", "tests"}
+LIBRARIES |= {"pytest", "rich", "scipy", "sklearn", "structlog", "tensorflow", "yaml", "services", "shared", "tests"}
 
 
 def is_pure(name: str) -> bool:
@@ -124,6 +124,12 @@ def test_no_module_of_the_allocator_imports_for_type_checkers_alone() -> None:
     assert {
         m.name for m in ALL if m.name.startswith("services.allocator") and "typing.TYPE_CHECKING" in m.imports
     } == set()
+
+
+def test_the_allocator_keeps_nothing_between_decisions_but_its_state() -> None:
+    caches = {f"functools.{name}" for name in ("cache", "cached_property", "lru_cache")} | {"weakref"}
+    found = [m.name for m in ALL if m.name.startswith("services.allocator") and caches & m.imports]
+    assert not found, "what passes need again belongs in the tables of the state"
 
 
 def test_who_reads_the_policy_static_needs_at_most_8_files() -> None:

@@ -1,15 +1,18 @@
 """How long one decision of the policy `weir` takes: `make bench-decide` (some minutes).
 
-    full           the first look at a state of which nothing is remembered, all jobs waiting, or half of them running
+    full           the first decision on a state that was stored and read again: all jobs wait, or half of them run
     incremental    the look after one node's `CapacityChanged`, all else being known
     one report     the look after one job's `ProgressReported`, all else being known
     programs       as full, but each job has a program of its own (in all others eight share one)
     quotas         as full, but jobs belong to four namespaces, each with a quota that binds
 
-States are folded from messages (`decide_world.py`). Before each full decision every memory of the allocator is emptied,
-the state is a copy made of new objects, and every job that runs has reported another speed. Milliseconds of wall time,
-the garbage collector set as in the service: of full decisions `decide` alone, of the others with decoding and folding
-the fact. The exponent is the slope of ln(median full time) over ln(nodes x jobs), by least squares.
+    tables         what comes before that decision once: the tables of such a state, from its stored models
+
+States are folded from messages (`decide_world.py`). Before each full decision the state is a copy made of new objects,
+and every job that runs has reported another speed; nothing but this state is kept between decisions. Milliseconds of
+wall time, the garbage collector set as in the service: of full decisions `decide` alone, of the
+others with decoding and folding the fact, and with what that changes in the tables. The exponent is the slope of
+ln(median full time) over ln(nodes x jobs), by least squares.
 
 `OLD=COMMIT make bench-decide`: that commit's own benchmark runs by turns with this one, `OLD_ROUNDS` (2) times each; of
 each figure that both have, `ratio_FIGURE` is the median of ours over the median of theirs.
@@ -30,7 +33,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import _lru_cache_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from services.allocator.collecting import collect_seldom
-from services.allocator.decide import decide
-from services.allocator.kept import KeptNear, fade
+from services.allocator.decide import decide, prepared
 from services.allocator.rules import Rules
 from shared.messages import Message
 from tests.bench.decide_world import ALIKE, RULES, Cluster, variations, with_quotas
@@ -55,19 +56,6 @@ SHAPES = [
 SAMPLES, SAMPLES_STATED = 4, int(os.environ.get("BENCH_SAMPLES", "100"))
 OLD_ROUNDS = int(os.environ.get("OLD_ROUNDS", "2"))
 Times = dict[str, list[float]]
-
-
-def forget() -> None:
-    """Empty every memory of the allocator's modules: what fades twice without a question is gone."""
-    fade()
-    fade()
-    modules = [module for name, module in sys.modules.items() if name.startswith("services.allocator")]
-    for kept in {id(v): v for module in modules for v in vars(module).values()}.values():
-        if isinstance(kept, KeptNear):
-            kept.known.clear()
-        elif isinstance(kept, _lru_cache_wrapper):
-            kept.cache_clear()
-    gc.collect()
 
 
 def grown(nodes: int, jobs: int, alike: int = ALIKE, rules: Rules = RULES) -> Cluster:
@@ -87,12 +75,17 @@ def fresh(nodes: int, jobs: int, alike: int = ALIKE, rules: Rules = RULES) -> Cl
     return cluster
 
 
-def full(cluster: Cluster, samples: int) -> Iterator[float]:
+def full(cluster: Cluster, samples: int) -> Iterator[tuple[float, float]]:
+    """Yield the time of each decision, and of making the tables before it."""
     for state in variations(cluster, samples):
-        forget()
+        gc.collect()
         began = time.perf_counter()
-        decide(state, cluster.story.now + 60.0, cluster.story.rules)
-        yield (time.perf_counter() - began) * 1000.0
+        ready = prepared(state, cluster.story.rules)
+        tables_s = time.perf_counter() - began
+        gc.collect()
+        began = time.perf_counter()
+        decide(ready, cluster.story.now + 60.0, cluster.story.rules)
+        yield (time.perf_counter() - began) * 1000.0, tables_s * 1000.0
 
 
 def incremental(cluster: Cluster, samples: int, stir: Callable[[], Message]) -> Iterator[float]:
@@ -106,6 +99,7 @@ def incremental(cluster: Cluster, samples: int, stir: Callable[[], Message]) -> 
         fact = stir()
         began = time.perf_counter()
         story.hear(fact)
+        story.state = prepared(story.state, story.rules)
         story.decisions = decide(story.state, story.now, story.rules, story.decisions.wishes)
         yield (time.perf_counter() - began) * 1000.0
         story.hear(*story.decisions.actions, after_s=0.0)
@@ -115,9 +109,12 @@ def incremental(cluster: Cluster, samples: int, stir: Callable[[], Message]) -> 
 def cell(nodes: int, jobs: int) -> Times:
     samples = SAMPLES_STATED if (nodes, jobs) == STATED else SAMPLES
     running = grown(nodes, jobs)
+    waiting = list(full(fresh(nodes, jobs), -(-samples // 2)))
+    half_running = list(full(running, samples // 2))
     found = {
-        "waiting": list(full(fresh(nodes, jobs), -(-samples // 2))),
-        "half running": list(full(running, samples // 2)),
+        "waiting": [decision_ms for decision_ms, _ in waiting],
+        "half running": [decision_ms for decision_ms, _ in half_running],
+        "tables": [tables_ms for _, tables_ms in (*waiting, *half_running)],
         "incremental": list(incremental(running, samples, running.stir)),
         "one report": list(incremental(running, samples, running.report_one)),
     }
@@ -130,7 +127,7 @@ def cell(nodes: int, jobs: int) -> Times:
 def full_times(nodes: int, jobs: int, samples: int, alike: int, rules: Rules) -> list[float]:
     """Full decisions, all jobs waiting, and half of them running."""
     clusters = (fresh(nodes, jobs, alike, rules), grown(nodes, jobs, alike, rules))
-    return [took_ms for cluster in clusters for took_ms in full(cluster, -(-samples // 2))]
+    return [took_ms for cluster in clusters for took_ms, _ in full(cluster, -(-samples // 2))]
 
 
 def table() -> dict[tuple[int, int], Times]:
@@ -219,8 +216,8 @@ def profile(nodes: int, jobs: int) -> None:
     clusters = {"waiting": fresh(nodes, jobs), "half running": grown(nodes, jobs)}
     for kind, cluster in clusters.items():
         say(f"--- full, {kind}")
-        (state,) = variations(cluster, 1)
-        forget()
+        (copy,) = variations(cluster, 1)
+        state = prepared(copy, cluster.story.rules)
         with cProfile.Profile() as measured:
             decide(state, cluster.story.now + 60.0, cluster.story.rules)
         pstats.Stats(measured, stream=sys.stderr).sort_stats("tottime").print_stats(18)

@@ -9,11 +9,13 @@ Pods are listed, generations resume and speeds are reported as soon as a decisio
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Iterator
 
 import msgspec
 
-from services.allocator.decide import Decisions
+from services.allocator import memory
+from services.allocator.decide import Decisions, prepared
 from services.allocator.job import Job
 from services.allocator.policies.contract import Quota
 from services.allocator.readings import counted
@@ -208,10 +210,11 @@ def speed(job: Job, ps: int, workers: int, alike: int) -> float:
 
 
 def variations(cluster: Cluster, count: int) -> Iterator[State]:
-    """The state with other last reports each time, of new objects: nothing of it is remembered anywhere."""
+    """Yield the state with other last reports each time, stored and read again as a restart does."""
     before, heard = cluster.story.state, len(cluster.story.log)
     for _ in range(count):
         cluster.report()
-        yield msgspec.json.decode(msgspec.json.encode(cluster.story.state), type=State)
+        stored = memory.encoded(prepared(cluster.story.state, cluster.story.rules))
+        yield msgspec.json.decode(zlib.decompress(stored), type=State)
         cluster.story.state = before
         del cluster.story.log[heard:]

@@ -27,7 +27,7 @@ from tests.process_guard import run_mark
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy/Dockerfile"
-CONTROL_PLANE_BYTES = 120e6
+CONTROL_PLANE_BYTES = 200e6
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 6e9
 WITHIN_S = 180.0
 EVERYTHING = """

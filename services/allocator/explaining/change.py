@@ -1,38 +1,39 @@
-"""Facts that could be otherwise, and a state in which they are.
+"""Facts that could be different, and a state in which they are.
 
-`Waits`, `Settles`, `Trains` and `Reports` come by themselves (`waiting.py` tries them); the others somebody has to do.
+`Waits`, `Settles`, `Trains` and `Reports` come by themselves (`waiting.py` tries them); somebody
+has to do the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import reduce
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from services.allocator.placing.amounts import plus
-from services.allocator.state import State
+from services.allocator.state import State, without_tables
 from shared.messages import CapacityChanged, JobRequested, Resources, Span
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="what"):
-    """One fact that would be otherwise."""
+    """One fact that would be different."""
 
 
 class Waits(Change, frozen=True, kw_only=True, tag="waits"):
-    """Nothing, but that it is a certain time (seconds since 1970).
+    """Nothing but a certain time (seconds since 1970).
 
-    The allocator looks when its timers say so. A policy's own times have no timer: there somebody's report, or any
-    other fact, has to make it look. Where one comes earlier, the policy may have changed its mind meanwhile.
+    The allocator looks when its timers say so. A policy's own times have no timer: there a report,
+    or any other fact, has to make it look. If one comes earlier, the policy may have changed its
+    mind meanwhile.
     """
 
     until_s: float
 
 
 class Settles(Change, frozen=True, kw_only=True, tag="settles"):
-    """What is wanted of all jobs (as `group.name`) has been decided, and has come true."""
+    """The wishes for all these jobs (as `group.name`) have been decided, and have come true."""
 
     jobs: tuple[str, ...]
 
@@ -45,7 +46,7 @@ class Trains(Change, frozen=True, kw_only=True, tag="trains"):
 
 
 class Reports(Change, frozen=True, kw_only=True, tag="reports"):
-    """The job has said how fast it is at the size that it has. `samples_per_second`: what was taken for it."""
+    """The job has reported its speed at its size. `samples_per_second` is the speed assumed."""
 
     generation: int
     samples_per_second: float
@@ -59,7 +60,10 @@ class Frees(Change, frozen=True, kw_only=True, tag="frees"):
 
 
 class Adds(Change, frozen=True, kw_only=True, tag="adds"):
-    """There are more nodes, empty ones. `like`: the node whose shape they have; empty: no node has that shape."""
+    """There are more nodes, empty ones.
+
+    `like` is a node of the same shape; empty if no node has that shape.
+    """
 
     nodes: int
     shape: Resources
@@ -87,7 +91,7 @@ class Widens(Change, frozen=True, kw_only=True, tag="widens"):
 
 
 def bounds_of(request: JobRequested) -> Widens:
-    """As they were asked for."""
+    """Return the bounds of a request."""
     return Widens(ps=request.ps, workers=request.workers, batch=request.batch)
 
 
@@ -95,15 +99,22 @@ AnyChange = Waits | Settles | Trains | Reports | Frees | Adds | Opens | Raises |
 
 
 def changed(state: State, key: str, changes: Iterable[AnyChange]) -> State:
-    """The state in which what somebody would have to do is done; what comes by itself changes nothing here."""
-    return reduce(lambda before, change: DONE[type(change)](before, key, change), changes, state)
+    """Return the state after the changes that somebody has to make.
+
+    A change that comes by itself does nothing here.
+    """
+    for change in changes:
+        apply_change = DONE[type(change)]
+        state = apply_change(state, key, change)
+    return state
 
 
 def asked_otherwise(state: State, key: str, **fields: Any) -> State:
-    """With another request of a running or waiting job."""
+    """Return the state in which these fields of a job's request are different."""
     job = state.jobs[key]
     request: JobRequested = replace(job.request, **fields)
-    return replace(state, jobs=state.jobs | {key: replace(job, request=request)})
+    changed_job = replace(job, request=request)
+    return replace(without_tables(state), jobs=state.jobs | {key: changed_job})
 
 
 def _nothing(state: State, key: str, change: Change) -> State:
@@ -112,22 +123,30 @@ def _nothing(state: State, key: str, change: Change) -> State:
 
 def _freed(state: State, key: str, change: Frees) -> State:
     node = state.nodes[change.node]
-    return _with_node(state, replace(node, free=plus(node.free, change.more)))
+    free = plus(node.free, change.more)
+    return _with_node(state, replace(node, free=free))
 
 
 def _added(state: State, key: str, change: Adds) -> State:
     labels = state.nodes[change.like].labels if change.like else {}
     for number in range(change.nodes):
-        name = f"another-{number + 1}"  # a node's name has no more than that to do with where tasks go
+        # Placement looks at a node's name only to break ties.
+        name = f"another-{number + 1}"
         node = CapacityChanged(
-            node=name, node_uid=name, seen="-", allocatable=change.shape, free=change.shape, labels=labels
+            node=name,
+            node_uid=name,
+            seen="-",
+            allocatable=change.shape,
+            free=change.shape,
+            labels=labels,
         )
         state = _with_node(state, node)
     return state
 
 
 def _opened(state: State, key: str, change: Opens) -> State:
-    return _with_node(state, replace(state.nodes[change.node], ready=True, schedulable=True, taints=()))
+    node = state.nodes[change.node]
+    return _with_node(state, replace(node, ready=True, schedulable=True, taints=()))
 
 
 def _raised(state: State, key: str, change: Raises) -> State:
@@ -135,11 +154,17 @@ def _raised(state: State, key: str, change: Raises) -> State:
 
 
 def _widened(state: State, key: str, change: Widens) -> State:
-    return asked_otherwise(state, key, ps=change.ps, workers=change.workers, batch=change.batch)
+    return asked_otherwise(
+        state,
+        key,
+        ps=change.ps,
+        workers=change.workers,
+        batch=change.batch,
+    )
 
 
 def _with_node(state: State, node: CapacityChanged) -> State:
-    return replace(state, nodes=state.nodes | {node.node: node})
+    return replace(without_tables(state), nodes=state.nodes | {node.node: node})
 
 
 DONE: dict[type[Change], Callable[[State, str, Any], State]] = {
@@ -153,3 +178,4 @@ DONE: dict[type[Change], Callable[[State, str, Any], State]] = {
     Raises: _raised,
     Widens: _widened,
 }
+"""The function that makes each kind of change."""

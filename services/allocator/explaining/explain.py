@@ -1,10 +1,11 @@
-"""Why a job has what it has at a moment, and what it would take to get more.
+"""An explanation of a job's size at a moment, and of the ways to a larger one.
 
-1  what it has, and what is in flight                                     from the state
-2  why: the last decision, and the event that led to it                   from the log
-3  what stands in the way                                                 `decide`, at that moment, with its wishes
-4  what it would take: time and facts that come by themselves, else       `waiting.py`, `remedies.py`
-   what somebody could do; and whether more would be faster at all        `prospect.py`
+1  its tasks, and the decision in flight                     from the state
+2  the last decision, and the event that led to it           from the log
+3  the obstacle to more                                      `decide`, then, with its wishes
+4  the remedies: time and facts that come by themselves,     `waiting.py`
+   else changes that somebody could make;                    `remedies.py`
+   and the speed that more tasks would have                  `prospect.py`
 """
 
 from __future__ import annotations
@@ -33,18 +34,21 @@ LEFT_OUT = "what stands in the way of more is left out"
 
 
 def explained(moment: Moment, key: str, rules: Rules) -> Explanation | None:
-    """Of `<namespace>.<job>`; None where there is no such job at the moment."""
-    if key in moment.state.jobs:
-        return _of_open(moment, moment.state.jobs[key], rules)
-    if key in moment.state.closed:
-        return _of_closed(moment, moment.state.closed[key], rules)
+    """Explain the job `<namespace>.<job>`. Return None if there is none at the moment."""
+    job = moment.state.jobs.get(key)
+    if job is not None:
+        return _of_open(moment, job, rules)
+    closed = moment.state.closed.get(key)
+    if closed is not None:
+        return _of_closed(moment, closed, rules)
     return None
 
 
 def _of_closed(moment: Moment, closed: Closed, rules: Rules) -> Explanation:
     view = closed_view(closed)
+    found = _as_it_is(moment, closed.job, rules)
     return replace(
-        _as_it_is(moment, closed.job, rules),
+        found,
         phase=view.phase,
         since_s=view.finished_s,
         samples=view.samples,
@@ -57,23 +61,24 @@ def _of_closed(moment: Moment, closed: Closed, rules: Rules) -> Explanation:
 
 
 def _of_open(moment: Moment, job: Job, rules: Rules) -> Explanation:
-    if unasked := unknown_policies(moment.state, LEFT_OUT):
-        return replace(_as_it_is(moment, job, rules), unasked=unasked, prospect=prospect(moment.state, job.key, rules))
-    found = decide(moment.state, moment.at_s, rules, moment.wishes)
-    why, ends = found.why.get(job.key, ""), _ends(found, job.key)
-    means, nothing = ((), why) if ends else _means(moment, job.key, rules)
-    return replace(
+    found = replace(
         _as_it_is(moment, job, rules),
-        why=why,
-        until_s=None if ends else _until_s(found, job, moment.at_s, rules),
-        means=means,
-        nothing=nothing,
         prospect=prospect(moment.state, job.key, rules),
     )
+    unasked = unknown_policies(moment.state, LEFT_OUT)
+    if unasked:
+        return replace(found, unasked=unasked)
+    decisions = decide(moment.state, moment.at_s, rules, moment.wishes)
+    why = decisions.why.get(job.key, "")
+    if _ends(decisions, job.key):
+        return replace(found, why=why, nothing=why)
+    means, nothing = _means(moment, job.key, rules)
+    until_s = _until_s(decisions, job, moment.at_s, rules)
+    return replace(found, why=why, until_s=until_s, means=means, nothing=nothing)
 
 
 def _means(moment: Moment, key: str, rules: Rules) -> tuple[tuple[Means, ...], str]:
-    """What helps; where nothing does, why not."""
+    """Return the means that help, or none and the reason why nothing does."""
     soon = by_waiting(moment.state, key, moment.at_s, rules, moment.wishes)
     if soon is not None:
         return (soon,), ""
@@ -81,23 +86,30 @@ def _means(moment: Moment, key: str, rules: Rules) -> tuple[tuple[Means, ...], s
     for changes, there in grounds(moment.state, key, moment.at_s, rules):
         found = remedies(there, key, moment.at_s, rules)
         if found:
-            return tuple(replace(means, changes=(*changes, *means.changes)) for means in found), ""
+            together = []
+            for means in found:
+                together.append(replace(means, changes=(*changes, *means.changes)))
+            return tuple(together), ""
         nothing = hindrance(there, key, moment.at_s, rules)
     return (), nothing
 
 
 def _ends(found: Decisions, key: str) -> bool:
-    return any(isinstance(action, JobFinished) and action.key() == key for action in found.actions)
+    ended = [action.key() for action in found.actions if isinstance(action, JobFinished)]
+    return key in ended
 
 
 def _until_s(found: Decisions, job: Job, now: float, rules: Rules) -> float | None:
-    """To when it waits for a timer of the allocator's; None where it does not."""
+    """Return the end of the timer of the allocator's for which the job waits, if there is one."""
+    due = 0.0
     wish = found.wishes.get(job.key)
-    until_s = max(retry_s(job, rules), due_s(wish, job.resumed_s, rules) if wish else 0.0)
+    if wish:
+        due = due_s(wish, job.resumed_s, rules)
+    until_s = max(retry_s(job, rules), due)
     return until_s if until_s > now else None
 
 
-# ---------------------------------------------------------------- what it has, and by which decision
+# ---------------------------------------------------------------- its tasks, and the last decision
 
 
 def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
@@ -123,7 +135,10 @@ def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
 
 
 def _ground(decided: Mapping[int, Decided], last: AllocationDecided | None) -> Ground | None:
-    """Of what it has, or is about to have. Where the log's beginning is gone, the state alone knows it."""
+    """Return the decision behind a job's tasks.
+
+    Where the log's beginning is gone, the state alone knows it, and the event is unknown.
+    """
     if last is None:
         return None
     known = decided.get(last.revision)

@@ -1,8 +1,6 @@
-"""The answer: what a job has, why, what stands in the way of more, and what it would take."""
+"""The answer: the tasks of a job, the reason, the obstacle to more, and the remedies."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import msgspec
 
@@ -16,7 +14,7 @@ from shared.messages import AllocationDecided, Alternative
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision gives a job: tasks in all, and the roles on each node."""
+    """The tasks that a decision gives a job: how many in all, and the roles on each node."""
 
     generation: int
     ps: int
@@ -29,7 +27,10 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision that made it so, as it was told; the id of the event that led to it, and the event where known."""
+    """The decision that made it so, as it was told.
+
+    `cause` is the id of the event that led to it, and `event` is that event, if it is known.
+    """
 
     decided_s: float
     generation: int
@@ -43,7 +44,10 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Means(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes that together make the allocator give the job more; what it would have, and who would have less."""
+    """Changes that together make the allocator give the job more.
+
+    `gives` are the tasks that it would have; `others` are the jobs that would have less.
+    """
 
     changes: tuple[AnyChange, ...]
     gives: Holding
@@ -51,11 +55,13 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prospect(msgspec.Struct, frozen=True, kw_only=True):
-    """Examples a second at the size it has, as measured (a mean of its reports, the newest most), and by the fitted
-    model at the fastest of the next larger ones: as the policy `weir` holds them against each other.
+    """Speeds of a job, in examples a second, as the policy `weir` compares them.
 
-    `expected`: by the model at the size it has, which is all there is where it has not reported at that (`measured`).
-    `beyond`: the larger size is more than was asked for, at most.
+    `samples_per_second` is measured at the job's size (a mean of its reports, the newest most).
+    `larger_samples_per_second` is that of the fastest of the next larger sizes, by the fitted
+    model. `expected` is the model's at the job's size; it takes the place of a measured one where
+    the job has not reported at its size (`measured` is false). `beyond`: the larger size is above
+    the bounds of the request.
     """
 
     samples_per_second: float
@@ -70,12 +76,14 @@ class Prospect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """`bounds`: as asked for; `runs`: what trains, since `since_s`; `comes`: what is decided beyond that, in flight.
-    `reported_s`: when it last said how far it is.
+    """The explanation of one job at one moment.
 
-    `why` is the allocator's word of that moment, and `until_s` the time to which it waits, if it is only time. `means`
-    are alternatives, each by itself enough; without any `nothing` says why. `unasked`: why the policies
-    could not be asked; then none of these four is known.
+    `bounds` are those of the request. `runs` trains, since `since_s`; `comes` is decided beyond
+    that, in flight. `reported_s` is the time of the last report.
+
+    `why` is the allocator's word of that moment, and `until_s` the time to which it waits, if it is
+    only time. `means` are alternatives, each by itself enough; without any `nothing` says why.
+    `unasked`: why the policies could not be asked; then none of these four is known.
     """
 
     job: str
@@ -104,20 +112,21 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def holding(decision: AllocationDecided) -> Holding:
-    size, nodes = size_of(decision), dict[str, list[str]]()
-    for task in sorted(decision.tasks, key=lambda t: (ROLES.index(t.role), t.index)):
-        nodes.setdefault(task.node, []).append(task.role)
+    """Return the holding of a job under a decision."""
+    size = size_of(decision)
+    in_order = sorted(decision.tasks, key=lambda task: (ROLES.index(task.role), task.index))
+    nodes: dict[str, tuple[str, ...]] = {}
+    for task in in_order:
+        nodes[task.node] = (*nodes.get(task.node, ()), task.role)
+    cpu = sum(task.resources.cpu for task in decision.tasks)
+    memory_gib = sum(task.resources.memory_gib for task in decision.tasks)
     return Holding(
         generation=decision.generation,
         ps=size.ps,
         workers=size.workers,
         batch=decision.batch,
-        cpu=round(sum(t.resources.cpu for t in decision.tasks), 6),
-        memory_gib=round(sum(t.resources.memory_gib for t in decision.tasks), 6),
-        gpu=sum(t.resources.gpu for t in decision.tasks),
-        nodes=_tuples(nodes),
+        cpu=round(cpu, 6),
+        memory_gib=round(memory_gib, 6),
+        gpu=sum(task.resources.gpu for task in decision.tasks),
+        nodes=nodes,
     )
-
-
-def _tuples(lists: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(each) for name, each in lists.items()}

@@ -1,8 +1,9 @@
 """The log up to a moment, as far as an explanation needs it; read once, kept small.
 
-The state is folded some seconds behind: what was heard since then is kept as it came, so that the wishes which the
-allocator held at the moment can be rebuilt by deciding again as it did. A wish is granted once it was held for the
-window, or once some wish was for the maximum delay; what was wished before the longer of the two makes no difference.
+The state is folded some seconds behind: later messages are kept as they came, so that the wishes
+of the allocator at the moment can be rebuilt by deciding again as it did. A wish is granted once it
+was held for the window, or once some wish was for the maximum delay; wishes from before the longer
+of the two make no difference.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from shared.messages import AllocationDecided, JobAccepted, JobRejected, Message
 K = TypeVar("K")
 V = TypeVar("V")
 EVENTS_KEPT = 50_000
-"""Of the newest events is known what they said, should a decision name one as its cause."""
+"""So many of the newest events are kept, should a decision name one as its cause."""
 DECISIONS_KEPT = 64
 LOOKS_MOST = 200
-"""So often, at most, is decided again."""
+"""Decisions that are taken again, at most."""
 
 
 class Decided(msgspec.Struct, frozen=True):
@@ -38,9 +39,10 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """The state at a time, the wishes that were held then, and what is known of one job besides.
+    """The state at a time, the wishes that were held then, and the past of one job.
 
-    `decided`: its newest decisions, by revision; `rejected`: the newest answer to a request of its name, if it is a no.
+    `decided`: its newest decisions, by revision; `rejected`: the newest answer to a request of its
+    name, if it is a no.
     """
 
     state: State
@@ -53,17 +55,22 @@ class Moment(msgspec.Struct, frozen=True):
 class History:
     """Of one job, `<namespace>.<job>`. Messages come in the order in which they were stored.
 
-    `before`: a stored state, where the log's beginning is gone; what is in it already changes nothing.
+    `before`: a stored state, where the log's beginning is gone; messages that it has already change
+    nothing.
     """
 
     def __init__(self, key: str, rules: Rules, before: State | None = None) -> None:
-        self.key, self.rules, self.horizon_s = key, rules, max(rules.window_s, rules.max_delay_s)
-        self.before, self.recent = before or State(), deque[Told]()
+        self.key = key
+        self.rules = rules
+        self.horizon_s = max(rules.window_s, rules.max_delay_s)
+        self.before = before or State()
+        self.recent = deque[Told]()
         self.events: dict[str, Told] = {}
         self.decided: dict[int, Decided] = {}
         self.rejected: JobRejected | None = None
 
     def hear(self, told: Told) -> None:
+        """Take one message; fold those that are older than the horizon by now."""
         if type(told.message) not in HEARD:
             return
         self.recent.append(told)
@@ -72,33 +79,43 @@ class History:
         self._note(told)
 
     def _note(self, told: Told) -> None:
+        """Keep a message of the job, and every message as an event."""
         said = told.message
-        if isinstance(said, AllocationDecided | JobAccepted | JobRejected) and said.key() == self.key:
-            self._of_job(said)
+        if isinstance(said, AllocationDecided | JobAccepted | JobRejected):
+            self._note_about(said)
         self.events[said.id()] = told
         if isinstance(said, TaskExited) and said.key() == self.key:
-            self.events[said.pod] = told  # what is replaced names the pod as its cause
+            self.events[said.pod] = told  # a replacement names the pod as its cause
         _forget(self.events, EVENTS_KEPT)
 
-    def _of_job(self, said: AllocationDecided | JobAccepted | JobRejected) -> None:
+    def _note_about(self, said: AllocationDecided | JobAccepted | JobRejected) -> None:
+        """Keep a decision or an answer, if it is about the job."""
+        if said.key() != self.key:
+            return
         if isinstance(said, AllocationDecided):
-            self.decided[said.revision] = Decided(said, self.events.get(said.cause))
+            event = self.events.get(said.cause)
+            self.decided[said.revision] = Decided(said, event)
             _forget(self.decided, DECISIONS_KEPT)
         elif isinstance(said, JobRejected):
             self.rejected = said
         else:
-            self.decided, self.rejected = {}, None
+            self.decided = {}
+            self.rejected = None
 
     def moment(self, at_s: float) -> Moment:
-        """All that was heard is folded; after what came together is decided again, as the allocator did."""
+        """Fold all messages, and decide again after each group of them, as the allocator did."""
         newest_s = self.recent[-1].at_s if self.recent else at_s
-        state, looked_s = self.before, newest_s - self.horizon_s
+        state = self.before
+        looked_s = newest_s - self.horizon_s
         wishes = self._wishes(state, looked_s, {})
-        later = [*(told.at_s for told in self.recent), math.inf][1:]
-        for told, following_s in zip(self.recent, later, strict=True):
+        # A message is decided on only if the next one comes some time later.
+        following = [told.at_s for told in self.recent]
+        following.append(math.inf)
+        for told, following_s in zip(self.recent, following[1:], strict=True):
             state = _after(state, told)
             if following_s - looked_s >= self.horizon_s / LOOKS_MOST:
-                wishes, looked_s = self._wishes(state, told.at_s, wishes), told.at_s
+                wishes = self._wishes(state, told.at_s, wishes)
+                looked_s = told.at_s
         return Moment(state, at_s, wishes, dict(self.decided), self.rejected)
 
     def _wishes(self, state: State, now: float, wishes: Mapping[str, Wish]) -> dict[str, Wish]:
@@ -106,8 +123,9 @@ class History:
 
 
 def is_cause(message: Message, cause: str) -> bool:
-    """Its id; of what was replaced, the name of the pod."""
-    return cause in (message.id(), message.pod if isinstance(message, TaskExited) else "")
+    """Tell if the cause is the id of the message, or the name of its pod."""
+    pod = message.pod if isinstance(message, TaskExited) else ""
+    return cause in (message.id(), pod)
 
 
 def _after(state: State, told: Told) -> State:
@@ -115,6 +133,7 @@ def _after(state: State, told: Told) -> State:
 
 
 def _forget(known: dict[K, V], most: int) -> None:
-    """The oldest, where there are more."""
+    """Drop the oldest entries, where there are more than `most`."""
     while len(known) > most:
-        del known[next(iter(known))]
+        oldest = next(iter(known))
+        del known[oldest]

@@ -1,13 +1,14 @@
-"""How much more room the job would need: on a node that is there, or as further nodes.
+"""The room that the job would need: on a node that is there, or as further nodes.
 
-Cores, GiB and devices are made as small as they can be, one after the other, while the decision still gives the job
-more; so less of one of them, with the others as they are told, does not help.
+Cores, GiB and devices are made as small as they can be, one after the other, while the decision
+still gives the job more; so less of one of them, with the others as they are told, does not help.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -23,15 +24,16 @@ from shared.bounds import clamped
 from shared.messages import CapacityChanged, Resources, RoleResources
 
 STEP = 0.01
-"""Cores and GiB are told to so much."""
-NODES_LOOKED_AT, SHAPES_LOOKED_AT = 4, 4
+"""The smallest difference of cores and of GiB."""
+NODES_LOOKED_AT = 4
+SHAPES_LOOKED_AT = 4
 NODES_MOST = 64
-"""At most so many further nodes."""
+"""The most further nodes that are tried."""
 Room = Callable[[Resources], AnyChange]
 
 
 class Asked(Protocol):
-    """One job in one state; whether a change helps it."""
+    """One job in one state, and a test if a change helps it."""
 
     state: State
 
@@ -41,60 +43,89 @@ class Asked(Protocol):
 
 
 def freed(bench: Asked) -> Frees | None:
-    """Least room on one node, that pods which are not ours have there now; None where not even all of it is enough."""
+    """Return the least room on one node that helps, of that which pods of others have there now.
+
+    Return None if not even all of it is enough.
+    """
     found: list[Frees] = []
     for node in _candidates(bench):
-        all_ = Frees(node=node.node, more=strangers(node))
-        if bench.helps(all_):
-            found.append(Frees(node=node.node, more=_tight(bench, all_.more, _on(node.node))))
+        everything = strangers(node)
+        if bench.helps(Frees(node=node.node, more=everything)):
+            least_room = _tight(bench, everything, partial(_free_on, node.node))
+            found.append(Frees(node=node.node, more=least_room))
     return min(found, key=lambda change: _size(change.more), default=None)
 
 
 def added(bench: Asked) -> Adds | None:
-    """Fewest further nodes of one of the shapes there are; where none of them is enough, one of a shape that is."""
-    found = [change for like in _shapes(bench.state) if (change := _count(bench, like)) is not None]
+    """Return the fewest further nodes of a shape that exists; without any, one of a new shape."""
+    found = []
+    for like in _shapes(bench.state):
+        change = _count(bench, like)
+        if change is not None:
+            found.append(change)
     if found:
-        return min(found, key=lambda change: (change.nodes * change.shape.cpu, change.nodes, change.like))
+        return min(found, key=_cores_in_all)
     large = largest(bench.job)
-    if not bench.helps(Adds(nodes=1, shape=large)):
+    if not bench.helps(_one_of(large)):
         return None
-    return Adds(nodes=1, shape=_tight(bench, large, lambda shape: Adds(nodes=1, shape=shape)))
+    return _one_of(_tight(bench, large, _one_of))
 
 
 def open_nodes(state: State) -> set[str]:
-    """Those that take tasks."""
+    """Return the names of the nodes that take tasks."""
     return {node.name for node in free_nodes(state) if node.open}
 
 
 def strangers(node: CapacityChanged) -> Resources:
-    """What pods that are not ours have on a node."""
-    return less(less(node.allocatable, node.free), all_have(node.own))
+    """Return the resources that pods of others have on a node."""
+    taken = less(node.allocatable, node.free)
+    return less(taken, all_have(node.own))
 
 
-def _on(node: str) -> Room:
-    return lambda more: Frees(node=node, more=more)
+def _free_on(node: str, more: Resources) -> Frees:
+    return Frees(node=node, more=more)
+
+
+def _one_of(shape: Resources) -> Adds:
+    return Adds(nodes=1, shape=shape)
+
+
+def _cores_in_all(change: Adds) -> tuple[float, int, str]:
+    return change.nodes * change.shape.cpu, change.nodes, change.like
 
 
 def _candidates(bench: Asked) -> list[CapacityChanged]:
-    """Nodes on which strangers have something; of such as are alike one, and those first that have most free."""
-    alike: dict[tuple[Resources, Resources, bool], CapacityChanged] = {}
+    """Return the nodes on which others have something, those with most free first.
+
+    Of nodes that are alike there is one.
+    """
     takes = open_nodes(bench.state)
-    for node in sorted(bench.state.nodes.values(), key=lambda n: (-n.free.cpu, -n.free.memory_gib, n.node)):
+    alike: dict[tuple[Resources, Resources, bool], CapacityChanged] = {}
+    for node in sorted(bench.state.nodes.values(), key=_most_free_first):
+        taken = strangers(node)
+        if node.node not in takes or taken == Resources():
+            continue
         beside = any(f"{own.namespace}.{own.job}" == bench.job.key for own in node.own)
-        if node.node in takes and strangers(node) != Resources():
-            alike.setdefault((node.free, strangers(node), beside), node)
+        alike.setdefault((node.free, taken, beside), node)
     return list(alike.values())[:NODES_LOOKED_AT]
 
 
+def _most_free_first(node: CapacityChanged) -> tuple[float, float, str]:
+    return -node.free.cpu, -node.free.memory_gib, node.node
+
+
 def _shapes(state: State) -> list[CapacityChanged]:
-    """A node of each, the first by name; of very many shapes the largest."""
+    """Return a node of each shape, the first by name; of very many shapes the largest."""
     alike: dict[Resources, CapacityChanged] = {}
-    for node in sorted(state.nodes.values(), key=lambda n: n.node):
+    for node in sorted(state.nodes.values(), key=lambda node: node.node):
         alike.setdefault(node.allocatable, node)
-    return sorted(alike.values(), key=lambda n: _size(n.allocatable))[-SHAPES_LOOKED_AT:]
+    by_size = sorted(alike.values(), key=lambda node: _size(node.allocatable))
+    return by_size[-SHAPES_LOOKED_AT:]
 
 
 def _count(bench: Asked, like: CapacityChanged) -> Adds | None:
+    """Return the fewest further nodes of this shape that help."""
+
     def more(nodes: int) -> Adds:
         return Adds(nodes=nodes, shape=like.allocatable, like=like.node)
 
@@ -103,20 +134,23 @@ def _count(bench: Asked, like: CapacityChanged) -> Adds | None:
 
 
 def largest(job: Job) -> Resources:
-    """Return what all of the job takes at its largest, on one node, which is no larger than a node may be."""
-    sizes, request = job.request.resources or RoleResources(), job.request
-    every = together([sizes.chief, times(sizes.ps, request.ps.max), times(sizes.worker, request.workers.max)])
-    return clamped(every)
+    """Return the resources of the whole job at its largest, at most those that a node may have."""
+    request = job.request
+    sizes = request.resources or RoleResources()
+    every_ps = times(sizes.ps, request.ps.max)
+    every_worker = times(sizes.worker, request.workers.max)
+    return clamped(together([sizes.chief, every_ps, every_worker]))
 
 
 def _tight(bench: Asked, enough: Resources, change: Room) -> Resources:
-    """The least that is still enough: of cores, then of GiB, then of devices."""
-    for name, step in (("cpu", STEP), ("memory_gib", STEP), ("gpu", 1)):
-        enough = _least_of(bench, enough, name, step, change)
-    return enough
+    """Return the least room that is still enough: of cores, then of GiB, then of devices."""
+    enough = _least_of(bench, enough, "cpu", STEP, change)
+    enough = _least_of(bench, enough, "memory_gib", STEP, change)
+    return _least_of(bench, enough, "gpu", 1, change)
 
 
 def _least_of(bench: Asked, enough: Resources, name: str, step: float, change: Room) -> Resources:
+    """Return the room with the least of one resource, to a step, that is still enough."""
     has = getattr(enough, name)
     steps = math.ceil(round(has / step, DIGITS))
 

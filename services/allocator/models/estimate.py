@@ -1,7 +1,7 @@
-"""What a step should cost by the model's profile alone, and which of its parts binds: Dike's estimator.
+"""The cost of a step by the model's profile alone, and the part of it that binds: Dike's estimator.
 
-With p ps and w workers, m samples a worker and step, F operations a sample (forward and backward), S bytes of
-parameters of which the largest variable has S_max:
+With p ps and w workers, m samples a worker and step, F operations a sample (forward and backward),
+S bytes of parameters of which the largest variable has S_max:
 
     compute  = m F / rate                       [s]    rate: operations a second of one worker
     transfer = 2 w max(S/p, S_max) / link       [s]    to every worker and back, through the busiest ps' link
@@ -9,10 +9,11 @@ parameters of which the largest variable has S_max:
 
     compute-bound, where transfer < A compute;  communication-bound, where transfer > B compute;  else balanced
 
-That Dike (Xu & Li, Electronics 2019) decides by number and type of parameters and layers, by nodes and by input data is
-published; formulas, A and B are our reconstruction. So are the rates: they are of no particular machine, and only say
-which term is likely to be large; an observation outweighs them (`speed.py`). Operations that the profile does not tell
-are taken as six a parameter: a multiplication and an addition, forward and twice backward, as in dense layers.
+That Dike (Xu & Li, Electronics 2019) decides by number and type of parameters and layers, by nodes
+and by input data is published; formulas, A and B are our reconstruction. So are the rates: they are
+of no particular machine, and only say which term is likely to be large; an observation outweighs
+them (`speed.py`). Operations that the profile does not tell are taken as six a parameter: a
+multiplication and an addition, forward and twice backward, as in dense layers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ A = 0.5
 B = 1.0
 PER_PARAMETER = 6.0
 TRUST = 0.5
-"""Of a term's prior share, how much the profile says; the rest stays as without one."""
+"""Of a term's prior share, the part that the profile tells; the rest stays as without one."""
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -45,7 +46,9 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Of a model. `operations` a sample; `largest`: bytes of the largest variable, 0 where variables can be split."""
+    """Of a model. `operations` a sample; `largest`: bytes of the largest variable, 0 where
+    variables can be split.
+    """
 
     bytes: float
     operations: float
@@ -71,12 +74,14 @@ def kind_of(compute: float, transfer: float) -> Kind:
 
 
 def told(profile: ModelProfile) -> Profile:
-    """What the trainer told. Weir spreads variables evenly, the largest first: none binds while there are several."""
+    """Return the profile that the trainer told. Weir spreads variables evenly, the largest first:
+    none binds while there are several.
+    """
     return Profile(float(profile.bytes), PER_PARAMETER * profile.parameters)
 
 
 def parts(profile: Profile, size: Size, each: float, rates: Rates | None = None) -> Parts:
-    """`each`: samples of one worker's step."""
+    """Return the parts of a step. `each`: samples of one worker's step."""
     rates = rates or Rates()
     shard = max(profile.bytes / max(1, size.ps), profile.largest)
     return Parts(
@@ -93,25 +98,39 @@ def prior_of(
     rates: Rates | None = None,
     device: float = math.inf,
 ) -> Prior:
-    """What to believe before anything was observed; without a profile, the same of every model.
+    """Return what to believe before anything was observed; without a profile, the same of every
+    model.
 
-    `batch`: of which the shares are; `device`: the largest that a worker holds at once.
+    `batch`: the one that the shares are of; `device`: the largest that a worker holds at once.
     """
     plain = Prior(form=form, batch=batch, device=device)
     if profile is None or batch <= 0:
         return plain
     one = parts(profile, Size(1, 1), float(batch), rates)
-    known = one.compute + one.update + one.transfer
-    if not known > 0.0:
+    known_s = one.compute + one.update + one.transfer
+    if not known_s > 0.0:
         return plain
+
+    # The terms that the profile tells keep their sum; their shares are mixed with the usual ones.
     compute, fixed, update, link, *others = SHARES
     usual = compute + update + link
-    seen = (one.compute / known, one.update / known, one.transfer / known)
-    mixed = [(1 - TRUST) * was + TRUST * usual * now for was, now in zip((compute, update, link), seen, strict=True)]
-    return Prior((mixed[0], fixed, mixed[1], mixed[2], *others), known / usual, form, batch, device)
+    shares = (
+        _mixed_share(compute, usual * (one.compute / known_s)),
+        fixed,
+        _mixed_share(update, usual * (one.update / known_s)),
+        _mixed_share(link, usual * (one.transfer / known_s)),
+        *others,
+    )
+    step_s = known_s / usual
+    return Prior(shares=shares, step_s=step_s, form=form, batch=batch, device=device)
+
+
+def _mixed_share(usual: float, told_share: float) -> float:
+    return (1 - TRUST) * usual + TRUST * told_share
 
 
 def fitted_kind(fitted: Fit, size: Size, batch: int) -> Kind:
-    """The same classes, by what was observed."""
+    """Return the same classes, by a model that was fitted to observations."""
     seconds = fitted.seconds(size.ps, size.workers, batch)
-    return kind_of(seconds["compute"], seconds["link"] + seconds["workers"] + seconds["ps"])
+    transfer = seconds["link"] + seconds["workers"] + seconds["ps"]
+    return kind_of(seconds["compute"], transfer)

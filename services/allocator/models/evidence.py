@@ -1,4 +1,6 @@
-"""What observed speeds tell, as rows of numbers: where nothing is known of cores, what is usual stands in."""
+"""What observed speeds tell, as rows of numbers: where nothing is known of cores, what is usual
+stands in.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,17 @@ CORES = (1e-3, 1e4)
 
 
 class Measured(Observed, frozen=True):
-    """An observed speed of which is known how it was placed: the share of traffic that left its node."""
+    """An observed speed of which is known how it was placed: the share of traffic that left its
+    node.
+    """
 
     remote: float = 1.0
 
 
 class Evidence(NamedTuple):
-    """`rows`: points (`speed.Points`) [observations, 6]; `times`: seconds for a point's batch [observations]; `usual`:
-    the last batch and remote traffic, the last known cores a ps and a worker (1 where nobody knows).
+    """`rows`: points (`speed.Points`) [observations, 6]; `times`: seconds for a point's batch
+    [observations]; `usual`: the last batch and remote traffic, the last known cores a ps and a
+    worker (1 where nobody knows).
     """
 
     rows: Array
@@ -34,20 +39,25 @@ class Evidence(NamedTuple):
 
 def evidence(observed: Sequence[Observed], batch: int) -> Evidence:
     """Of what is `believable`; `batch`: usual, where nothing is."""
-    seen = [o for o in observed if believable(o)]
-    ps_cpu = next((o.ps_cpu for o in reversed(seen) if _known(o.ps_cpu)), None) or 1.0
-    worker_cpu = next((o.worker_cpu for o in reversed(seen) if _known(o.worker_cpu)), None) or 1.0
-    rows = [
-        (
-            *(o.ps, o.workers, max(1, o.batch)),
-            *(_known(o.ps_cpu) or ps_cpu, _known(o.worker_cpu) or worker_cpu),
-            o.remote if isinstance(o, Measured) else remote(o.nodes),
-        )
-        for o in seen
-    ]
-    usual = (float(rows[-1][2] if rows else max(1, batch)), ps_cpu, worker_cpu, rows[-1][5] if rows else 1.0)
-    points = np.array(rows, dtype=float).reshape(-1, 6)
-    return Evidence(points, points[:, 2] / np.array([o.samples_per_second for o in seen]), usual)
+    seen = [point for point in observed if believable(point)]
+    # Cores as they were last known stand in where they are not.
+    ps_cpu = worker_cpu = 1.0
+    for point in seen:
+        ps_cpu = _known(point.ps_cpu) or ps_cpu
+        worker_cpu = _known(point.worker_cpu) or worker_cpu
+    rows = np.empty((len(seen), 6))
+    speeds = np.empty(len(seen))
+    for at, point in enumerate(seen):
+        share = point.remote if isinstance(point, Measured) else remote(point.nodes)
+        rows[at, :3] = (point.ps, point.workers, max(1, point.batch))
+        rows[at, 3] = _known(point.ps_cpu) or ps_cpu
+        rows[at, 4] = _known(point.worker_cpu) or worker_cpu
+        rows[at, 5] = share
+        speeds[at] = point.samples_per_second
+    usual = (float(max(1, batch)), ps_cpu, worker_cpu, 1.0)
+    if seen:
+        usual = (float(rows[-1, 2]), ps_cpu, worker_cpu, float(rows[-1, 5]))
+    return Evidence(rows, rows[:, 2] / speeds, usual)
 
 
 def believable(seen: Observed) -> bool:
@@ -56,7 +66,9 @@ def believable(seen: Observed) -> bool:
 
 
 def remote(nodes: int | None) -> float:
-    """The share of its traffic that leaves a node, of a job on so many; where nobody knows, all of it."""
+    """The share of its traffic that leaves a node, of a job on so many; where nobody knows, all of
+    it.
+    """
     return 0.0 if nodes == 1 else 1.0
 
 

@@ -1,11 +1,13 @@
-"""How much memory a task will need soon, from what it used: embedding tables grow while training (DLRover-RM).
+"""Memory that a task will need soon, from its use so far: embedding tables grow while training
+(DLRover-RM).
 
     needed = largest use + rate x examples ahead          [GiB]
     rate   = slope of use over examples, by least squares; 0 where the rise is within twice the scatter around it
 
-From DLRover's public design: memory is taken to grow in proportion to steps, and a ps is enlarged before its limit.
-Ours: the test of the slope, so that flat but noisy memory raises no alarm; looking some minutes ahead instead of to the
-job's end, because memory can be changed in place again; and when to take memory back.
+From DLRover's public design: memory is taken to grow in proportion to steps, and a ps is enlarged
+before its limit. Ours: the test of the slope, so that flat but noisy memory raises no alarm;
+looking some minutes ahead instead of to the job's end, because memory can be changed in place
+again; and when to take memory back.
 """
 
 from __future__ import annotations
@@ -25,22 +27,34 @@ MOST_GIB = 2.0**20  # no task has more; what is beyond was not measured rightly
 
 
 def foreseen(points: Sequence[tuple[float, float]], ahead: float) -> float | None:
-    """GiB needed `ahead` examples from now; `points`: (examples, GiB). None: nothing was measured."""
-    known = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y) and y > 0]
+    """Return the GiB needed `ahead` examples from now; None where nothing was measured.
+
+    `points`: (examples, GiB).
+    """
+    known = []
+    for samples, gib in points:
+        if math.isfinite(samples) and math.isfinite(gib) and gib > 0:
+            known.append((samples, gib))
     if not known:
         return None
     x, y = np.array(known, dtype=np.float64).T
-    return float(min(MOST_GIB, y.max() + rate(x, y) * (max(ahead, 0.0) if math.isfinite(ahead) else 0.0)))
+    growth = 0.0
+    if math.isfinite(ahead):
+        growth = rate(x, y) * max(ahead, 0.0)
+    return float(min(MOST_GIB, y.max() + growth))
 
 
 def rate(x: np.ndarray, y: np.ndarray) -> float:
-    """GiB an example; 0 where memory does not clearly grow."""
+    """Return GiB an example; 0 where memory does not clearly grow. `x`, `y`: examples and GiB
+    [points].
+    """
     spread = x - x.mean()
     if len(x) < 3 or not spread.any():
         return 0.0
     slope = float(spread @ (y - y.mean()) / (spread @ spread))
     scatter = float(np.std(y - y.mean() - slope * spread))
-    return slope if slope * float(np.ptp(x)) > SCATTER * scatter else 0.0
+    rise = slope * float(np.ptp(x))
+    return slope if rise > SCATTER * scatter else 0.0
 
 
 def limit_for(need: float) -> float:
@@ -48,10 +62,10 @@ def limit_for(need: float) -> float:
 
 
 def limit_due(limit: float, need: float | None, may_shrink: bool) -> float:
-    """The limit, or a new one where the need comes near to it or is far below."""
+    """Return the limit, or a new one where the need comes near to it or is far below."""
     if need is None:
         return limit
     right = limit_for(need)
-    if need * NEAR > limit or (may_shrink and limit > WIDE * right):
-        return right
-    return limit
+    is_near = need * NEAR > limit
+    is_wide = may_shrink and limit > WIDE * right
+    return right if is_near or is_wide else limit

@@ -1,12 +1,15 @@
-"""What a job probably needs, from jobs that finished: the warm start of DLRover-RM (Wang et al., PVLDB 17(12), 2024).
+"""The probable needs of a job, from jobs that finished: the warm start of DLRover-RM (Wang et al.,
+PVLDB 17(12), 2024).
 
-The paper's: the k most similar finished jobs are found by their metadata, and exponentially smoothed,
+The paper's: the k most similar finished jobs are found by their metadata, and exponentially
+smoothed,
 
     A <- mu A_i + (1 - mu) A          from the least to the most similar
 
-so that training starts near the best size, not at it. Ours: what counts as similar (the same program file by digest or
-by name, the same namespace, a batch of the same order; of equals the one that finished later), that a job of another
-program is no guide at all, and that memory is the most that any of them used, because too little of it kills.
+so that training starts near the best size, not at it. Ours: what counts as similar (the same
+program file by digest or by name, the same namespace, a batch of the same order; of equals the one
+that finished later), that a job of another program is no guide at all, and that memory is the most
+that any of them used, because too little of it kills.
 """
 
 from __future__ import annotations
@@ -35,41 +38,61 @@ class Guess(msgspec.Struct, frozen=True):
 
 
 def similarity(request: JobRequested, past: Past) -> float:
-    """0: no guide."""
-    program, other = request.program, past.request.program
+    """Return how much of a guide a finished job is; 0: none."""
+    program = request.program
+    other = past.request.program
     if program.name != other.name and program.digest != other.digest:
         return 0.0
+    score = 0.0
+    if program.digest == other.digest:
+        score += SAME_DIGEST
+    if program.name == other.name:
+        score += SAME_NAME
+    if request.namespace == past.request.namespace:
+        score += SAME_NAMESPACE
+    # Batches of one order of magnitude are alike.
     apart = abs(math.log2(request.batch.start / past.request.batch.start))
-    return (
-        SAME_DIGEST * (program.digest == other.digest)
-        + SAME_NAME * (program.name == other.name)
-        + SAME_NAMESPACE * (request.namespace == past.request.namespace)
-        + 1 / (1 + apart)
-    )
+    return score + 1 / (1 + apart)
 
 
-def most_similar(request: JobRequested, history: Sequence[Past], k: int = MOST_SIMILAR) -> list[Past]:
-    """From the least to the most similar of the k that are most so."""
-    ranked = sorted((similarity(request, past), past.finished_s, i) for i, past in enumerate(history))
-    return [history[i] for score, _, i in ranked if score > 0][-k:]
+def most_similar(
+    request: JobRequested, history: Sequence[Past], k: int = MOST_SIMILAR
+) -> list[Past]:
+    """Return the k most similar jobs, from the least to the most similar of them."""
+    ranked = []
+    for place, past in enumerate(history):
+        score = similarity(request, past)
+        if score > 0:
+            ranked.append((score, past.finished_s, place))
+    ranked.sort()
+    return [history[place] for _, _, place in ranked[-k:]]
 
 
-def warm_start(request: JobRequested, history: Sequence[Past], k: int = MOST_SIMILAR, mu: float = MU) -> Guess | None:
-    """None where no finished job is a guide."""
+def warm_start(
+    request: JobRequested, history: Sequence[Past], k: int = MOST_SIMILAR, mu: float = MU
+) -> Guess | None:
+    """Return where to start; None where no finished job is a guide."""
     similar = most_similar(request, history, k)
     if not similar:
         return None
     return Guess(
         plan=smoothed([past.plan for past in similar], mu),
-        ps_gib=max(past.ps_gib for past in similar),
-        worker_gib=max(past.worker_gib for past in similar),
+        ps_gib=max([past.ps_gib for past in similar]),
+        worker_gib=max([past.worker_gib for past in similar]),
         jobs=len(similar),
     )
 
 
 def smoothed(plans: Sequence[Plan], mu: float) -> Plan:
-    mean = msgspec.structs.astuple(plans[0])
+    """Return the exponentially smoothed plan; the last one weighs most."""
+    first = plans[0]
+    ps: float = first.ps
+    workers: float = first.workers
+    ps_cpu = first.ps_cpu
+    worker_cpu = first.worker_cpu
     for plan in plans[1:]:
-        mean = tuple(mu * new + (1 - mu) * old for new, old in zip(msgspec.structs.astuple(plan), mean, strict=True))
-    ps, workers, ps_cpu, worker_cpu = mean
+        ps = mu * plan.ps + (1 - mu) * ps
+        workers = mu * plan.workers + (1 - mu) * workers
+        ps_cpu = mu * plan.ps_cpu + (1 - mu) * ps_cpu
+        worker_cpu = mu * plan.worker_cpu + (1 - mu) * worker_cpu
     return Plan(max(1, round(ps)), max(1, round(workers)), ps_cpu, worker_cpu)

@@ -1,21 +1,24 @@
-"""How a loss falls, how much work is left, and what a batch is worth.
+"""The course of a loss, the work that is left, and the worth of a batch.
 
 Loss after s samples (Optimus, EuroSys 2018; convergence of stochastic gradient descent at 1/s):
 
     loss(s) = 1/(a s + b) + c                  a, b, c >= 0; c may be negative where losses are
 
-fitted with the later points weighing more: of three thirds of the points each has a standard deviation a quarter of
-the third's before it (its authors' code). For a given c the rest is linear, 1/(loss - c) = a s + b, and exact for two
-non-negative columns; c is searched. Where nothing falls a is 0. From the curve follow, in closed form,
+fitted with the later points weighing more: of three thirds of the points each has a standard
+deviation a quarter of the third's before it (its authors' code). For a given c the rest is linear,
+1/(loss - c) = a s + b, and exact for two non-negative columns; c is searched. Where nothing falls a
+is 0. From the curve follow, in closed form,
 
     learned(s)   = (loss(0) - loss(s)) / (loss(0) - c) = a s / (a s + b)                  [share of the whole fall]
     converged(W) = the s from which a window of W samples brings less than `CHANGE` of the whole fall 1/b
 
-The second is Optimus' stopping rule, made relative to the fall. A single spike is smoothed by a median of three (ours).
+The second is Optimus' stopping rule, made relative to the fall. A single spike is smoothed by a
+median of three (ours).
 
-A batch M teaches as much a sample as the batch M0 times (phi + M0)/(phi + M), phi being the gradient noise scale in
-samples (Pollux, OSDI 2021; McCandlish et al., 2018). Where phi is not known it is taken to be M0, and a batch below M0
-to teach no more than M0 does: doubling the batch is then believed to cost a third of each sample's worth (ours).
+A batch M teaches as much a sample as the batch M0 times (phi + M0)/(phi + M), phi being the
+gradient noise scale in samples (Pollux, OSDI 2021; McCandlish et al., 2018). Where phi is not known
+it is taken to be M0, and a batch below M0 to teach no more than M0 does: doubling the batch is then
+believed to cost a third of each sample's worth (ours).
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ CHANGE = 0.01
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """loss(s) = 1/(a s + b) + c; `a` per sample. `error`: root of the weighted mean squared error, in units of loss."""
+    """loss(s) = 1/(a s + b) + c; `a` per sample. `error`: root of the weighted mean squared error,
+    in units of loss.
+    """
 
     a: float
     b: float
@@ -61,8 +66,11 @@ class Curve(msgspec.Struct, frozen=True):
         return self.a * max(samples, 0.0) / (self.a * max(samples, 0.0) + self.b)
 
     def converged(self, window: float) -> float:
-        """Samples from the start until a window of so many samples brings less than `CHANGE` of the whole fall."""
-        step, least = self.a * window, CHANGE / self.b
+        """Samples from the start until a window of so many samples brings less than `CHANGE` of the
+        whole fall.
+        """
+        step = self.a * window
+        least = CHANGE / self.b
         if step <= 0.0:
             return 0.0
         # a W / (u (u + a W)) = least, for u = a s + b
@@ -71,18 +79,31 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def fitted(points: Sequence[Learned]) -> Curve | None:
-    """None where fewer than `FEWEST` points are numbers that a loss may be."""
-    finite = [(p.samples, p.loss) for p in points if abs(p.loss) <= HIGHEST and p.samples >= 0]
+    """Return the curve; None where fewer than `FEWEST` points are numbers that a loss may be."""
+    finite = []
+    for point in points:
+        if abs(point.loss) <= HIGHEST and point.samples >= 0:
+            finite.append((point.samples, point.loss))
     if len(finite) < FEWEST:
         return None
+
+    # In units of the last sample and of the largest loss.
     samples, losses = np.array(sorted(finite), dtype=float).T
-    extent, height = max(float(samples[-1]), 1.0), max(float(np.abs(losses).max()), 1e-12)
+    extent = max(float(samples[-1]), 1.0)
+    height = max(float(np.abs(losses).max()), 1e-12)
     curve = _searched(samples / extent, _smoothed(losses / height), _weights(len(losses)))
-    return Curve(curve.a / extent / height, curve.b / height, curve.c * height, curve.error * height)
+    return Curve(
+        a=curve.a / extent / height,
+        b=curve.b / height,
+        c=curve.c * height,
+        error=curve.error * height,
+    )
 
 
 def learned_share(curve: Curve | None, samples: float, total: float) -> float:
-    """Of what the whole run will teach, how much is learned: 0 to 1; by samples alone where no curve falls."""
+    """Return the share that is learned of all that the run will teach, 0 to 1; by samples alone
+    where no curve falls.
+    """
     if total <= 0:
         return 1.0
     share = min(max(samples / total, 0.0), 1.0)
@@ -91,8 +112,12 @@ def learned_share(curve: Curve | None, samples: float, total: float) -> float:
     return min(1.0, curve.learned(share * total) / curve.learned(total))
 
 
-def samples_left(curve: Curve | None, samples: float, total: float, window: float | None = None) -> float:
-    """Until the run ends; with a window (an epoch or some), or until it has converged, if that is sooner."""
+def samples_left(
+    curve: Curve | None, samples: float, total: float, window: float | None = None
+) -> float:
+    """Return the samples until the run ends; with a window (an epoch or some), or until it has
+    converged, if that is sooner.
+    """
     left = max(0.0, total - samples)
     if curve is None or window is None or curve.a <= 0.0:
         return left
@@ -110,40 +135,70 @@ def _weights(points: int) -> Array:
 
 
 def _searched(samples: Array, losses: Array, weights: Array) -> Curve:
-    """The best c: between far below the lowest loss (0, where no loss is negative) and just below it; then finer."""
-    lowest, span = float(losses.min()), max(float(np.ptp(losses)), 1e-9)
-    near, far = 1e-3 * span, max(lowest if lowest > 0 else 2.0 * span, 2e-3 * span)
+    """Return the curve with the best c. `samples`, `losses`, `weights` [points].
+
+    c is searched between far below the lowest loss (0, where no loss is negative) and just below
+    it; then finer.
+    """
+    lowest = float(losses.min())
+    span = max(float(np.ptp(losses)), 1e-9)
+    near = 1e-3 * span
+    far = max(lowest if lowest > 0 else 2.0 * span, 2e-3 * span)
     for _ in range(ROUNDS):
         below = np.geomspace(near, far, GUESSES)
         a, b, errors = _curved(samples, losses, weights, lowest - below)
         best = int(errors.argmin())
-        near, far = float(below[max(0, best - 1)]), float(below[min(GUESSES - 1, best + 1)])
-    return Curve(float(a[best]), float(b[best]), lowest - float(below[best]), float(errors[best]))
+        near = float(below[max(0, best - 1)])
+        far = float(below[min(GUESSES - 1, best + 1)])
+    return Curve(
+        a=float(a[best]),
+        b=float(b[best]),
+        c=lowest - float(below[best]),
+        error=float(errors[best]),
+    )
 
 
 def _curved(samples: Array, losses: Array, weights: Array, c: Array) -> tuple[Array, Array, Array]:
-    """The best a, b >= 0 and the error, for each c [guesses]. For y = 1/(loss - c) and a line u = a s + b the loss is
-    missed by 1/u - 1/y = (y - u)/(y u): straight lines again, once the u in the divisor is that of the fit before.
-    At first nothing is divided, which favours low losses; kept is the fit that really misses least.
+    """Return the best a, b >= 0 and the error, for each c [guesses].
+
+    For y = 1/(loss - c) and a line u = a s + b the loss is missed by 1/u - 1/y = (y - u)/(y u):
+    straight lines again, once the u in the divisor is that of the fit before. At first nothing is
+    divided, which favours low losses; the fit that really misses least is kept.
     """
     y = 1.0 / (losses - c[:, None])
-    u, best = 1.0 / y, (c, c, np.full(len(c), np.inf))
+    u = 1.0 / y
+    best_a = c
+    best_b = c
+    least_error = np.full(len(c), np.inf)
     for _ in range(REFITS):
         a, b = _straight(samples, y, weights / (y * u) ** 2)
         u = a[:, None] * samples + b[:, None]
-        error = np.sqrt((1.0 / u + c[:, None] - losses) ** 2 @ weights / weights.sum())
-        better = error < best[2]
-        best = (np.where(better, a, best[0]), np.where(better, b, best[1]), np.where(better, error, best[2]))
-    return best
+        missed = 1.0 / u + c[:, None] - losses
+        error = np.sqrt(missed**2 @ weights / weights.sum())
+        better = error < least_error
+        best_a = np.where(better, a, best_a)
+        best_b = np.where(better, b, best_b)
+        least_error = np.where(better, error, least_error)
+    return best_a, best_b, least_error
 
 
 def _straight(samples: Array, y: Array, w: Array) -> tuple[Array, Array]:
-    """a and b >= 0 of the lines through y [guesses, points], with weights w."""
-    total, wx, wy = w.sum(axis=1), w @ samples, (w * y).sum(axis=1)
-    wxx, wxy = w @ samples**2, (w * y) @ samples
+    """Return a and b >= 0 [guesses] of the lines through y [guesses, points], with weights w."""
+    # Weighted sums of 1, x, y, x x and x y [guesses].
+    total = w.sum(axis=1)
+    wx = w @ samples
+    wy = (w * y).sum(axis=1)
+    wxx = w @ samples**2
+    wxy = (w * y) @ samples
+
+    # The line of least squares, as far as it rises.
     determinant = np.maximum(total * wxx - wx * wx, 1e-12 * total * wxx)
-    a = np.maximum(0.0, (total * wxy - wx * wy) / np.where(determinant > 0, determinant, np.inf))
+    divisor = np.where(determinant > 0, determinant, np.inf)
+    a = np.maximum(0.0, (total * wxy - wx * wy) / divisor)
     b = (wy - a * wx) / total
+
+    # Where it would begin below 0: the line from just above it.
     least = 1e-3 * y.min(axis=1)
-    steep = np.maximum(0.0, (wxy - least * wx) / np.where(wxx > 0, wxx, np.inf))
+    divisor = np.where(wxx > 0, wxx, np.inf)
+    steep = np.maximum(0.0, (wxy - least * wx) / divisor)
     return np.where(b > 0, a, steep), np.where(b > 0, b, least)

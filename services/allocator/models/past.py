@@ -1,7 +1,8 @@
-"""What is remembered of a job that succeeded, for those like it: its last plan, the memory it used, and what was timed.
+"""The record of a job that succeeded, for those like it: its last plan, the memory it used, and the
+iterations that were timed.
 
-Memory that was never measured counts as what its tasks had. The last reports of a job are kept, not all: where none is
-left of its beginning, the memory of all its ps is that of the earliest that are.
+Memory that was never measured counts as what its tasks had. The last reports of a job are kept, not
+all: where none is left of its beginning, the memory of all its ps is that of the earliest that are.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from services.allocator.job import Job
 from services.allocator.models.evidence import believable
 from services.allocator.models.history import EARLY
-from services.allocator.policies.contract import Observed, Past, Plan, Reading, Timed
+from services.allocator.policies.contract import Observed, Past, Plan, Timed
 from services.allocator.state import Closed
 from shared.messages import AllocationDecided, Resources, Role
 
@@ -20,50 +21,70 @@ TIMED_KEPT = 12
 
 
 def past_of(end: Closed) -> Iterator[Past]:
-    """Nothing of a job that did not succeed, or that had no ps."""
-    job, runs = end.job, end.job.runs
+    """Yield the record; nothing of a job that did not succeed, or that had no ps."""
+    job = end.job
+    runs = job.runs
     if end.finished.outcome != "succeeded" or runs is None:
         return
-    ps, worker = _largest(runs, "ps"), _largest(runs, "worker")
+    ps = _largest(runs, "ps")
+    worker = _largest(runs, "worker")
     if ps is None or worker is None or min(ps.cpu, worker.cpu) <= 0:
         return
-    count = {role: sum(task.role == role for task in runs.tasks) for role in ("ps", "worker")}
+    ps_count = _count(runs, "ps")
+    plan = Plan(ps_count, _count(runs, "worker"), ps.cpu, worker.cpu)
     yield Past(
         request=job.request,
-        plan=Plan(count["ps"], count["worker"], ps.cpu, worker.cpu),
-        ps_gib=_early_gib(job) or ps.memory_gib * count["ps"],
-        worker_gib=max((r.worker_gib or 0.0 for r in job.recent if _told(r.worker_gib)), default=worker.memory_gib),
-        timed=tuple(timed(o) for o in job.tried if _timeable(o))[-TIMED_KEPT:],
+        plan=plan,
+        ps_gib=_early_gib(job) or ps.memory_gib * ps_count,
+        worker_gib=_worker_gib(job) or worker.memory_gib,
+        timed=_timed(job)[-TIMED_KEPT:],
         finished_s=end.finished.finished_s,
     )
 
 
 def _largest(runs: AllocationDecided, role: Role) -> Resources | None:
     tasks = [task.resources for task in runs.tasks if task.role == role]
-    return max(tasks, key=lambda held: (held.cpu, held.memory_gib), default=None)
+    return max(tasks, key=lambda has: (has.cpu, has.memory_gib), default=None)
+
+
+def _count(runs: AllocationDecided, role: Role) -> int:
+    return len([task for task in runs.tasks if task.role == role])
 
 
 def _early_gib(job: Job) -> float:
-    """Of all ps together, GiB; 0 where it was not measured."""
+    """Return the GiB of all ps together at the beginning; 0 where it was not measured."""
     total = job.progress.total_samples if job.progress else 0
-    known = [r for r in job.recent if _told(r.ps_gib)]
-    early = [r for r in known if r.samples <= EARLY * total] or known[:1]
-    return max((_all_ps(r) for r in early), default=0.0)
+    known = [reading for reading in job.recent if _is_measured(reading.ps_gib)]
+    early = [reading for reading in known if reading.samples <= EARLY * total]
+    most = 0.0
+    for reading in early or known[:1]:
+        most = max(most, (reading.ps_gib or 0.0) * reading.ps)
+    return most
 
 
-def _all_ps(reading: Reading) -> float:
-    return (reading.ps_gib or 0.0) * reading.ps
+def _worker_gib(job: Job) -> float:
+    """Return the GiB of the worker that used most; 0 where it was not measured."""
+    most = 0.0
+    for reading in job.recent:
+        if _is_measured(reading.worker_gib):
+            most = max(most, reading.worker_gib or 0.0)
+    return most
 
 
-def _told(gib: float | None) -> bool:
+def _is_measured(gib: float | None) -> bool:
     return gib is not None and math.isfinite(gib) and gib > 0
 
 
-def _timeable(seen: Observed) -> bool:
-    return bool(seen.ps_cpu and seen.worker_cpu and believable(seen))
+def _timed(job: Job) -> tuple[Timed, ...]:
+    """Return the observed speeds that can be timed."""
+    found = []
+    for seen in job.tried:
+        if seen.ps_cpu and seen.worker_cpu and believable(seen):
+            found.append(timed(seen))
+    return tuple(found)
 
 
 def timed(seen: Observed) -> Timed:
-    """A speed as seconds an iteration."""
+    """Return a speed as seconds an iteration."""
     plan = Plan(seen.ps, seen.workers, seen.ps_cpu or 0.0, seen.worker_cpu or 0.0)
     return Timed(plan, seen.batch, seen.workers * seen.batch / seen.samples_per_second)

@@ -4,9 +4,10 @@
     weight = 2^16 (1 + p - 16)        above
     weight = 2^-16 / (1 - 16 - p)     below
 
-Small priorities double the weight with each step. Values of Kubernetes' PriorityClasses, up to 2^31, must not overflow:
-beyond 16 the weight is proportional to what exceeds 15. So it stays finite and positive, always rises with the
-priority, and twice the value is about twice the weight. Our choice.
+Small priorities double the weight with each step. Values of Kubernetes' PriorityClasses, up to
+2^31, must not overflow: beyond 16 the weight is proportional to what exceeds 15. So it stays finite
+and positive, always rises with the priority, and twice the value is about twice the weight. Our
+choice.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ STEEP = 16
 
 
 def priority_weight(priority: int) -> float:
+    """Return the weight, positive and finite."""
     within = max(-STEEP, min(priority, STEEP))
     beyond = 1.0 + abs(priority - within)
-    return float(2.0**within * beyond if priority > 0 else 2.0**within / beyond)
+    if priority > 0:
+        return float(2.0**within * beyond)
+    return float(2.0**within / beyond)

@@ -10,28 +10,31 @@ One step of n samples by each of w workers, with p ps, takes
     g  look-up of embeddings for N samples, spread over the ps
     i  devices without ps that stand on more than one node (x = 1): latency, and the slowest link
 
-A worker that holds m samples at once goes through its n in q = ceil(n/m) passes, and exchanges gradients once; and no
-coefficient is negative. Synchronous: `batch` is everybody's, n = batch/w, N = batch, speed = batch/T.
-Asynchronous: `batch` is each worker's, n = N = batch, speed = w batch/T. Without ps (p = 0: devices side by side) the
-terms of ps fall away, a ring carries (w - 1)/w of the bytes in place of w/p, and e counts its w - 1 hops.
+A worker that holds m samples at once goes through its n in q = ceil(n/m) passes, and exchanges
+gradients once; and no coefficient is negative. Synchronous: `batch` is everybody's, n = batch/w, N
+= batch, speed = batch/T. Asynchronous: `batch` is each worker's, n = N = batch, speed = w batch/T.
+Without ps (p = 0: devices side by side) the terms of ps fall away, a ring carries (w - 1)/w of the
+bytes in place of w/p, and e counts its w - 1 hops.
 
-Sources. Optimus (EuroSys 2018; its authors' code) has a, b, d, e, f: sync a M/w + b + c w/p + d w + e p. DLRover-RM
-(PVLDB 2024) has a, c, d, g and constants: the split is theirs, the exact forms are recalled. Dike (Electronics 2019)
-takes compute, transfer and update from the model's profile: its formulas are our reconstruction (`estimate.py`).
+Sources. Optimus (EuroSys 2018; its authors' code) has a, b, d, e, f: sync a M/w + b + c w/p + d w +
+e p. DLRover-RM (PVLDB 2024) has a, c, d, g and constants: the split is theirs, the exact forms are
+recalled. Dike (Electronics 2019) takes compute, transfer and update from the model's profile: its
+formulas are our reconstruction (`estimate.py`).
 
-Measured speeds are rougher than any such formula: shards do not divide evenly among hosts. What the formula leaves over
-of log T is taken as a Gaussian process (universal kriging; Rasmussen & Williams, Gaussian Processes for Machine
-Learning, 2006, section 2.7): a smooth part, a quirk of each number of ps and of workers, and one of each size. It
-corrects the formula where something was measured, and says how far to trust it elsewhere. How a model comes to its
-coefficients is another file (`fitting.py`). This combination is ours; its constants were chosen on random surfaces,
-which show a broad plateau.
+Measured speeds are rougher than any such formula: shards do not divide evenly among hosts. What the
+formula leaves over of log T is taken as a Gaussian process (universal kriging; Rasmussen &
+Williams, Gaussian Processes for Machine Learning, 2006, section 2.7): a smooth part, a quirk of
+each number of ps and of workers, and one of each size. It corrects the formula where something was
+measured, and says how far to trust it elsewhere. How a model comes to its coefficients is another
+file (`fitting.py`). This combination is ours; its constants were chosen on random surfaces, which
+show a broad plateau.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,9 +47,11 @@ Usual = tuple[float, float, float, float]
 """Batch, cores a ps, cores a worker, share of traffic that leaves its node."""
 
 TERMS = ("compute", "fixed", "update", "link", "workers", "ps", "look-up", "apart")
+TERM_COUNT = len(TERMS)
 SHARES = (0.25, 0.2, 0.15, 0.3, 0.04, 0.005, 0.055, 0.05)
-"""Of a step of one ps and one worker on the first batch, by `TERMS`, where nothing is known of the model; the last is
-beside it, as one worker is never apart."""
+"""Of a step of one ps and one worker on the first batch, by `TERMS`, where nothing is known of the
+model; the last is beside it, as one worker is never apart.
+"""
 LOCAL = 0.2
 """What a byte costs that stays on its node, of what one costs that leaves it."""
 NOISE = 0.03
@@ -67,42 +72,56 @@ SMALLEST = 1e-9
 
 
 class Points(msgspec.Struct, frozen=True, eq=False):
-    """Sizes, one a row: ps, workers, batch, cores a ps, cores a worker, share of traffic that leaves its node.
+    """Sizes, one a row: ps, workers, batch, cores a ps, cores a worker, share of traffic that
+    leaves its node.
 
-    Shape (..., sizes, 6): leading axes are points of several jobs, side by side; there is then a `form` for each of
-    them, and a `device`: samples that a worker holds at once.
+    Shape (..., sizes, 6): leading axes are points of several jobs, side by side; there is then a
+    `form` for each of them, and a `device`: samples that a worker holds at once.
     """
 
     rows: Array
     device: float | Array = math.inf
 
     def columns(self, form: Form | Forms) -> Array:
-        """What each coefficient is multiplied with to give seconds for `batch` samples [..., sizes, terms]."""
-        p, w, batch, ps_cpu, worker_cpu, remote = (np.ascontiguousarray(self.rows[..., n]) for n in range(6))
+        """What each coefficient is multiplied with to give seconds for `batch` samples [..., sizes,
+        terms].
+        """
+        p = np.ascontiguousarray(self.rows[..., 0])
+        w = np.ascontiguousarray(self.rows[..., 1])
+        batch = np.ascontiguousarray(self.rows[..., 2])
+        ps_cpu = np.ascontiguousarray(self.rows[..., 3])
+        worker_cpu = np.ascontiguousarray(self.rows[..., 4])
+        remote = np.ascontiguousarray(self.rows[..., 5])
         synchronous = (np.asarray(form) == "synchronous")[..., None]
-        served, at_least_one = (p > 0).astype(float), np.maximum(p, 1.0)
+        served = (p > 0).astype(float)
+        at_least_one = np.maximum(p, 1.0)
         per_ps = w / at_least_one
-        carried = np.where(p > 0, per_ps, (w - 1) / w) * (LOCAL + (1 - LOCAL) * remote)
         each = batch / np.where(synchronous, w, 1.0)
-        update, lookup = served * per_ps / ps_cpu, served * batch / at_least_one
         held = np.asarray(self.device)[..., None]
-        passes, apart = np.ceil(each / held - ROUNDING).clip(1.0), (1 - served) * (w > 1) * remote
-        terms = (each / worker_cpu, passes, update, carried, w - 1 + served, p, lookup, apart)
-        columns = np.empty((*p.shape, len(terms)))
-        for n, term in enumerate(terms):
-            columns[..., n] = term
+        # The terms in the order of `TERMS` [..., sizes].
+        columns = np.empty((*p.shape, TERM_COUNT))
+        columns[..., 0] = each / worker_cpu
+        columns[..., 1] = np.ceil(each / held - ROUNDING).clip(1.0)
+        columns[..., 2] = served * per_ps / ps_cpu
+        columns[..., 3] = np.where(p > 0, per_ps, (w - 1) / w) * (LOCAL + (1 - LOCAL) * remote)
+        columns[..., 4] = w - 1 + served
+        columns[..., 5] = p
+        columns[..., 6] = served * batch / at_least_one
+        columns[..., 7] = (1 - served) * (w > 1) * remote
         columns /= np.where(synchronous, 1.0, w)[..., None]
         return columns
 
     def alike(self, others: Points) -> Array:
         """Covariance of what the formula leaves over of log T [..., sizes, others]."""
-        mine, theirs = (logs(points.rows) for points in (self, others))
+        mine = logs(self.rows)
+        theirs = logs(others.rows)
         apart = [(mine[..., :, None, n] - theirs[..., None, :, n]) ** 2 for n in range(5)]
         same = [each < SAME for each in apart]
-        near = np.exp(-0.5 * sum(apart) / REACH**2)
+        smooth = np.exp(-0.5 * sum(apart) / REACH**2)
         besides = np.exp(-0.5 * sum(apart[2:]) / REACH**2)
         quirks = (same[0] * 1.0 + same[1]) * besides
-        return np.asarray(SMOOTH**2 * near + QUIRK**2 * quirks + ROUGH**2 * np.logical_and.reduce(same))
+        rough = np.logical_and.reduce(same)
+        return np.asarray(SMOOTH**2 * smooth + QUIRK**2 * quirks + ROUGH**2 * rough)
 
 
 def logs(numbers: Array) -> Array:
@@ -114,24 +133,87 @@ LEFT_OVER = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2
 """The variance of it, anywhere."""
 
 
+class FitArrays(NamedTuple):
+    """The numbers of a model: device [1], coefficients and doubts [terms], `rows` [observations, 6],
+    `pull` [observations], `factor` [observations, observations]; see the properties of `Fit`.
+    """
+
+    device: Array
+    coefficients: Array
+    doubts: Array
+    rows: Array
+    pull: Array
+    factor: Array
+
+
 class Fit(msgspec.Struct, frozen=True, eq=False):
-    """A fitted model; `fitting.py` makes it. `observed`: points; `usual`: of a size, where nothing else is said."""
+    """A fitted model; `fitting.py` makes it.
+
+    `usual`: batch, cores and traffic of a size where nothing else is said. `numbers`: float64, of the
+    device, of all terms and of all `count` observations, one after the other (`pack`); bytes, so
+    that a model is stored and read again like any other value.
+    """
 
     form: Form
     usual: Usual
-    coefficients: Array
-    doubts: Array
-    observed: Points
-    pull: Array
-    factor: Array
     misfit: float
+    count: int
+    numbers: bytes
+
+    @classmethod
+    def pack(cls, form: Form, usual: Usual, misfit: float, arrays: FitArrays) -> Fit:
+        """Make a model of its arrays."""
+        numbers = b""
+        for part in arrays:
+            numbers += np.ascontiguousarray(part, dtype=np.float64).tobytes()
+        return cls(form, usual, misfit, len(arrays.pull), numbers)
+
+    @property
+    def device(self) -> float:
+        """Samples that a worker holds at once."""
+        return float(np.frombuffer(self.numbers, count=1)[0])
+
+    @property
+    def coefficients(self) -> Array:
+        """Seconds for each unit of a term's column [terms]."""
+        return np.frombuffer(self.numbers, count=TERM_COUNT, offset=8)
+
+    @property
+    def doubts(self) -> Array:
+        """Standard deviation of each coefficient's prior [terms]."""
+        return np.frombuffer(self.numbers, count=TERM_COUNT, offset=8 + 8 * TERM_COUNT)
+
+    @property
+    def rows(self) -> Array:
+        """Sizes that were observed [observations, 6], as in `Points`."""
+        start = 8 + 16 * TERM_COUNT
+        return np.frombuffer(self.numbers, count=6 * self.count, offset=start).reshape(-1, 6)
+
+    @property
+    def observed(self) -> Points:
+        return Points(self.rows, self.device)
+
+    @property
+    def pull(self) -> Array:
+        """Weight of each observation in what the formula leaves over [observations]."""
+        start = 8 + 16 * TERM_COUNT + 48 * self.count
+        return np.frombuffer(self.numbers, count=self.count, offset=start)
+
+    @property
+    def factor(self) -> Array:
+        """Cholesky factor of the observations' covariance [observations, observations]."""
+        start = 8 + 16 * TERM_COUNT + 56 * self.count
+        found = np.frombuffer(self.numbers, offset=start) if self.count else np.zeros(0)
+        return found.reshape(self.count, self.count)
 
     def speed(self, ps: int, workers: int, batch: int | None = None) -> float:
         """Samples a second, the median."""
         return float(np.exp(self.mean(self.points([(ps, workers)], batch))[0]))
 
     def spread(self, ps: int, workers: int, batch: int | None = None) -> float:
-        """Standard deviation of that, relative: the job's true speed at the size, without the noise of observing it."""
+        """Standard deviation of that, relative: the job's true speed at the size, without the noise
+        of observing it.
+        """
         return float(self.predict(self.points([(ps, workers)], batch))[1][0])
 
     def seconds(self, ps: int, workers: int, batch: int | None = None) -> dict[str, float]:
@@ -141,16 +223,18 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 
     def points(self, sizes: Iterable[tuple[int, int]], batch: int | None = None) -> Points:
         """Sizes (ps, workers) with the last observed batch and cores, or another batch."""
-        rest = self.usual if batch is None else (float(batch), *self.usual[1:])
-        rows = np.array([(ps, workers, *rest) for ps, workers in sizes], dtype=float).reshape(-1, 6)
-        return Points(rows, self.observed.device)
+        usual_batch, *rest = self.usual
+        chosen = usual_batch if batch is None else float(batch)
+        rows = [(ps, workers, chosen, *rest) for ps, workers in sizes]
+        return Points(np.array(rows, dtype=float).reshape(-1, 6), self.device)
 
     def mean(self, points: Points) -> Array:
         """Of log speed [sizes]."""
         return self._mean(points, points.columns(self.form), points.alike(self.observed))
 
     def _mean(self, points: Points, columns: Array, alike: Array) -> Array:
-        return np.asarray(np.log(points.rows[:, 2]) - np.log(columns @ self.coefficients) - alike @ self.pull)
+        seconds = columns @ self.coefficients
+        return np.asarray(np.log(points.rows[:, 2]) - np.log(seconds) - alike @ self.pull)
 
     def predict(self, points: Points) -> tuple[Array, Array]:
         """The mean of log speed, and its standard deviation [sizes]."""
@@ -165,8 +249,9 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 def leaning(columns: Array, coefficients: Array, doubts: Array) -> Array:
     """How far each coefficient may move log T, as a standard deviation [..., sizes, terms].
 
-    No further than by the term's absence, because no time is saved beyond a term's own. So a term that seems to be
-    nothing promises nothing, and the spread says how much faster a size may be rather than how much slower.
+    No further than by the term's absence, because no time is saved beyond a term's own. So a term
+    that seems to be nothing promises nothing, and the spread says how much faster a size may be
+    rather than how much slower.
     """
     formula = columns @ coefficients[..., None]
     terms = columns * coefficients[..., None, :] / formula

@@ -1,8 +1,9 @@
-"""The decision for whoever asks from outside: a picture of the world as a document in, the whole wanted state out.
+"""The decision for a caller from outside: a picture of the world as a document in, the whole
+wanted state out.
 
-Law: what decides is `decide.decide`, unchanged, over the same state that the service folds; here documents only become
-that state, and its answer a document. State is kept from one document to the next as in the live service: what was
-decided, observed and wished for. What stayed the same is not made anew.
+Law: `decide.decide` decides, unchanged, over the same state that the service folds. Here documents
+only become that state, and its answer a document. State is kept from one document to the next as in
+the live service: decisions, observations, wishes.
 
-Read first: `document.py` (what is said), `mirror.py` (how it becomes state), `answer.py`.
+Read first: `document.py` (the words), `mirror.py` (how they become state), `answer.py`.
 """

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
 from services.allocator.job import Job
-from services.allocator.kept import Kept
-from services.allocator.outside.document import Document, Wrong, document, names_against, request_against
+from services.allocator.outside.document import (
+    Document,
+    Wrong,
+    document,
+    names_against,
+    request_against,
+)
 from services.allocator.outside.mirror import Mirror
 from services.allocator.rules import Rules
 from services.allocator.state import apply
-from shared.messages import AllocationDecided
+from services.allocator.timing import Wish
+from shared.messages import AllocationDecided, Role
 
 STREAM = "documents"
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job should have; no ps and no workers: it waits, or stops. `gain`: seconds saved, for `cost_s`."""
+    """The tasks that a job should have. Without ps and workers it waits, or stops.
+
+    `gain` is the time that a change saves, `cost_s` the time that it takes, both in seconds.
+    """
 
     job: str
     chief: str | None = None
@@ -34,32 +42,41 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`decision_ms`: from the document, read, to the decisions; without reading and writing JSON."""
+    """The decisions for one document.
+
+    `decision_ms` is the time from the document, read, to the decisions. Reading and writing of JSON
+    are not counted.
+    """
 
     decisions: tuple[Decided, ...]
     decision_ms: float
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a line could not be used. Nothing of it was taken."""
+    """The reasons against a line. Nothing of it was taken."""
 
     line: int
     errors: tuple[str, ...]
 
 
 class Desk:
-    """Answers line after line. The picture of a line is complete and settled, so no wish has to stand the test of time.
+    """Answers line after line.
 
+    The picture of a line is complete and settled, so no wish has to stand the test of time.
     `clock` (seconds) only measures.
     """
 
     def __init__(self, rules: Rules, clock: Callable[[], float]) -> None:
         self.rules = replace(rules, window_s=0.0, max_delay_s=0.0, repeat_max=0)
-        self.mirror, self.decisions, self.clock = Mirror(self.rules), Decisions(), clock
-        self.lines, self.sequence, self.now = 0, 0, 0.0
-        self.checked: dict[str, dict[str, Any]] = {}
+        self.mirror = Mirror(self.rules)
+        self.decisions = Decisions()
+        self.clock = clock
+        self.lines = 0
+        self.sequence = 0
+        self.now = 0.0
 
     def answer(self, line: bytes) -> Answer | Refusal:
+        """Return the decisions for one line, or the reasons why it cannot be used."""
         self.lines += 1
         try:
             said = document(line)
@@ -68,60 +85,81 @@ class Desk:
             return Refusal(line=self.lines, errors=tuple(wrong.reasons))
         before = self.clock()
         self._decide(said)
-        decided = tuple(self._decided(one.job, key) for key, one in self.mirror.said.items())
-        return Answer(decisions=decided, decision_ms=(self.clock() - before) * 1000.0)
+
+        found = []
+        for key, one in self.mirror.said.items():
+            job = self.mirror.state.jobs[key]
+            why = self.decisions.why.get(key, "")
+            found.append(decided(one.job, job, why))
+
+        passed_s = self.clock() - before
+        return Answer(decisions=tuple(found), decision_ms=passed_s * 1000.0)
 
     def _check(self, said: Document) -> None:
-        """Raises `Wrong`. A request that was checked is not checked again."""
+        """Raise `Wrong` with every reason against the document.
+
+        A request that is the same as in the last document was checked there.
+        """
         reasons = list(names_against(said))
         for number, one in enumerate(said.jobs):
-            if self.checked.get(one.job) != one.request:
+            if not self.mirror.has_request(one):
                 reasons += request_against(number, one.job, one.request)
         if reasons:
             raise Wrong(reasons)
-        self.checked = {one.job: one.request for one in said.jobs}
 
     def _decide(self, said: Document) -> None:
-        wishes = self.decisions.wishes if said.now >= self.now else {}
+        """Take the document for the state of the world, and fold the decisions about it."""
         last = self.decisions
+        # Where the clock goes back, wishes of a later time are void.
+        wishes: dict[str, Wish] = {}
+        if said.now >= self.now:
+            wishes = last.wishes
         self.now = said.now
         if said.quotas != self.rules.quotas:
             self.rules = replace(self.rules, quotas=said.quotas)
+
         self.mirror.look(said)
-        self.decisions = decide(self.mirror.state, said.now, self.rules, wishes, last.failures, last.untried)
+        self.decisions = decide(
+            self.mirror.state,
+            said.now,
+            self.rules,
+            wishes,
+            last.failures,
+            last.untried,
+        )
         for action in self.decisions.actions:
             if isinstance(action, AllocationDecided):
-                self.sequence += 1
-                self.mirror.state = apply(self.mirror.state, action, STREAM, self.sequence, said.now)
+                self._fold(action)
 
-    def _decided(self, name: str, key: str) -> Decided:
-        job = self.mirror.state.jobs[key]
-        return decided(name, job, self.decisions.why.get(key, ""))
+    def _fold(self, action: AllocationDecided) -> None:
+        self.sequence += 1
+        self.mirror.state = apply(self.mirror.state, action, STREAM, self.sequence, self.now)
 
 
 def decided(name: str, job: Job, why: str) -> Decided:
-    wanted, flies = job.wanted, job.flies
+    """Return the newest decision about a job, by the job's name in the document."""
+    wanted = job.wanted
     if wanted is None:
         return Decided(job=name, batch=job.request.batch.start, reason=why)
-    chief, ps, workers = _nodes(wanted)
+
+    chiefs = _nodes_of(wanted, "chief")
+    gain_s = 0.0
+    cost_s = 0.0
+    if job.flies:
+        gain_s = job.flies.gain_s
+        cost_s = job.flies.cost_s
     return Decided(
         job=name,
-        chief=chief,
-        ps=ps,
-        workers=workers,
+        chief=chiefs[0] if chiefs else None,
+        ps=_nodes_of(wanted, "ps"),
+        workers=_nodes_of(wanted, "worker"),
         batch=wanted.batch,
         reason=why or wanted.reason,
-        gain=flies.gain_s if flies else 0.0,
-        cost_s=flies.cost_s if flies else 0.0,
+        gain=gain_s,
+        cost_s=cost_s,
     )
 
 
-def _by_role(wanted: AllocationDecided) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
-    """Where the chief is, the ps and the workers."""
-    nodes: dict[str, list[str]] = {"chief": [], "ps": [], "worker": []}
-    for task in wanted.tasks:
-        nodes[task.role].append(task.node)
-    return next(iter(nodes["chief"]), None), tuple(nodes["ps"]), tuple(nodes["worker"])
-
-
-_nodes = Kept(_by_role)
+def _nodes_of(wanted: AllocationDecided, role: Role) -> tuple[str, ...]:
+    """Return the nodes of the tasks of one role, in their order."""
+    return tuple(task.node for task in wanted.tasks if task.role == role)

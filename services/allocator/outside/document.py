@@ -1,9 +1,11 @@
-"""What is said from outside: one JSON document, a line.
+"""The words from outside: one JSON document a line.
 
-    {"now": s, "nodes": [Node, ...], "jobs": [JobSaid, ...], "quotas": {namespace: {"cpu", "memory_gib", "gpu"}, ...}}
+    {"now": s, "nodes": [Node, ...], "jobs": [JobSaid, ...], "quotas": {namespace: Quota, ...}}
+    Quota: {"cpu", "memory_gib", "gpu"}
 
-Whatever may be unknown may be absent or null. Numbers that JSON does not know (NaN, Infinity) are read as Python writes
-them, and are taken for unknown. Every reason against a document is told at once.
+A value that may be unknown may be absent or null. Numbers that JSON does not know (NaN, Infinity)
+are read as Python writes them, and are taken for unknown. Every reason against a document is told
+at once.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ class Free(Said, frozen=True, kw_only=True):
 
 
 class NodeSaid(Said, frozen=True, kw_only=True):
-    """One node: what it has, and what of it nobody holds (absent: what our tasks leave). Absent: more than enough cpu
-    and memory, no device.
+    """One node: its resources, and the free part of them (absent: the part that our tasks leave).
+
+    An absent resource is more than enough cpu or memory, and no device.
     """
 
     name: str
@@ -45,7 +48,7 @@ class NodeSaid(Said, frozen=True, kw_only=True):
 
 
 class Current(Said, frozen=True, kw_only=True):
-    """Where a job's tasks are, a node for each. No ps and no workers: nothing of it runs."""
+    """The nodes of a job's tasks, one for each. Without ps and workers nothing of it runs."""
 
     generation: int | None = None
     chief: str | None = None
@@ -56,7 +59,11 @@ class Current(Said, frozen=True, kw_only=True):
 
 
 class Speed(Said, frozen=True, kw_only=True):
-    """How fast a job was. `nodes`: on how many, or which. `sync_s`: of a step, spent on waiting for others."""
+    """The speed of a job at one size.
+
+    `nodes` is the number of its nodes, or their names. `sync_s` is the part of a step in which a
+    worker waited for others, in seconds.
+    """
 
     ps: float = 0
     workers: float
@@ -103,7 +110,7 @@ class Document(Said, frozen=True, kw_only=True):
 
 
 class Wrong(ValueError):
-    """A document that cannot be used, and every reason why not."""
+    """Every reason against a document that cannot be used."""
 
     def __init__(self, reasons: list[str]) -> None:
         super().__init__("; ".join(reasons))
@@ -111,31 +118,43 @@ class Wrong(ValueError):
 
 
 FORM = "a document is a JSON object with `now`, `nodes` and `jobs`"
+NO_SUCH_FIELD = ": no such field"
 _decoder = msgspec.json.Decoder(Document)
 
 
 def document(line: bytes) -> Document:
-    """Raises `Wrong`. Requests are left as they are; `request.py` reads them."""
+    """Return the document of a line, or raise `Wrong`. `request.py` reads the requests in it."""
     try:
         return _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _leniently(line)
+        return _document_of_python(line)
 
 
-def _leniently(line: bytes) -> Document:
-    """The slow way: with Python's numbers, without fields that nobody knows; or all reasons why not."""
+def _document_of_python(line: bytes) -> Document:
+    """Read a line the slow way: with Python's numbers, without unknown fields.
+
+    Raise `Wrong` with every reason if that fails, too.
+    """
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise Wrong([f"not JSON: {error}; {FORM}"]) from error
     if not isinstance(raw, dict):
         raise Wrong([FORM])
-    told = field_reasons(Document, raw, "")
-    unknown = [why for why in told if why.endswith(NO_SUCH_FIELD)]
-    if len(told) > len(unknown):
-        raise Wrong([*(why for why in told if why not in unknown), *_requests_against(raw.get("jobs"))])
-    for why in unknown:
-        _drop(raw, why.removesuffix(NO_SUCH_FIELD))
+
+    reasons = []
+    unknown_fields = []
+    for why in field_reasons(Document, raw, ""):
+        if why.endswith(NO_SUCH_FIELD):
+            unknown_fields.append(why.removesuffix(NO_SUCH_FIELD))
+        else:
+            reasons.append(why)
+    if reasons:
+        reasons += _requests_against(raw.get("jobs"))
+        raise Wrong(reasons)
+
+    for path in unknown_fields:
+        _drop(raw, path)
     try:
         return msgspec.convert(raw, Document)
     except msgspec.ValidationError as error:
@@ -143,30 +162,39 @@ def _leniently(line: bytes) -> Document:
 
 
 def _requests_against(jobs: Any) -> Iterator[str]:
-    for number, job in enumerate(jobs if isinstance(jobs, list) else []):
-        if isinstance(job, dict) and isinstance(job.get("request"), dict):
-            yield from request_against(number, str(job.get("job")), job["request"])
+    """Yield the reasons against the requests of a document that has the wrong form elsewhere."""
+    if not isinstance(jobs, list):
+        return
+    for number, job in enumerate(jobs):
+        if not isinstance(job, dict):
+            continue
+        fields = job.get("request")
+        if isinstance(fields, dict):
+            yield from request_against(number, str(job.get("job")), fields)
 
 
 def request_against(number: int, job: str, fields: dict[str, Any]) -> Iterator[str]:
-    yield from (f"jobs[{number}].request.{why}" for why in reasons_against(job, fields))
-
-
-NO_SUCH_FIELD = ": no such field"
+    """Yield the reasons against the request of one job, the `number`th of its document."""
+    for why in reasons_against(job, fields):
+        yield f"jobs[{number}].request.{why}"
 
 
 def _drop(raw: Any, path: str) -> None:
-    """Take a field out; its path is as in a reason, e.g. `jobs[2].progress.speed`."""
-    *before, last = path.replace("[", ".").replace("]", "").split(".")
-    for step in before:
+    """Take a field out. Its path is as in a reason, e.g. `jobs[2].progress.speed`."""
+    steps = path.replace("[", ".").replace("]", "").split(".")
+    field = steps.pop()
+    for step in steps:
         raw = raw[int(step)] if isinstance(raw, list) else raw[step]
-    raw.pop(last, None)
+    raw.pop(field, None)
 
 
 def names_against(said: Document) -> Iterator[str]:
+    """Yield a reason for each name that two nodes or two jobs have."""
     yield from _twice("nodes", Counter(node.name for node in said.nodes))
     yield from _twice("jobs", Counter(job.job for job in said.jobs))
 
 
 def _twice(field: str, times: Counter[str]) -> Iterator[str]:
-    yield from (f"{field}: {name!r} is there {number} times" for name, number in times.items() if number > 1)
+    for name, number in times.items():
+        if number > 1:
+            yield f"{field}: {name!r} is there {number} times"

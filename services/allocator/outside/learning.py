@@ -1,6 +1,7 @@
-"""What is said of a job's speed, loss and progress, as the reports of its trainers would have left it.
+"""A job's speed, loss and progress from outside, as the reports of its trainers would leave them.
 
-What cannot be (a speed that is not above 0, a loss or an amount that is no number) is passed over.
+Impossible values (a speed that is not above 0, a loss or an amount that is no number) are passed
+over.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ Size = tuple[int, int, int, int | None]
 
 
 def learned(job: Job, said: JobSaid, now: float) -> Job:
-    job = replace(
-        job,
-        observed=_observed(job, said.observed or ()),
-        pauses=(said.pause_s,) if _is_number(said.pause_s) else job.pauses,
-    )
-    return _progressed(job, said.progress, now) if said.progress else job
+    """Return the job with the speeds, the pause and the progress of the newest document."""
+    pauses = job.pauses
+    if said.pause_s is not None and _is_number(said.pause_s):
+        pauses = (said.pause_s,)
+    observed = _observed(job, said.observed or ())
+    job = replace(job, observed=observed, pauses=pauses)
+    if said.progress is None:
+        return job
+    return _progressed(job, said.progress, now)
 
 
 def _is_number(value: float | None) -> bool:
@@ -38,56 +42,95 @@ def _is_number(value: float | None) -> bool:
 
 
 def _observed(job: Job, said: tuple[Speed, ...]) -> tuple[Observed, ...]:
-    """What is said of a size replaces what was known of it; said twice, it counts with its mean. Cores are as asked."""
-    means: dict[Size, list[float]] = {}
+    """Return the observed speeds of all sizes; a new speed of a size replaces its old one.
+
+    Two new speeds of one size count with their mean. The cores of a task are those of its request.
+    """
+    speeds_by_size: dict[Size, list[float]] = {}
     for size, speed in _speeds(job, said):
-        means.setdefault(size, []).append(speed)
-    kept = [known for known in job.observed if (known.ps, known.workers, known.batch, known.nodes) not in means]
-    sizes = job.request.resources or RoleResources()
-    now = (
-        Observed(ps, workers, batch, fmean(speeds), sizes.ps.cpu, sizes.worker.cpu, nodes)
-        for (ps, workers, batch, nodes), speeds in means.items()
-    )
-    return (*kept, *now)
+        speeds_by_size.setdefault(size, []).append(speed)
+
+    observed = []
+    for known in job.observed:
+        size = (known.ps, known.workers, known.batch, known.nodes)
+        if size not in speeds_by_size:
+            observed.append(known)
+
+    resources = job.request.resources or RoleResources()
+    for (ps, workers, batch, nodes), speeds in speeds_by_size.items():
+        new = Observed(
+            ps,
+            workers,
+            batch,
+            fmean(speeds),
+            resources.ps.cpu,
+            resources.worker.cpu,
+            nodes,
+        )
+        observed.append(new)
+    return tuple(observed)
 
 
 def _speeds(job: Job, said: tuple[Speed, ...]) -> Iterator[tuple[Size, float]]:
+    """Yield the size and the speed (samples a second) of each usable observation."""
     usual = job.runs.batch if job.runs else job.request.batch.start
     for one in said:
         batch = usual if one.batch is None else one.batch
         speed = one.samples_per_second
         if speed is None and one.step_s and one.step_s > 0:
             speed = batch / one.step_s
-        finite = speed is not None and isfinite(speed + one.workers + one.ps + batch)
-        if finite and speed is not None and speed > 0 and one.workers >= 1 and one.ps >= 0:
-            yield (round(one.ps), round(one.workers), round(batch), _nodes(one)), speed
+        if speed is None or not isfinite(speed + one.workers + one.ps + batch):
+            continue
+        if speed > 0 and one.workers >= 1 and one.ps >= 0:
+            size = (round(one.ps), round(one.workers), round(batch), _node_count(one))
+            yield size, speed
 
 
-def _nodes(one: Speed) -> int | None:
-    if one.nodes is None or one.ps >= 1:
+def _node_count(one: Speed) -> int | None:
+    """Return the number of nodes. It counts only where devices stand side by side."""
+    nodes = one.nodes
+    if nodes is None or one.ps >= 1:
         return None
-    return max(1, one.nodes if isinstance(one.nodes, int) else len(set(one.nodes)))
+    if not isinstance(nodes, int):
+        nodes = len(set(nodes))
+    return max(1, nodes)
 
 
 # ---------------------------------------------------------------- progress and loss
 
 
 def _progressed(job: Job, said: Progress, now: float) -> Job:
+    """Return the job with the loss curve, and with a report if a decision of it runs."""
     job = replace(job, curve=_curve(job.curve, said))
     runs = job.runs
-    if runs is None or said.samples is None or said.total_samples is None:
+    if runs is None:
         return job
     if not _is_number(said.samples) or not _is_number(said.total_samples):
         return job
     report = _report(job, runs, said, now)
-    if job.progress and job.progress.samples == report.samples and job.progress.generation == report.generation:
-        return replace(job, progress=report)
-    return replace(job, progress=report, recent=(*job.recent, _reading(runs, report, now))[-RECENT_KEPT:])
+    last = job.progress
+    job = replace(job, progress=report)
+    if last and last.samples == report.samples and last.generation == report.generation:
+        return job
+    recent = (*job.recent, _reading(runs, report, now))
+    return replace(job, recent=recent[-RECENT_KEPT:])
 
 
 def _report(job: Job, runs: AllocationDecided, said: Progress, now: float) -> ProgressReported:
     size = (counted(runs, "ps"), counted(runs, "worker"), runs.batch)
-    speeds = [o.samples_per_second for o in job.observed if (o.ps, o.workers, o.batch) == size]
+    speed = 0.0
+    for known in job.observed:
+        if (known.ps, known.workers, known.batch) == size:
+            speed = known.samples_per_second
+            break
+
+    loss = None
+    if said.loss and job.curve:
+        loss = job.curve[-1].loss
+    noise = None
+    if _is_number(said.gradient_noise):
+        noise = said.gradient_noise
+
     samples = round(said.samples or 0)
     return ProgressReported(
         job=job.request.job,
@@ -98,9 +141,9 @@ def _report(job: Job, runs: AllocationDecided, said: Progress, now: float) -> Pr
         epoch=0,
         samples=samples,
         total_samples=round(said.total_samples or 0),
-        samples_per_second=speeds[0] if speeds else 0.0,
-        loss=job.curve[-1].loss if said.loss and job.curve else None,
-        gradient_noise=said.gradient_noise if _is_number(said.gradient_noise) else None,
+        samples_per_second=speed,
+        loss=loss,
+        gradient_noise=noise,
         profile=_profile(said.profile),
         reported_s=now,
     )
@@ -119,23 +162,34 @@ def _reading(runs: AllocationDecided, report: ProgressReported, now: float) -> R
 
 
 def _curve(known: tuple[Learned, ...], said: Progress) -> tuple[Learned, ...]:
-    """What is said continues what is known, from its own beginning on; thinned as the fold does it."""
-    points = [Learned(round(at), loss) for at, loss in said.loss if loss is not None and isfinite(loss + at)]
+    """Return the known curve, replaced from the first new point on; thinned as in the fold."""
+    points = []
+    for at, loss in said.loss:
+        if loss is not None and isfinite(loss + at):
+            points.append(Learned(round(at), loss))
     if not points:
         return known
-    curve = (*(point for point in known if point.samples < points[0].samples), *points)
+
+    first = points[0].samples
+    curve = [point for point in known if point.samples < first]
+    curve += points
     while len(curve) > CURVE_KEPT:
-        curve = (*curve[:-1:2], curve[-1])
-    return curve
+        curve = [*curve[:-1:2], curve[-1]]
+    return tuple(curve)
 
 
 def _profile(said: Profile | None) -> ModelProfile | None:
-    """Where the number of variables is not said, it is at most that of parameters."""
+    """Return the model's profile, or None if the number of parameters is unknown.
+
+    An unknown parameter has 4 bytes. The number of variables is at most that of parameters.
+    """
     if said is None or not _is_number(said.parameters):
         return None
     parameters = round(said.parameters or 0)
-    return ModelProfile(
-        parameters=parameters,
-        bytes=round(said.bytes) if said.bytes is not None and _is_number(said.bytes) else 4 * parameters,
-        variables=round(said.variables) if said.variables is not None else parameters,
-    )
+    size = 4 * parameters
+    if said.bytes is not None and _is_number(said.bytes):
+        size = round(said.bytes)
+    variables = parameters
+    if said.variables is not None:
+        variables = round(said.variables)
+    return ModelProfile(parameters=parameters, bytes=size, variables=variables)

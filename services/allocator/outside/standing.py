@@ -1,11 +1,11 @@
-"""Which of a job's decisions runs, by what is said of it.
+"""The decision of a job that runs, by the newest word about the job.
 
-    what is said                               then
-    the tasks of the decision in flight        it runs
-    those of the one that ran before           that still runs, and what was decided since will not be: decide anew
-    other tasks                                somebody else changed it: a generation of its own
-    nothing runs                               it waits, or waits again
-    no news                                    a decision in flight runs once the job has progressed
+    word                                    then
+    the tasks of the decision in flight     it runs
+    those of the one that ran before        that still runs; later decisions are void: decide anew
+    other tasks                             somebody else changed it: a generation of its own
+    nothing runs                            it waits, or waits again
+    no news                                 a decision in flight runs once the job has progressed
 
 Each step is one of the fold's own, as if the launcher and the trainers had said it.
 """
@@ -13,7 +13,8 @@ Each step is one of the fold's own, as if the launcher and the trainers had said
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from math import isfinite
 
 from msgspec import UnsetType
@@ -27,68 +28,130 @@ from services.allocator.verdict import decision
 from shared.messages import AllocationDecided, Resources, Role, TaskPlan, TrainingResumed
 
 
-def standing(job: Job, said: Current | UnsetType | None, progressed: bool, now: float, rules: Rules) -> Job:
+def standing(
+    job: Job, said: Current | UnsetType | None, progressed: bool, now: float, rules: Rules
+) -> Job:
+    """Return the job as it stands by the newest word (see the table above)."""
     if isinstance(said, UnsetType):
-        return _resumed(job, job.flies, now) if job.flies and progressed else job
+        if job.flies and progressed:
+            return _resumed(job, job.flies, now)
+        return job
     if said is None or not (said.ps or said.workers):
-        return _only(job, None) if job.decided else job
+        if job.decided:
+            return _only(job, None)
+        return job
     if job.flies and _same(job.flies, said):
-        return _resumed(job, job.flies, job.flies.decided_s if said.since_s is None else said.since_s)
+        since_s = job.flies.decided_s if said.since_s is None else said.since_s
+        return _resumed(job, job.flies, since_s)
     if job.runs and _same(job.runs, said):
-        return job if job.flies is None else _only(job, job.running)
+        if job.flies is None:
+            return job
+        return _only(job, job.running)
     found = _found(job, said, rules)
-    return _resumed(OF_JOB[AllocationDecided](job, found, now), found, now if said.since_s is None else said.since_s)
+    since_s = now if said.since_s is None else said.since_s
+    changed = OF_JOB[AllocationDecided](job, found, now)
+    return _resumed(changed, found, since_s)
 
 
 def _resumed(job: Job, decided: AllocationDecided, since_s: float) -> Job:
+    """Return the job as if its trainers had said that the decision runs since then."""
     asked = job.request
     resumed = TrainingResumed(
-        job=asked.job, namespace=asked.namespace, uid=job.uid, generation=decided.generation, step=0, samples=0
+        job=asked.job,
+        namespace=asked.namespace,
+        uid=job.uid,
+        generation=decided.generation,
+        step=0,
+        samples=0,
     )
     return OF_JOB[TrainingResumed](job, resumed, since_s)
 
 
 def _only(job: Job, running: int | None) -> Job:
-    return replace(job, running=running, coming=None, decided={g: d for g, d in job.decided.items() if g == running})
+    """Return the job with no decision but the running one (None: with none)."""
+    decided = {}
+    if running is not None and running in job.decided:
+        decided[running] = job.decided[running]
+    return replace(job, running=running, coming=None, decided=decided)
 
 
 def _same(decided: AllocationDecided, said: Current) -> bool:
-    """The same number of each role on each node, and the same batch."""
+    """Tell if both have as many tasks of each role on each node, and the same batch."""
     ours = Counter((task.role, task.node) for task in decided.tasks if task.role != "chief")
-    theirs = Counter([*(("ps", node) for node in said.ps), *(("worker", node) for node in said.workers)])
+    theirs: Counter[tuple[Role, str]] = Counter()
+    for node in said.ps:
+        theirs["ps", node] += 1
+    for node in said.workers:
+        theirs["worker", node] += 1
     return ours == theirs and _batch(said) in (None, decided.batch)
 
 
 def _batch(said: Current) -> int | None:
-    return round(said.batch) if said.batch is not None and isfinite(said.batch) else None
+    """Return the batch, or None if it is unknown."""
+    if said.batch is None or not isfinite(said.batch):
+        return None
+    return round(said.batch)
 
 
-# ---------------------------------------------------------------- tasks of which we know no decision
+# ---------------------------------------------------------------- tasks without a known decision
 
 
 def _found(job: Job, said: Current, rules: Rules) -> AllocationDecided:
-    """A decision that is as what runs. Tasks that were there keep their serial."""
-    known = [task for decided in (job.runs, job.flies) if decided for task in decided.tasks]
-    sizes, batch = task_sizes(job, rules), job.wanted.batch if job.wanted else job.request.batch.start
-    chief = said.chief or next((task.node for task in known if task.role == "chief"), (*said.workers, *said.ps)[0])
-    serials = iter(range(job.serials, job.serials + 1 + len(said.ps) + len(said.workers)))
+    """Return a decision that is as the running tasks. Tasks that were there keep their serial."""
+    known: list[TaskPlan] = []
+    for decided in (job.runs, job.flies):
+        if decided:
+            known += decided.tasks
+    batch = _batch(said)
+    if not batch:
+        batch = job.wanted.batch if job.wanted else job.request.batch.start
+    chief = said.chief or _chief_node(said, known)
+    sizes = task_sizes(job, rules)
+    serials = count(job.serials)
     tasks = [
         *_tasks("chief", [chief], sizes.chief, known, serials),
         *_tasks("ps", said.ps, sizes.ps, known, serials),
         *_tasks("worker", said.workers, sizes.worker, known, serials),
     ]
-    found = decision(job, tasks, _batch(said) or batch, 0.0, reason="as it runs", cause="-")
+    found = decision(job, tasks, batch, 0.0, reason="as it runs", cause="-")
     return replace(found, generation=max(job.generation + 1, said.generation or 0))
 
 
+def _chief_node(said: Current, known: Iterable[TaskPlan]) -> str:
+    """Return the node of the known chief; without one, that of the first worker or ps."""
+    for task in known:
+        if task.role == "chief":
+            return task.node
+    return (*said.workers, *said.ps)[0]
+
+
 def _tasks(
-    role: Role, nodes: Sequence[str], size: Resources, known: Sequence[TaskPlan], serials: Iterable[int]
+    role: Role,
+    nodes: Sequence[str],
+    size: Resources,
+    known: Sequence[TaskPlan],
+    serials: Iterator[int],
 ) -> list[TaskPlan]:
+    """Return the tasks of one role, one for each of the nodes.
+
+    A task takes the serial of a known task of the role on its node, each of them once; else the
+    next of `serials`.
+    """
     left = [task for task in known if task.role == role]
     tasks = []
     for index, node in enumerate(nodes):
-        before = next((task for task in left if task.node == node), None)
-        left = [task for task in left if before is None or task.serial != before.serial]
-        serial = before.serial if before else next(iter(serials))
+        serial = _serial_on(node, left)
+        if serial is None:
+            serial = next(serials)
+        else:
+            left = [task for task in left if task.serial != serial]
         tasks.append(TaskPlan(role=role, index=index, serial=serial, node=node, resources=size))
     return tasks
+
+
+def _serial_on(node: str, tasks: Iterable[TaskPlan]) -> int | None:
+    """Return the serial of the first task on the node."""
+    for task in tasks:
+        if task.node == node:
+            return task.serial
+    return None

@@ -22,11 +22,19 @@ def amounts(of: Resources) -> tuple[float, float, float]:
 
 
 def fits(wants: Resources, free: Resources) -> bool:
-    return wants.cpu <= free.cpu + ROUNDING and wants.memory_gib <= free.memory_gib + ROUNDING and wants.gpu <= free.gpu
+    return (
+        wants.cpu <= free.cpu + ROUNDING
+        and wants.memory_gib <= free.memory_gib + ROUNDING
+        and wants.gpu <= free.gpu
+    )
 
 
 def plus(one: Resources, other: Resources) -> Resources:
-    return Resources(cpu=one.cpu + other.cpu, memory_gib=one.memory_gib + other.memory_gib, gpu=one.gpu + other.gpu)
+    return Resources(
+        cpu=one.cpu + other.cpu,
+        memory_gib=one.memory_gib + other.memory_gib,
+        gpu=one.gpu + other.gpu,
+    )
 
 
 def less(free: Resources, gone: Resources) -> Resources:
@@ -38,17 +46,30 @@ def less(free: Resources, gone: Resources) -> Resources:
     )
 
 
+def minus(one: Resources, other: Resources) -> Resources:
+    """The difference, below nothing, too."""
+    return Resources(
+        cpu=one.cpu - other.cpu,
+        memory_gib=one.memory_gib - other.memory_gib,
+        gpu=one.gpu - other.gpu,
+    )
+
+
 def larger(one: Resources, other: Resources) -> Resources:
     """Of each resource the larger amount."""
     return Resources(
-        cpu=max(one.cpu, other.cpu), memory_gib=max(one.memory_gib, other.memory_gib), gpu=max(one.gpu, other.gpu)
+        cpu=max(one.cpu, other.cpu),
+        memory_gib=max(one.memory_gib, other.memory_gib),
+        gpu=max(one.gpu, other.gpu),
     )
 
 
 def smaller(one: Resources, other: Resources) -> Resources:
     """Of each resource the smaller amount."""
     return Resources(
-        cpu=min(one.cpu, other.cpu), memory_gib=min(one.memory_gib, other.memory_gib), gpu=min(one.gpu, other.gpu)
+        cpu=min(one.cpu, other.cpu),
+        memory_gib=min(one.memory_gib, other.memory_gib),
+        gpu=min(one.gpu, other.gpu),
     )
 
 
@@ -80,7 +101,12 @@ def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]
     """How many such tasks fit, up to `most`, and what they leave: `less`, one after the other."""
     times, cpu, memory, gpu = 0, free.cpu, free.memory_gib, free.gpu
     want_cpu, want_memory, want_gpu = wants.cpu, wants.memory_gib, wants.gpu
-    while times < most and want_cpu <= cpu + ROUNDING and want_memory <= memory + ROUNDING and want_gpu <= gpu:
+    while (
+        times < most
+        and want_cpu <= cpu + ROUNDING
+        and want_memory <= memory + ROUNDING
+        and want_gpu <= gpu
+    ):
         cpu, memory, gpu = cpu - want_cpu, memory - want_memory, gpu - want_gpu
         times += 1
     return times, Resources(cpu=max(0.0, cpu), memory_gib=max(0.0, memory), gpu=gpu)

@@ -1,8 +1,9 @@
 """Devices side by side on as few nodes as can be.
 
-They exchange gradients at every step, over the slowest link between any two of them: what stands on one node is several
-times as fast as the same on two. A job that pauses anyway loses nothing by moving, so then it is put together again:
-of each of its nodes, from the one with most of its workers on, all stay or all go.
+They exchange gradients at every step, over the slowest link between any two of them: what stands on
+one node is several times as fast as the same on two. A job that pauses anyway loses nothing by
+moving, so then it is put together again: of each of its nodes, from the one with most of its
+workers on, all stay or all go.
 """
 
 from __future__ import annotations
@@ -18,18 +19,40 @@ from shared.messages import RoleResources, TaskPlan
 def gathered(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """As `place`, on as few nodes as can be: who stands where few of the job do may have to move."""
-    homes = [node for node, _ in Counter(task.node for task in keep if task.role == "worker").most_common()]
+    """As `place`, on as few nodes as possible: tasks on nodes with few of the job's workers may
+    have to move.
+    """
+    workers_on = Counter([task.node for task in keep if task.role == "worker"])
+    homes = [node for node, _ in workers_on.most_common()]
+    choices = [keep]
+    for number in range(len(homes)):
+        choices.append([task for task in keep if task.node in homes[:number]])
     best: tuple[TaskPlan, ...] | None = None
-    for stays in [keep, *([task for task in keep if task.node in homes[:n]] for n in range(len(homes)))]:
+    best_stays = keep
+    for stays in choices:
         mark = room.mark()
         tasks = place(room, job, stays, size, sizes, serial)
         room.undo(mark)
         if tasks is not None and (best is None or spread(tasks) < spread(best)):
-            best, kept = tasks, stays
-    return None if best is None else place(room, job, kept, size, sizes, serial)
+            best = tasks
+            best_stays = stays
+    if best is None:
+        return None
+    return place(room, job, best_stays, size, sizes, serial)
+
+
+def on_one_node(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """As `gathered`; None, and nothing taken, where one node cannot hold all workers."""
+    mark = room.mark()
+    tasks = gathered(room, job, keep, size, sizes, serial)
+    if tasks is not None and spread(tasks) > 1:
+        room.undo(mark)
+        return None
+    return tasks
 
 
 def spread(tasks: Iterable[TaskPlan]) -> int:
-    """On how many nodes workers stand."""
+    """Return the number of nodes with workers."""
     return len({task.node for task in tasks if task.role == "worker"})

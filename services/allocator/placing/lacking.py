@@ -1,8 +1,9 @@
 """Which resource lacks where a job's tasks find no room: the one without which they would.
 
-They are placed once more, on trial, as if they wanted nothing of one resource: where they fit then, there is too little
-of it. Where it takes more than one, these together; none where no node takes tasks, or the quota is what is short.
-Free capacity in sum may look like enough: where one task alone finds no node with so much, that is told.
+They are placed once more, on trial, as if they wanted nothing of one resource: where they fit then,
+there is too little of it. Where it takes more than one, these together; none where no node takes
+tasks, or the quota is what is short. Free capacity in sum may look like enough: where one task
+alone finds no node with so much, that is told.
 """
 
 from __future__ import annotations
@@ -17,35 +18,44 @@ from msgspec.structs import replace
 from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS
 from services.allocator.placing.placement import ROLES, Placing, Room, has_room, place
 from services.allocator.policies.contract import Size
-from shared.messages import Resources, Role, RoleResources, TaskPlan
+from shared.messages import Role, RoleResources, TaskPlan
 
 
 def lacking(
-    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing = place
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    size: Size,
+    sizes: RoleResources,
+    how: Placing = place,
 ) -> str:
-    """To be put behind `waits for room`: ` (too little memory)`; empty where there is nothing to name."""
+    """To be put behind `waits for room`: ` (too little memory)`; empty where there is nothing to
+    name.
+    """
     question = None if keep else room.question(job, size, size, sizes)
-    if question is None:
-        return _named(room, job, keep, size, sizes, how)
-    if question not in room.lacks:
-        room.lacks[question] = _named(room, job, keep, size, sizes, how)
-    return room.lacks[question]
-
-
-def _named(room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing) -> str:
+    if question is not None and question in room.lacks:
+        return room.lacks[question]
     names = _lacking(room, job, keep, size, sizes, how)
-    if not names:
-        return ""
-    stand = Counter(task.role for task in keep)
-    missing = [role for role in ROLES if size.of(role) > stand[role]]
-    return _told(names, _too_large(room, missing, sizes, names))
+    told = ""
+    if names:
+        stand = Counter([task.role for task in keep])
+        missing = [role for role in ROLES if size.of(role) > stand[role]]
+        told = _told(names, _too_large(room, missing, sizes, names))
+    if question is not None:
+        room.lacks[question] = told
+    return told
 
 
 def _lacking(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing
 ) -> tuple[str, ...]:
-    """The fewest, in the order of `WORDS`. That with all of them there is no room, who asks has found out."""
-    wanted = [name for name in WORDS if any(getattr(getattr(sizes, role), name) for role in ROLES)]
+    """Return the fewest resources that would have to be plenty, in the order of `WORDS`. The caller
+    has found that there is no room.
+    """
+    wanted = []
+    for name in WORDS:
+        if any(getattr(getattr(sizes, role), name) for role in ROLES):
+            wanted.append(name)
     for count in range(1, len(wanted) + 1):
         for names in combinations(wanted, count):
             if has_room(room, job, keep, size, _without(sizes, names), how):
@@ -55,13 +65,19 @@ def _lacking(
 
 def _without(sizes: RoleResources, names: Sequence[str]) -> RoleResources:
     nothing = dict.fromkeys(names, 0)
-    each: dict[str, Resources] = {role: replace(getattr(sizes, role), **nothing) for role in ROLES}
-    return RoleResources(**each)
+    return RoleResources(
+        chief=replace(sizes.chief, **nothing),
+        ps=replace(sizes.ps, **nothing),
+        worker=replace(sizes.worker, **nothing),
+    )
 
 
-def _too_large(room: Room, roles: Sequence[Role], sizes: RoleResources, names: Sequence[str]) -> list[str]:
-    """Of each resource the task that wants most of it, where no node has so much free."""
-    told, most = [], dict(zip(WORDS, room.most_free(), strict=True))
+def _too_large(
+    room: Room, roles: Sequence[Role], sizes: RoleResources, names: Sequence[str]
+) -> list[str]:
+    """Return, for each resource, the task that wants most of it, if no node has so much free."""
+    told = []
+    most = dict(zip(WORDS, room.most_free(), strict=True))
     for name in names:
         wants = {role: getattr(getattr(sizes, role), name) for role in roles}
         role = max(wants, key=wants.__getitem__, default=None)
@@ -79,5 +95,6 @@ def _wants(role: Role, amount: float, name: str, most: float) -> str:
 
 def _told(names: Sequence[str], too_large: Sequence[str]) -> str:
     little = "few" if names == ("gpu",) else "little"
+    words = " and ".join([WORDS[name] for name in names])
     why = f": {'; '.join(too_large)}" if too_large else ""
-    return f" (too {little} {' and '.join(WORDS[name] for name in names)}{why})"
+    return f" (too {little} {words}{why})"

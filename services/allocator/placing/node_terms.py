@@ -1,5 +1,5 @@
-"""Does a node fulfil the terms of a node affinity? As the scheduler reads them: one term has to be fulfilled as a
-whole, and a term without requirements means no node.
+"""Does a node fulfil the terms of a node affinity? As the scheduler reads them: one term has to be
+fulfilled as a whole, and a term without requirements means no node.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ def _fulfils(name: str, labels: Mapping[str, str], term: NodeTerm) -> bool:
     if not term.labels and not term.fields:
         return False
     fields = {"metadata.name": name}
-    return all(_is_met(labels, each) for each in term.labels) and all(_is_met(fields, each) for each in term.fields)
+    return all(_is_met(labels, each) for each in term.labels) and all(
+        _is_met(fields, each) for each in term.fields
+    )
 
 
 def _is_met(there: Mapping[str, str], wanted: NodeRequirement) -> bool:
-    """An operator that is not known is met by no node: no task is put where its volume may be out of reach."""
+    """An operator that is not known is met by no node: no task is put where its volume may be out
+    of reach.
+    """
     found = there.get(wanted.key)
     match wanted.operator:
         case "In":

@@ -1,17 +1,20 @@
 """Nodes in the order of what they have free, so that the best fit is found without looking at each.
 
-Best fit: of the nodes on which a task fits the one that has fewest devices free, then least cpu, then least memory,
-then the first by name. Nodes stand on shelves by their free devices, and on a shelf by cpu, memory and name: the first
-that fits, from the wanted cpu on, is the best. What falls short of memory alone is walked past.
+Best fit: of the nodes on which a task fits the one that has fewest devices free, then least cpu,
+then least memory, then the first by name. Nodes stand on shelves by their free devices, and on a
+shelf by cpu, memory and name: the first that fits, from the wanted cpu on, is the best. What falls
+short of memory alone is walked past.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from operator import itemgetter
+from typing import NamedTuple
 
 from services.allocator.placing.amounts import ROUNDING
+from services.allocator.policies.contract import Node
 from shared.messages import Resources
 
 Place = tuple[float, float, str]
@@ -25,14 +28,17 @@ def rank(free: Resources, name: str) -> tuple[int, float, float, str]:
 
 
 class Order:
-    """Which node a task goes to, among all. `move` follows what is taken and given back."""
+    """The nodes in the order of their free amounts. `move` follows each change."""
 
     def __init__(self, nodes: Iterable[tuple[str, Resources]]) -> None:
         self.shelves: dict[int, list[Place]] = {}
-        for name, free in nodes:
-            self.shelves.setdefault(free.gpu, []).append((free.cpu, free.memory_gib, name))
-        for shelf in self.shelves.values():
-            shelf.sort()
+        self.add(nodes)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Order):
+            return NotImplemented
+        mine = {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
+        return mine == {gpu: shelf for gpu, shelf in other.shelves.items() if shelf}
 
     def copy(self) -> Order:
         other = Order(())
@@ -47,23 +53,36 @@ class Order:
         shelf = self.shelves[free.gpu]
         del shelf[bisect_left(shelf, (free.cpu, free.memory_gib, name))]
 
+    def add(self, nodes: Iterable[tuple[str, Resources]]) -> None:
+        """Put many nodes in their places."""
+        for name, free in nodes:
+            self.shelves.setdefault(free.gpu, []).append((free.cpu, free.memory_gib, name))
+        for shelf in self.shelves.values():
+            shelf.sort()
+
     def come(self, name: str, free: Resources) -> None:
         insort(self.shelves.setdefault(free.gpu, []), (free.cpu, free.memory_gib, name))
 
     def first(self, wants: Resources) -> str | None:
-        """The best fit; None where it fits nowhere."""
+        """Return the best fit; None: it fits nowhere."""
         for gpu in sorted(self.shelves):
-            found = self._on(self.shelves[gpu], wants) if gpu >= wants.gpu else None
+            if gpu < wants.gpu:
+                continue
+            found = self._on(self.shelves[gpu], wants)
             if found is not None:
                 return found
         return None
 
     def most(self) -> tuple[float, float, int]:
-        """Of cores, GiB and devices each: what the node has free that has most of it."""
-        there = {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
-        cpu = max((shelf[-1][0] for shelf in there.values()), default=0.0)
-        memory = max((max(map(_memory, shelf)) for shelf in there.values()), default=0.0)
-        return cpu, memory, max(there, default=0)
+        """Return the most cores, GiB and devices that are free on one node."""
+        cpu = memory = 0.0
+        devices = 0
+        for gpu, shelf in self.shelves.items():
+            if shelf:
+                cpu = max(cpu, shelf[-1][0])
+                memory = max(memory, max(map(_memory, shelf)))
+                devices = max(devices, gpu)
+        return cpu, memory, devices
 
     def _on(self, shelf: list[Place], wants: Resources) -> str | None:
         for at in range(bisect_left(shelf, (wants.cpu - 2 * ROUNDING,)), len(shelf)):
@@ -71,3 +90,41 @@ class Order:
             if wants.memory_gib <= memory + ROUNDING and wants.cpu <= cpu + ROUNDING:
                 return name
         return None
+
+
+# ---------------------------------------------------------------- the index of all nodes
+
+
+class NodeIndex(NamedTuple):
+    """Nodes by name, those that take tasks in order, and the names of each job's nodes. It never
+    changes: a room copies the order before it places something.
+    """
+
+    nodes: Mapping[str, Node]
+    order: Order
+    homes: Mapping[str, frozenset[str]]
+
+
+NO_NODES = NodeIndex({}, Order(()), {})
+
+
+def reindexed(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[str]) -> NodeIndex:
+    """Return the index of these nodes. `names`: those that are not as they are in `index`."""
+    order = index.order.copy()
+    homes = dict(index.homes)
+    for name in names:
+        before = index.nodes.get(name)
+        after = nodes.get(name)
+        if before is not None and before.takes:
+            order.leave(name, before.free)
+        if after is not None and after.takes:
+            order.come(name, after.free)
+        had = before.hosts if before else frozenset()
+        has = after.hosts if after else frozenset()
+        for job in had - has:
+            homes[job] = homes[job] - {name}
+            if not homes[job]:
+                del homes[job]
+        for job in has - had:
+            homes[job] = homes.get(job, frozenset()) | {name}
+    return NodeIndex(nodes, order, homes)

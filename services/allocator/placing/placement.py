@@ -1,10 +1,13 @@
 """Which task goes on which node.
 
-Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is cordoned or has a
-hard taint is given anything; no namespace is given more than its quota has left. Tasks that stay keep node and serial,
-and their index where the numbers stay dense; a new one gets a new serial, which was never used before. What leaves a
-node is slow, so a job stands on few: new tasks go beside the job's others as far as they can, and else as many of them
-as possible onto one node, of such nodes onto the one where they leave the least behind (best fit).
+Law: no node is given more cpu, memory or devices than it has free, and none that is not ready, is
+cordoned or has a hard taint is given anything; no namespace is given more than its quota has left.
+Tasks that stay keep node and serial, and their index where the numbers stay dense; a new one gets a
+new serial, which was never used before. What leaves a node is slow, so a job stands on few: new
+tasks go beside the job's others as far as they can, and else as many of them as possible onto one
+node, of such nodes onto the one where they leave the least behind (best fit).
+
+`trial.py` is the entry for the steps of a decision: it returns the placement or the shortage.
 """
 
 from __future__ import annotations
@@ -12,43 +15,53 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
 from itertools import count
 
 from msgspec.structs import replace
 
-from services.allocator.placing.amounts import NO_MORE, fits, less, plus_times, taken, times
-from services.allocator.placing.order import Order, rank
-from services.allocator.placing.survey import Survey, surveyed
+from services.allocator.placing.amounts import (
+    NO_MORE,
+    fits,
+    less,
+    plus,
+    plus_times,
+    smaller,
+    taken,
+    times,
+)
+from services.allocator.placing.order import NO_NODES, NodeIndex, Order, rank
 from services.allocator.policies.contract import Node, Size, TaskLimits
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
-LADDERS = 256
-"""So many are remembered."""
 FILLED: tuple[Role, ...] = ("worker", "ps", "chief")
-"""Who chooses first: a lone chief must not draw the workers to where there is room for one of them."""
-
-
-def shunning(nodes: Sequence[Node], names: Collection[str]) -> Sequence[Node]:
-    """The same nodes; those of these names take nothing new."""
-    return [replace(node, shunned=True) if node.name in names else node for node in nodes] if names else nodes
-
-
-Placing = Callable[["Room", str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None]
+"""The order in which roles choose: a lone chief must not draw the workers to where there is room
+for one of them.
+"""
+Placing = Callable[
+    ["Room", str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None
+]
 """As `place`."""
-NEVER = -1, (0.0, 0.0, 0)
-"""At no moment."""
+Homes = Mapping[str, frozenset[str]]
+"""By job: the names of its nodes."""
+NOWHERE: frozenset[str] = frozenset()
 Question = tuple[int, Resources | None, int | None, TaskLimits | None, Size, Size, RoleResources]
-"""At which moment, with how much and how many tasks left of the quota, within which limits of a task: the largest and
-the least size, and that of the tasks."""
+"""At which moment, with how much and how many tasks left of the quota, within which limits of a
+task: the largest and the least size, and that of the tasks.
+"""
 
 
 class Room:
-    """Free capacity to try things on: what is taken here is taken nowhere else, and can be given back.
+    """Free capacity to try things on: what is taken here is taken nowhere else, and can be given
+    back.
 
-    `purses`: what each namespace that has a quota may still take; a job's key begins with its namespace. `slots`: how
-    many more tasks, where that is limited; `limits`: what the cluster allows them besides.
+    `purses`: what each namespace that has a quota may still take; a job's key begins with its
+    namespace. `slots`: how many more tasks, where that is limited; `limits`: what the cluster
+    allows them besides. `shunned`: names of nodes that take nothing new.
+
+    `index`: of nodes most of which are the same. From it the index of these nodes is made when
+    something is placed for the first time; it follows each change from then on. What was found out
+    at one moment is remembered as long as nothing changes.
     """
 
     def __init__(
@@ -57,42 +70,116 @@ class Room:
         purses: Mapping[str, Resources] | None = None,
         slots: Mapping[str, int] | None = None,
         limits: Mapping[str, TaskLimits] | None = None,
+        shunned: Collection[str] = (),
+        index: NodeIndex = NO_NODES,
     ) -> None:
         self.nodes = {node.name: node for node in nodes}
-        self.purses, self.slots, self.limits = dict(purses or {}), dict(slots or {}), limits or {}
+        for name in shunned:
+            if name in self.nodes:
+                self.nodes[name] = replace(self.nodes[name], shunned=True)
+        self.purses = dict(purses or {})
+        self.slots = dict(slots or {})
+        self.limits = limits or {}
+        # The index: nodes in the order of what they have free, and where jobs stood at first.
+        self._index = index
+        self._order: Order | None = None
+        self._first_homes: Homes | None = None
         self._came: dict[str, set[str]] = {}
+        # What was taken, in order, to be given back.
         self._before: list[tuple[Node, str, Resources | None, int | None]] = []
-        self._ordinals, self._moments = count(1), [0]
+        self._ordinals = count(1)
+        self._moments = [0]
+        # What is held back of nodes and quotas.
+        self._held_nodes: dict[str, Resources] = {}
+        self._held_quotas: dict[str, Resources] = {}
+        # What is remembered within the pass.
+        self._shapes: tuple[Resources, ...] | None = None
         self._stands: tuple[tuple[str, int], list[Node]] = (("", 0), [])
-        self._most = NEVER
+        self._most: tuple[int, tuple[float, float, int]] = (-1, (0.0, 0.0, 0))
         self.refused: set[Question] = set()
-        """What nobody without tasks could have, at which moment."""
+        """Questions without a placement, by moment."""
         self.lacks: dict[Question, str] = {}
-        """What of it there is too little of (`lacking.py`)."""
+        """The lacking resources, by question (`lacking.py`)."""
         self.waits: dict[Question, str] = {}
-        """By question: the reason for which a job without a quota waits (`change.py`)."""
+        """The reason of a waiting job without a quota, by question (`trial.py`)."""
 
-    @cached_property
-    def _order(self) -> Order:
-        return self._survey.order.copy()
+    # ------------------------------------------------------------ the index
 
-    @cached_property
-    def _survey(self) -> Survey:
-        """Of the nodes as they were at first."""
-        return surveyed(self.nodes)
+    def order(self) -> Order:
+        """Return the nodes that take tasks, in the order of what they have free."""
+        if self._order is None:
+            known = self._index.nodes
+            order = self._index.order.copy()
+            others = []
+            for name, node in self.nodes.items():
+                before = known.get(name)
+                if before is node:
+                    continue
+                if before is not None and before.takes:
+                    order.leave(name, before.free)
+                if node.takes:
+                    others.append((name, node.free))
+            order.add(others)
+            self._order = order
+        return self._order
 
-    @cached_property
+    def first_homes(self) -> Homes:
+        """Return the nodes of each job as they were before anything was placed here."""
+        if self._first_homes is None:
+            known = self._index.nodes
+            homes = dict(self._index.homes)
+            more: dict[str, set[str]] = {}
+            for name, node in self.nodes.items():
+                if known.get(name) is not node:
+                    for job in node.hosts:
+                        more.setdefault(job, set()).add(name)
+            for job, names in more.items():
+                homes[job] = homes.get(job, NOWHERE) | names
+            self._first_homes = homes
+        return self._first_homes
+
+    @property
     def shapes(self) -> tuple[Resources, ...]:
-        """What there are of empty nodes that take tasks; to take changes nothing of it."""
-        return tuple(dict.fromkeys(node.allocatable for node in self.nodes.values() if node.open))
+        """Return the distinct sizes of the open nodes. Placing changes nothing of it."""
+        if self._shapes is None:
+            shapes: dict[Resources, None] = {}
+            for node in self.nodes.values():
+                if node.open:
+                    shapes[node.allocatable] = None
+            self._shapes = tuple(shapes)
+        return self._shapes
+
+    def with_changes(
+        self,
+        nodes: Iterable[Node],
+        purses: Mapping[str, Resources],
+        slots: Mapping[str, int],
+    ) -> Room:
+        """Return another room with these nodes in place of their namesakes, and with these quotas."""
+        other = Room((), purses, slots, self.limits)
+        other.nodes = self.nodes.copy()
+        other._order = self.order().copy()
+        other._first_homes = self.first_homes()
+        other._came = {job: names.copy() for job, names in self._came.items()}
+        for node in nodes:
+            other._swap(other.nodes[node.name], node)
+        return other
 
     def _homes(self, job: str) -> list[Node]:
-        """The nodes on which it has tasks."""
+        """Return the nodes of a job."""
         asked = job, self._moments[-1]
-        if self._stands[0] != asked:
-            names = self._came.get(job) or self._survey.homes.get(job, ())
-            self._stands = asked, [node for name in names if job in (node := self.nodes[name]).hosts]
-        return self._stands[1]
+        if self._stands[0] == asked:
+            return self._stands[1]
+        names = self._came.get(job) or self.first_homes().get(job, NOWHERE)
+        homes = []
+        for name in names:
+            node = self.nodes[name]
+            if job in node.hosts:
+                homes.append(node)
+        self._stands = asked, homes
+        return homes
+
+    # ------------------------------------------------------------ quotas
 
     def purse(self, job: str) -> Resources | None:
         """None: without a limit."""
@@ -102,97 +189,143 @@ class Room:
         """How many more tasks its namespace may have; None: any number."""
         return self.slots.get(_space(job)) if self.slots else None
 
+    def limits_of(self, job: str) -> TaskLimits | None:
+        """Return the limits of the cluster for the tasks of the job's namespace; None: there are
+        none.
+        """
+        return self.limits.get(_space(job)) if self.limits else None
+
     def allows(self, job: str, wants: Resources) -> bool:
         """Return whether a task of the job may be as large as that."""
-        limits = self.limits.get(_space(job)) if self.limits else None
+        limits = self.limits_of(job)
         return limits is None or limits.most is None or fits(wants, limits.most)
 
     def grants(self, job: str, wants: Resources, tasks: int) -> bool:
         """Return whether the quota has so much left, and room for so many tasks."""
-        purse, slots = self.purse(job), self.slots_of(job)
-        return (purse is None or fits(wants, purse)) and (slots is None or tasks <= slots)
+        purse = self.purse(job)
+        if purse is not None and not fits(wants, purse):
+            return False
+        slots = self.slots_of(job)
+        return slots is None or tasks <= slots
 
-    def choose(self, job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE) -> str | None:
-        """The best node for the first of so many more tasks: beside the job's others, else where all of them and the
-        `rest` of the job fit, else where most of them do.
+    # ------------------------------------------------------------ the choice of nodes
+
+    def choose(
+        self, job: str, wants: Resources, count: int = 1, rest: Resources = NO_MORE
+    ) -> str | None:
+        """Return the best node for the first of so many more tasks: beside the job's others, else
+        for all of them and the `rest` of the job, else for most of them.
         """
-        beside = [rank(n.free, n.name) for n in self._homes(job) if n.takes and fits(wants, n.free)]
+        beside = []
+        for node in self._homes(job):
+            if node.takes and fits(wants, node.free):
+                beside.append(rank(node.free, node.name))
         if beside:
             return min(beside)[-1]
-        if rest is not NO_MORE and (name := self._order.first(plus_times(rest, wants, count))):
-            return name
+        if rest is not NO_MORE:
+            name = self.order().first(plus_times(rest, wants, count))
+            if name:
+                return name
         return self._for_most(wants, count)
 
     def most_free(self) -> tuple[float, float, int]:
-        """Of cores, GiB and devices each: the most on one node that takes new tasks."""
+        """Return the most cores, GiB and devices that are free on one node that takes new tasks."""
         if self._most[0] != self._moments[-1]:
-            self._most = self._moments[-1], self._order.most()
+            self._most = self._moments[-1], self.order().most()
         return self._most[1]
 
     def _for_most(self, wants: Resources, count: int) -> str | None:
-        """The best fit of those nodes that hold most of so many tasks."""
-        best, more = self._order.first(wants), count + 1
-        fewer = 1 if best else more  # so many fit somewhere; `more` do not, or are not asked for
+        """Return the best fit of the nodes that hold most of so many tasks."""
+        order = self.order()
+        best = order.first(wants)
+        if best is None:
+            return None
+        fewer, more = 1, count + 1  # so many fit somewhere; `more` do not, or are not asked for
         while more - fewer > 1:
             middle = (fewer + more) // 2 if more <= count else count
-            name = self._order.first(times(wants, middle))
-            best, fewer, more = (name, middle, more) if name else (best, fewer, middle)
+            name = order.first(times(wants, middle))
+            if name:
+                best, fewer = name, middle
+            else:
+                more = middle
         return best
+
+    # ------------------------------------------------------------ taking
 
     def put(self, job: str, wants: Resources) -> str | None:
         """Choose and take."""
         return next(iter(self.fill(job, wants, 1)), None)
 
     def fill(self, job: str, wants: Resources, count: int, rest: Resources = NO_MORE) -> list[str]:
-        """The nodes of so many tasks, chosen and taken one after the other; fewer where there is no more room. `rest`:
-        what else of the job is to be placed.
+        """The nodes of so many tasks, chosen and taken one after the other; fewer where there is no
+        more room. `rest`: what else of the job is to be placed.
 
-        The best node stays the best until it is full: it is the job's then, and has less free than before.
+        The best node stays the best until it is full: it is the job's then, and has less free than
+        before.
         """
-        nodes: list[str] = []
-        purse, slots = self.purse(job), self.slots_of(job)
-        count = count if purse is None else taken(purse, wants, count)[0]
-        count = count if slots is None else min(count, slots)
         if not self.allows(job, wants):
             return []
-        while len(nodes) < count and (name := self.choose(job, wants, count - len(nodes), rest)):
-            times, left = taken(self.nodes[name].free, wants, count - len(nodes))
-            self._give(job, name, left, times)
-            nodes += [name] * times
+        purse = self.purse(job)
+        if purse is not None:
+            count, _ = taken(purse, wants, count)
+        slots = self.slots_of(job)
+        if slots is not None:
+            count = min(count, slots)
+        nodes: list[str] = []
+        while len(nodes) < count:
+            name = self.choose(job, wants, count - len(nodes), rest)
+            if not name:
+                break
+            number, left = taken(self.nodes[name].free, wants, count - len(nodes))
+            self._give(job, name, left, number)
+            nodes += [name] * number
         return nodes
 
     def fill_all(self, job: str, parts: Sequence[tuple[Resources, int]]) -> list[list[str]] | None:
-        """The nodes of so many tasks of each kind, one kind after the other; None, and nothing taken, where they do
-        not all fit.
+        """Take so many tasks of each kind, one kind after the other, and return their nodes. None,
+        and nothing taken, if they do not all fit.
         """
         if not self._may_have(job, parts):
             return None
-        mark, rests = self.mark(), [NO_MORE]
+        mark = self.mark()
+        rests = [NO_MORE]  # what is still to be placed, from behind
         for wants, number in reversed(parts):
             rests.append(plus_times(rests[-1], wants, number))
         whole = rests.pop()
-        if not self._homes(job) and (name := self._at_once(job, parts, whole)):
-            return [[name] * number for _, number in parts]
+        if not self._homes(job):
+            name = self._at_once(job, parts, whole)
+            if name:
+                return [[name] * number for _, number in parts]
         found: list[list[str]] = []
         for wants, number in parts:
-            found.append(self.fill(job, wants, number, rests.pop()))
-            if len(found[-1]) < number:
+            nodes = self.fill(job, wants, number, rests.pop())
+            if len(nodes) < number:
                 self.undo(mark)
                 return None
+            found.append(nodes)
         return found
 
     def _may_have(self, job: str, parts: Sequence[tuple[Resources, int]]) -> bool:
-        """Return whether the cluster allows so many tasks of each kind, and kinds as large as these."""
+        """Return whether the cluster allows so many tasks of each kind, and kinds as large as
+        these.
+        """
         slots = self.slots_of(job)
         if slots is not None and sum(number for _, number in parts) > slots:
             return False
-        return not self.limits or all(self.allows(job, wants) for wants, number in parts if number)
+        if not self.limits:
+            return True
+        return all(self.allows(job, wants) for wants, number in parts if number)
 
-    def _at_once(self, job: str, parts: Sequence[tuple[Resources, int]], whole: Resources) -> str | None:
-        """The node to which all tasks of a job that stands nowhere would go one after the other; they are taken."""
-        if self.purse(job) is not None or not any(number for _, number in parts):
+    def _at_once(
+        self, job: str, parts: Sequence[tuple[Resources, int]], whole: Resources
+    ) -> str | None:
+        """Take all tasks of a job without tasks from the one node that they would all go to, one
+        after the other; None: they go to several.
+        """
+        tasks = sum(number for _, number in parts)
+        if not tasks or self.purse(job) is not None:
             return None
-        name = self._order.first(whole)
+        name = self.order().first(whole)
         if name is None:
             return None
         left = self.nodes[name].free
@@ -200,21 +333,29 @@ class Room:
             fitting, left = taken(left, wants, number)
             if fitting < number:
                 return None
-        self._give(job, name, left, sum(number for _, number in parts))
+        self._give(job, name, left, tasks)
         return name
 
     def extend(self, job: str, name: str, more: Resources) -> bool:
-        """Take more for a task that stands on a node; nothing, where the node or the quota has not so much."""
+        """Take more for a task that stands on a node; nothing, where the node or the quota has not
+        so much.
+        """
         if more == Resources():
             return True
-        here, purse = self.nodes.get(name), self.purse(job)
-        if here is None or not here.open or not fits(more, here.free) or not (purse is None or fits(more, purse)):
+        here = self.nodes.get(name)
+        if here is None or not here.open or not fits(more, here.free):
+            return False
+        purse = self.purse(job)
+        if purse is not None and not fits(more, purse):
             return False
         self._give(job, name, less(here.free, more), 0)
         return True
 
     def _give(self, job: str, name: str, left: Resources, tasks: int) -> None:
-        here, purse, slots = self.nodes[name], self.purse(job), self.slots_of(job)
+        """Take so many tasks of the job from a node; `left`: its free amount afterwards."""
+        here = self.nodes[name]
+        purse = self.purse(job)
+        slots = self.slots_of(job)
         self._before.append((here, job, purse, slots))
         self._moments.append(next(self._ordinals))
         if purse is not None:
@@ -222,40 +363,14 @@ class Room:
         if slots is not None:
             self.slots[_space(job)] = slots - tasks
         hosts = here.hosts if job in here.hosts else here.hosts | {job}
-        self._swap(here, Node(name, left, here.allocatable, here.open, hosts, here.returning, here.shunned))
-        if job not in self._came:
-            self._came[job] = {*self._survey.homes.get(job, ())}
-        self._came[job].add(name)
-
-    def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
-        """The same for all that have no task yet, while nothing is taken, or what was taken is given back. So is the
-        answer, where it is no. None for a job that has tasks.
-        """
-        if self._homes(job):
-            return None
-        limits = self.limits.get(_space(job)) if self.limits else None
-        return self._moments[-1], self.purse(job), self.slots_of(job), limits, most, least, sizes
-
-    @contextmanager
-    def avoiding(self, names: Collection[str]) -> Iterator[None]:
-        """Meanwhile no new task goes to these nodes."""
-        avoided = [node for name in names if (node := self.nodes.get(name)) and node.takes]
-        for node in avoided:
-            self._swap(node, replace(node, shunned=True))
-        self._moments[-1] = next(self._ordinals)
-        try:
-            yield
-        finally:
-            self._moments[-1] = next(self._ordinals)
-            for node in avoided:
-                self._swap(self.nodes[node.name], replace(self.nodes[node.name], shunned=False))
-
-    def set_free(self, frees: Mapping[str, Resources], purses: Mapping[str, Resources]) -> None:
-        """Change what these nodes have free, and what these namespaces may still take."""
-        for name, free in frees.items():
-            self._swap(self.nodes[name], replace(self.nodes[name], free=free))
-        self.purses.update(purses)
-        self._moments[-1] = next(self._ordinals)
+        self._swap(
+            here,
+            Node(name, left, here.allocatable, here.open, hosts, here.returning, here.shunned),
+        )
+        came = self._came.get(job)
+        if came is None:
+            came = self._came[job] = {*self.first_homes().get(job, ())}
+        came.add(name)
 
     def mark(self) -> int:
         """The room as it is now, to come back to."""
@@ -272,96 +387,218 @@ class Room:
             if slots is not None:
                 self.slots[_space(job)] = slots
 
+    def question(self, job: str, most: Size, least: Size, sizes: RoleResources) -> Question | None:
+        """Return a key of this request, equal for all jobs without tasks and with the same quota,
+        as long as nothing is taken for good. None for a job with tasks.
+        """
+        if self._homes(job):
+            return None
+        purse, slots, limits = self.purse(job), self.slots_of(job), self.limits_of(job)
+        return self._moments[-1], purse, slots, limits, most, least, sizes
+
+    # ------------------------------------------------------------ other amounts for a while
+
+    @contextmanager
+    def avoiding(self, names: Collection[str]) -> Iterator[None]:
+        """Let no new task go to these nodes meanwhile."""
+        avoided = [name for name in names if name in self.nodes and self.nodes[name].takes]
+        for name in avoided:
+            self._swap(self.nodes[name], replace(self.nodes[name], shunned=True))
+        self._moments[-1] = next(self._ordinals)
+        try:
+            yield
+        finally:
+            self._moments[-1] = next(self._ordinals)
+            for name in avoided:
+                self._swap(self.nodes[name], replace(self.nodes[name], shunned=False))
+
+    @contextmanager
+    def with_more(
+        self, nodes: Mapping[str, Resources], quotas: Mapping[str, Resources]
+    ) -> Iterator[None]:
+        """Add so much to the nodes and to the quotas meanwhile; tasks taken meanwhile have to be
+        given back before the end.
+        """
+        free: dict[str, Resources] = {}
+        more_free: dict[str, Resources] = {}
+        for name in nodes.keys() & self.nodes.keys():
+            free[name] = self.nodes[name].free
+            more_free[name] = plus(free[name], nodes[name])
+        purses: dict[str, Resources] = {}
+        more_left: dict[str, Resources] = {}
+        for space in quotas.keys() & self.purses.keys():
+            purses[space] = self.purses[space]
+            more_left[space] = plus(purses[space], quotas[space])
+        self._set_free(more_free, more_left)
+        try:
+            yield
+        finally:
+            self._set_free(free, purses)
+
+    def hold_back(self, nodes: Mapping[str, Resources], quotas: Mapping[str, Resources]) -> None:
+        """Hold back these amounts, as far as they are there, in place of those held back before."""
+        free: dict[str, Resources] = {}
+        for name, held in self._held_nodes.items():
+            free[name] = plus(self.nodes[name].free, held)
+        purses: dict[str, Resources] = {}
+        for space, held in self._held_quotas.items():
+            purses[space] = plus(self.purses[space], held)
+        self._held_nodes = {}
+        for name in nodes.keys() & self.nodes.keys():
+            has = free.get(name, self.nodes[name].free)
+            self._held_nodes[name] = smaller(has, nodes[name])
+            free[name] = less(has, self._held_nodes[name])
+        self._held_quotas = {}
+        for space in quotas.keys() & self.purses.keys():
+            has = purses.get(space, self.purses[space])
+            self._held_quotas[space] = smaller(has, quotas[space])
+            purses[space] = less(has, self._held_quotas[space])
+        self._set_free(free, purses)
+
+    def _set_free(self, frees: Mapping[str, Resources], purses: Mapping[str, Resources]) -> None:
+        """Change the free amounts of these nodes, and the rest of these quotas."""
+        for name, free in frees.items():
+            self._swap(self.nodes[name], replace(self.nodes[name], free=free))
+        self.purses.update(purses)
+        self._moments[-1] = next(self._ordinals)
+
     def _swap(self, here: Node, other: Node) -> None:
+        """Put another picture of a node in the place of the one that is here."""
         self._stands = ("", 0), []
-        if here.takes and other.takes:
-            self._order.move(here.name, here.free, other.free)
-        elif here.takes:
-            self._order.leave(here.name, here.free)
-        elif other.takes:
-            self._order.come(other.name, other.free)
         self.nodes[here.name] = other
+        order = self._order
+        if order is None:
+            return
+        if here.takes and other.takes:
+            order.move(here.name, here.free, other.free)
+        elif here.takes:
+            order.leave(here.name, here.free)
+        elif other.takes:
+            order.come(other.name, other.free)
 
 
 def _space(job: str) -> str:
     return job.partition(".")[0]
 
 
+# ---------------------------------------------------------------- all tasks of a job
+
+
 def place(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """The tasks of a job at a size, taken from `room`; None, and nothing taken, where they do not all fit.
+    """The tasks of a job at a size, taken from `room`; None, and nothing taken, where they do not
+    all fit.
 
-    `keep` are the tasks that stand already (the newest of a role go first when there are too many), `serial` the first
-    unused one.
+    `keep` are the tasks that stand already (the newest of a role go first when there are too many),
+    `serial` the first unused one.
     """
     if not keep:
         return _place_first(room, job, size, sizes, serial)
-    stays = {role: _stay([t for t in keep if t.role == role], size.of(role)) for role in ROLES}
-    missing = {role: _gaps(stays[role], size.of(role)) for role in ROLES}
+    stays: dict[Role, dict[int, TaskPlan]] = {}
+    missing: dict[Role, Sequence[int]] = {}
+    for role in ROLES:
+        stays[role] = _stay([task for task in keep if task.role == role], size.of(role))
+        missing[role] = _gaps(stays[role], size.of(role))
     filled = room.fill_all(job, [(getattr(sizes, role), len(missing[role])) for role in FILLED])
     if filled is None:
         return None
     nodes = dict(zip(FILLED, filled, strict=True))
-    tasks, serials = [], count(serial)
+    tasks: list[TaskPlan] = []
     for role in ROLES:
-        new = _tasks(role, zip(missing[role], nodes[role], strict=True), getattr(sizes, role), serials)
-        tasks += sorted([*stays[role].values(), *new], key=lambda task: task.index)
+        each = getattr(sizes, role)
+        new = _tasks(role, missing[role], nodes[role], each, serial)
+        serial += len(new)
+        tasks += sorted([*stays[role].values(), *new], key=_index)
     return tuple(tasks)
 
 
-def _place_first(room: Room, job: str, size: Size, sizes: RoleResources, serial: int) -> tuple[TaskPlan, ...] | None:
+def _place_first(
+    room: Room, job: str, size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
     """The same for a job that has no task yet."""
-    filled = room.fill_all(job, [(sizes.worker, size.workers), (sizes.ps, size.ps), (sizes.chief, 1)])
+    ps, workers = size.ps, size.workers
+    filled = room.fill_all(job, [(sizes.worker, workers), (sizes.ps, ps), (sizes.chief, 1)])
     if filled is None:
         return None
-    (workers, ps, chief), serials = map(enumerate, filled), count(serial)
+    worker_nodes, ps_nodes, chief_nodes = filled
     return (
-        *_tasks("chief", chief, sizes.chief, serials),
-        *_tasks("ps", ps, sizes.ps, serials),
-        *_tasks("worker", workers, sizes.worker, serials),
+        *_tasks("chief", range(1), chief_nodes, sizes.chief, serial),
+        *_tasks("ps", range(ps), ps_nodes, sizes.ps, serial + 1),
+        *_tasks("worker", range(workers), worker_nodes, sizes.worker, serial + 1 + ps),
     )
 
 
-def _tasks(role: Role, where: Iterable[tuple[int, str]], each: Resources, serials: Iterator[int]) -> list[TaskPlan]:
-    """`where`: the index of each, and its node."""
-    return [TaskPlan(role=role, index=index, serial=next(serials), node=node, resources=each) for index, node in where]
+def _tasks(
+    role: Role, indices: Sequence[int], nodes: Sequence[str], each: Resources, serial: int
+) -> list[TaskPlan]:
+    """The tasks of these indices, each on its node."""
+    tasks = []
+    for index, node in zip(indices, nodes, strict=True):
+        tasks.append(TaskPlan(role=role, index=index, serial=serial, node=node, resources=each))
+        serial += 1
+    return tasks
 
 
 def _gaps(stays: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
-    """The indices below `count` that nobody has."""
+    """Return the indices below `count` that no task has."""
     return [index for index in range(count) if index not in stays] if stays else range(count)
 
 
 def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:
-    """Who stays, by index: an index below `count` is kept, a higher one moves down into a gap."""
+    """Return the tasks that stay, by index: an index below `count` is kept, a higher one moves down
+    into a gap.
+    """
     if not tasks:
         return {}
-    oldest = sorted(tasks, key=lambda t: t.serial)[:count] if len(tasks) > count else tasks
-    fixed = {t.index: t for t in oldest if t.index < count}
-    gaps = _gaps(fixed, count)
-    movers = sorted((t for t in oldest if t.index >= count), key=lambda t: t.index)
-    return fixed | {i: replace(t, index=i) for i, t in zip(gaps, movers, strict=False)}
+    oldest = sorted(tasks, key=_serial)[:count] if len(tasks) > count else tasks
+    stays = {task.index: task for task in oldest if task.index < count}
+    gaps = _gaps(stays, count)
+    movers = sorted([task for task in oldest if task.index >= count], key=_index)
+    for index, task in zip(gaps, movers, strict=False):
+        stays[index] = replace(task, index=index)
+    return stays
+
+
+def _index(task: TaskPlan) -> int:
+    return task.index
+
+
+def _serial(task: TaskPlan) -> int:
+    return task.serial
+
+
+def shrink(tasks: Sequence[TaskPlan], size: Size) -> tuple[TaskPlan, ...]:
+    """Return the tasks that a job keeps at a smaller size: the oldest of each role."""
+    kept: list[TaskPlan] = []
+    for role in ROLES:
+        stays = _stay([task for task in tasks if task.role == role], size.of(role))
+        kept += sorted(stays.values(), key=_index)
+    return tuple(kept)
 
 
 def place_most(
-    room: Room, job: str, keep: Sequence[TaskPlan], most: Size, least: Size, sizes: RoleResources, serial: int
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    most: Size,
+    least: Size,
+    sizes: RoleResources,
+    serial: int,
 ) -> tuple[TaskPlan, ...] | None:
-    """As `place`, at the largest size between `most` and `least` that fits; None where not even `least` does."""
-    if room.refused and not keep and room.question(job, most, least, sizes) in room.refused:
+    """As `place`, at the largest size between `most` and `least` that fits; None where not even
+    `least` does.
+    """
+    if not keep and room.refused and room.question(job, most, least, sizes) in room.refused:
         return None
-    found = _place_most(room, job, keep, most, least, sizes, serial)
-    if found is None and not keep and (question := room.question(job, most, least, sizes)):
-        room.refused.add(question)
-    return found
-
-
-def _place_most(
-    room: Room, job: str, keep: Sequence[TaskPlan], most: Size, least: Size, sizes: RoleResources, serial: int
-) -> tuple[TaskPlan, ...] | None:
-    found = place(room, job, keep, most, sizes, serial)
-    if found is not None or most == least or not has_room(room, job, keep, least, sizes):
-        return found
+    tasks = place(room, job, keep, most, sizes, serial)
+    if tasks is not None:
+        return tasks
+    if most == least or not has_room(room, job, keep, least, sizes):
+        question = None if keep else room.question(job, most, least, sizes)
+        if question is not None:
+            room.refused.add(question)
+        return None
     steps = ladder(most, least)
     low, high = 0, len(steps) - 1  # steps[high:] fit
     while low < high:
@@ -374,15 +611,22 @@ def _place_most(
 
 
 def has_room(
-    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing = place
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    size: Size,
+    sizes: RoleResources,
+    how: Placing = place,
 ) -> bool:
-    """Whether so the job would find room; nothing is taken. `place` need not make the tasks for that: as many are new
-    as there are fewer than wanted.
+    """Return whether the job would find room at this size; nothing is taken. For `place` the tasks
+    need not be made.
     """
     mark = room.mark()
     if how is place:
-        stand = Counter(task.role for task in keep)
-        missing = [(getattr(sizes, role), max(0, size.of(role) - stand[role])) for role in FILLED]
+        stand = Counter([task.role for task in keep])
+        missing = []
+        for role in FILLED:
+            missing.append((getattr(sizes, role), max(0, size.of(role) - stand[role])))
         found = room.fill_all(job, missing) is not None
     else:
         found = how(room, job, keep, size, sizes, 0) is not None
@@ -390,18 +634,19 @@ def has_room(
     return found
 
 
-@lru_cache(LADDERS)
 def ladder(most: Size, least: Size) -> tuple[Size, ...]:
-    """Sizes from `most` down to `least`, one task fewer each, giving up whichever has more of its range left."""
-    steps, ps, workers = [most], most.ps, most.workers
+    """Sizes from `most` down to `least`, one task fewer each, giving up whichever has more of its
+    range left; workers where both have as much.
+    """
+    ps, workers = most.ps, most.workers
+    all_ps, all_workers = most.ps - least.ps, most.workers - least.workers
+    steps = [most]
     while ps > least.ps or workers > least.workers:
-        if _share(workers, most.workers, least.workers) >= _share(ps, most.ps, least.ps):
+        # (workers left) / (all workers) >= (ps left) / (all ps), without the divisions.
+        left_workers, left_ps = workers - least.workers, ps - least.ps
+        if all_ps <= 0 or (all_workers > 0 and left_workers * all_ps >= left_ps * all_workers):
             workers -= 1
         else:
             ps -= 1
         steps.append(Size(ps, workers))
     return tuple(steps)
-
-
-def _share(now: int, most: int, least: int) -> float:
-    return (now - least) / (most - least) if most > least else -1.0

@@ -1,8 +1,9 @@
 """What a namespace may hold in all: the chiefs, ps and workers of its jobs counted together.
 
-Law: what the tasks of a namespace have and were promised never grows beyond its quota; to give back is always allowed,
-whoever stands above a quota that was lowered. A job starts as large as the quota has room for, and never below its gang
-floor; a running one grows as far, ps and workers in turn, so that their ratio stays near the one that is wanted.
+Law: what the tasks of a namespace have and were promised never grows beyond its quota; to give back
+is always allowed, whoever stands above a quota that was lowered. A job starts as large as the quota
+has room for, and never below its gang floor; a running one grows as far, ps and workers in turn, so
+that their ratio stays near the one that is wanted.
 """
 
 from __future__ import annotations
@@ -15,57 +16,125 @@ from services.allocator.policies.contract import ClusterQuota, Quota, Size, Task
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 from shared.words import counted
 
+# ---------------------------------------------------------------- what a job takes
+
 
 def gang(sizes: RoleResources, size: Size) -> Resources:
-    """All tasks of a job together."""
-    return together(times(getattr(sizes, role), size.of(role)) for role in ROLES)
+    """Return the resources of all tasks of a job."""
+    return together([times(getattr(sizes, role), size.of(role)) for role in ROLES])
 
 
-def growth(tasks: Sequence[TaskPlan], size: Size, sizes: RoleResources, *, stretched: bool) -> Resources:
-    """What a job takes beyond its tasks to come to a size. What it gives back does not count.
-
-    `sizes`: of its new tasks, and of those that stand, if they are to be `stretched`.
+def growth(
+    tasks: Sequence[TaskPlan], size: Size, sizes: RoleResources, *, stretched: bool
+) -> Resources:
+    """Return the resources that a job takes beyond its tasks to come to a size; nothing is taken
+    off for tasks that it gives up. `sizes`: of its new tasks, and of those that stand, if they are
+    to be `stretched`.
     """
-    more = [times(getattr(sizes, role), max(0, size.of(role) - len(_of(tasks, role)))) for role in ROLES]
-    stay = [task for role in ROLES for task in _of(tasks, role)[: size.of(role)]] if stretched else []
-    return together([*more, *(less(getattr(sizes, task.role), task.resources) for task in stay)])
+    more: list[Resources] = []
+    for role in ROLES:
+        each: Resources = getattr(sizes, role)
+        stand = [task for task in tasks if task.role == role]
+        more.append(times(each, max(0, size.of(role) - len(stand))))
+        if stretched:
+            stand.sort(key=lambda task: task.serial)  # the oldest stay
+            more += [less(each, task.resources) for task in stand[: size.of(role)]]
+    return together(more)
 
 
-def _of(tasks: Sequence[TaskPlan], role: Role) -> list[TaskPlan]:
-    """The oldest first: these stay."""
-    return sorted((task for task in tasks if task.role == role), key=lambda task: task.serial)
+def new_tasks(tasks: Sequence[TaskPlan], size: Size) -> int:
+    """Return how many tasks a job needs beyond those that it has, to come to a size."""
+    roles = [task.role for task in tasks]
+    number = 0
+    for role in ROLES:
+        number += max(0, size.of(role) - roles.count(role))
+    return number
+
+
+def roles_of(size: Size) -> list[Role]:
+    """Return the roles with tasks at this size."""
+    return [role for role in ROLES if size.of(role)]
+
+
+# ---------------------------------------------------------------- what there is room for
+
+
+def gang_shortage(
+    room: Room, job: str, size: Size, sizes: RoleResources, quota: Quota | None
+) -> str:
+    """Why the quota has no room for a job of this size that has no task, now or ever; empty where
+    it has.
+    """
+    never = never_granted(job.partition(".")[0], size, sizes, quota)
+    return never or shortage(room, job, gang(sizes, size), new_tasks((), size))
 
 
 def shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> str:
-    """Why a job's quota has no room for so much more, or for so many more tasks; empty where it has."""
-    purse, slots, namespace = room.purse(job), room.slots_of(job), job.partition(".")[0]
-    if purse is None or room.grants(job, wants, tasks):
+    """Why a job's quota has no room for so much more, or for so many more tasks; empty where it
+    has.
+    """
+    namespace = job.partition(".")[0]
+    purse, slots, limits = room.purse(job), room.slots_of(job), room.limits_of(job)
+    return describe_shortage(namespace, wants, tasks, purse, slots, limits)
+
+
+def describe_shortage(
+    namespace: str,
+    wants: Resources,
+    tasks: int,
+    purse: Resources | None,
+    slots: int | None,
+    limits: TaskLimits | None,
+) -> str:
+    """Return the same for a quota with this rest (None: no limit) and room for so many tasks."""
+    if purse is None or (fits(wants, purse) and (slots is None or tasks <= slots)):
         return ""
-    lacks = _lack(wants, purse, tasks, slots, room.limits.get(namespace), "wants {} more, and {:.4g} is left")
+    sentence = "wants {} more, and {:.4g} is left"
+    lacks = _lack(wants, purse, tasks, slots, limits, sentence)
     return f"quota of namespace {namespace}: {lacks}"
+
+
+def never_granted(namespace: str, size: Size, sizes: RoleResources, quota: Quota | None) -> str:
+    """Why a quota, or the LimitRanges, will never do for a job of this size; empty where they
+    can.
+    """
+    refused = too_large(quota, namespace, roles_of(size), sizes)
+    return refused or too_small(quota, namespace, gang(sizes, size), new_tasks((), size))
 
 
 def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int = 0) -> str:
     """Why a quota will never do for so much, or so many tasks; empty where it can."""
-    most = quota.most() if quota else wants
-    pods, limits = (quota.pods, quota.tasks) if isinstance(quota, ClusterQuota) else (None, None)
+    if quota is None:
+        return ""
+    most = quota.most()
+    pods = limits = None
+    if isinstance(quota, ClusterQuota):
+        pods = quota.pods
+        limits = quota.tasks
     if fits(wants, most) and (pods is None or tasks <= pods):
         return ""
-    lacks = _lack(wants, most, tasks, pods, limits, "wants at least {}, and {:.4g} is all there is")
-    return f"quota of namespace {namespace}: {lacks}"
+    sentence = "wants at least {}, and {:.4g} is all there is"
+    return f"quota of namespace {namespace}: {_lack(wants, most, tasks, pods, limits, sentence)}"
 
 
-def too_large(quota: Quota | None, namespace: str, roles: Iterable[Role], sizes: RoleResources) -> str:
-    """Why the LimitRanges of a namespace allow no task of one of these roles; empty where they do."""
-    limits = quota.tasks if isinstance(quota, ClusterQuota) else TaskLimits()
-    if limits.most is None:
+def too_large(
+    quota: Quota | None, namespace: str, roles: Iterable[Role], sizes: RoleResources
+) -> str:
+    """Why the LimitRanges of a namespace allow no task of one of these roles; empty where they
+    do.
+    """
+    if not isinstance(quota, ClusterQuota) or quota.tasks.most is None:
         return ""
-    refused = [role for role in dict.fromkeys(roles) if not fits(getattr(sizes, role), limits.most)]
-    told = [
-        f"a {role} {_lack(getattr(sizes, role), limits.most, 0, None, None, 'wants {}, and {:.4g} is the most')}"
-        for role in refused
-    ]
-    return f"limit range {limits.limit_range} of namespace {namespace}: {'; '.join(told)}" if told else ""
+    most = quota.tasks.most
+    told = []
+    for role in dict.fromkeys(roles):
+        wants = getattr(sizes, role)
+        if not fits(wants, most):
+            lacks = _lack(wants, most, 0, None, None, "wants {}, and {:.4g} is the most")
+            told.append(f"a {role} {lacks}")
+    if not told:
+        return ""
+    return f"limit range {quota.tasks.limit_range} of namespace {namespace}: {'; '.join(told)}"
 
 
 def within_limits(size: Resources, quota: Quota | None) -> Resources:
@@ -77,9 +146,14 @@ def within_limits(size: Resources, quota: Quota | None) -> Resources:
 
 
 def _lack(
-    wants: Resources, has: Resources, tasks: int, slots: int | None, limits: TaskLimits | None, sentence: str
+    wants: Resources,
+    has: Resources,
+    tasks: int,
+    slots: int | None,
+    limits: TaskLimits | None,
+    sentence: str,
 ) -> str:
-    """Name what there is too little of, and the ResourceQuota that says so."""
+    """Name the lacking resources, and the ResourceQuota of each."""
     amounts = (
         ("cpu", f"{wants.cpu:g} cpu", wants.cpu, has.cpu),
         ("memory_gib", f"{wants.memory_gib:.4g} GiB", wants.memory_gib, has.memory_gib),

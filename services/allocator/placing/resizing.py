@@ -1,12 +1,13 @@
 """How large a job's tasks are to be, and how those that stand become so: in place, without a pause.
 
-Law: a task grows by no more than its node has free, and only on a node that takes tasks; what a task gives up is free
-when it is seen free. Devices cannot change in place. A role whose tasks ran out of memory never gets so little again.
+Law: a task grows by no more than its node has free, and only on a node that takes tasks; what a
+task gives up is free when it is seen free. Devices cannot change in place. A role whose tasks ran
+out of memory never gets so little again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -20,49 +21,83 @@ from services.allocator.rules import Rules
 from services.allocator.seen import task_sizes
 from shared.messages import Resources, Role, RoleResources, TaskPlan
 
+# ---------------------------------------------------------------- how large
+
 
 def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleResources:
-    """Those that a policy wants; where it says nothing, what the tasks have now."""
+    """Return the sizes that a policy wants; without any, those of the tasks now."""
     asked = task_sizes(job, rules)
     if sizes is None and job.wanted is None:
         return asked
-    if sizes is None:
-        return RoleResources(**{role: _held(job, role, getattr(asked, role), rules) for role in ROLES})
     quota = rules.quotas.get(job.request.namespace)
     chosen: dict[str, Resources] = {}
     for role in ROLES:
-        size = within_limits(getattr(sizes, role), quota)
-        chosen[role] = _chosen(job, role, size, getattr(asked, role))
+        if sizes is None:
+            chosen[role] = _held(job, role, getattr(asked, role), rules)
+        else:
+            size = within_limits(getattr(sizes, role), quota)
+            chosen[role] = _chosen(job, role, size, getattr(asked, role))
     return RoleResources(**chosen)
 
 
 def _chosen(job: Job, role: Role, size: Resources, asked: Resources) -> Resources:
-    starved = any(ended.role == role and ended.reason == OUT_OF_MEMORY for ended in job.exits.values())
-    memory = max(size.memory_gib, asked.memory_gib) if starved else size.memory_gib
+    """Return the size that a policy wants, with no less memory than requested once a task of the
+    role ran out of it.
+    """
+    memory = size.memory_gib
+    for ended in job.exits.values():
+        if ended.role == role and ended.reason == OUT_OF_MEMORY:
+            memory = max(size.memory_gib, asked.memory_gib)
     return Resources(cpu=size.cpu, memory_gib=memory, gpu=asked.gpu)
 
 
 def _held(job: Job, role: Role, asked: Resources, rules: Rules) -> Resources:
-    """What the role's largest task has, and more memory if one ran out of it; as asked for where there is no task."""
+    """Return the size of the role's largest task, with more memory if one ran out of it; as
+    requested, if there is no task.
+    """
     tasks = [task for task in (job.wanted.tasks if job.wanted else ()) if task.role == role]
     if not tasks:
         return asked
-    ends = [ended for task in tasks if (ended := job.exit_of(task))]
-    factor = rules.oom_memory_factor if any(ended.reason == OUT_OF_MEMORY for ended in ends) else 1.0
-    memory = factor * max(task.resources.memory_gib for task in tasks)
-    memory = max(memory, asked.memory_gib) if factor > 1 else memory
-    return Resources(cpu=max(task.resources.cpu for task in tasks), memory_gib=memory, gpu=asked.gpu)
+    cpu = max([task.resources.cpu for task in tasks])
+    memory = max([task.resources.memory_gib for task in tasks])
+    if any(_ran_out_of_memory(job, task) for task in tasks):
+        memory *= rules.oom_memory_factor
+        if rules.oom_memory_factor > 1:
+            memory = max(memory, asked.memory_gib)
+    return Resources(cpu=cpu, memory_gib=memory, gpu=asked.gpu)
 
 
-def in_place(room: Room, job: str, tasks: Sequence[TaskPlan], sizes: RoleResources) -> tuple[TaskPlan, ...]:
-    """The same tasks, each of its new size where its node has room for that, else as it was."""
-    return tuple(_stretched(room, job, task, getattr(sizes, task.role)) for task in tasks)
+def _ran_out_of_memory(job: Job, task: TaskPlan) -> bool:
+    ended = job.exit_of(task) if job.exits else None
+    return ended is not None and ended.reason == OUT_OF_MEMORY
+
+
+# ---------------------------------------------------------------- in place
+
+
+def in_place(
+    room: Room, job: str, tasks: Sequence[TaskPlan], sizes: RoleResources
+) -> tuple[TaskPlan, ...]:
+    """Return the same tasks, each with its new size if its node has room for that."""
+    return tuple([_stretched(room, job, task, getattr(sizes, task.role)) for task in tasks])
+
+
+def stretch(
+    room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
+) -> tuple[TaskPlan, ...] | None:
+    """As `place`, for tasks that stay where they are: each has its new size where there is room for
+    that. None where no task changes.
+    """
+    tasks = in_place(room, job, keep, sizes)
+    return None if tasks == tuple(keep) else tasks
 
 
 def replaced(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, serial: int
 ) -> tuple[TaskPlan, ...] | None:
-    """As `place`, with every task of its new size; None, and nothing taken, where they do not all fit."""
+    """As `place`, with every task of its new size; None, and nothing taken, where they do not all
+    fit.
+    """
     mark = room.mark()
     placed = place(room, job, keep, size, sizes, serial)
     if placed is None:
@@ -74,8 +109,48 @@ def replaced(
     return None
 
 
+def with_memory(
+    room: Room,
+    job: str,
+    keep: Sequence[TaskPlan],
+    size: Size,
+    sizes: RoleResources,
+    serial: int,
+    limits: Mapping[Role, float],
+) -> tuple[TaskPlan, ...] | None:
+    """As `place`, with so much memory (GiB) for each task of these roles: in place, else elsewhere.
+    Nothing else of the tasks changes.
+    """
+    mark = room.mark()
+    stay = []
+    for task in keep:
+        grown = _with_limit(room, job, task, limits)
+        if grown is not None:
+            stay.append(grown)
+    if len(stay) == len(keep):
+        return tuple(stay)
+    wide = {}
+    for role, gib in limits.items():
+        wide[role] = replace(getattr(sizes, role), memory_gib=gib)
+    placed = place(room, job, stay, size, replace(sizes, **wide), serial)
+    if placed is None:
+        room.undo(mark)
+    return placed
+
+
+def _with_limit(
+    room: Room, job: str, task: TaskPlan, limits: Mapping[Role, float]
+) -> TaskPlan | None:
+    """Return the task with its new limit; None: its node has no room for that."""
+    has = task.resources
+    new = replace(has, memory_gib=max(has.memory_gib, limits.get(task.role, 0.0)))
+    if not room.extend(job, task.node, less(new, has)):
+        return None
+    return replace(task, resources=new)
+
+
 def alike(tasks: Sequence[TaskPlan], sizes: RoleResources) -> bool:
-    """Is every task of its role's size?"""
+    """Return whether every task has its role's size."""
     return all(_resized(task, getattr(sizes, task.role)) == task for task in tasks)
 
 
@@ -83,7 +158,8 @@ def _stretched(room: Room, job: str, task: TaskPlan, size: Resources) -> TaskPla
     new = _resized(task, size)
     if not room.allows(job, new.resources):
         return task
-    return new if room.extend(job, task.node, less(new.resources, task.resources)) else task
+    more = less(new.resources, task.resources)
+    return new if room.extend(job, task.node, more) else task
 
 
 def _resized(task: TaskPlan, size: Resources) -> TaskPlan:

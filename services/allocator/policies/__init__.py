@@ -1,4 +1,6 @@
-"""The policies: their contract (`contract.py`), their names (`registry.py`), and a module or package for each."""
+"""The policies: their contract (`contract.py`), their names (`registry.py`), and a module or
+package for each.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ __all__ = ["POLICIES", "JobSeen", "Policy", "Want"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return `POLICIES` for imports written before 0.3.0; until 0.6.0. Lazy, for the policies import this package."""
+    """Return `POLICIES` for imports written before 0.3.0; until 0.6.0. Lazy, for the policies
+    import this package.
+    """
     if name == "POLICIES":
         from services.allocator.policies.registry import POLICIES
 

@@ -1,13 +1,16 @@
-"""Grow running jobs whenever resources are free: Config Manager (Surya & Kistijantoro, ICoDSE 2019).
+"""Grow running jobs whenever resources are free: Config Manager (Surya & Kistijantoro, ICoDSE
+2019).
 
-The paper's: a component that knows the cluster's resources adds ps and worker nodes to a running TensorFlow
-parameter-server job once free resources exist; it only ever adds. Its pseudocode was not at hand.
+The paper's: a component that knows the cluster's resources adds ps and worker nodes to a running
+TensorFlow parameter-server job once free resources exist; it only ever adds. Its pseudocode was not
+at hand.
 
-Our reconstruction: free resources are counted per node, and each addition must fit on one; jobs are served in the
-order of their registration; a step is one worker, and with it one ps where there would be more than `r` workers a ps,
-r being the job's initial ratio; a job grows until nothing fits or `max` is reached. Ours, too: jobs that wait to start
-come before jobs that grow, ps stay at their maximum while workers go on to theirs, and the allocator's payback test
-and timers, which the paper does not mention, stand behind it.
+Our reconstruction: free resources are counted per node, and each addition must fit on one; jobs are
+served in the order of their registration; a step is one worker, and with it one ps where there
+would be more than `r` workers a ps, r being the job's initial ratio; a job grows until nothing fits
+or `max` is reached. Ours, too: jobs that wait to start come before jobs that grow, ps stay at their
+maximum while workers go on to theirs, and the allocator's payback test and timers, which the paper
+does not mention, stand behind it.
 """
 
 from __future__ import annotations
@@ -20,38 +23,52 @@ from shared.messages import Alternative
 
 
 def config_manager(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
-    room, wants = Room(cluster), []
+    room = Room(cluster)
+    wants = []
+    # Jobs that wait take their room before any other job grows.
     for job in jobs:
         if job.size is None:
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
             wants.append(at_start(job, "the first size"))
     for job in jobs:
         if job.size is not None and not job.busy:
-            wants.append(_grown(job, job.size, room))
+            wants.append(_grown_as_far_as_fits(job, job.size, room))
     return wants
 
 
-def _grown(job: JobSeen, size: Size, room: Room) -> Want:
+def _grown_as_far_as_fits(job: JobSeen, size: Size, room: Room) -> Want:
     """Add step after step, as long as each fits."""
     while True:
-        step = _next(job, size)
-        stop = _why_not(job, size, step, room)
-        if stop:
+        step = _next_step(job, size)
+        obstacle = _take_step(job, size, step, room)
+        if obstacle:
             break
         size = step
-    reason = "free resources exist" if size != job.size else stop
-    larger = Alternative(ps=step.ps, workers=step.workers, batch=job.batch, why=stop)
-    return Want(job=job.key, ps=size.ps, workers=size.workers, batch=job.batch, reason=reason, alternatives=(larger,))
+    return Want(
+        job=job.key,
+        ps=size.ps,
+        workers=size.workers,
+        batch=job.batch,
+        reason="free resources exist" if size != job.size else obstacle,
+        alternatives=(
+            Alternative(ps=step.ps, workers=step.workers, batch=job.batch, why=obstacle),
+        ),
+    )
 
 
-def _next(job: JobSeen, size: Size) -> Size:
-    """One worker more, and one ps where the ratio asks for it; none where there are none."""
-    more_ps = (size.workers + 1) * job.start.ps > job.start.workers * size.ps and size.ps < job.most.ps
-    return Size(size.ps + more_ps, size.workers + 1)
+def _next_step(job: JobSeen, size: Size) -> Size:
+    """Return one worker more, and one ps more where the ratio asks for it; none where there are
+    none.
+    """
+    workers = size.workers + 1
+    too_few_ps = workers * job.start.ps > job.start.workers * size.ps
+    if too_few_ps and size.ps < job.most.ps:
+        return Size(size.ps + 1, workers)
+    return Size(size.ps, workers)
 
 
-def _why_not(job: JobSeen, size: Size, step: Size, room: Room) -> str:
-    """Take a step's tasks from the room; or say why it cannot be."""
+def _take_step(job: JobSeen, size: Size, step: Size, room: Room) -> str:
+    """Take a step's tasks from the room; return the obstacle if that is not possible."""
     if step.workers > job.most.workers:
         return f"workers.max is {job.most.workers}"
     mark = room.mark()

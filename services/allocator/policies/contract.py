@@ -1,8 +1,9 @@
 """The contract of policies: every type that a policy is given, and that it returns.
 
-`policy(cluster, jobs, now) -> list of Want`: for every job it has an opinion on, the size it should have. A policy
-sees only what a live allocator sees. It may shrink a job as well as grow it, and may ask for more than fits now: the
-grown one then waits until the shrunk one's pods are gone. Saying nothing of a job leaves it as it is.
+`policy(cluster, jobs, now) -> list of Want`: for every job it has an opinion on, the size it should
+have. A policy sees only the facts that a live allocator sees. It may shrink a job as well as grow
+it, and may ask for more than fits now: the grown one then waits until the shrunk one's pods are
+gone. A job without a want stays as it is.
 
 This module imports nothing else of the allocator.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -33,30 +35,37 @@ from shared.messages import (
 from shared.words import counted
 
 PAUSE_S = 5.0
-"""What a resize is taken to cost until a job's own was measured."""
+"""The pause (s) that a resize is taken to cost until a job's own was measured."""
 
 
 # ---------------------------------------------------------------- nodes, sizes, quotas
 
 
 class Size(msgspec.Struct, frozen=True, gc=False):
-    """How many ps and workers; the chief is one, always."""
+    """The numbers of ps and workers; the chief is one, always."""
 
     ps: int
     workers: int
 
     def of(self, role: Role) -> int:
-        return self.ps if role == "ps" else self.workers if role == "worker" else 1
+        """Return the number of tasks of a role."""
+        if role == "ps":
+            return self.ps
+        if role == "worker":
+            return self.workers
+        return 1
 
     def told(self) -> str:
         return f"{counted(self.ps, 'ps')} and {counted(self.workers, 'worker')}"
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """What a policy sees of a node. `open`: new tasks may go there; `hosts`: keys of the jobs with tasks on it.
+    """A node as a policy sees it. `open`: new tasks may go there; `hosts`: keys of the jobs with
+    tasks on it.
 
-    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have it. `shunned`: open,
-    but not for new tasks just now, because tasks on it are sent away or starve; what stands there stays and may grow.
+    `returning`: not free yet, but no task on it is to keep it: pods that are to shrink still have
+    it. `shunned`: open, but not for new tasks just now, because tasks on it are sent away or
+    starve; its tasks stay and may grow.
     """
 
     name: str
@@ -69,15 +78,15 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def takes(self) -> bool:
-        """Whether new tasks go there."""
+        """Return True if new tasks go there."""
         return self.open and not self.shunned
 
 
 class TaskLimits(msgspec.Struct, frozen=True):
-    """What the cluster allows the tasks of one namespace, beside their sum.
+    """The limits of the cluster for the tasks of one namespace, beside their sum.
 
-    `least` and `most`: of one task, by the LimitRanges named `limit_range`. `quotas`: which ResourceQuota is the
-    narrowest in each resource.
+    `least` and `most`: of one task, by the LimitRanges named `limit_range`. `quotas`: the narrowest
+    ResourceQuota in each resource.
     """
 
     least: Resources = Resources()
@@ -89,7 +98,9 @@ class TaskLimits(msgspec.Struct, frozen=True):
 BOUNDLESS = 1 << 53  # devices, where no number of them is too large
 
 
-class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class Quota(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """Cores, GiB and devices; absent: no limit."""
 
     cpu: Cores | None = None
@@ -97,15 +108,17 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     gpu: NotNegative | None = None
 
     def most(self) -> Resources:
-        return Resources(
-            cpu=math.inf if self.cpu is None else self.cpu,
-            memory_gib=math.inf if self.memory_gib is None else self.memory_gib,
-            gpu=BOUNDLESS if self.gpu is None else self.gpu,
-        )
+        """Return the limits as amounts; infinity: no limit."""
+        cpu = math.inf if self.cpu is None else self.cpu
+        memory_gib = math.inf if self.memory_gib is None else self.memory_gib
+        gpu = BOUNDLESS if self.gpu is None else self.gpu
+        return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
 
 
 class ClusterQuota(Quota, frozen=True, kw_only=True):
-    """What the settings and the cluster allow a namespace together. `pods`: how many tasks it may have in all."""
+    """The limits of a namespace by the settings and by the cluster together. `pods`: the number of
+    tasks that it may have in all.
+    """
 
     pods: NotNegative | None = None
     tasks: TaskLimits = TaskLimits()
@@ -116,7 +129,7 @@ Quotas = dict[Namespace, Quota]
 
 
 class Observed(msgspec.Struct, frozen=True, gc=False):
-    """How fast the job was at one size."""
+    """The speed (examples/s) of a job at one size."""
 
     ps: int
     workers: int
@@ -126,11 +139,13 @@ class Observed(msgspec.Struct, frozen=True, gc=False):
     """Cores that each ps had when the speed was last seen; None: not known."""
     worker_cpu: float | None = None
     nodes: int | None = None
-    """On how many it stood, devices side by side without ps; with ps, or where nobody knows, None."""
+    """The number of nodes on which it stood, with devices side by side and without ps; None: with
+    ps, or not known.
+    """
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One report of a running job: when, how far, how well, how fast, at which size, on how many cores."""
+    """One report of a running job: time, samples, loss, speed, size and cores."""
 
     at_s: Moment
     samples: int
@@ -160,7 +175,9 @@ class Learned(msgspec.Struct, frozen=True, gc=False):
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """How many ps and workers, and cores for each of them (w, p, lambda_p, lambda_w in the paper)."""
+    """Numbers of ps and workers, and the cores of each of them (w, p, lambda_p, lambda_w in the
+    paper).
+    """
 
     ps: int
     workers: int
@@ -177,12 +194,16 @@ class Timed(msgspec.Struct, frozen=True, gc=False):
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished job: what was asked, at which plan it ended, the memory it used, what was timed."""
+    """A finished job: its request, the plan at which it ended, the memory it used, the plans that
+    were timed.
+    """
 
     request: JobRequested
     plan: Plan
     ps_gib: float
-    """Of all ps together, before EARLY of the examples were done; later it is measured, and grown in place."""
+    """Of all ps together, before EARLY of the examples were done; later it is measured, and grown
+    in place.
+    """
     worker_gib: float
     """Of the worker that used most."""
     timed: tuple[Timed, ...] = ()
@@ -190,19 +211,23 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kin(msgspec.Struct, frozen=True):
-    """Of one program. `epoch_samples`: None where no job of it ever reported; so is `pause_s` without a pause."""
+    """The history of one program. `epoch_samples`: None if no job of it ever reported; `pause_s`:
+    None without a pause.
+    """
 
     observed: tuple[Observed, ...] = ()
     epoch_samples: float | None = None
     pause_s: float | None = None
     ended: tuple[tuple[float, float], ...] = ()
-    """When each was asked for, and the samples that it trained on."""
+    """Of each job: the time (s) at which it was asked for, and the samples that it trained on."""
     past: tuple[Past, ...] = ()
     """Of those that succeeded, older versions of the program among them."""
 
 
 def efficiency(batch: float, start: float, noise: float | None = None) -> float:
-    """What a sample of this batch teaches, relative to one of the first batch. `noise`: phi, in samples."""
+    """Return the progress by a sample of this batch, relative to one of the first batch. `noise`:
+    phi, in samples.
+    """
     if batch <= 0 or start <= 0:
         return 1.0
     if noise is None or not math.isfinite(noise) or noise < 0:
@@ -211,15 +236,21 @@ def efficiency(batch: float, start: float, noise: float | None = None) -> float:
 
 
 def worth(batch: float, start: float, noise: float | None) -> float:
-    """As `efficiency`; but within bounds that a person gave all are worth the same until the trainer tells better."""
-    return 1.0 if noise is None else efficiency(batch, start, noise)
+    """Return `efficiency`; 1 until the trainer measures the noise: within bounds that a person gave
+    all are worth the same.
+    """
+    if noise is None:
+        return 1.0
+    return efficiency(batch, start, noise)
 
 
 # ---------------------------------------------------------------- the question and the answer
 
 
 class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job. `size` is absent while nothing of it was decided; `busy`: a decision is in flight, wait for it."""
+    """One job. `size`: absent before its first decision; `busy`: a decision is in flight, wait for
+    it.
+    """
 
     key: str
     request: JobRequested
@@ -238,29 +269,40 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     curve: tuple[Learned, ...] = ()
     pause_s: float | None = None
     quota: Quota | None = None
-    """Of its namespace: what all jobs in it may hold together."""
+    """Of its namespace: the capacity that all jobs in it may hold together."""
     kin: Kin | None = None
-    """What jobs of its program that are over have shown."""
+    """The history of its program, of jobs that are over."""
+
+    model: Any = None
+    """The model that the job's policy has fitted to it (`registry.FITTERS`); None: the policy fits
+    it itself.
+    """
 
     @property
     def noise(self) -> float | None:
-        """The gradient noise scale, in samples."""
+        """Return the gradient noise scale, in samples; None: not measured."""
         return self.progress.gradient_noise if self.progress else None
 
     def worth(self, batch: int) -> float:
-        """What a sample of such a batch teaches, relative to one of the first batch."""
+        """Return the progress by a sample of such a batch, relative to one of the first batch."""
         return worth(batch, self.request.batch.start, self.noise)
 
     @property
     def pauses_s(self) -> float:
-        """What a change is taken to cost it: its hand-overs' pauses as measured, `PAUSE_S` before."""
+        """Return the pause (s) that a change is taken to cost it: as its hand-overs were measured,
+        `PAUSE_S` before that.
+        """
         return PAUSE_S if self.pause_s is None else self.pause_s
 
     @property
     def start(self) -> Size:
-        """The size to begin with: within its bounds, which its user may have changed."""
-        ps, workers = self.request.ps, self.request.workers
-        return Size(max(ps.min, min(ps.start, ps.max)), max(workers.min, min(workers.start, workers.max)))
+        """Return the size to begin with: within its bounds, which its user may have changed."""
+        ps = self.request.ps
+        workers = self.request.workers
+        return Size(
+            ps=max(ps.min, min(ps.start, ps.max)),
+            workers=max(workers.min, min(workers.start, workers.max)),
+        )
 
     @property
     def least(self) -> Size:
@@ -271,13 +313,24 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Size(self.request.ps.max, self.request.workers.max)
 
 
-class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One job's size, why, and what else was considered. `sizes`: of its tasks; absent, they stay as they are.
+class JobList(list[JobSeen]):
+    """The jobs of one policy, in the order of priority and submission."""
 
-    `faster`: how many times as fast as now it will learn there; absent, that is told by what was observed. `speed_now`:
-    its speed now by which that is told, each example counted with its worth; absent, as it was observed. `apart`: as
-    `faster`, where its devices stand on more nodes than they need. `lesser`: what it says of a smaller size and batch,
-    for which there is room where for this one there is not; absent, the same words.
+    arrays: Any = None
+    """The arrays that the policy made of all these jobs when one of them changed
+    (`registry.ARRAYS`); None: it makes them itself.
+    """
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The desired size of one job, the reason, and the alternatives. `sizes`: of its tasks; absent:
+    they stay as they are.
+
+    `faster`: its learning speed there, relative to now; absent: computed from observed speeds.
+    `speed_now`: its speed now to which that is relative, each example counted with its worth;
+    absent: as it was observed. `apart`: as `faster`, if its devices stand on more nodes than they
+    need. `lesser`: gives the want for a smaller size and batch, for which there is room if there is
+    none for this one; absent: the same words.
     """
 
     job: str
@@ -298,25 +351,43 @@ class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def waits(self) -> bool:
-        """Whether the job is to have nothing for now."""
+        """Return True if the job is to have nothing for now."""
         return not self.ps and not self.workers
 
     def cut(self, size: Size, batch: int, why: str) -> Want:
-        """No more of it than this, and what was wanted: figures are those of what is granted, if anybody knows them."""
-        said = self.lesser(size, batch) if self.lesser else replace(self, faster=None, apart=None)
-        reason = f"{said.reason}, {why} (wanted: {self.size.told()})"
-        return replace(said, ps=size.ps, workers=size.workers, batch=batch, reason=reason, lesser=self.lesser)
+        """Return the want for no more than this size; its reason names the size that was wanted.
+        Its figures are those of the granted size, if they are known.
+        """
+        granted = replace(self, faster=None, apart=None)
+        if self.lesser:
+            granted = self.lesser(size, batch)
+        return replace(
+            granted,
+            ps=size.ps,
+            workers=size.workers,
+            batch=batch,
+            reason=f"{granted.reason}, {why} (wanted: {self.size.told()})",
+            lesser=self.lesser,
+        )
 
 
 Policy = Callable[[Sequence[Node], Sequence[JobSeen], float], list[Want]]
 
 
 def at_start(job: JobSeen, reason: str) -> Want:
-    """What the user asked for at first."""
+    """Return the want for the size that the user asked for at first."""
     size = job.start
-    return Want(job=job.key, ps=size.ps, workers=size.workers, batch=job.request.batch.start, reason=reason)
+    return Want(
+        job=job.key,
+        ps=size.ps,
+        workers=size.workers,
+        batch=job.request.batch.start,
+        reason=reason,
+    )
 
 
 def left_open(request: JobRequested) -> bool:
-    """Did the person leave the sizes of tasks to Weir? An answered request has Weir's own then."""
+    """Return True if the person left the sizes of tasks to Weir. An answered request has Weir's own
+    then.
+    """
     return request.resources in (None, RoleResources())

@@ -1,16 +1,27 @@
-"""The policies, by the names under which jobs and settings choose them. Read first: `contract.py`."""
+"""The policies, by the names under which jobs and settings choose them. Read first:
+`contract.py`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from services.allocator.policies.config_manager import config_manager
-from services.allocator.policies.contract import Policy
-from services.allocator.policies.dike.policy import dike
+from services.allocator.policies.contract import JobSeen, Policy
+from services.allocator.policies.dike.policy import DikeModel, dike
+from services.allocator.policies.dike.policy import fit_jobs as fit_dike
 from services.allocator.policies.dlrover.heuristic import dlrover_heuristic
+from services.allocator.policies.dlrover.model import DlroverModel
+from services.allocator.policies.dlrover.model import fit_jobs as fit_dlrover
 from services.allocator.policies.dlrover.policy import dlrover
 from services.allocator.policies.elastic_batch.policy import elastic_batch
+from services.allocator.policies.elastic_batch.policy import fit_jobs as fit_elastic_batch
+from services.allocator.policies.elastic_batch.scalability import Timing
 from services.allocator.policies.flowcon.policy import flowcon
 from services.allocator.policies.optimus.policy import optimus
 from services.allocator.policies.static import static
+from services.allocator.policies.weir.field import side_by_side
 from services.allocator.policies.weir.policy import weir
 
 POLICIES: dict[str, Policy] = {
@@ -24,3 +35,23 @@ POLICIES: dict[str, Policy] = {
     "flowcon": flowcon,
     "optimus": optimus,
 }
+
+Fitter = Callable[[Sequence[JobSeen]], list[Any]]
+"""Fit models to jobs, all in one pass: one frozen struct for each job, a function of that job alone."""
+FITTERS: dict[str, Fitter] = {
+    "dike": fit_dike,
+    "elastic-batch": fit_elastic_batch,
+    "dlrover": fit_dlrover,
+}
+"""By policy. The allocator keeps each job's model in its state, and fits again when the job's facts change."""
+MODELS: dict[str, type[Any]] = {
+    "dike": DikeModel,
+    "dlrover": DlroverModel,
+    "elastic-batch": Timing,
+}
+"""By policy: the type of its models, so that they can be stored."""
+
+ARRAYS: dict[str, Callable[[Sequence[JobSeen]], Any]] = {"weir": side_by_side}
+"""By policy: make arrays of all its jobs, a function of these jobs alone. The allocator keeps them in its state, and
+makes them again when the facts of one of these jobs change. The policy finds them in the `JobList` that it is given.
+"""

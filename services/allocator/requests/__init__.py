@@ -1,1 +1,1 @@
-"""May a request become a job: every reason why not, in words for a person."""
+"""Accept or reject requests: every reason against one, in words for a person."""

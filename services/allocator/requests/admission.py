@@ -1,8 +1,8 @@
-"""May a request become a job?
+"""Decide if a request becomes a job.
 
-Valid in itself, its name not in use, its program in the store, its least size within its namespace's quota: accepted,
-completed with what the person left open. Requests for one name are answered in the order they were made, the next once
-the answer to the one before is known.
+A request that is valid in itself, with a name that is not in use, a program in the store, and a
+least size within its namespace's quota, is accepted; defaults complete it. Requests for one name
+are answered in the order they were made, the next once the answer to the one before is known.
 """
 
 from __future__ import annotations
@@ -19,45 +19,73 @@ from services.allocator.requests.validate import Wrong, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import Asked, State
 from shared.checkpoint_folders import location, new_folder
-from shared.messages import LARGEST_PROGRAM, JobAccepted, JobRejected, JobRequested, Resources, RoleResources
+from shared.messages import (
+    LARGEST_PROGRAM,
+    JobAccepted,
+    JobRejected,
+    JobRequested,
+    Resources,
+    RoleResources,
+)
 from shared.words import counted
 
 
 def unanswered(state: State) -> dict[int, Asked]:
-    """The oldest open request of each name."""
-    first: dict[str, int] = {}
+    """Return the oldest open request of each name, by uid."""
+    names = set[str]()
+    oldest: dict[int, Asked] = {}
     for uid in sorted(state.asked):
-        first.setdefault(state.asked[uid].request.key(), uid)
-    return {uid: state.asked[uid] for uid in first.values()}
+        asked = state.asked[uid]
+        name = asked.request.key()
+        if name not in names:
+            names.add(name)
+            oldest[uid] = asked
+    return oldest
 
 
 class ProgramFault(Enum):
     """Reasons why the store has no usable program for a request."""
 
     NO_BUCKET = (
-        "namespace: {namespace!r} is not provisioned on the bus; `weir streams create --namespace {namespace}` does it"
+        "namespace: {namespace!r} is not provisioned on the bus; "
+        "`weir streams create --namespace {namespace}` does it"
     )
     MISSING = (
-        "program.digest: the store has no program {digest} that can be read in namespace {namespace!r}; "
-        "`weir submit` stores it"
+        "program.digest: the store has no program {digest} "
+        "that can be read in namespace {namespace!r}; `weir submit` stores it"
     )
-    OTHER = "program.digest: what the store has as {digest} is something else; `weir submit` stores it again"
+    OTHER = (
+        "program.digest: what the store has as {digest} is something else; "
+        "`weir submit` stores it again"
+    )
 
 
-def answer(state: State, uid: int, program: int | ProgramFault, now: float, rules: Rules) -> JobAccepted | JobRejected:
-    """`program`: the size in bytes of what the store has under the program's digest, or why that cannot be used."""
+def answer(
+    state: State, uid: int, program: int | ProgramFault, now: float, rules: Rules
+) -> JobAccepted | JobRejected:
+    """Return the job as accepted, or every reason against it. `program`: the size in bytes of the
+    stored program with the request's digest, or the reason why there is none.
+    """
     request = state.asked[uid].request
     whole = completed(_with_whole_roles(request), rules)
-    reasons = [*reasons_against(request, rules), *_too_large(whole, rules), *_too_many(state, request.namespace, rules)]
+    reasons = list(reasons_against(request, rules))
+    reasons += _too_large(whole, rules)
+    reasons += _too_many(state, request.namespace, rules)
     if request.key() in state.jobs:
         reasons.append(f"job: {request.job!r} is open already in namespace {request.namespace!r}")
     reasons += _folder_in_use(state, request)
     if isinstance(program, ProgramFault):
-        reasons.append(program.value.format(namespace=request.namespace, digest=request.program.digest))
+        digest = request.program.digest
+        reasons.append(program.value.format(namespace=request.namespace, digest=digest))
     elif program > LARGEST_PROGRAM:
         reasons.append(f"program: it has {program:,} bytes, more than {LARGEST_PROGRAM:,}")
     if reasons:
-        return JobRejected(job=request.job, namespace=request.namespace, uid=uid, reasons=tuple(reasons))
+        return JobRejected(
+            job=request.job,
+            namespace=request.namespace,
+            uid=uid,
+            reasons=tuple(reasons),
+        )
     return JobAccepted(
         job=request.job,
         namespace=request.namespace,
@@ -71,27 +99,44 @@ def answer(state: State, uid: int, program: int | ProgramFault, now: float, rule
 def _folder_in_use(state: State, request: JobRequested) -> Iterator[str]:
     """Refuse to continue from the checkpoints of a job that may still write them."""
     wanted = request.checkpoint.continue_from
+    if wanted is None:
+        return
     for job in state.jobs.values():
-        if wanted is not None and wanted.strip("/") == location(job.request, job.uid, job.checkpoint_folder).strip("/"):
-            yield f"checkpoint.continue_from: {wanted!r} belongs to job {job.request.job!r}, which is not finished"
+        folder = location(job.request, job.uid, job.checkpoint_folder)
+        if wanted.strip("/") == folder.strip("/"):
+            yield (
+                f"checkpoint.continue_from: {wanted!r} belongs to job {job.request.job!r}, "
+                "which is not finished"
+            )
 
 
 def _too_many(state: State, namespace: str, rules: Rules) -> Iterator[str]:
-    count = sum(job.request.namespace == namespace for job in state.jobs.values())
-    if rules.open_jobs and count >= rules.open_jobs:
-        yield f"namespace: it has {counted(count, 'open job')}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
+    """Refuse a job beyond the number of open ones that a namespace may have."""
+    if not rules.open_jobs:
+        return
+    count = 0
+    for job in state.jobs.values():
+        if job.request.namespace == namespace:
+            count += 1
+    if count >= rules.open_jobs:
+        jobs = counted(count, "open job")
+        yield f"namespace: it has {jobs}; WEIR_ALLOCATOR_OPEN_JOBS allows no more"
 
 
 def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:
-    """Its least size is beyond its namespace's quota: it would wait for ever."""
+    """Refuse a job with a least size beyond its namespace's quota: it would wait for ever."""
     least = Size(request.ps.min, request.workers.min)
     wants = gang(request.resources or RoleResources(), least)
-    if why := too_small(rules.quotas.get(request.namespace), request.namespace, wants):
+    quota = rules.quotas.get(request.namespace)
+    why = too_small(quota, request.namespace, wants)
+    if why:
         yield f"{why} (a chief, {least.told()})"
 
 
 def completed(request: JobRequested, rules: Rules) -> JobRequested:
-    """What the person left open, filled in: tasks of Weir's default size, the cluster's policy."""
+    """Return the request with defaults filled in: tasks of Weir's default size, the cluster's
+    policy.
+    """
     return replace(
         request,
         resources=request.resources or RoleResources(),
@@ -100,19 +145,24 @@ def completed(request: JobRequested, rules: Rules) -> JobRequested:
 
 
 def _with_whole_roles(request: JobRequested) -> JobRequested:
-    """Of a role given in part, cores and memory that are left out (or 0, with which no pod can live) are the default's.
+    """Return the request with default cores and memory where a role leaves them out (or says 0,
+    with which no pod can live).
 
-    Only for people: whoever simulates may well mean that memory does not count.
+    Only for people: in a simulation a memory of 0 may well mean that memory does not count.
     """
     if request.resources is None:
         return request
-    whole = {role: _or(getattr(request.resources, role), getattr(RoleResources(), role)) for role in ROLES}
+    default = RoleResources()
+    whole: dict[str, Resources] = {}
+    for role in ROLES:
+        given = getattr(request.resources, role)
+        usual = getattr(default, role)
+        cpu = given.cpu or usual.cpu
+        memory_gib = given.memory_gib or usual.memory_gib
+        whole[role] = replace(given, cpu=cpu, memory_gib=memory_gib)
     return replace(request, resources=RoleResources(**whole))
 
 
-def _or(given: Resources, default: Resources) -> Resources:
-    return replace(given, cpu=given.cpu or default.cpu, memory_gib=given.memory_gib or default.memory_gib)
-
-
 def refused(wrong: Wrong, uid: int) -> JobRejected:
+    """Return the answer to a request that cannot be read."""
     return JobRejected(job=wrong.job, namespace=wrong.namespace, uid=uid, reasons=wrong.reasons)

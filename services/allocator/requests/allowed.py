@@ -1,4 +1,4 @@
-"""What a cluster gives to nobody, and what it gives only where it says so.
+"""The features that a cluster gives to nobody, and those that it gives only where it says so.
 
 namespace          one of `job_namespaces`, where there are any
 image              below one of `images`, where there are any
@@ -15,32 +15,74 @@ from services.allocator.rules import Rules
 from shared.messages import Volume
 
 PRIVILEGES = {
-    *("privileged", "privilegeescalation", "allowprivilegeescalation", "capabilities", "securitycontext", "sysctls"),
-    *("hostnetwork", "hostpid", "hostipc", "hostports", "hostusers", "runasuser", "runasroot", "root", "seccomp"),
-    *("seccompprofile", "apparmor", "apparmorprofile", "selinux", "selinuxoptions", "procmount"),
-    *("serviceaccount", "serviceaccountname", "automountserviceaccounttoken", "priorityclassname", "runtimeclassname"),
+    "allowprivilegeescalation",
+    "apparmor",
+    "apparmorprofile",
+    "automountserviceaccounttoken",
+    "capabilities",
+    "hostipc",
+    "hostnetwork",
+    "hostpid",
+    "hostports",
+    "hostusers",
+    "priorityclassname",
+    "privileged",
+    "privilegeescalation",
+    "procmount",
+    "root",
+    "runasroot",
+    "runasuser",
+    "runtimeclassname",
+    "seccomp",
+    "seccompprofile",
+    "securitycontext",
+    "selinux",
+    "selinuxoptions",
+    "serviceaccount",
+    "serviceaccountname",
+    "sysctls",
 }
 SOURCES = {
-    *("secret", "secretname", "secrets", "configmap", "projected", "downwardapi", "csi", "ephemeral", "emptydir"),
-    *("nfs", "iscsi", "image", "hostpath", "persistentvolumeclaim"),
+    "configmap",
+    "csi",
+    "downwardapi",
+    "emptydir",
+    "ephemeral",
+    "hostpath",
+    "image",
+    "iscsi",
+    "nfs",
+    "persistentvolumeclaim",
+    "projected",
+    "secret",
+    "secretname",
+    "secrets",
 }
 """As Kubernetes and people call them, without capitals and dashes."""
 
 
 def never(path: str) -> str:
-    """Why nobody may have a field of this name; empty where it is only unknown."""
-    word = "".join(c for c in path.rpartition(".")[2].lower() if c.isalnum())
+    """Return the reason why nobody may have a field of this name; empty if it is only unknown."""
+    name = path.rpartition(".")[2].lower()
+    word = "".join(filter(str.isalnum, name))
     if path.startswith("volumes[") and word in SOURCES:
-        return "a volume is a `claim`, or a `host_path` where the cluster allows it, and nothing else"
-    return "a job's pods have no privileges, and cannot be given any" if word in PRIVILEGES else ""
+        return (
+            "a volume is a `claim`, or a `host_path` where the cluster allows it, and nothing else"
+        )
+    if word in PRIVILEGES:
+        return "a job's pods have no privileges, and cannot be given any"
+    return ""
 
 
 def reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
-    """Against what a request names; `parts`: its fields, as far as they can be read."""
+    """Yield the reasons against the namespace, the image and the folders that a request names.
+    `parts`: its fields, as far as they can be read.
+    """
     yield from _namespace(parts.get("namespace", "default"), rules.job_namespaces)
     yield from _image(parts.get("image"), rules.images)
     for i, volume in enumerate(parts.get("volumes", ())):
-        yield from (f"volumes[{i}].{why}" for why in _folder(volume, rules.host_paths))
+        for why in _folder(volume, rules.host_paths):
+            yield f"volumes[{i}].{why}"
 
 
 def _namespace(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
@@ -49,25 +91,42 @@ def _namespace(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
 
 
 def _image(name: str | None, allowed: tuple[str, ...]) -> Iterator[str]:
-    if name is not None and allowed and not any(_is_of(name, prefix) for prefix in allowed):
+    if name is None or not allowed:
+        return
+    if not any(_is_of(name, prefix) for prefix in allowed):
         yield f"image: {name!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows {', '.join(allowed)}"
 
 
 def _is_of(name: str, prefix: str) -> bool:
-    """Below a prefix that ends with `/`; else that very image, whatever its tag and digest."""
-    rest = name.removeprefix(prefix)
-    if rest == name and prefix:
+    """Return True if an image is below a prefix that ends with `/`, or is that very image, with any
+    tag and digest.
+    """
+    if not name.startswith(prefix):
         return False
-    return prefix.endswith("/") or not rest or (rest[0] in ":@" and "/" not in rest)
+    rest = name.removeprefix(prefix)
+    if prefix.endswith("/") or not rest:
+        return True
+    return rest[0] in ":@" and "/" not in rest
 
 
 def _folder(volume: Volume, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Refuse a folder of the node that the cluster does not allow."""
     path = volume.host_path
     if path is None:
         return
     if not path.startswith("/") or ".." in path.split("/"):
         yield f"host_path: {path!r} is not an absolute path without `..`"
     elif not allowed:
-        yield f"host_path: {path!r} is a folder of the node, which no job may see here; use a `claim`"
-    elif not any(f"{path}/".startswith(f"{folder.rstrip('/')}/") for folder in allowed):
-        yield f"host_path: {path!r} is not below a folder of the node that jobs may see: {', '.join(allowed)}"
+        yield (
+            f"host_path: {path!r} is a folder of the node, which no job may see here; use a `claim`"
+        )
+    elif not any(_is_below(path, folder) for folder in allowed):
+        yield (
+            f"host_path: {path!r} is not below a folder of the node that jobs may see: "
+            f"{', '.join(allowed)}"
+        )
+
+
+def _is_below(path: str, folder: str) -> bool:
+    """Return True if a path is a folder or below it."""
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")

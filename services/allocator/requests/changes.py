@@ -1,11 +1,12 @@
-"""May a running job be changed as its user asks? Pure.
+"""Decide if a running job may be changed as its user asks. Pure.
 
-A change is answered with the whole of what may change, not with a difference: the priority, the bounds of ps and of
-workers, and whether the job is suspended. So an answer that is applied twice, or a change that is asked for twice,
-does nothing more. Requests about one job are answered in the order in which they were made.
+An answer names all that may change, not a difference: the priority, the bounds of ps and of
+workers, and the suspension. So an answer that is applied twice, or a change that is asked for
+twice, does nothing more. Requests about one job are answered in the order in which they were made.
 
-The bounds may exclude the start: that stays what the learning rate was chosen for. A job's credentials give its tasks
-so many readers of the bus as its bounds allowed when they were made, so it cannot grow far beyond them.
+The bounds may exclude the start: the learning rate was chosen for it, and it stays. A job's
+credentials give its tasks so many readers of the bus as its bounds allowed when they were made, so
+it cannot grow far beyond them.
 """
 
 from __future__ import annotations
@@ -40,28 +41,31 @@ TAGS = (tag_of(ChangeRequested), tag_of(SuspendRequested), tag_of(ResumeRequeste
 
 
 def unanswered_changes(state: State) -> dict[int, Change]:
-    """Return the oldest open change of each job, unless a job of that name was asked for before and is not answered."""
-    first: dict[str, int] = {}
+    """Return the oldest open change of each job by sequence, without those for a name with an older
+    request that is not answered.
+    """
+    oldest_change: dict[str, int] = {}
     for sequence in sorted(state.changes):
-        first.setdefault(state.changes[sequence].key(), sequence)
+        oldest_change.setdefault(state.changes[sequence].key(), sequence)
     oldest_request: dict[str, int] = {}
     for uid in sorted(state.asked):
         oldest_request.setdefault(state.asked[uid].request.key(), uid)
-    return {
-        sequence: state.changes[sequence]
-        for key, sequence in first.items()
-        if oldest_request.get(key, sequence) >= sequence
-    }
+    unanswered = {}
+    for key, sequence in oldest_change.items():
+        if oldest_request.get(key, sequence) >= sequence:
+            unanswered[sequence] = state.changes[sequence]
+    return unanswered
 
 
 def answer_change(state: State, sequence: int, rules: Rules) -> JobChanged | ChangeRejected:
-    """Return what the job is from now on, or every reason why not."""
+    """Return the job's fields from now on, or every reason against the change."""
     change = state.changes[sequence]
     job = state.jobs.get(change.key())
     if job is None:
         return rejected(change.job, change.namespace, sequence, _no_job(state, change))
     request = _changed_request(job.request, change)
-    if reasons := list(_reasons(job, request, change, rules)):
+    reasons = list(_reasons(job, request, change, rules))
+    if reasons:
         return rejected(change.job, change.namespace, sequence, *reasons)
     return JobChanged(
         job=change.job,
@@ -80,7 +84,9 @@ def rejected(job: str, namespace: str, sequence: int, *reasons: str) -> ChangeRe
 
 
 def refusal(subject: str, sequence: int, error: str) -> ChangeRejected | None:
-    """Return the answer to a change that cannot be read; None: the subject is of something else, or of no job."""
+    """Return the answer to a change that cannot be read; None: the subject is of something else, or
+    of no job.
+    """
     tokens = subject.split(".")
     if ".".join(tokens[1:3]) not in TAGS or len(tokens) not in (4, 5):
         return None
@@ -90,22 +96,25 @@ def refusal(subject: str, sequence: int, error: str) -> ChangeRejected | None:
 
 def _no_job(state: State, change: Change) -> str:
     name = f"job: {change.job!r} in namespace {change.namespace!r}"
-    return f"{name} is over" if change.key() in state.closed else f"{name} is not known"
+    if change.key() in state.closed:
+        return f"{name} is over"
+    return f"{name} is not known"
 
 
 def _changed_request(request: JobRequested, change: Change) -> JobRequested:
     if not isinstance(change, ChangeRequested):
         return request
-    return replace(
-        request,
-        priority=request.priority if change.priority is None else change.priority,
-        ps=_with_bounds(request.ps, change.ps),
-        workers=_with_bounds(request.workers, change.workers),
-    )
+    if change.priority is not None:
+        request = replace(request, priority=change.priority)
+    if change.ps is not None:
+        request = replace(request, ps=_with_bounds(request.ps, change.ps))
+    if change.workers is not None:
+        request = replace(request, workers=_with_bounds(request.workers, change.workers))
+    return request
 
 
-def _with_bounds(span: Span, bounds: Bounds | None) -> Span:
-    return span if bounds is None else replace(span, min=bounds.min, max=bounds.max)
+def _with_bounds(span: Span, bounds: Bounds) -> Span:
+    return replace(span, min=bounds.min, max=bounds.max)
 
 
 def _is_suspended(job: Job, change: Change) -> bool:
@@ -123,18 +132,34 @@ def _reasons(job: Job, request: JobRequested, change: Change, rules: Rules) -> I
         return
     if change.priority is None and change.ps is None and change.workers is None:
         yield "priority, ps or workers: one of them is required"
-    startable = replace(request, ps=_with_start_inside(request.ps), workers=_with_start_inside(request.workers))
+
+    startable = replace(
+        request,
+        ps=_with_start_inside(request.ps),
+        workers=_with_start_inside(request.workers),
+    )
     reasons = [each for each in reasons_against(startable, rules) if each.startswith(FIELDS)]
     yield from reasons
-    wants = gang(request.resources or RoleResources(), Size(request.ps.min, request.workers.min))
-    if not reasons and (why := too_small(rules.quotas.get(request.namespace), request.namespace, wants)):
-        yield why
-    blocks = job.reader_blocks or (reader_blocks(job.request) if job.decided else 0)
+    if not reasons:
+        least = Size(request.ps.min, request.workers.min)
+        wants = gang(request.resources or RoleResources(), least)
+        quota = rules.quotas.get(request.namespace)
+        why = too_small(quota, request.namespace, wants)
+        if why:
+            yield why
+
+    blocks = job.reader_blocks
+    if not blocks and job.decided:
+        blocks = reader_blocks(job.request)
     if blocks and reader_blocks(request) > blocks:
         tasks = blocks * READERS_BLOCK // READERS_PER_TASK
-        yield f"workers.max: ps, workers and a chief may be {tasks} at most, for the job's credentials give no more"
+        yield (
+            f"workers.max: ps, workers and a chief may be {tasks} at most, "
+            "for the job's credentials give no more"
+        )
 
 
 def _with_start_inside(span: Span) -> Span:
-    """Return the span as if it had been asked for like that."""
-    return replace(span, start=max(span.min, min(span.start, span.max)))
+    """Return the span with the start that its bounds allow."""
+    start = max(span.min, min(span.start, span.max))
+    return replace(span, start=start)

@@ -1,5 +1,6 @@
-"""What a field should have been, for a person: a rule in words instead of a pattern, an object by its fields; and what
-it is, instead of its type alone."""
+"""Word a decoder's error for a person: a rule in words instead of a pattern, an object by its
+fields, and the value that was found instead of its type alone.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +14,40 @@ from shared.messages import DNS_LABEL, Digest, Span
 from shared.unknown_fields import struct_type
 
 NAME = "a name: small letters, digits and -, beginning with a letter, not ending with -"
-PATTERNS = {DNS_LABEL: NAME, r"^/": "an absolute path"}
-PATTERNS |= {meta.pattern: "`sha256-` and 64 hexadecimal digits" for meta in get_args(Digest)[1:]}
-
-
+(DIGEST,) = (meta.pattern for meta in get_args(Digest)[1:])
+PATTERNS = {
+    DNS_LABEL: NAME,
+    r"^/": "an absolute path",
+    DIGEST: "`sha256-` and 64 hexadecimal digits",
+}
 TYPE = re.compile(r", got `\w+`$")
 LONGEST_FOUND = 60  # characters
 
 
 def reworded(kind: Any, error: str, value: object) -> str:
-    """The decoder's `error` about a field of this kind, which has this value."""
+    """Return the decoder's `error` about a field of this kind with this value, in plainer words."""
     if get_origin(kind) is Literal:
-        return f"{_with(value, error)}; there are {', '.join(map(repr, get_args(kind)))}"
-    return _with(value, _expected(kind, error))
+        choices = ", ".join(map(repr, get_args(kind)))
+        return f"{_with_value(error, value)}; there are {choices}"
+    return _with_value(_expected(kind, error), value)
 
 
-def _with(value: object, said: str) -> str:
-    return said if said.startswith("Invalid enum value") else f"{TYPE.sub('', said)}, got {found(value)}"
+def _with_value(error: str, value: object) -> str:
+    if error.startswith("Invalid enum value"):
+        return error
+    return f"{TYPE.sub('', error)}, got {found(value)}"
 
 
 def found(value: object) -> str:
-    """It as it was written, shortened."""
-    said = _Written().repr(value)
-    return said if len(said) <= LONGEST_FOUND else f"{said[:LONGEST_FOUND]}..."
+    """Return a value as it was written, shortened."""
+    text = _Written().repr(value)
+    if len(text) <= LONGEST_FOUND:
+        return text
+    return f"{text[:LONGEST_FOUND]}..."
 
 
 class _Written(reprlib.Repr):
-    """In a file or a message: Python writes these two in another way."""
+    """A value as a file or a message has it: Python writes these two in another way."""
 
     def repr_bool(self, value: bool, level: int) -> str:
         return str(value).lower()
@@ -49,15 +57,27 @@ class _Written(reprlib.Repr):
 
 
 def _expected(kind: Any, error: str) -> str:
-    if struct := struct_type(kind):
+    """Return the error with an object by its fields, or with a rule in words."""
+    struct = struct_type(kind)
+    if struct is not None:
         fields = ", ".join(field.encode_name for field in msgspec.structs.fields(struct))
         plain = " (a job's file may have one number)" if struct is Span else ""
         return error.replace("`object", f"`{{{fields}}}").replace("}`", "}`" + plain)
-    return next((said for meta in get_args(kind)[1:] if (said := _rule(meta)) and "got" not in error), error)
+    if "got" in error:
+        return error
+    for meta in get_args(kind)[1:]:
+        rule = _rule(meta)
+        if rule:
+            return rule
+    return error
 
 
 def _rule(meta: Any) -> str:
-    """A pattern, and how long a text may be, in words."""
-    said = PATTERNS.get(getattr(meta, "pattern", None) or "")
-    length = getattr(meta, "max_length", None)
-    return f"Expected {said}" + (f", at most {length} characters" if length else "") if said else ""
+    """Return a pattern, and the most characters of a text, in words; empty: it has no words."""
+    words = PATTERNS.get(getattr(meta, "pattern", None) or "")
+    if not words:
+        return ""
+    longest = getattr(meta, "max_length", None)
+    if longest:
+        return f"Expected {words}, at most {longest} characters"
+    return f"Expected {words}"

@@ -1,14 +1,17 @@
-"""The cluster file: which machines there are, and which tenants come and go. Every reason against it is told at once.
+"""The cluster file: the machines that there are, and the tenants that come and go.
+
+Every reason against it is told at once.
 
     nodes:
       - {name: small, count: 2, cpu: 2, memory_gib: 4}         # small-1, small-2
       - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
     tenants:
       - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # somebody else's work
-    quotas:
-      team-a: {cpu: 4, memory_gib: 8, gpu: 1}                  # what that namespace may hold in all; absent: no limit
+    quotas:                                                  # of a namespace in all; absent: no limit
+      team-a: {cpu: 4, memory_gib: 8, gpu: 1}
 
-It is the one of `weir up`; names may be left out (`node`, or `node-a`, `node-b`, ... for several kinds).
+It is the one of `weir up`; names may be left out (`node`, or `node-a`, `node-b`, ... for several
+kinds).
 """
 
 from __future__ import annotations
@@ -33,25 +36,33 @@ KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
 
 
 def cluster(text: str) -> Cluster:
-    """Raises `Bad`."""
+    """Return the cluster of a file; raise `Bad`."""
     document, tree = _read(text)
-    said = [*_against_shape(document), *quota_reasons(document.get("quotas") or {}, "quotas")]
-    said += [why for field, kind in KINDS.items() for why in _against_entries(document, field, kind)]
-    if not said:
-        spec = _cluster(document)
-        said = [*_against_names(spec), *_against_tenants(spec)]
+    said = list(_against_shape(document))
+    said += quota_reasons(document.get("quotas") or {}, "quotas")
+    for field, kind in KINDS.items():
+        said += _against_entries(document, field, kind)
     if said:
-        raise Bad(_placed(tree, why) for why in said)
+        raise _bad(tree, said)
+    spec = _cluster(document)
+    said = [*_against_names(spec), *_against_tenants(spec)]
+    if said:
+        raise _bad(tree, said)
     return spec
 
 
 def _read(text: str) -> tuple[dict[str, Any], yaml.Node]:
+    """Return the document, and its tree, which knows the place of each node in the text."""
     try:
-        document, tree = yaml_text.load(text), yaml_text.compose(text)
+        document = yaml_text.load(text)
+        tree = yaml_text.compose(text)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        raise Bad([Reason(place[0], f", column {place[1]}: this is no YAML: {error.problem}")]) from error
+        line, column = 1, 1
+        if error.problem_mark:
+            line = error.problem_mark.line + 1
+            column = error.problem_mark.column + 1
+        why = f", column {column}: this is no YAML: {error.problem}"
+        raise Bad([Reason(line, why)]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise Bad([Reason(1, f": this is no YAML: {error}")]) from error
     if not isinstance(document, dict) or tree is None:
@@ -67,35 +78,52 @@ def _cluster(document: dict[str, Any]) -> Cluster:
 
 
 def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
+    """Yield the nodes, those without a name with `node`, or `node-a`, `node-b`, and so on."""
     for number, machine in enumerate(nodes):
-        letter = ascii_lowercase[number] if number < len(ascii_lowercase) else str(number)
-        yield machine if machine.name else replace(machine, name="node" if len(nodes) == 1 else f"node-{letter}")
+        if machine.name:
+            yield machine
+        elif len(nodes) == 1:
+            yield replace(machine, name="node")
+        else:
+            letter = ascii_lowercase[number] if number < len(ascii_lowercase) else str(number)
+            yield replace(machine, name=f"node-{letter}")
 
 
-# ---------------------------------------------------------------- reasons: a path, and what is wrong there
+# ---------------------------------------------------------------- reasons: a path, and the fault there
 
 
 def _against_shape(document: dict[str, Any]) -> Iterator[str]:
     known = (*KINDS, "quotas")
-    yield from (f"{key}: unknown; there are {', '.join(known)}" for key in document if key not in known)
+    for key in document:
+        if key not in known:
+            yield f"{key}: unknown; there are {', '.join(known)}"
     if not document.get("nodes"):
         yield "nodes: there must be at least one"
 
 
-def _against_entries(document: dict[str, Any], field: str, kind: type[msgspec.Struct]) -> Iterator[str]:
+def _against_entries(
+    document: dict[str, Any], field: str, kind: type[msgspec.Struct]
+) -> Iterator[str]:
     entries = document.get(field) or []
     if not isinstance(entries, list):
         yield f"{field}: is not a list"
         return
     for number, entry in enumerate(entries):
         where = f"{field}[{number}]"
-        yield from field_reasons(kind, entry, f"{where}.") if isinstance(entry, dict) else (f"{where}: no mapping",)
+        if isinstance(entry, dict):
+            yield from field_reasons(kind, entry, f"{where}.")
+        else:
+            yield f"{where}: no mapping"
 
 
 def _against_names(spec: Cluster) -> Iterator[str]:
-    times = Counter(name for machine in spec.nodes for name in machine.names())
+    times: Counter[str] = Counter()
+    for machine in spec.nodes:
+        times.update(machine.names())
     for number, machine in enumerate(spec.nodes):
-        yield from (f"nodes[{number}].name: {n!r} is there {times[n]} times" for n in machine.names() if times[n] > 1)
+        for name in machine.names():
+            if times[name] > 1:
+                yield f"nodes[{number}].name: {name!r} is there {times[name]} times"
 
 
 def _against_tenants(spec: Cluster) -> Iterator[str]:
@@ -110,16 +138,21 @@ def _against_tenants(spec: Cluster) -> Iterator[str]:
             yield f"{where}.to_s: must be later than from_s"
 
 
-# ---------------------------------------------------------------- where in the text a path is
+# ---------------------------------------------------------------- the place of a path in the text
 
 
-def _placed(tree: yaml.Node, why: str) -> Reason:
-    line, column = _mark(tree, re.findall(r"[\w-]+", why.partition(":")[0]))
-    return Reason(line, f", column {column}: {why}")
+def _bad(tree: yaml.Node, reasons: Iterable[str]) -> Bad:
+    """Return the error with all reasons, each at its place in the text."""
+    placed = []
+    for why in reasons:
+        path = re.findall(r"[\w-]+", why.partition(":")[0])
+        line, column = _mark(tree, path)
+        placed.append(Reason(line, f", column {column}: {why}"))
+    return Bad(placed)
 
 
 def _mark(tree: yaml.Node, path: Iterable[str]) -> tuple[int, int]:
-    """Line and column, from one, of as much of the path as there is."""
+    """Return line and column, from one, of as much of the path as there is."""
     for step in path:
         below = _below(tree, step)
         if below is None:
@@ -129,8 +162,13 @@ def _mark(tree: yaml.Node, path: Iterable[str]) -> tuple[int, int]:
 
 
 def _below(tree: yaml.Node, step: str) -> yaml.Node | None:
-    if isinstance(tree, yaml.SequenceNode) and step.isdigit() and int(step) < len(tree.value):
-        return tree.value[int(step)]  # type: ignore[no-any-return]
+    """Return the node of a list by its number, or of a mapping by its name."""
+    if isinstance(tree, yaml.SequenceNode) and step.isdigit():
+        number = int(step)
+        if number < len(tree.value):
+            return tree.value[number]  # type: ignore[no-any-return]
     if isinstance(tree, yaml.MappingNode):
-        return next((value for key, value in tree.value if key.value == step), None)
+        for key, value in tree.value:
+            if key.value == step:
+                return value  # type: ignore[no-any-return]
     return None

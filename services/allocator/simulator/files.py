@@ -1,6 +1,8 @@
-"""The CSV files that anybody can hand in: speeds, loss curves, jobs. Every reason against a file is told at once.
+"""The CSV files that anybody can hand in: speeds, loss curves, jobs. Every reason against a file is
+told at once.
 
-surfaces   model, ps, workers, global_batch, samples_per_second;  or `gpus` in place of ps and workers (ps = 0)
+surfaces   model, ps, workers, global_batch, samples_per_second;
+           or `gpus` in place of ps and workers (ps = 0)
 loss       model, samples, loss
 jobs       see `JOBS`; empty or absent optional cells take the defaults named in `_work`
 """
@@ -8,13 +10,24 @@ jobs       see `JOBS`; empty or absent optional cells take the defaults named in
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.scenario import Work
 from services.allocator.simulator.surfaces import Measured, Surface
-from services.allocator.simulator.tables import Bad, Column, Reason, Row, Table, amount, label, number, table, whole
+from services.allocator.simulator.tables import (
+    Bad,
+    Column,
+    Reason,
+    Row,
+    Table,
+    amount,
+    label,
+    number,
+    table,
+    whole,
+)
 from shared.messages import Span
 
 SERVED = (Column("ps", whole(0)), Column("workers", whole(1)))
@@ -25,18 +38,31 @@ SPEEDS = (
     Column("samples_per_second", number(0.0, above=True)),
     Column("mode", str, optional=True),
 )
-LOSSES = (Column("model", str), Column("samples", number(0.0)), Column("loss", number(float("-inf"))))
+LOSSES = (
+    Column("model", str),
+    Column("samples", number(0.0)),
+    Column("loss", number(float("-inf"))),
+)
+COUNT_0 = whole(0)
+COUNT_1 = whole(1)
 JOBS = (
     Column("job", str),
     Column("submitted_s", number(0.0)),
     Column("model", str),
     Column("samples", amount),
-    Column("global_batch", whole(1)),
-    *(Column(name, whole(0), optional=True) for name in ("ps", "min_ps", "max_ps")),
-    *(Column(name, whole(1), optional=True) for name in ("workers", "min_workers", "max_workers")),
-    *(Column(name, whole(1), optional=True) for name in ("batch_min", "batch_max", "device_batch_max")),
-    *(Column(name, number(0.0), optional=True) for name in ("ps_cpu", "worker_cpu")),
-    Column("worker_gpu", whole(0), optional=True),
+    Column("global_batch", COUNT_1),
+    Column("ps", COUNT_0, optional=True),
+    Column("min_ps", COUNT_0, optional=True),
+    Column("max_ps", COUNT_0, optional=True),
+    Column("workers", COUNT_1, optional=True),
+    Column("min_workers", COUNT_1, optional=True),
+    Column("max_workers", COUNT_1, optional=True),
+    Column("batch_min", COUNT_1, optional=True),
+    Column("batch_max", COUNT_1, optional=True),
+    Column("device_batch_max", COUNT_1, optional=True),
+    Column("ps_cpu", number(0.0), optional=True),
+    Column("worker_cpu", number(0.0), optional=True),
+    Column("worker_gpu", COUNT_0, optional=True),
     Column("priority", whole(-1_000_000), optional=True, default=0),
     Column("namespace", label, optional=True, default="default"),
 )
@@ -47,40 +73,53 @@ Speeds = Mapping[str, Surface]
 
 
 def surfaces(text: str) -> dict[str, Surface]:
-    """Each model's true speeds; raises `Bad`."""
+    """Return each model's true speeds; raise `Bad`."""
     read = table(text, (*_form(text), *SPEEDS))
     _raise(read, _two_modes(read))
     points: dict[str, list[Measured]] = {}
     for row in read.rows:
-        points.setdefault(row.cells["model"], []).append(_measured(row.cells))
+        model = row.cells["model"]
+        points.setdefault(model, []).append(_measured(row.cells))
     return {model: Surface(known) for model, known in points.items()}
 
 
 def _form(text: str) -> tuple[Column, ...]:
-    header = [cell.strip(' "') for cell in text.removeprefix("\ufeff").lstrip().partition("\n")[0].split(",")]
-    return ALONE if "gpus" in header and "workers" not in header else SERVED
+    """Return the columns of the size: with ps, or devices alone."""
+    first_line = text.removeprefix("\ufeff").lstrip().partition("\n")[0]
+    header = [cell.strip(' "') for cell in first_line.split(",")]
+    if "gpus" in header and "workers" not in header:
+        return ALONE
+    return SERVED
 
 
 def _measured(cells: Mapping[str, Any]) -> Measured:
-    ps, workers = (0, cells["gpus"]) if "gpus" in cells else (cells["ps"], cells["workers"])
-    return Measured(ps, workers, cells["global_batch"], cells["samples_per_second"])
+    batch = cells["global_batch"]
+    speed = cells["samples_per_second"]
+    if "gpus" in cells:
+        return Measured(0, cells["gpus"], batch, speed)
+    return Measured(cells["ps"], cells["workers"], batch, speed)
 
 
 def _two_modes(read: Table) -> Iterator[Reason]:
+    """Yield a reason for each row whose model is there in another mode, too."""
     modes: dict[str, str | None] = {}
     for row in read.rows:
-        model, mode = row.cells["model"], row.cells["mode"]
-        if modes.setdefault(model, mode) != mode:
-            yield read.against(row, "mode", f"{model} is there as {modes[model]!r} already: one mode a model")
+        model = row.cells["model"]
+        mode = row.cells["mode"]
+        first = modes.setdefault(model, mode)
+        if first != mode:
+            why = f"{model} is there as {first!r} already: one mode a model"
+            yield read.against(row, "mode", why)
 
 
 def losses(text: str) -> dict[str, Curve]:
-    """Each model's loss curve; raises `Bad`."""
+    """Return each model's loss curve; raise `Bad`."""
     read = table(text, LOSSES)
     _raise(read, ())
     points: dict[str, list[tuple[float, float]]] = {}
     for row in read.rows:
-        points.setdefault(row.cells["model"], []).append((row.cells["samples"], row.cells["loss"]))
+        point = (row.cells["samples"], row.cells["loss"])
+        points.setdefault(row.cells["model"], []).append(point)
     return {model: Curve(known) for model, known in points.items()}
 
 
@@ -88,23 +127,41 @@ def losses(text: str) -> dict[str, Curve]:
 
 
 def jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
-    """In the order of submission; raises `Bad`. `measured` None: speeds that could not be read; models go unchecked."""
+    """Return the jobs in the order of their submission; raise `Bad`.
+
+    `measured` is None if the speeds could not be read: then the models go unchecked.
+    """
     read = table(text, JOBS)
-    works = [_work(row.cells, (measured or {}).get(row.cells["model"])) for row in read.rows]
-    checked = zip(read.rows, works, strict=True)
-    _raise(read, [*_named_twice(read), *(why for row, work in checked for why in _wrong(read, row, work, measured))])
-    return tuple(sorted(works, key=lambda work: work.submitted_s))
+    surface_of = measured or {}
+    works = []
+    reasons = list(_named_twice(read))
+    for row in read.rows:
+        work = _work(row.cells, surface_of.get(row.cells["model"]))
+        reasons += _wrong(read, row, work, measured)
+        works.append(work)
+    _raise(read, reasons)
+    works.sort(key=lambda work: work.submitted_s)
+    return tuple(works)
 
 
 def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
-    """Defaults: 1 ps if the model was measured with ps, 1 worker; from 1 up to the largest number measured, if that
-    is not less than the start; a fixed batch; a core a task, or without ps a device a worker.
+    """Return the job of a row.
+
+    Defaults: 1 ps if the model was measured with ps, 1 worker; from 1 up to the largest number
+    measured, if that is not less than the start; a fixed batch; a core a task, or without ps a
+    device a worker.
     """
     given = {name: value for name, value in cells.items() if value is not None}
-    ps = given.get("ps", 1 if surface is None or surface.served is not None else 0)
-    workers, batch = given.get("workers", 1), cells["global_batch"]
-    most_ps = max(ps, surface.most_ps if surface and ps else 0)
-    most_workers = max(workers, surface.most_workers if surface else 0)
+    batch = cells["global_batch"]
+    served = surface is None or surface.served is not None
+    ps = given.get("ps", 1 if served else 0)
+    workers = given.get("workers", 1)
+    most_ps = ps
+    most_workers = workers
+    if surface is not None:
+        most_workers = max(workers, surface.most_workers)
+        if ps:
+            most_ps = max(ps, surface.most_ps)
     return Work(
         job=cells["job"],
         model=cells["model"],
@@ -122,34 +179,53 @@ def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
     )
 
 
-def _span(given: Mapping[str, int], start: int, least: tuple[str, int], most: tuple[str, int]) -> Span:
+def _span(
+    given: Mapping[str, int], start: int, least: tuple[str, int], most: tuple[str, int]
+) -> Span:
+    """Return a span. `least` and `most` are each the name of a column, and its default."""
     return Span(start=start, min=given.get(*least), max=given.get(*most))
 
 
 def _wrong(read: Table, row: Row, work: Work, measured: Speeds | None) -> Iterator[Reason]:
-    for name, span in (("global_batch", work.batch), ("ps", work.ps), ("workers", work.workers)):
-        if not span.min <= span.start <= span.max:
-            yield read.against(row, name, f"min {span.min} <= {span.start} <= max {span.max} does not hold")
+    """Yield the reasons against one job."""
+    yield from _wrong_span(read, row, "global_batch", work.batch)
+    yield from _wrong_span(read, row, "ps", work.ps)
+    yield from _wrong_span(read, row, "workers", work.workers)
     if work.ps.min == 0 < work.ps.max:
-        yield read.against(row, "ps", f"0 ps means none throughout, but up to {work.ps.max} are allowed")
-    if measured is None:
-        return
+        why = f"0 ps means none throughout, but up to {work.ps.max} are allowed"
+        yield read.against(row, "ps", why)
+    if measured is not None:
+        yield from _wrong_model(read, row, work, measured)
+
+
+def _wrong_span(read: Table, row: Row, column: str, span: Span) -> Iterator[Reason]:
+    if not span.min <= span.start <= span.max:
+        why = f"min {span.min} <= {span.start} <= max {span.max} does not hold"
+        yield read.against(row, column, why)
+
+
+def _wrong_model(read: Table, row: Row, work: Work, measured: Speeds) -> Iterator[Reason]:
+    """Yield a reason if the model was not measured, or not in this form."""
     surface = measured.get(work.model)
     if surface is None:
         yield read.against(row, "model", f"the speeds of {work.model!r} were not measured")
-    elif surface.speed(work.ps.start, work.workers.start, work.batch.start) == 0:
+        return
+    if surface.speed(work.ps.start, work.workers.start, work.batch.start) == 0:
         form = "with" if work.ps.start else "without"
         yield read.against(row, "ps", f"{work.model!r} was not measured {form} ps")
 
 
 def _named_twice(read: Table) -> Iterator[Reason]:
+    """Yield a reason for each row of a job whose name is there in another row, too."""
     times = Counter(row.cells["job"] for row in read.rows)
     for row in read.rows:
-        if times[row.cells["job"]] > 1:
-            yield read.against(row, "job", f"{row.cells['job']!r} is there {times[row.cells['job']]} times")
+        job = row.cells["job"]
+        if times[job] > 1:
+            yield read.against(row, "job", f"{job!r} is there {times[job]} times")
 
 
-def _raise(read: Table, more: Iterator[Reason] | list[Reason] | tuple[Reason, ...]) -> None:
+def _raise(read: Table, more: Iterable[Reason]) -> None:
+    """Raise `Bad` if there is any reason against the file."""
     reasons = [*read.reasons, *more]
     if reasons:
         raise Bad(reasons)

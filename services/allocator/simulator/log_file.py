@@ -1,8 +1,7 @@
-"""A recorded event log, as `weir events --json` prints it: one JSON object a line, the message whole."""
+"""A recorded event log, as `weir events --json` prints it: a JSON object a line, the whole message."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 
 import msgspec
@@ -13,7 +12,7 @@ from shared.subjects import Unusable, decode, kind_of
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What we need of a line."""
+    """The fields of a line that are needed."""
 
     time: datetime
     stream: str
@@ -23,7 +22,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A message, and where and when the server stored it (seconds since 1970)."""
+    """A message, with the place and the time (seconds since 1970) at which the server stored it."""
 
     at_s: float
     stream: str
@@ -32,27 +31,34 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(text: str) -> list[Told]:
-    """Every message of a kind that we know, by time; dead letters are passed over. Raises `Bad`."""
+    """Return every message of a known kind, by time; raise `Bad`. Dead letters are passed over."""
     reasons: list[Reason] = []
-    lines = enumerate(text.splitlines(), start=1)
-    entries = [entry for number, line in lines for entry in _entry(number, line, reasons)]
+    entries: list[Told] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            entry = _entry(line)
+        except (msgspec.DecodeError, Unusable, RecursionError) as error:
+            reasons.append(Reason(number, f": {error}"))
+            continue
+        if entry is not None:
+            entries.append(entry)
     if not entries and not reasons:
         reasons.append(Reason(1, ": the log is empty"))
     if reasons:
         raise Bad(reasons)
-    return sorted(entries, key=lambda entry: (entry.at_s, entry.stream, entry.sequence))
+    entries.sort(key=lambda entry: (entry.at_s, entry.stream, entry.sequence))
+    return entries
 
 
-def _entry(number: int, line: str, reasons: list[Reason]) -> Iterator[Told]:
+def _entry(line: str) -> Told | None:
+    """Return the message of a line; None for an empty line, or a kind that is not known."""
     if not line.strip():
-        return
-    try:
-        said = msgspec.json.decode(line, type=Line)
-        if _is_known(said.subject):
-            message = decode(said.subject, bytes(said.message))
-            yield Told(said.time.timestamp(), said.stream, said.sequence, message)
-    except (msgspec.DecodeError, Unusable, RecursionError) as error:
-        reasons.append(Reason(number, f": {error}"))
+        return None
+    said = msgspec.json.decode(line, type=Line)
+    if not _is_known(said.subject):
+        return None
+    message = decode(said.subject, bytes(said.message))
+    return Told(said.time.timestamp(), said.stream, said.sequence, message)
 
 
 def _is_known(subject: str) -> bool:

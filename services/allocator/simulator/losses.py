@@ -1,4 +1,4 @@
-"""How well a model really learns: the loss after so many samples, between the points of a measured curve."""
+"""The true learning of a model: the loss by samples, between the points of a measured curve."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ class Curve:
     """Linear between the points, flat outside them."""
 
     def __init__(self, points: Iterable[tuple[float, float]]) -> None:
-        """`points`: (samples, loss); raises `ValueError` where there are none."""
+        """`points`: (samples, loss); raises `ValueError` if there are none."""
         self.points = sorted(points)
         if not self.points:
             raise ValueError("a loss curve needs a point")
 
     def at(self, samples: float) -> float:
+        """Return the loss after so many samples."""
         behind = bisect_right(self.points, samples, key=lambda point: point[0])
-        if behind == 0 or behind == len(self.points):
-            return self.points[min(behind, len(self.points) - 1)][1]
-        (from_x, from_y), (to_x, to_y) = self.points[behind - 1], self.points[behind]
+        if behind == 0:
+            return self.points[0][1]
+        if behind == len(self.points):
+            return self.points[-1][1]
+        from_x, from_y = self.points[behind - 1]
+        to_x, to_y = self.points[behind]
         return from_y + (to_y - from_y) * (samples - from_x) / (to_x - from_x)

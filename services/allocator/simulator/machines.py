@@ -1,7 +1,7 @@
-"""The machines as the monitor sees them: tenants, our pods, and what each node can still hold.
+"""The machines as the monitor sees them: tenants, our pods, and the room that is left on each node.
 
-Law: no node ever holds more than it has; whoever looks while one does gets `Overcommitted`: a decision was wrong. A
-tenant has the right of way: our newest pods on its node make room.
+Law: no node ever holds more than it has; a look while one does raises `Overcommitted`: a decision
+was wrong. A tenant has the right of way: our newest pods on its node make room.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ import msgspec
 
 from services.allocator.placing.amounts import ROUNDING
 from shared.messages import CapacityChanged, OwnPod, Resources
+
+SLACK = 1e-6
+"""The rounding error of sums of many tasks that each fit, in cores and GiB."""
 
 
 class Overcommitted(AssertionError):
@@ -26,7 +29,11 @@ class Amount(msgspec.Struct, frozen=True):
 
 
 class Machines:
-    """`pods` of a node stand in the order in which they came; of nodes that are `touched` the monitor has to tell."""
+    """The nodes, and the pods and tenants on them.
+
+    `pods` of a node stand in the order in which they came. The monitor has to tell of the nodes
+    that are `touched`. `_held` is the sum of the pods of each node.
+    """
 
     def __init__(self, nodes: Mapping[str, Resources]) -> None:
         self.nodes = dict(nodes)
@@ -36,26 +43,30 @@ class Machines:
         self.looks = 0
         self._held = dict.fromkeys(nodes, Resources())
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def put(self, node: str, pod: OwnPod) -> None:
-        """A new pod, one that stands already, or one whose resources changed."""
-        if self.pods[node].get((pod.namespace, pod.pod)) == pod:
-            return
-        self.pods[node][(pod.namespace, pod.pod)] = pod
-        self._touch(node)
+        """Put a pod on a node; one that stands there may have other resources now."""
+        pods = self.pods[node]
+        name = (pod.namespace, pod.pod)
+        if pods.get(name) != pod:
+            pods[name] = pod
+            self._touch(node)
 
     def remove(self, node: str, namespace: str, pod: str) -> None:
+        """Take a pod off a node, if it is there."""
         if self.pods[node].pop((namespace, pod), None) is not None:
             self._touch(node)
 
     def tenant(self, node: str, cpu: float) -> list[OwnPod]:
-        """So much more cpu (less, if negative) is a tenant's; the pods that must go."""
+        """Give so much more cpu (less, if negative) to tenants; return the pods that must go."""
         self.tenants[node] += cpu
         gone = []
         self._touch(node)
-        while self.pods[node] and self.free(node).cpu < -ROUNDING:
-            gone.append(self.pods[node].popitem()[1])
+        pods = self.pods[node]
+        while pods and self.free(node).cpu < -ROUNDING:
+            _, newest = pods.popitem()
+            gone.append(newest)
             self._touch(node)
         return gone
 
@@ -63,11 +74,12 @@ class Machines:
         self.touched.add(node)
         self._held[node] = _sum(pod.resources for pod in self.pods[node].values())
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ the monitor's view
 
     def free(self, node: str) -> Resources:
-        """May be below zero while pods move."""
-        has, held = self.nodes[node], self._held[node]
+        """Return the free resources of a node. They may be below zero while pods move."""
+        has = self.nodes[node]
+        held = self._held[node]
         return Resources(
             cpu=has.cpu - self._taken(node) - held.cpu,
             memory_gib=has.memory_gib - held.memory_gib,
@@ -75,12 +87,13 @@ class Machines:
         )
 
     def _taken(self, node: str) -> float:
-        """By tenants; where they want more than there is, they share it."""
+        """Return the cores of tenants. They share the node if they want more than there is."""
         return min(self.nodes[node].cpu, max(0.0, self.tenants[node]))
 
     def facts(self, now: float) -> Iterator[CapacityChanged]:
-        """Of each node that was touched since the last look; raises `Overcommitted`."""
-        touched, self.touched = sorted(self.touched), set()
+        """Yield each node that was touched since the last look; raise `Overcommitted`."""
+        touched = sorted(self.touched)
+        self.touched = set()
         for name in touched:
             self.looks += 1
             yield CapacityChanged(
@@ -94,27 +107,34 @@ class Machines:
             )
 
     def used(self) -> Amount:
-        """What our pods hold."""
+        """Return the cores and devices that our pods hold."""
         held = _sum(self._held.values())
         return Amount(held.cpu, held.gpu)
 
     def offered(self) -> Amount:
-        """What tenants leave to us."""
+        """Return the cores and devices that tenants leave to us."""
         everything = _sum(self.nodes.values())
-        return Amount(everything.cpu - sum(map(self._taken, self.nodes)), everything.gpu)
+        taken = sum(map(self._taken, self.nodes))
+        return Amount(everything.cpu - taken, everything.gpu)
 
 
 def _sum(resources: Iterable[Resources]) -> Resources:
-    cpu, memory, gpu = 0.0, 0.0, 0
+    cpu = 0.0
+    memory_gib = 0.0
+    gpu = 0
     for one in resources:
-        cpu, memory, gpu = cpu + one.cpu, memory + one.memory_gib, gpu + one.gpu
-    return Resources(cpu=cpu, memory_gib=memory, gpu=gpu)
+        cpu += one.cpu
+        memory_gib += one.memory_gib
+        gpu += one.gpu
+    return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
 
 
 def _not_negative(name: str, free: Resources) -> Resources:
+    """Return the amount without rounding errors below 0."""
     if min(free.cpu, free.memory_gib, free.gpu) < -SLACK:
         raise Overcommitted(f"{name} is given more than it has: {free} is left")
-    return Resources(cpu=max(0.0, free.cpu), memory_gib=max(0.0, free.memory_gib), gpu=max(0, free.gpu))
-
-
-SLACK = 1e-6  # of sums of many tasks that each fit
+    return Resources(
+        cpu=max(0.0, free.cpu),
+        memory_gib=max(0.0, free.memory_gib),
+        gpu=max(0, free.gpu),
+    )

@@ -1,12 +1,12 @@
 """The figures of one simulated run (the same ones for every policy).
 
-jct          finish - submission, of the jobs that were completed                              [s]
-makespan     last finish - first submission                                                    [s]
-utilisation  integral of what our pods hold / integral of what tenants leave to us, over the makespan;
-             of devices where any job wants one, else of cores
+jct          finish - submission, of the jobs that were completed                     [s]
+makespan     last finish - first submission                                           [s]
+utilisation  integral of the resources that our pods hold / integral of those that tenants leave
+             to us, over the makespan; of devices if any job wants one, else of cores
 resizes      changes of a started job's tasks, nodes or batch, repairs among them
-wait_max     the longest time that a job had no tasks: before its start, or while it was suspended     [s]
-paused       what they cost: seconds in which started jobs stood still, summed over the jobs   [s]
+wait_max     the longest time that a job had no tasks: before its start, or suspended [s]
+paused       the cost of resizes: time in which started jobs stood still, in all      [s]
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from services.allocator.simulator.record import Record
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened under one policy. `held`: (time, our pods', what tenants leave) from each change on."""
+    """The events under one policy.
+
+    `held`: (time, the amount of our pods, the amount that tenants leave to us) from each change on.
+    """
 
     policy: str
     records: tuple[Record, ...]
@@ -38,10 +41,15 @@ Figures = dict[str, float | int | None]
 
 
 def figures(run: Run) -> Figures:
-    """By the names under which they are handed out; None where no job was completed."""
+    """Return the figures by the names under which they are handed out.
+
+    Figures of completed jobs are None if there is none.
+    """
     times = completion_s(run)
+    mean_s = float(np.mean(times)) if times else None
+    paused_s = sum(record.paused_s for record in run.records)
     return {
-        "jct_mean_s": _rounded(float(np.mean(times)) if times else None),
+        "jct_mean_s": _rounded(mean_s),
         "jct_median_s": percentile(times, 50),
         "jct_p95_s": percentile(times, 95),
         "jct_p99_s": percentile(times, 99),
@@ -51,7 +59,7 @@ def figures(run: Run) -> Figures:
         "completed": len(times),
         "submitted": len(run.records),
         "resizes": sum(record.resizes for record in run.records),
-        "paused_s": _rounded(sum(record.paused_s for record in run.records)),
+        "paused_s": _rounded(paused_s),
         "decisions": len(run.decision_ms),
         "decision_ms_p50": percentile(run.decision_ms, 50),
         "decision_ms_p99": percentile(run.decision_ms, 99),
@@ -59,44 +67,71 @@ def figures(run: Run) -> Figures:
 
 
 def completion_s(run: Run) -> list[float]:
-    """Of the completed jobs, in the order of submission."""
-    return [seconds for record in run.records if (seconds := record.completion_s) is not None]
+    """Return the completion times of the completed jobs, in the order of submission."""
+    times = []
+    for record in run.records:
+        if record.completion_s is not None:
+            times.append(record.completion_s)
+    return times
 
 
 def wait_max_s(run: Run) -> float:
-    """Jobs that never started count to the end of the run."""
-    return max((record.longest_wait_s(run.ended_s) for record in run.records), default=0.0)
+    """Return the longest wait. Jobs that never started count to the end of the run."""
+    longest_s = 0.0
+    for record in run.records:
+        longest_s = max(longest_s, record.longest_wait_s(run.ended_s))
+    return longest_s
 
 
 def makespan_s(run: Run) -> float | None:
+    """Return the time from the first submission to the last end; None if no job ended."""
     ends = [record.finished_s for record in run.records if record.finished_s is not None]
-    return max(ends) - _first_s(run) if ends else None
+    if not ends:
+        return None
+    return max(ends) - _first_s(run)
 
 
 def utilisation(run: Run) -> float | None:
-    """0..1; None where nothing was to be had."""
-    first, last = _first_s(run), _first_s(run) + (makespan_s(run) or 0.0)
-    held = offered = 0.0
+    """Return the share of the offered resources that was held, 0..1; None if none was offered."""
+    first_s = _first_s(run)
+    last_s = first_s + (makespan_s(run) or 0.0)
+    held = 0.0
+    offered = 0.0
     for from_s, to_s, used, free in shares(run):
-        seconds = max(0.0, min(to_s, last) - max(from_s, first))
-        held, offered = held + used * seconds, offered + free * seconds
+        seconds = max(0.0, min(to_s, last_s) - max(from_s, first_s))
+        held += used * seconds
+        offered += free * seconds
     return held / offered if offered > 0 else None
 
 
 def shares(run: Run) -> list[tuple[float, float, float, float]]:
-    """(from, to, held, offered) between changes: devices where any job wants one, else cores."""
-    unit = "gpu" if any(record.work.worker_gpu for record in run.records) else "cpu"
+    """Return (from, to, held, offered) between changes.
+
+    The unit is devices if any job wants one, else cores.
+    """
+    unit = "cpu"
+    if any(record.work.worker_gpu for record in run.records):
+        unit = "gpu"
     ends = [*run.held, (run.ended_s, Amount(), Amount())]
-    return [(t, until, getattr(used, unit), getattr(free, unit)) for (t, used, free), (until, *_) in pairwise(ends)]
+    found = []
+    for (from_s, used, free), (to_s, _, _) in pairwise(ends):
+        found.append((from_s, to_s, getattr(used, unit), getattr(free, unit)))
+    return found
 
 
 def timeline(run: Run) -> dict[str, list[list[float]]]:
-    """Each job's allocation over time: `[seconds, ps, workers, batch]` from each change on."""
-    return {record.work.job: [list(size) for size in record.sizes] for record in run.records}
+    """Return each job's allocation over time: `[seconds, ps, workers, batch]` from each change."""
+    times = {}
+    for record in run.records:
+        times[record.work.job] = [list(size) for size in record.sizes]
+    return times
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    return _rounded(float(np.percentile(values, share)) if values else None)
+    """Return a percentile (`share` in 0..100), rounded; None without values."""
+    if not values:
+        return None
+    return _rounded(float(np.percentile(values, share)))
 
 
 def _first_s(run: Run) -> float:

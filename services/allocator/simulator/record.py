@@ -1,4 +1,4 @@
-"""What became of one job, written down as it happens."""
+"""The history of one job, written down as it happens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from shared.messages import AllocationDecided, Outcome
 
 @dataclass
 class Record:
-    """`sizes`: (time, ps, workers, batch) from each decision on; `paused_s`: stood still after its first step."""
+    """The history of one job.
+
+    `sizes`: (time, ps, workers, batch) from each decision on. `paused_s`: the time for which the
+    job stood still after its first step.
+    """
 
     work: Work
     started_s: float | None = None
@@ -23,12 +27,13 @@ class Record:
     sizes: list[tuple[float, int, int, int]] = field(default_factory=list)
 
     def decided(self, decision: AllocationDecided, now: float) -> None:
+        """Note the size of a decision, if it is another one."""
         size = (counted(decision, "ps"), counted(decision, "worker"), decision.batch)
         if not self.sizes or self.sizes[-1][1:] != size:
             self.sizes.append((now, *size))
 
     def resumed(self, now: float, stopped_s: float) -> None:
-        """A generation trains: the first one starts the job, each later one is a resize."""
+        """Note that a generation trains: the first starts the job, a later one is a resize."""
         if self.started_s is None:
             self.started_s = now
             return
@@ -36,7 +41,9 @@ class Record:
         self.paused_s += max(0.0, now - stopped_s)
 
     def over(self, outcome: Outcome, now: float) -> None:
-        self.finished_s, self.outcome = now, outcome
+        """Note the end of the job."""
+        self.finished_s = now
+        self.outcome = outcome
         self.sizes.append((now, 0, 0, 0))
 
     @property
@@ -45,17 +52,21 @@ class Record:
 
     @property
     def completion_s(self) -> float | None:
-        """From submission to the end, waiting included; None for what was not completed."""
-        return self.finished_s - self.work.submitted_s if self.completed and self.finished_s is not None else None
+        """Seconds from submission to the end, waiting included; None if it was not completed."""
+        if not self.completed or self.finished_s is None:
+            return None
+        return self.finished_s - self.work.submitted_s
 
     def longest_wait_s(self, ended_s: float) -> float:
-        """The longest time without tasks between its submission and its end, or that of the run."""
+        """Return the longest time without tasks, up to the end of the job, or of the run."""
         end_s = ended_s if self.finished_s is None else self.finished_s
-        waits, since_s = [0.0], self.work.submitted_s
+        longest_s = 0.0
+        since_s = self.work.submitted_s  # infinite while it has tasks
+        # The end counts as a change to a size with tasks.
         for at_s, ps, workers, _ in (*self.sizes, (end_s, 0, 1, 0)):
             if ps + workers == 0:
                 since_s = min(since_s, at_s)
             elif since_s < inf:
-                waits.append(min(at_s, end_s) - since_s)
+                longest_s = max(longest_s, min(at_s, end_s) - since_s)
                 since_s = inf
-        return max(waits)
+        return longest_s

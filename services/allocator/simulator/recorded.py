@@ -1,6 +1,6 @@
-"""Yesterday as a scenario: a recorded log becomes jobs, machines, tenants and speeds, to try another policy on.
+"""Yesterday as a scenario: jobs, machines, tenants and speeds of a recorded log, for another policy.
 
-The log is folded as the allocator folds it, and what is needed is read off:
+The log is folded as the allocator folds it, and the parts of the scenario are read off:
 
     jobs      accepted requests, without their policy; how much there is to do, from their reports
     speeds    of each program, at the sizes at which it ran (geometric mean of its reports)
@@ -8,15 +8,16 @@ The log is folded as the allocator folds it, and what is needed is read off:
     restarts  the mean of the measured pauses of hand-overs
     machines  see `grounds.py`
 
-Sizes that never ran have no speed of their own: between those that ran it is interpolated, and beyond them nothing
-gains (`surfaces.py`). So a policy that would have gone where nobody went gets no credit for it. Jobs that never
-reported how much there is to do are left out, and named. The recorded run itself is told beside the simulated ones;
-its pauses are the measured ones, and where a task was lost, the time until the next generation trained.
+Sizes that never ran have no speed of their own: between those that ran it is interpolated, and
+beyond them nothing gains (`surfaces.py`). So a policy that would have gone where nobody went gets
+no credit for it. Jobs that never reported how much there is to do are left out, and named. The
+recorded run itself is told beside the simulated ones; its pauses are the measured ones, and where a
+task was lost, the time until the next generation trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
@@ -48,7 +49,7 @@ from shared.messages import (
 
 NAME = "recorded"
 PAUSE_S = 1.0
-"""Where no pause was measured."""
+"""The pause if none was measured."""
 REPORT_S = (1.0, 60.0)
 """The shortest and the longest time between two reports that is simulated."""
 
@@ -63,7 +64,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass
 class Known:
-    """One job as the log tells of it. `lost_s`: when it lost a task that is not replaced yet."""
+    """One job by the log. `lost_s`: the time at which it lost a task that is not replaced yet."""
 
     accepted: JobAccepted
     record: Record
@@ -74,43 +75,60 @@ class Known:
 
 
 def past(log: Sequence[Told]) -> Past:
-    """Of at least one message, by time."""
-    jobs, grounds, state, from_s = dict[int, Known](), Grounds(), State(), log[0].at_s
-    for one in log:
-        state = apply(state, one.message, one.stream, one.sequence, one.at_s)
-        now = one.at_s - from_s
-        if isinstance(one.message, CapacityChanged):
-            grounds.see(one.message, now)
-        elif isinstance(one.message, JobAccepted):
-            _begin(jobs, one.message, state, from_s)
-        elif isinstance(one.message, JobMessage):
-            known = jobs.get(one.message.uid)
-            if known is not None and known.accepted.key() == one.message.key():
-                _note(known, one.message, state, now)
-    whole = [known for known in jobs.values() if known.total]
-    for known in whole:
-        known.record.work = replace(known.record.work, samples=known.total)
-    return Past(
-        scenario=_scenario(whole, grounds),
-        run=Run(
-            policy=NAME,
-            records=tuple(known.record for known in whole),
-            held=tuple(grounds.held),
-            decision_ms=(),
-            ended_s=log[-1].at_s - from_s,
-        ),
-        left_out=tuple(known.record.work.job for known in jobs.values() if not known.total),
+    """Return the scenario and the run of a log of at least one message, by time."""
+    grounds = Grounds()
+    whole = []
+    left_out = []
+    for known in _fold(log, grounds).values():
+        record = known.record
+        if known.total:
+            record.work = replace(record.work, samples=known.total)
+            whole.append(known)
+        else:
+            left_out.append(record.work.job)
+
+    run = Run(
+        policy=NAME,
+        records=tuple(known.record for known in whole),
+        held=tuple(grounds.held),
+        decision_ms=(),
+        ended_s=log[-1].at_s - log[0].at_s,
     )
+    return Past(scenario=_scenario(whole, grounds), run=run, left_out=tuple(left_out))
+
+
+def _fold(log: Sequence[Told], grounds: Grounds) -> dict[int, Known]:
+    """Return the accepted jobs of a log by their uid; `grounds` sees the nodes."""
+    jobs: dict[int, Known] = {}
+    state = State()
+    from_s = log[0].at_s
+    for told in log:
+        message = told.message
+        state = apply(state, message, told.stream, told.sequence, told.at_s)
+        now = told.at_s - from_s
+        if isinstance(message, CapacityChanged):
+            grounds.see(message, now)
+        elif isinstance(message, JobAccepted):
+            _begin(jobs, message, state, from_s)
+        elif isinstance(message, JobMessage):
+            known = jobs.get(message.uid)
+            if known is not None and known.accepted.key() == message.key():
+                _note(known, message, state, now)
+    return jobs
 
 
 def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: float) -> None:
-    """A name that is used again gets its uid behind it."""
+    """Add an accepted job. A name that is used again gets its uid behind it."""
     job = state.jobs.get(accepted.key())
     if job is None or job.uid != accepted.uid or accepted.uid in jobs:
         return
-    asked, names = accepted.request, {known.record.work.job for known in jobs.values()}
+    asked = accepted.request
+    name = asked.job
+    names = {known.record.work.job for known in jobs.values()}
+    if name in names:
+        name = f"{name}-{accepted.uid}"
     work = Work(
-        job=asked.job if asked.job not in names else f"{asked.job}-{accepted.uid}",
+        job=name,
         model=asked.program.digest,
         samples=0,
         submitted_s=max(0.0, job.asked_s - from_s),
@@ -127,58 +145,73 @@ def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: 
 
 
 def _note(known: Known, message: JobMessage, state: State, now: float) -> None:
+    """Note a message about a job that was accepted; `state` has it already."""
     job = state.jobs.get(message.key())
+    record = known.record
     if isinstance(message, ProgressReported) and job and job.progress is message:
         known.total = message.total_samples
         known.readings.append(job.recent[-1])
     elif isinstance(message, AllocationDecided):
-        known.record.decided(message, now)
+        record.decided(message, now)
     elif isinstance(message, TrainingResumed):
-        known.pauses += [message.handover_s] if message.handover_s is not None else []
-        known.record.resumed(now, known.lost_s if message.pause_s is None else now - message.pause_s)
+        if message.handover_s is not None:
+            known.pauses.append(message.handover_s)
+        stopped_s = known.lost_s
+        if message.pause_s is not None:
+            stopped_s = now - message.pause_s
+        record.resumed(now, stopped_s)
         known.lost_s = inf
     elif isinstance(message, TaskExited) and job and _needs(job, message.pod):
         known.lost_s = min(known.lost_s, now)
     elif isinstance(message, JobFinished):
-        known.record.over(message.outcome, now)
+        record.over(message.outcome, now)
 
 
 def _needs(job: Job, pod: str) -> bool:
-    return any(job.pod(task) == pod for task in (job.wanted.tasks if job.wanted else ()))
+    if job.wanted is None:
+        return False
+    return any(job.pod(task) == pod for task in job.wanted.tasks)
 
 
-# ---------------------------------------------------------------- what is read off
+# ---------------------------------------------------------------- the scenario of a log
 
 
 def _scenario(jobs: Sequence[Known], grounds: Grounds) -> Scenario:
-    pauses = [pause for known in jobs for pause in known.pauses]
-    gaps = [late.at_s - early.at_s for known in jobs for early, late in pairwise(known.readings)]
+    pauses: list[float] = []
+    gaps: list[float] = []
+    for known in jobs:
+        pauses += known.pauses
+        for early, late in pairwise(known.readings):
+            gaps.append(late.at_s - early.at_s)
+    shortest_s, longest_s = REPORT_S
+    gap_s = median(gaps) if gaps else 0.0
     return Scenario(
         jobs=tuple(known.record.work for known in jobs),
         cluster=grounds.cluster(),
-        surfaces={model: Surface(points) for model, points in _speeds(jobs).items()},
-        losses={model: Curve(points) for model, points in _losses(jobs).items()},
+        surfaces=_surfaces(jobs),
+        losses=_losses(jobs),
         restart_s=fmean(pauses) if pauses else PAUSE_S,
-        report_s=min(max(median(gaps) if gaps else 0.0, REPORT_S[0]), REPORT_S[1]),
+        report_s=min(max(gap_s, shortest_s), longest_s),
     )
 
 
-def _speeds(jobs: Sequence[Known]) -> dict[str, list[Measured]]:
-    points: dict[str, list[Measured]] = {known.record.work.model: [] for known in jobs}
+def _surfaces(jobs: Sequence[Known]) -> dict[str, Surface]:
+    """Return the measured speeds of each model."""
+    points: dict[str, list[Measured]] = {}
     for known in jobs:
-        points[known.record.work.model] += _measured(known.readings)
-    return points
+        of_model = points.setdefault(known.record.work.model, [])
+        for one in known.readings:
+            if one.samples_per_second > 0 and one.workers > 0:
+                of_model.append(Measured(one.ps, one.workers, one.batch, one.samples_per_second))
+    return {model: Surface(measured) for model, measured in points.items()}
 
 
-def _measured(readings: Sequence[Reading]) -> Iterator[Measured]:
-    for one in readings:
-        if one.samples_per_second > 0 and one.workers > 0:
-            yield Measured(one.ps, one.workers, one.batch, one.samples_per_second)
-
-
-def _losses(jobs: Sequence[Known]) -> dict[str, list[tuple[float, float]]]:
+def _losses(jobs: Sequence[Known]) -> dict[str, Curve]:
+    """Return the loss curve of each model that reported a loss."""
     points: dict[str, list[tuple[float, float]]] = {}
     for known in jobs:
-        told = [(float(one.samples), one.loss) for one in known.readings if one.loss is not None]
-        points[known.record.work.model] = points.get(known.record.work.model, []) + told
-    return {model: known for model, known in points.items() if known}
+        for one in known.readings:
+            if one.loss is not None:
+                of_model = points.setdefault(known.record.work.model, [])
+                of_model.append((float(one.samples), one.loss))
+    return {model: Curve(known_losses) for model, known_losses in points.items()}

@@ -1,7 +1,11 @@
-"""The loop: hear what happens, ask the shipping decision, do what it says; as the live service does, without waiting.
+"""The loop: hear the facts, ask the shipping decision, enact it; as the live service, without
+waiting.
 
-    1 go to the next event, or to the time for which the last decision asked   2 hear its facts
-    3 answer requests   4 decide   5 hear and enact what was decided, and decide again until nothing more is said
+    1  go to the next event, or to the time for which the last decision asked
+    2  hear its facts
+    3  answer requests
+    4  decide
+    5  hear and enact the decisions, and decide again until nothing more is said
 
 Decisions are timed with the `clock` that is handed in (seconds); nothing else depends on it.
 """
@@ -13,7 +17,7 @@ from math import inf
 
 from msgspec.structs import replace
 
-from services.allocator.decide import Decisions, decide
+from services.allocator.decide import Decisions, decide, prepared
 from services.allocator.failures import Failure
 from services.allocator.requests import admission
 from services.allocator.rules import Rules
@@ -23,20 +27,30 @@ from services.allocator.simulator.world import World
 from services.allocator.state import State, apply
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, Message
 
+STREAM = "simulated"
 PASSES = 16
-"""Decisions at one moment; a policy that still changes its mind is heard again at the next event."""
+"""Decisions at one moment; a policy that still changes its mind is heard again at the next
+event.
+"""
 PATIENCE = 20.0
-"""A run is given up after so many times the time that all jobs would need at their least size, one after the other."""
+"""Multiple of the time that all jobs would need at their least size, one after the other, after which
+a run is given up.
+"""
 Watch = Callable[[int, float], None]
-"""Told after each event: how many jobs are over, and what time it is."""
+"""Called after each event with the number of jobs that are over, and the time."""
 
 
 def simulate(
-    scenario: Scenario, rules: Rules, seed: int, clock: Callable[[], float], watch: Watch | None = None
+    scenario: Scenario,
+    rules: Rules,
+    seed: int,
+    clock: Callable[[], float],
+    watch: Watch | None = None,
 ) -> Run:
-    """One policy (that of `rules`, for jobs that name none) on one world."""
+    """Run one policy (that of `rules`, for jobs that name none) on one world."""
     loop = Loop(scenario, rules, seed, clock)
-    last_s, world = patience_s(scenario), loop.world
+    world = loop.world
+    last_s = patience_s(scenario)
     while (now := loop.next_s()) < last_s:
         loop.step(now)
         if watch:
@@ -52,30 +66,52 @@ def simulate(
 
 
 def patience_s(scenario: Scenario) -> float:
-    """When whoever is not done yet will not be: a policy that resizes for ever would not end by itself."""
+    """Return the time at which a run is given up.
+
+    A policy that resizes for ever would not end by itself.
+    """
     alone_s = 0.0
+    last_s = 0.0
     for work in scenario.jobs:
-        least = scenario.surfaces[work.model].speed(work.ps.min, work.workers.min, work.batch.min)
-        alone_s += scenario.restart_s + (work.samples / least if least else 0.0)
-    tenants = [tenant.to_s or tenant.from_s for tenant in scenario.cluster.tenants]
-    return max([0.0, *(work.submitted_s for work in scenario.jobs), *tenants]) + PATIENCE * alone_s + 1.0
+        surface = scenario.surfaces[work.model]
+        slowest = surface.speed(work.ps.min, work.workers.min, work.batch.min)
+        training_s = work.samples / slowest if slowest else 0.0
+        alone_s += scenario.restart_s + training_s
+        last_s = max(last_s, work.submitted_s)
+    for tenant in scenario.cluster.tenants:
+        last_s = max(last_s, tenant.to_s or tenant.from_s)
+    return last_s + PATIENCE * alone_s + 1.0
 
 
 class Loop:
-    def __init__(self, scenario: Scenario, rules: Rules, seed: int, clock: Callable[[], float]) -> None:
-        self.world, self.clock = World(scenario, seed), clock
-        self.rules = replace(rules, quotas=rules.quotas | scenario.cluster.quotas, repeat_max=0)
-        self.state, self.decisions = State(), Decisions()
-        self.now, self.sequence = 0.0, 0
+    """The state of one run: the world, and the allocator's knowledge of it."""
+
+    def __init__(
+        self, scenario: Scenario, rules: Rules, seed: int, clock: Callable[[], float]
+    ) -> None:
+        self.world = World(scenario, seed)
+        self.clock = clock
+
+        quotas = rules.quotas | scenario.cluster.quotas
+        self.rules = replace(rules, quotas=quotas, repeat_max=0)
+
+        self.state = State()
+        self.decisions = Decisions()
+        self.now = 0.0
+        self.sequence = 0
         self.decision_ms: list[float] = []
         self.failures: dict[tuple[str, str], Failure] = {}
 
     def next_s(self) -> float:
+        """Return the time of the next event, or of the last decision's wake; infinite: none."""
+        due_s = inf
         wake_s = self.decisions.wake_s
-        due_s = wake_s if self.world.left and wake_s is not None and wake_s > self.now else inf
+        if self.world.left and wake_s is not None and wake_s > self.now:
+            due_s = wake_s
         return max(self.now, min(self.world.next_s(), due_s))
 
     def step(self, now: float) -> None:
+        """Hear the facts of a moment, and decide until nothing more is said."""
         self.now = now
         self._hear(self.world.happen(now))
         self._answer()
@@ -84,17 +120,23 @@ class Loop:
                 break
 
     def _decide(self) -> bool:
-        """One pass; is there more to say?"""
-        before = self.clock()
+        """Decide once; return true if anything was decided."""
         last = self.decisions
-        self.decisions = decide(self.state, self.now, self.rules, last.wishes, last.failures, last.untried)
-        self.failures |= {(failure.job, failure.error): failure for failure in self.decisions.failures}
+        before = self.clock()
+        self.state = prepared(self.state, self.rules)
+        decisions = decide(
+            self.state, self.now, self.rules, last.wishes, last.failures, last.untried
+        )
+        for failure in decisions.failures:
+            self.failures[failure.job, failure.error] = failure
         self.decision_ms.append((self.clock() - before) * 1000.0)
-        for action in self.decisions.actions:
+
+        self.decisions = decisions
+        for action in decisions.actions:
             self._hear([action])
             self._enact(action)
         self._hear(self.world.seen(self.now))
-        return bool(self.decisions.actions)
+        return bool(decisions.actions)
 
     def _enact(self, action: AllocationDecided | JobFinished) -> None:
         if isinstance(action, JobFinished):
@@ -103,10 +145,15 @@ class Loop:
             self.world.enact(action, self.now)
 
     def _answer(self) -> None:
+        """Accept every request that has no answer."""
         for uid, asked in admission.unanswered(self.state).items():
             request = admission.completed(asked.request, self.rules)
             accepted = JobAccepted(
-                job=request.job, namespace=request.namespace, uid=uid, request=request, accepted_s=self.now
+                job=request.job,
+                namespace=request.namespace,
+                uid=uid,
+                request=request,
+                accepted_s=self.now,
             )
             self._hear([accepted])
             self.world.accepted(accepted)
@@ -115,6 +162,3 @@ class Loop:
         for message in messages:
             self.sequence += 1
             self.state = apply(self.state, message, STREAM, self.sequence, self.now)
-
-
-STREAM = "simulated"

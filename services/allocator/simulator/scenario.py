@@ -1,8 +1,8 @@
-"""What is handed in: the work, the machines, and how fast and how well things really go.
+"""The input: the work, the machines, and the true speeds and losses.
 
-Units: seconds, cores, GiB, devices, samples; a batch is the global one (of all workers together), as in the surfaces.
-The CSV of jobs says nothing of memory, so its tasks want none; nor of a chief, so it costs nothing. A job from a
-recorded log is asked for with its own request.
+Units: seconds, cores, GiB, devices, samples; a batch is the global one (of all workers together),
+as in the surfaces. The CSV of jobs says nothing of memory, so its tasks want none; nor of a chief,
+so it costs nothing. A job from a recorded log is asked for with its own request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Devices = Annotated[int, Meta(ge=0)]
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """One job: what is asked for, and how much there is to do. `ps` = 0: devices side by side, without ps."""
+    """One job: its request, and its amount of work. `ps` = 0: devices side by side, without ps."""
 
     job: str
     model: str
@@ -44,11 +44,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     namespace: str = "default"
     asked: JobRequested | None = None
-    """As it was asked for really, where that is known."""
+    """The real request, if it is known."""
 
     def request(self) -> JobRequested:
-        """What a person would have sent, without a policy. Jobs of one model run one program: its digest is the
-        model's.
+        """Return the request that a person would have sent, without a policy.
+
+        Jobs of one model run one program: its digest is the model's.
         """
         if self.asked:
             return replace(self.asked, job=self.job, policy=None)
@@ -67,6 +68,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def resources(self) -> RoleResources:
+        """Return the resources of a task of each role."""
         if self.asked:
             return self.asked.resources or RoleResources()
         return RoleResources(
@@ -77,7 +79,9 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One node, or `count` alike: `big`, or `small-1`, `small-2`, as in the cluster file of `weir up`."""
+    """One node, or `count` alike: `big`, or `small-1`, `small-2`, as in the cluster file of `weir
+    up`.
+    """
 
     count: Least1 = 1
     cpu: Least0 = 1.0
@@ -86,11 +90,16 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str = ""
 
     def names(self) -> list[str]:
-        return [self.name] if self.count == 1 else [f"{self.name}-{number}" for number in range(1, self.count + 1)]
+        """Return the name of each of the nodes."""
+        if self.count == 1:
+            return [self.name]
+        return [f"{self.name}-{number}" for number in range(1, self.count + 1)]
 
 
 class Tenant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Somebody else's work on one node, for some time (`to_s` absent: for ever). It has the right of way."""
+    """Somebody else's work on one node, for some time (`to_s` absent: for ever). It has the right
+    of way.
+    """
 
     node: str
     cpu: Least0
@@ -104,12 +113,13 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     quotas: Quotas = {}
 
     def named(self) -> dict[str, Resources]:
-        """What each node has."""
-        return {
-            name: Resources(cpu=machine.cpu, memory_gib=machine.memory_gib, gpu=machine.gpu)
-            for machine in self.nodes
-            for name in machine.names()
-        }
+        """Return the resources of each node."""
+        found = {}
+        for machine in self.nodes:
+            has = Resources(cpu=machine.cpu, memory_gib=machine.memory_gib, gpu=machine.gpu)
+            for name in machine.names():
+                found[name] = has
+        return found
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +132,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     losses: Mapping[str, Curve] = {}
     """Loss by samples trained on, by model; a model without one reports no loss."""
     restart_s: float = 30.0
-    """How long training stands still at each change of a job's tasks, and before its first step."""
+    """The time for which training stands still at each change of tasks, and before the first step."""
     noise: float = 0.0
     """Standard deviation of the logarithm of a job's speed from one report to the next."""
     report_s: float = 30.0

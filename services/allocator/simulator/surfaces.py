@@ -1,12 +1,14 @@
-"""How fast a model really trains, between the points at which it was measured.
+"""The true speed of a model, between the points at which it was measured.
 
     v(batch, ps, workers)  [samples/s];  without ps: v(batch, workers)
 
-Each axis is taken as its logarithm, and so is v; the axes are read in the order above. Between two measured numbers
-log v is linear. Outside what was measured:
+Each axis is taken as its logarithm, and so is v; the axes are read in the order above. Between two
+measured numbers log v is linear. Outside the measured range:
 
-    above the largest    the last slope where v falls, flat where it rises: what was not measured never gains
-    below the smallest   in proportion: half the workers, half the speed; half the batch, the same seconds a step
+    above the largest    the last slope where v falls, flat where it rises: a size that was not
+                         measured never gains
+    below the smallest   in proportion: half the workers, half the speed; half the batch, the same
+                         seconds a step
 
 so v never exceeds the largest measured one. Measured twice, a point counts with its geometric mean.
 """
@@ -34,33 +36,43 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """Measured numbers (their logarithms, rising), and what was measured at each: log v, or the next axis."""
+    """Logarithms of the measured numbers, rising; and at each of them log v, or the next axis."""
 
     at: tuple[float, ...]
     then: tuple[Axis | float, ...]
 
 
 class Surface:
-    """One model's true speeds. Each is worked out once."""
+    """One model's true speeds."""
 
     def __init__(self, points: Iterable[Measured]) -> None:
-        known = tuple(points)
-        self.most_ps = max((p.ps for p in known), default=0)
-        self.most_workers = max((p.workers for p in known), default=0)
-        self.served = _axis([_row(p, p.batch, p.ps, p.workers) for p in known if p.ps])
-        self.alone = _axis([_row(p, p.batch, p.workers) for p in known if not p.ps])
-        self._asked: dict[tuple[int, int, float], float] = {}
+        self.most_ps = 0
+        self.most_workers = 0
+        served: list[Row] = []
+        alone: list[Row] = []
+        for point in points:
+            self.most_ps = max(self.most_ps, point.ps)
+            self.most_workers = max(self.most_workers, point.workers)
+            if point.ps:
+                served.append(_row(point, point.batch, point.ps, point.workers))
+            else:
+                alone.append(_row(point, point.batch, point.workers))
+        self.served = _axis(served)
+        self.alone = _axis(alone)
 
     def speed(self, ps: int, workers: int, batch: float) -> float:
-        """Samples a second; 0 without workers, and where the model was not measured in this form (with ps, without)."""
-        asked = (ps, workers, batch)
-        if asked not in self._asked:
-            self._asked[asked] = self._speed(ps, workers, batch)
-        return self._asked[asked]
+        """Return the samples a second.
 
-    def _speed(self, ps: int, workers: int, batch: float) -> float:
-        axis, at = (self.served, (batch, ps, workers)) if ps else (self.alone, (batch, workers))
-        return exp(_read(axis, [log(n) for n in at])) if axis is not None and workers > 0 and batch > 0 else 0.0
+        The speed is 0 without workers, and where the model was not measured in this form (with ps,
+        or without).
+        """
+        if workers <= 0 or batch <= 0:
+            return 0.0
+        if ps and self.served is not None:
+            return exp(_read(self.served, (log(batch), log(ps), log(workers))))
+        if not ps and self.alone is not None:
+            return exp(_read(self.alone, (log(batch), log(workers))))
+        return 0.0
 
 
 def _row(point: Measured, *at: int) -> Row:
@@ -68,37 +80,52 @@ def _row(point: Measured, *at: int) -> Row:
 
 
 def _axis(rows: Sequence[Row]) -> Axis | float | None:
+    """Return the first axis of the points, with the others below; log v, if there is no axis left.
+
+    Return None without points.
+    """
     if not rows:
         return None
-    if not rows[0][0]:
+    first_at, _ = rows[0]
+    if not first_at:
         return fmean(value for _, value in rows)
     grouped: dict[float, list[Row]] = {}
     for at, value in rows:
         grouped.setdefault(at[0], []).append((at[1:], value))
-    thens = (_axis(grouped[x]) for x in sorted(grouped))
-    return Axis(tuple(sorted(grouped)), tuple(then for then in thens if then is not None))
+    numbers = sorted(grouped)
+    thens = []
+    for x in numbers:
+        then = _axis(grouped[x])
+        if then is not None:
+            thens.append(then)
+    return Axis(tuple(numbers), tuple(thens))
 
 
-def _read(axis: Axis | float, at: Sequence[float]) -> float:
-    """log v at a point."""
+def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
+    """Return log v at a point."""
     if isinstance(axis, float):
         return axis
-    x, rest = at[0], at[1:]
+    x = at[0]
+    rest = at[1:]
     above = bisect_right(axis.at, x)
     if above == 0:
         return _read(axis.then[0], rest) + x - axis.at[0]
     if above == len(axis.at):
         return _beyond(axis, x, rest)
-    return _read(axis.then[above - 1], rest) + _slope(axis, above, rest) * (x - axis.at[above - 1])
+    below = above - 1
+    return _read(axis.then[below], rest) + _slope(axis, above, rest) * (x - axis.at[below])
 
 
-def _beyond(axis: Axis, x: float, rest: Sequence[float]) -> float:
+def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
+    """Return log v above the largest number of an axis."""
     last = len(axis.at) - 1
-    falling = min(0.0, _slope(axis, last, rest)) if last else 0.0
+    falling = 0.0
+    if last:
+        falling = min(0.0, _slope(axis, last, rest))
     return _read(axis.then[last], rest) + falling * (x - axis.at[last])
 
 
-def _slope(axis: Axis, above: int, rest: Sequence[float]) -> float:
-    """Of log v over the logarithm of this axis, between a measured number and the one before."""
+def _slope(axis: Axis, above: int, rest: tuple[float, ...]) -> float:
+    """Return d log v / d x between a measured number of an axis and the one before."""
     rise = _read(axis.then[above], rest) - _read(axis.then[above - 1], rest)
     return rise / (axis.at[above] - axis.at[above - 1])

@@ -1,4 +1,4 @@
-"""A CSV file as typed rows; or every reason why not, with line and column, at once."""
+"""A CSV file as typed rows; or every reason against it, with line and column, at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALIKE = 0.7  # of an unknown column's name to a known one: a slip of the finger
 
 
 class Reason(msgspec.Struct, frozen=True, order=True):
-    """Why a file cannot be used: where, and what is wrong there."""
+    """A reason against a file: the line, and the fault there."""
 
     line: int
     said: str
@@ -29,11 +29,12 @@ class Bad(ValueError):
 
     def __init__(self, reasons: Iterable[Reason]) -> None:
         self.reasons = tuple(sorted(reasons))
-        super().__init__("\n".join(f"line {reason.line}{reason.said}" for reason in self.reasons))
+        texts = [f"line {reason.line}{reason.said}" for reason in self.reasons]
+        super().__init__("\n".join(texts))
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column: how a cell is read (raises `ValueError`), and what an empty or absent one means."""
+    """One column: the reader of a cell (raises `ValueError`), and the default of an empty one."""
 
     name: str
     read: Callable[[str], Any]
@@ -47,7 +48,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """What could be read, and why the rest could not. `at`: where each column stands, counted from one."""
+    """The rows that could be read, and the reasons against the others.
+
+    `at` is the number of each column, counted from one.
+    """
 
     rows: list[Row]
     reasons: list[Reason]
@@ -58,60 +62,87 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def _at(line: int, number: int | None, column: str, why: str) -> Reason:
-    return Reason(line, f", column {number} ({column}): {why}" if number else f", column {column}: {why}")
+    """Return a reason against a cell; its column has a number if it is there."""
+    if number:
+        return Reason(line, f", column {number} ({column}): {why}")
+    return Reason(line, f", column {column}: {why}")
 
 
 def table(text: str, columns: Sequence[Column]) -> Table:
-    """Lines without content are skipped; columns that nobody knows are left alone, unless they look misspelt."""
+    """Read a table. Lines without content are skipped.
+
+    Columns that nobody knows are left alone, unless they look misspelt.
+    """
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
-    header = next((line for line in lines if any(cell.strip() for cell in line)), None)
+    header = next(filter(_has_content, lines), None)
     if header is None:
         wanted = ", ".join(column.name for column in columns if not column.optional)
-        return Table([], [Reason(1, f": the file is empty; its first line names the columns {wanted}")], {})
-    names = [cell.strip() for cell in header]
-    read = Table([], list(_against_header(names, columns, lines.line_num)), _places(names))
+        why = f": the file is empty; its first line names the columns {wanted}"
+        return Table([], [Reason(1, why)], {})
+    names = list(map(str.strip, header))
+    places = {name: number for number, name in enumerate(names, start=1)}
+    read = Table([], list(_against_header(names, columns, lines.line_num)), places)
     whole_header = not read.reasons
+
     for line in lines:
-        if any(cell.strip() for cell in line):
+        if _has_content(line):
             _take(read, lines.line_num, line, columns)
+
+    if not whole_header:
+        return Table([], read.reasons, read.at)
     if not read.rows and not read.reasons:
         read.reasons.append(Reason(lines.line_num, ": there are no rows"))
-    return read if whole_header else Table([], read.reasons, read.at)
+    return read
 
 
-def _places(names: Sequence[str]) -> dict[str, int]:
-    return {name: number for number, name in enumerate(names, start=1)}
+def _has_content(line: Sequence[str]) -> bool:
+    return "".join(line).strip() != ""
 
 
 def _against_header(names: Sequence[str], columns: Sequence[Column], line: int) -> Iterator[Reason]:
-    known = [column.name for column in columns]
-    yield from (Reason(line, f": no column {c.name!r}") for c in columns if not c.optional and c.name not in names)
+    """Yield the columns that are lacking, that are there twice, and that look misspelt."""
+    known = {column.name for column in columns}
+    for column in columns:
+        if not column.optional and column.name not in names:
+            yield Reason(line, f": no column {column.name!r}")
+
+    absent = [column.name for column in columns if column.name not in names]
     for number, name in enumerate(names, start=1):
-        absent = [other for other in known if other not in names]
-        meant = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
         if name in names[: number - 1]:
             yield _at(line, number, name, "is there twice")
-        elif name not in known and meant:
-            yield _at(line, number, name, f"no such column; did you mean {meant[0]!r}?")
+        elif name not in known:
+            meant = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+            if meant:
+                yield _at(line, number, name, f"no such column; did you mean {meant[0]!r}?")
 
 
 def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column]) -> None:
-    """One more row, or the reasons against it."""
-    row, known = Row(line, {}), len(read.reasons)
-    if len(cells) > max(read.at.values()):
-        read.reasons.append(Reason(line, f": has {len(cells)} cells under {max(read.at.values())} columns"))
+    """Add one more row, or the reasons against it."""
+    row = Row(line, {})
+    reasons = []
+    most = max(read.at.values())
+
+    if len(cells) > most:
+        reasons.append(Reason(line, f": has {len(cells)} cells under {most} columns"))
+
+    # Read all cells, so that every reason is told at once.
     for column in columns:
         number = read.at.get(column.name, 0)
-        text = cells[number - 1].strip() if 0 < number <= len(cells) else ""
+        text = ""
+        if 0 < number <= len(cells):
+            text = cells[number - 1].strip()
         try:
             row.cells[column.name] = _value(column, text, present=number > 0)
         except ValueError as error:
-            read.reasons.append(_at(line, number, column.name, str(error)))
-    if len(read.reasons) == known:
+            reasons.append(_at(line, number, column.name, str(error)))
+
+    read.reasons.extend(reasons)
+    if not reasons:
         read.rows.append(row)
 
 
 def _value(column: Column, text: str, present: bool) -> Any:
+    """Return the value of a cell, or the default of an empty or absent one."""
     if text:
         return column.read(text)
     if present and not column.optional:
@@ -119,23 +150,24 @@ def _value(column: Column, text: str, present: bool) -> Any:
     return column.default
 
 
-# ---------------------------------------------------------------- what a cell may be
+# ---------------------------------------------------------------- the kinds of cells
 
 
 def number(least: float, above: bool = False) -> Callable[[str], float]:
-    """A finite number, at least (or above) `least`."""
+    """Return a reader of finite numbers that are at least (or above) `least`."""
 
     def read(text: str) -> float:
         value = _float(text)
         if value < least or (above and value == least):
-            raise ValueError(f"{text} is {'not above' if above else 'less than'} {least:g}")
+            relation = "not above" if above else "less than"
+            raise ValueError(f"{text} is {relation} {least:g}")
         return value
 
     return read
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """A whole number, at least `least`."""
+    """Return a reader of whole numbers that are at least `least`."""
 
     def read(text: str) -> int:
         value = number(least)(text)
@@ -147,14 +179,14 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def label(text: str) -> str:
-    """A name as Kubernetes has it."""
+    """Read a name as Kubernetes has it."""
     if not re.fullmatch(DNS_LABEL, text):
         raise ValueError(f"{text!r} is no name of small letters, digits and -")
     return text
 
 
 def amount(text: str) -> int:
-    """An amount of work, rounded up to whole samples."""
+    """Read an amount of work, rounded up to whole samples."""
     return ceil(number(0.0, above=True)(text))
 
 

@@ -4,9 +4,10 @@
     b      = min(batch, device_batch_max * workers)                                    [samples]
     ln e   ~ N(-noise^2 / 2, noise^2), drawn anew at each report, so that the mean of e is 1
 
-v is the surface's. What does not fit into the devices at once is done in turns, so a larger batch gains nothing. A task
-with less cpu than was asked for it slows the whole job (training waits for its slowest part); more gains nothing: the
-surface does not say (our reconstruction). A job that lost a task stands still until it is replaced; it loses no work.
+v is the surface's. A batch that does not fit into the devices at once is done in turns, so a larger
+one gains nothing. A task with less cpu than was asked for it slows the whole job (training waits for
+its slowest part); more gains nothing: the surface does not say (our reconstruction). A job that
+lost a task stands still until it is replaced; it loses no work.
 """
 
 from __future__ import annotations
@@ -16,90 +17,146 @@ from math import exp, inf
 import numpy as np
 
 from services.allocator.readings import counted
-from services.allocator.simulator.losses import Curve
-from services.allocator.simulator.scenario import Work
-from services.allocator.simulator.surfaces import Surface
-from shared.messages import AllocationDecided, ProgressReported, Resources, TaskPlan, TaskUsage, TrainingResumed
+from services.allocator.simulator.scenario import Scenario, Work
+from shared.messages import (
+    AllocationDecided,
+    ProgressReported,
+    Resources,
+    Role,
+    TaskPlan,
+    TaskUsage,
+    TrainingResumed,
+)
 
 
 class Training:
-    """`runs` trains, or did before it was stopped at `stopped_s`; `comes` is what it waits for."""
+    """The training of one job.
 
-    def __init__(self, work: Work, uid: int, surface: Surface, curve: Curve | None, noise: float, seed: int) -> None:
-        self.work, self.uid, self.sizes = work, uid, work.resources()
-        self.surface, self.curve, self.noise = surface, curve, noise
+    `runs` trains, or did before it was stopped at `stopped_s`; it waits for `comes`. `speed` is
+    from the last report on, `mean_speed` is without the noise, both in samples a second.
+    """
+
+    def __init__(self, work: Work, uid: int, scenario: Scenario, seed: int) -> None:
+        self.work = work
+        self.uid = uid
+        self.surface = scenario.surfaces[work.model]
+        self.curve = scenario.losses.get(work.model)
+        self.noise = scenario.noise
+        sizes = work.resources()
+        self.asked: dict[Role, Resources] = {
+            "chief": sizes.chief,
+            "ps": sizes.ps,
+            "worker": sizes.worker,
+        }
+
         self.chance = np.random.default_rng((seed, uid))
         self.runs: AllocationDecided | None = None
         self.comes: AllocationDecided | None = None
         self.lost: set[int] = set()
         self.usage: tuple[TaskUsage, ...] = ()
-        self.samples, self.at_s = 0.0, 0.0
-        self.speed, self.mean_speed = 0.0, 0.0
-        self.stopped_s, self.told_s, self.told_samples = 0.0, 0.0, 0.0
-        self.step, self.turn = 0, 0
 
-    # ------------------------------------------------------------ what happens to it
+        self.samples = 0.0
+        self.at_s = 0.0
+        self.speed = 0.0
+        self.mean_speed = 0.0
+
+        self.stopped_s = 0.0
+        self.told_s = 0.0
+        self.told_samples = 0.0
+        self.step = 0
+        self.turn = 0
+
+    # ------------------------------------------------------------ events
 
     def advance(self, now: float) -> None:
-        self.samples = min(float(self.work.samples), self.samples + self.speed * (now - self.at_s))
+        """Train up to now."""
+        samples = self.samples + self.speed * (now - self.at_s)
+        self.samples = min(float(self.work.samples), samples)
         self.at_s = now
 
     def stop(self, now: float) -> None:
         """Stand still; a second stop changes nothing."""
         if self.speed > 0:
             self.advance(now)
-            self.speed, self.stopped_s = 0.0, now
+            self.speed = 0.0
+            self.stopped_s = now
 
     def go(self, decision: AllocationDecided, now: float) -> None:
         """Train by a decision from now on."""
         self.advance(now)
-        self.runs, self.comes = decision, None
+        self.runs = decision
+        self.comes = None
         self.lost.clear()
-        self.told_s, self.told_samples = now, self.samples
-        self.usage = tuple(self._used(task) for task in decision.tasks)
+        self.told_s = now
+        self.told_samples = self.samples
+
+        self.usage = tuple(map(self._used, decision.tasks))
         self.mean_speed = self._speed_by(decision)
         self._draw()
 
     def _draw(self) -> None:
-        luck = float(self.chance.normal(-self.noise * self.noise / 2, self.noise)) if self.noise else 0.0
+        """Draw the speed until the next report."""
+        luck = 0.0
+        if self.noise:
+            luck = float(self.chance.normal(-self.noise * self.noise / 2, self.noise))
         self.speed = self.mean_speed * exp(luck)
 
     def _speed_by(self, decision: AllocationDecided) -> float:
-        ps, workers = counted(decision, "ps"), counted(decision, "worker")
+        """Return the mean speed of a decision in samples a second."""
+        ps = counted(decision, "ps")
+        workers = counted(decision, "worker")
+        batch = decision.batch
         most = self.work.device_batch_max
-        batch = decision.batch if most is None else min(decision.batch, most * workers)
-        least = min((self._share(task) for task in decision.tasks), default=0.0)
-        return self.surface.speed(ps, workers, batch) * min(1.0, least)
+        if most is not None:
+            batch = min(batch, most * workers)
+        share = min(map(self._share, decision.tasks), default=0.0)
+        return self.surface.speed(ps, workers, batch) * min(1.0, share)
 
     def _share(self, task: TaskPlan) -> float:
-        """Of the cpu that was asked for, what the task has."""
-        asked = self._asked(task).cpu
+        """Return the share of its requested cpu that a task has."""
+        asked = self.asked[task.role].cpu
         return task.resources.cpu / asked if asked else 1.0
 
-    def _asked(self, task: TaskPlan) -> Resources:
-        return {"chief": self.sizes.chief, "ps": self.sizes.ps, "worker": self.sizes.worker}[task.role]
-
     def _used(self, task: TaskPlan) -> TaskUsage:
-        """A task uses the cpu that was asked for it, where it has so much, and half of the memory."""
-        cpu, gib = min(task.resources.cpu, self._asked(task).cpu), self._asked(task).memory_gib / 2
-        return TaskUsage(task=task.name(), cpu=cpu, memory_gib=gib)
+        """Return the usage of a task: its requested cpu, if it has so much, and half its memory."""
+        asked = self.asked[task.role]
+        cpu = min(task.resources.cpu, asked.cpu)
+        return TaskUsage(task=task.name(), cpu=cpu, memory_gib=asked.memory_gib / 2)
 
     def task_of(self, pod: str) -> tuple[TaskPlan, int, bool]:
-        """A pod's task, the newest generation that has it, and whether what is wanted now needs it."""
-        wanted = self.comes or self.runs
-        decided = [decision for decision in (self.comes, self.runs) if decision]
-        found = ((t, d.generation, d is wanted) for d in decided for t in d.tasks if t.pod(self.work.job) == pod)
-        return next(found)
+        """Return a pod's task, and the newest generation that has it.
 
-    # ------------------------------------------------------------ what it says
+        The last value is true if the newest decision needs the task. Raise `KeyError` if the job
+        has no such pod.
+        """
+        wanted = self.comes or self.runs
+        for decision in (self.comes, self.runs):
+            if decision is None:
+                continue
+            for task in decision.tasks:
+                if task.pod(self.work.job) == pod:
+                    return task, decision.generation, decision is wanted
+        raise KeyError(pod)
+
+    # ------------------------------------------------------------ messages
 
     def ends_s(self) -> float:
-        return self.at_s + (self.work.samples - self.samples) / self.speed if self.speed > 0 else inf
+        """Return the time at which the work will be done at this speed; infinite: it stands."""
+        if self.speed <= 0:
+            return inf
+        return self.at_s + (self.work.samples - self.samples) / self.speed
 
     def resumed(self, decision: AllocationDecided, now: float) -> TrainingResumed:
-        """Go, and say so. A pause is told where generation followed generation, not where a task was lost."""
-        handed_over = self.runs is not None and not self.lost
-        previous = self.runs.generation if self.runs else None
+        """Train by a decision, and say so.
+
+        The pause is told if generation followed generation, not if a task was lost.
+        """
+        previous = None
+        pause_s = None
+        if self.runs is not None:
+            previous = self.runs.generation
+            if not self.lost:
+                pause_s = now - self.stopped_s
         self.go(decision, now)
         return TrainingResumed(
             job=self.work.job,
@@ -109,15 +166,16 @@ class Training:
             step=self.step,
             samples=int(self.samples),
             previous=previous,
-            pause_s=now - self.stopped_s if handed_over else None,
+            pause_s=pause_s,
         )
 
     def report(self, runs: AllocationDecided, now: float) -> ProgressReported:
-        """How far, and how fast since the last report; from then on the speed is another."""
+        """Report the progress, and the speed since the last report; draw the next speed."""
         self.advance(now)
         speed = (self.samples - self.told_samples) / (now - self.told_s)
         self.step = max(self.step + 1, int(self.samples / max(1, runs.batch)))
-        self.told_s, self.told_samples = now, self.samples
+        self.told_s = now
+        self.told_samples = self.samples
         self._draw()
         return ProgressReported(
             job=self.work.job,

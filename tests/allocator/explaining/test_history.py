@@ -32,14 +32,14 @@ def test_the_state_is_the_logs_and_nothing_is_forgotten_on_the_way() -> None:
     story = running(Story(HELD_BACK))
     for n in range(9):
         story.hear(progress(1, done=n + 1, total=100, speed=10, step=n + 1), after_s=11.0)
-    assert moment(story).state == story.state
+    assert moment(story).state == story.facts
 
 
 def test_of_a_burst_not_each_message_is_decided_on() -> None:
     story = running(Story(HELD_BACK))
     for n in range(2000):
         story.hear(progress(1, done=n + 1, total=10**6, speed=10, step=n + 1), after_s=0.001)
-    assert moment(story).state == story.state
+    assert moment(story).state == story.facts
 
 
 def test_a_replaced_task_is_the_cause_of_its_replacement() -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from services.allocator.decide import Decisions, decide
+from services.allocator.decide import Decisions, decide, prepared
 from services.allocator.job import Job
 from services.allocator.requests.changes import answer_change, unanswered_changes
 from services.allocator.requests.validate import reasons_against
@@ -89,6 +89,7 @@ class World:
 
     def decide(self) -> None:
         self.before = self.state
+        self.state = prepared(self.state, self.rules)
         self.decided = decide(self.state, self.now, self.rules, self.decided.wishes)
         for action in self.decided.actions:
             self.hear(action)

@@ -11,14 +11,15 @@ from services.allocator.simulator.losses import Curve
 from services.allocator.simulator.scenario import Work
 from services.allocator.simulator.training import Training
 from shared.messages import AllocationDecided, Resources, Role, TaskPlan
-from tests.allocator.simulator.worlds import span, surfaces, work
+from tests.allocator.simulator.worlds import scenario, span, work
 
 ROLES: tuple[Role, ...] = ("chief", "ps", "worker")
 
 
 def training(job: Work | None = None, noise: float = 0.0, seed: int = 0, uid: int = 1, **fields: Any) -> Training:
     job = job or work()
-    return Training(job, uid, surfaces()[job.model], fields.get("curve"), noise, seed)
+    losses = {job.model: fields["curve"]} if "curve" in fields else {}
+    return Training(job, uid, scenario(job, noise=noise, losses=losses), seed)
 
 
 def decided(ps: int = 1, workers: int = 1, generation: int = 1, cpu: float = 1.0, batch: int = 64) -> AllocationDecided:

@@ -1,84 +1,170 @@
-"""Which sizes of a job the nodes can hold: what Mesos calls an offer, and it may be less than was asked for.
+"""Sizes of a job that the nodes can hold: Mesos calls this an offer, and it may be less than was
+asked for.
 
-For each number of ps, put one by one where the placement would put them (fewest devices wasted, then least cpu left),
-the number of workers for which there is room beside them. What the job holds itself counts as free to it. It is a count
-and no placement: a size offered here is tried for real where it is granted.
+For each number of ps, put one by one where the placement would put them (fewest devices wasted,
+then least cpu left), the number of workers for which there is room beside them. What the job holds
+itself counts as free to it. It is a count and no placement: a size offered here is tried for real
+where it is granted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from services.allocator.placing.amounts import ROUNDING, amounts
 from services.allocator.policies.contract import JobSeen, Node, Size
-from shared.messages import Resources
 
 Array = NDArray[np.float64]
+Amounts = tuple[float, float, float]
+"""Cores, GiB and devices."""
 
 EVERY = 8
-"""Numbers of tasks up to this are all offered; above it each is `RATIO` times the one before, and the largest."""
+"""Numbers of tasks up to this are all offered; above it each is `RATIO` times the one before, and
+the largest.
+"""
 RATIO = 1.25
 NOTHING = (0.0, 0.0, 0.0)
+ANY_NUMBER = 10**9
+"""Tasks that want nothing, on one node."""
+CPU, MEMORY, DEVICES = range(3)
+"""Rows of the arrays."""
 
 
-def offered(cluster: Sequence[Node], job: JobSeen) -> list[Size]:
-    """Sizes within the job's bounds that fit, small ones first."""
-    free = _free(cluster, job)
-    if not job.tasks and not _put(free, job.sizes.chief):
-        return []
+class FreeNodes:
+    """Amounts that are free on each node, for the offers of one pass; nothing on a closed node."""
+
+    def __init__(self, cluster: Iterable[Node]) -> None:
+        columns: list[Amounts] = []
+        self._column_of: dict[str, int] = {}
+        for node in cluster:
+            self._column_of[node.name] = len(columns)
+            columns.append(_free_amounts(node))
+        self._free = np.array(columns, dtype=float).reshape(-1, 3).T.copy()  # [3, nodes]
+
+    def update(self, changed: Iterable[Node]) -> None:
+        """Read some of these nodes again."""
+        for node in changed:
+            self._free[:, self._column_of[node.name]] = _free_amounts(node)
+
+    def with_tasks_of(self, job: JobSeen) -> Array:
+        """Return cores, GiB and devices [3, nodes], as if the job's ps and workers held nothing."""
+        free = self._free.copy()
+        columns = []
+        held = []
+        for task in job.tasks:
+            if task.role != "chief" and task.node in self._column_of:
+                columns.append(self._column_of[task.node])
+                held.append(amounts(task.resources))
+        if held:
+            np.add.at(free.T, columns, np.array(held))
+        return free
+
+
+def offered(nodes: FreeNodes, job: JobSeen) -> list[Size]:
+    """Return the sizes within the job's bounds that fit, small ones first."""
+    free = nodes.with_tasks_of(job)
+    if not job.tasks:
+        chief = amounts(job.sizes.chief)
+        best_first = _best_nodes(free, chief)
+        if not best_first:
+            return []
+        free[:, best_first[0]] -= chief
+
+    # How many workers each node has room for [nodes], and all together, beside no ps yet.
+    worker = amounts(job.sizes.worker)
+    room = _room_on_each(free, worker)
+    total = int(room.sum())
+
+    # One ps more each time, on the best node until it is full, then on the next one.
+    ps_wants = amounts(job.sizes.ps)
+    best_nodes = iter(_best_nodes(free, ps_wants))
+    offered_ps = set(steps(job.least.ps, job.most.ps))
+    left = NOTHING
+    has_room = False
     sizes: list[Size] = []
-    ps_steps = steps(job.least.ps, job.most.ps)
     for ps in range(job.most.ps + 1):
-        if ps in ps_steps:
-            workers = min(job.most.workers, _room(free, job.sizes.worker))
-            sizes += [Size(ps, w) for w in steps(job.least.workers, workers)]
-        if ps < job.most.ps and not _put(free, job.sizes.ps):
-            break
+        if ps in offered_ps:
+            for workers in steps(job.least.workers, min(job.most.workers, total)):
+                sizes.append(Size(ps, workers))
+        if not has_room:
+            node = next(best_nodes, None)
+            if node is None:
+                break
+            cpu, memory, devices = free[:, node].tolist()
+            left = (cpu, memory, devices)
+        total -= _room_beside(left, worker)
+        left = _less(left, ps_wants)
+        total += _room_beside(left, worker)
+        has_room = _has_room(left, ps_wants)
     return sizes
 
 
 def steps(least: int, most: int) -> list[int]:
-    """Numbers from `least` to `most`, both included, in growing steps; none where `most` is less."""
-    numbers, number = [], least
+    """Return numbers from `least` to `most`, both included, in growing steps; none where `most` is
+    less.
+    """
+    if most < least:
+        return []
+    numbers = []
+    number = least
     while number < most:
         numbers.append(number)
         number = number + 1 if number < EVERY else math.ceil(number * RATIO)
-    return [*numbers, most] if most >= least else []
+    numbers.append(most)
+    return numbers
 
 
-def _free(cluster: Sequence[Node], job: JobSeen) -> Array:
-    """Cores, GiB and devices [nodes, 3]; on a node that is closed only what the job holds there."""
-    free = {node.name: amounts(node.free) if node.open else NOTHING for node in cluster}
-    for task in job.tasks:
-        if task.role != "chief" and task.node in free:
-            here, more = free[task.node], amounts(task.resources)
-            free[task.node] = (here[0] + more[0], here[1] + more[1], here[2] + more[2])
-    return np.array(list(free.values()), dtype=float).reshape(-1, 3)
+def _free_amounts(node: Node) -> Amounts:
+    return amounts(node.free) if node.open else NOTHING
 
 
-def _row(resources: Resources) -> Array:
-    return np.array(amounts(resources), dtype=float)
+def _best_nodes(free: Array, wants: Amounts) -> list[int]:
+    """Return the nodes that have room for a task, those first that have least left: of devices,
+    then of cores, then of GiB. A task on the first of them changes nothing in their order.
+    """
+    enough = free[CPU] + ROUNDING >= wants[CPU]
+    enough &= free[MEMORY] + ROUNDING >= wants[MEMORY]
+    enough &= free[DEVICES] + ROUNDING >= wants[DEVICES]
+    nodes = np.flatnonzero(enough)
+    cpu, memory, devices = free[:, nodes]
+    order = np.lexsort((memory, cpu, devices))
+    best_first: list[int] = nodes[order].tolist()
+    return best_first
 
 
-def _put(free: Array, wants: Resources) -> bool:
-    """Take the room of one task, in place; false where no node has it."""
-    row = _row(wants)
-    fitting = np.flatnonzero((free + ROUNDING >= row).all(axis=1))
-    if not len(fitting):
-        return False
-    best = fitting[np.lexsort((free[fitting, 1], free[fitting, 0], free[fitting, 2]))[0]]
-    free[best] -= row
-    return True
+def _has_room(left: Amounts, wants: Amounts) -> bool:
+    return (
+        left[CPU] + ROUNDING >= wants[CPU]
+        and left[MEMORY] + ROUNDING >= wants[MEMORY]
+        and left[DEVICES] + ROUNDING >= wants[DEVICES]
+    )
 
 
-def _room(free: Array, wants: Resources) -> int:
-    """How many such tasks fit."""
-    row = _row(wants)
-    asked = row > 0
-    if not asked.any():
-        return 10**9 if len(free) else 0
-    return int(np.floor((free[:, asked] + ROUNDING) / row[asked]).min(axis=1).clip(0).sum())
+def _less(left: Amounts, wants: Amounts) -> Amounts:
+    cpu = left[CPU] - wants[CPU]
+    memory = left[MEMORY] - wants[MEMORY]
+    devices = left[DEVICES] - wants[DEVICES]
+    return cpu, memory, devices
+
+
+def _room_on_each(free: Array, wants: Amounts) -> Array:
+    """Return how many such tasks fit on each node [nodes]."""
+    room = np.full(free.shape[1], float(ANY_NUMBER))
+    for resource in (CPU, MEMORY, DEVICES):
+        if wants[resource] > 0:
+            fitting = np.floor((free[resource] + ROUNDING) / wants[resource])
+            room = np.minimum(room, fitting)
+    return np.asarray(np.maximum(room, 0.0))
+
+
+def _room_beside(left: Amounts, wants: Amounts) -> int:
+    """Return how many such tasks fit on a node that has so much left."""
+    room = ANY_NUMBER
+    for resource in (CPU, MEMORY, DEVICES):
+        if wants[resource] > 0:
+            room = min(room, math.floor((left[resource] + ROUNDING) / wants[resource]))
+    return max(room, 0)

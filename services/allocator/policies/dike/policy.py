@@ -1,9 +1,10 @@
 """Size a job by its model, then by probing: Dike (Xu & Li, Electronics 8(3):327, 2019).
 
-The paper's: an automatic resource manager for distributed TensorFlow that decides number and place of workers and ps by
-the model's characteristics (number and type of parameters and layers), the nodes (CPU/GPU ratio) and the input data, so
-that nobody writes a configuration by hand; at least 95 % of the optimal throughput. Its formulas and components were
-not at hand, so everything below is our reconstruction.
+The paper's: an automatic resource manager for distributed TensorFlow that decides number and place
+of workers and ps by the model's characteristics (number and type of parameters and layers), the
+nodes (CPU/GPU ratio) and the input data, so that nobody writes a configuration by hand; at least 95
+% of the optimal throughput. Its formulas and components were not at hand, so everything below is
+our reconstruction.
 
     profile -> kind:  compute-bound, communication-bound or balanced                            (`models/estimate.py`)
     compute-bound:        as many workers as the offer holds, and the fewest ps that keep it so
@@ -11,185 +12,282 @@ not at hand, so everything below is our reconstruction.
     balanced, or nothing known of the model: the best by the performance model                  (`models/speed.py`)
     then probe, refit, refine: the size with the largest expected improvement                   (`models/search.py`)
 
-The size that the user asked for is the first probe, the size by the rule the second; there are `PROBES` in all, and one
-is made only where the seconds that it should save on the remaining work exceed going there and perhaps back. Then the
-best size that was tried is kept. Another follows only where it is better beyond doubt: when an offer grows, and a size
-is sure to be faster; or when a size that was tried is so by more than the noise of two speeds.
+The size that the user asked for is the first probe, the size by the rule the second; there are
+`PROBES` in all, and one is made only where the seconds that it should save on the remaining work
+exceed going there and perhaps back. Then the best size that was tried is kept. Another follows only
+where it is better beyond doubt: when an offer grows, and a size is sure to be faster; or when a
+size that was tried is so by more than the noise of two speeds.
 
-Jobs are served in turn, those that wait before those that run: the paper sizes one job at a time. Of where tasks go a
-policy says nothing; ps beside workers, and on nodes without devices first, is the placement's rule. Batch and task
-sizes stay as requested.
+Jobs are served in turn, those that wait before those that run: the paper sizes one job at a time.
+Of where tasks go a policy says nothing; ps beside workers, and on nodes without devices first, is
+the placement's rule. Batch and task sizes stay as requested.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Container, Sequence
 
-from services.allocator.kept import Kept, KeptEach
+import msgspec
+
 from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
 from services.allocator.models.evidence import believable
 from services.allocator.models.fitting import Prior, closest
-from services.allocator.models.search import Probe, best_of, certain, next_probe
+from services.allocator.models.search import Probe, certain, means, next_probe
 from services.allocator.models.speed import NOISE, Fit, Form
 from services.allocator.placing.placement import Room, place, place_most
 from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want, at_start
-from services.allocator.policies.dike.offers import offered
+from services.allocator.policies.dike.offers import FreeNodes, offered
 from shared.messages import Alternative
 from shared.words import counted
 
-JOBS_KEPT = 1024
-"""Models of so many are remembered."""
 PROBES = 8
 """Sizes that a job tries; its first counts."""
 THERE_AND_BACK = 2.0
 """Pauses that a probe costs."""
 LOST = "slower, by what is known"
 HOLD = 0.02
-"""From a size that has just been tried a job goes back where it is faster by so much: less is not worth a pause."""
+"""From a size that has just been tried a job goes back where it is faster by so much: less is not
+worth a pause.
+"""
 NEW = 3
-"""Reports at a size until the job counts as staying there: some may come before the allocator looks."""
+"""Reports at a size until the job counts as staying there: some may come before the allocator
+looks.
+"""
 SETTLED = 3.0 * math.sqrt(2.0) * NOISE
-"""From a size that it stays at, by so much: less may be the noise of two speeds, and both change with each report."""
+"""From a size that it stays at, by so much: less may be the noise of two speeds, and both change
+with each report.
+"""
+
+
+class DikeModel(msgspec.Struct, frozen=True):
+    """The performance model of one job; None until a speed was seen at its batch.
+
+    `tried`: the sizes of these speeds; `log_speeds`: the model's mean for each of them.
+    """
+
+    fit: Fit | None = None
+    tried: tuple[Size, ...] = ()
+    log_speeds: tuple[float, ...] = ()
+
+    def best_of(self, sizes: Container[Size]) -> Size:
+        """Return the fastest of the sizes that were tried and are among these; one must be."""
+        best = -1
+        for n, size in enumerate(self.tried):
+            if size not in sizes:
+                continue
+            if best < 0 or self.log_speeds[n] > self.log_speeds[best]:
+                best = n
+        return self.tried[best]
+
+    def speed(self, size: Size) -> float:
+        """Return samples a second at a size that was tried."""
+        return math.exp(self.log_speeds[self.tried.index(size)])
 
 
 def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
-    room, wants = Room(cluster), []
+    """Size the jobs that wait, then one by one those that run."""
+    room = Room(cluster)
+    wants = []
+    running = []
     for job in jobs:
         if job.size is None:
             place_most(room, job.key, (), job.start, job.least, job.sizes, serial=0)
             wants.append(at_start(job, "the first probe is the size that was asked for"))
-    running = [job for job in jobs if job.size is not None and not job.busy]
-    fitted([job for job in running if job.size in _tried(job)])  # side by side: `sized` finds it known
-    nodes = tuple(room.nodes.values())
-    for job in running:
-        want = _sized(job)(*_offers([(job, nodes)]))
+        elif not job.busy:
+            running.append(job)
+
+    nodes = FreeNodes(room.nodes.values())
+    for job, model in zip(running, _models(running), strict=True):
+        want = _sized(job, model, nodes)
         if want.size != job.size:
-            place(room, job.key, job.tasks, want.size, job.sizes, serial=0)
-            nodes = tuple(room.nodes.values())
+            tasks = place(room, job.key, job.tasks, want.size, job.sizes, serial=0) or ()
+            nodes.update(room.nodes[task.node] for task in tasks if task.node in room.nodes)
         wants.append(want)
     return wants
 
 
-def sized(job: JobSeen, size: Size, offer: Sequence[Size]) -> Want:
-    """What a running job should have, of the sizes that there is room for."""
-    tried = _tried(job)
-    if size not in tried:
-        return _want(job, size, "waits for its speed at this size")
-    sizes = list(dict.fromkeys([size, *offer]))
-    if sizes == [size]:
-        return _kept(job, size, tried)
-    fit = fitted([job])[0]
-    probe = _probe(job, fit, sizes, tried)
-    best = best_of(fit, [s for s in tried if s in sizes], job.batch)
-    if probe is not None and _saved_s(job, fit, best, probe.gain) > THERE_AND_BACK * job.pauses_s:
-        return _want(
-            job, probe.size, f"probe {len(tried) + 1}: expected to be {probe.gain:.0%} faster", 1.0 + probe.gain, best
-        )
-    gain = 0.0 if best == size else _speed(job, fit, best) / _speed(job, fit, size) - 1.0
-    if gain > (HOLD if _just_tried(job, size) else SETTLED) and _saved_s(job, fit, size, gain) > job.pauses_s:
-        return _want(job, best, f"the best of {counted(len(tried), 'size')} tried, {gain:.0%} faster", 1.0 + gain, size)
-    return _kept(job, size, tried)
+# ---------------------------------------------------------------- a job's model
 
 
-def _kept(job: JobSeen, size: Size, tried: Sequence[Size]) -> Want:
-    return _want(job, size, f"the best of {counted(len(tried), 'size')} tried; no other is worth a probe")
+def fit_jobs(jobs: Sequence[JobSeen]) -> list[DikeModel]:
+    """Return the model of each job, all fitted in one pass."""
+    seen_speeds = [_believed(job) for job in jobs]
+    cases = []
+    for job, seen in zip(jobs, seen_speeds, strict=True):
+        if seen:
+            cases.append((seen, _priors(job)))
+    fits = iter(closest(cases))
+
+    models = []
+    for job, seen in zip(jobs, seen_speeds, strict=True):
+        if not seen:
+            models.append(DikeModel())
+            continue
+        fit = next(fits)
+        tried = [Size(one.ps, one.workers) for one in seen]
+        log_speeds = means(fit, tried, job.batch).tolist()
+        models.append(DikeModel(fit, tuple(tried), tuple(log_speeds)))
+    return models
 
 
-def _by_offer(job: JobSeen) -> Callable[[tuple[Size, ...]], Want]:
-    return cache(partial(sized, job, job.size or job.start))
-
-
-_sized: Kept[JobSeen, Callable[[tuple[Size, ...]], Want]] = Kept(_by_offer, JOBS_KEPT)
-
-Asked = tuple[JobSeen, tuple[Node, ...]]
-
-
-def _same(asked: Asked) -> Hashable:
-    """An offer is the same whatever the job reports."""
-    job, nodes = asked
-    return id(job.request), id(job.tasks), id(job.sizes), *map(id, nodes)
-
-
-def _offered(asked: Sequence[Asked]) -> Iterator[tuple[Size, ...]]:
-    return (tuple(offered(nodes, job)) for job, nodes in asked)
-
-
-_offers: KeptEach[Asked, tuple[Size, ...]] = KeptEach(_offered, _same, JOBS_KEPT)
-"""Of a job and the nodes."""
-
-
-def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:
-    """The size that the rule names, of those on offer."""
-    if kind == "compute-bound":
-        most = max(s.workers for s in sizes)
-        widest = sorted((s for s in sizes if s.workers == most), key=lambda s: s.ps)
-        return next((s for s in widest if fitted_kind(fitted, s, batch) == kind), widest[-1])
-    if kind == "communication-bound":
-        pairs = [s for s in sizes if s.ps == s.workers and fitted_kind(fitted, s, batch) != kind]
-        return max(pairs, key=lambda s: s.workers, default=None) or min(sizes, key=lambda s: (s.workers, -s.ps))
-    return None
-
-
-def _probe(job: JobSeen, fit: Fit, sizes: Sequence[Size], tried: Sequence[Size]) -> Probe | None:
-    """The second by the model's kind, where its profile is known; others by expected gain; then only certain ones."""
-    if len(tried) >= PROBES:
-        return certain(fit, sizes, tried, job.batch)
-    if len(tried) == 1 and job.progress and job.progress.profile:
-        named = by_kind(fitted_kind(fit, tried[0], job.batch), fit, sizes, job.batch)
-        if named is not None and named not in tried:
-            return next_probe(fit, [named], tried, job.batch)
-    return next_probe(fit, sizes, tried, job.batch)
-
-
-def _tried(job: JobSeen) -> list[Size]:
-    return [Size(o.ps, o.workers) for o in _believed(job)]
+def _models(jobs: Sequence[JobSeen]) -> list[DikeModel]:
+    """Return the jobs' models; those that the jobs do not carry are fitted together."""
+    missing = [job for job in jobs if not isinstance(job.model, DikeModel)]
+    fitted = iter(fit_jobs(missing))
+    models = []
+    for job in jobs:
+        models.append(job.model if isinstance(job.model, DikeModel) else next(fitted))
+    return models
 
 
 def _believed(job: JobSeen) -> list[Observed]:
-    return [o for o in job.observed if o.batch == job.batch and believable(o)]
+    return [seen for seen in job.observed if seen.batch == job.batch and believable(seen)]
 
 
 def _priors(job: JobSeen) -> list[Prior]:
-    """Whose a batch is, each worker's or everybody's, speeds tell; until they do each worker's, as Weir trains."""
+    """Return a prior for each meaning of a batch: each worker's own, or one that they share.
+
+    Speeds tell which is true; until they do it is each worker's own, as Weir trains.
+    """
     profile = job.progress.profile if job.progress else None
     known = told(profile) if profile else None
-    forms: tuple[Form, ...] = ("asynchronous", "synchronous") if job.most.ps else ("synchronous",)
+    forms: tuple[Form, ...] = ("synchronous",)
+    if job.most.ps:
+        forms = ("asynchronous", "synchronous")
     return [prior_of(known, job.batch, form) for form in forms]
 
 
-fitted: KeptEach[JobSeen, Fit] = KeptEach(
-    lambda jobs: closest([(_believed(job), _priors(job)) for job in jobs]), id, JOBS_KEPT
-)
-"""Each one's model."""
+# ---------------------------------------------------------------- its size
 
 
-def _speed(job: JobSeen, fit: Fit, size: Size) -> float:
-    return fit.speed(size.ps, size.workers, job.batch)
+def _sized(job: JobSeen, model: DikeModel, nodes: FreeNodes) -> Want:
+    """Return the size that a running job should have, of those that there is room for."""
+    size = job.size or job.start
+    if model.fit is None or size not in model.tried:
+        return _want(job, size, "waits for its speed at this size")
+    sizes = list(dict.fromkeys([size, *offered(nodes, job)]))
+    if len(sizes) == 1:
+        return _kept(job, size, model)
+
+    # A probe, if the seconds that it should save exceed those of going there and back.
+    probe = _probe(job, model, model.fit, sizes)
+    best = model.best_of(set(sizes))
+    if probe is not None:
+        probe_saves_s = _saved_s(job, model.speed(best), probe.gain)
+        if probe_saves_s > THERE_AND_BACK * job.pauses_s:
+            expected = f"expected to be {probe.gain:.0%} faster"
+            reason = f"probe {len(model.tried) + 1}: {expected}"
+            return _want(job, probe.size, reason, 1.0 + probe.gain, best)
+
+    # The best size that was tried, if it is faster beyond doubt and worth a pause.
+    if best == size:
+        return _kept(job, size, model)
+    gain = model.speed(best) / model.speed(size) - 1.0
+    least_gain = HOLD if _just_tried(job, size) else SETTLED
+    saves_s = _saved_s(job, model.speed(size), gain)
+    if gain > least_gain and saves_s > job.pauses_s:
+        reason = f"the best of {counted(len(model.tried), 'size')} tried, {gain:.0%} faster"
+        return _want(job, best, reason, 1.0 + gain, size)
+    return _kept(job, size, model)
+
+
+def _probe(job: JobSeen, model: DikeModel, fit: Fit, sizes: Sequence[Size]) -> Probe | None:
+    """Return the size to try next.
+
+    The second follows the model's kind, where its profile is known; the others are chosen by
+    expected gain; after `PROBES` only a certain gain counts.
+    """
+    tried = model.tried
+    best = max(model.log_speeds)
+    if len(tried) >= PROBES:
+        return certain(fit, sizes, tried, job.batch, best)
+    if len(tried) == 1 and job.progress and job.progress.profile:
+        kind = fitted_kind(fit, tried[0], job.batch)
+        named = by_kind(kind, fit, sizes, job.batch)
+        if named is not None and named not in tried:
+            return next_probe(fit, [named], tried, job.batch, best)
+    return next_probe(fit, sizes, tried, job.batch, best)
+
+
+def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:
+    """Return the size that the rule names, of those on offer."""
+    if kind == "compute-bound":
+        return _most_workers(fitted, sizes, batch)
+    if kind == "communication-bound":
+        return _most_pairs(fitted, sizes, batch)
+    return None
+
+
+def _most_workers(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
+    """Return as many workers as there are, and the fewest ps that keep the job compute-bound."""
+    most = max(size.workers for size in sizes)
+    widest = [size for size in sizes if size.workers == most]
+    widest.sort(key=lambda size: size.ps)
+    for size in widest:
+        if fitted_kind(fitted, size, batch) == "compute-bound":
+            return size
+    return widest[-1]
+
+
+def _most_pairs(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
+    """Return a ps for each worker, as many as leave the job not communication-bound.
+
+    Where there are none: the fewest workers, with as many ps as there are.
+    """
+    most: Size | None = None
+    for size in sizes:
+        if size.ps != size.workers or (most is not None and size.workers <= most.workers):
+            continue
+        if fitted_kind(fitted, size, batch) != "communication-bound":
+            most = size
+    if most is not None:
+        return most
+    return min(sizes, key=lambda size: (size.workers, -size.ps))
 
 
 def _just_tried(job: JobSeen, size: Size) -> bool:
-    return sum((seen.ps, seen.workers) == (size.ps, size.workers) for seen in job.recent) <= NEW
+    reports = 0
+    for seen in job.recent:
+        if seen.ps == size.ps and seen.workers == size.workers:
+            reports += 1
+    return reports <= NEW
 
 
-def _saved_s(job: JobSeen, fit: Fit, size: Size, gain: float) -> float:
-    """Of the seconds until the job's end at a size, by a gain in speed; no end, where nobody knows of one."""
+def _saved_s(job: JobSeen, speed: float, gain: float) -> float:
+    """Return the seconds until the job's end that a gain saves, relative to a speed (samples/s).
+
+    They are endless where the end is not known.
+    """
     if job.progress is None or job.progress.total_samples <= 0:
         return math.inf if gain > 0 else 0.0
     left = max(0, job.progress.total_samples - job.progress.samples)
-    return left / _speed(job, fit, size) * gain / (1 + gain)
+    return left / speed * gain / (1 + gain)
 
 
-def _want(job: JobSeen, size: Size, reason: str, faster: float | None = None, kept: Size | None = None) -> Want:
-    """`kept`: what it would have otherwise."""
-    others = () if kept in (None, size) else (Alternative(ps=kept.ps, workers=kept.workers, batch=job.batch, why=LOST),)
+# ---------------------------------------------------------------- the answer
+
+
+def _kept(job: JobSeen, size: Size, model: DikeModel) -> Want:
+    tried = counted(len(model.tried), "size")
+    reason = f"the best of {tried} tried; no other is worth a probe"
+    return _want(job, size, reason)
+
+
+def _want(
+    job: JobSeen, size: Size, reason: str, faster: float | None = None, kept: Size | None = None
+) -> Want:
+    """Return the answer for a job; `kept`: the size that it would have otherwise."""
+    alternatives: tuple[Alternative, ...] = ()
+    if kept is not None and kept != size:
+        lost = Alternative(ps=kept.ps, workers=kept.workers, batch=job.batch, why=LOST)
+        alternatives = (lost,)
     return Want(
         job=job.key,
         ps=size.ps,
         workers=size.workers,
         batch=job.batch,
         reason=reason,
-        alternatives=others,
+        alternatives=alternatives,
         faster=faster,
     )

@@ -1,16 +1,19 @@
-"""What each job could have, and who gets it: candidates and weighted greedy of DLRover-RM (PVLDB 17(12), 2024).
+"""Candidate plans of each job, and their choice: the weighted greedy of DLRover-RM (PVLDB 17(12),
+2024).
 
     RC(A) = sum over resources of price x amount     resource cost of a plan A = (p, w, lambda_p, lambda_w)
     TG(A) = Psi(A) - Psi(now)                        throughput gain
 
-A job's candidates are the plans that no other beats in both RC and TG (`front`). All jobs' candidates then compete for
-what is free: the largest weight x TG / RC first, while capacity lasts (`greedy`).
+A job's candidates are the plans that no other beats in both RC and TG (`front`). All jobs'
+candidates then compete for the free capacity: the largest weight x TG / RC first, while capacity
+lasts (`greedy`).
 
-From the paper's public material: the two objectives. Recalled and not checked: the weighted greedy. The paper searches
-the plan space with NSGA-II, by chance; here the whole space in reach, some thousand plans, is enumerated and filtered
-exactly. Ours: a plan is in reach within a factor of four in numbers and at most twice the cores of a task, because a
-model of few observations is not trusted far away; a job steps from candidate to candidate, TG and RC counted from the
-one before, TG relative to the job's own throughput; a step whose relative gain is below LEAST_ELASTICITY of its
+From the paper's public material: the two objectives. Recalled and not checked: the weighted greedy.
+The paper searches the plan space with NSGA-II, by chance; here the whole space in reach, some
+thousand plans, is enumerated and filtered exactly. Ours: a plan is in reach within a factor of four
+in numbers and at most twice the cores of a task, because a model of few observations is not trusted
+far away; a job steps from candidate to candidate, TG and RC counted from the one before, TG
+relative to the job's own throughput; a step whose relative gain is below LEAST_ELASTICITY of its
 relative cost is not taken.
 """
 
@@ -19,102 +22,202 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Mapping
-from functools import lru_cache
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from services.allocator.placing.amounts import ROUNDING
 from services.allocator.policies.contract import Plan, Size
-from services.allocator.policies.dlrover.iteration import grid
 
 Array = NDArray[np.float64]
 
 REACH = 4  # a number of ps or workers is at most so many times the present one, or a part of it
 COUNTS = 12  # numbers of ps, and of workers, that are tried
-CORES = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0, 1.25, 1.5, 2.0)  # of the present cores of a task
-CORES_STEP, CORES_LEAST = 0.05, 0.1
+CORES = (
+    0.25,
+    0.375,
+    0.5,
+    0.625,
+    0.75,
+    0.875,
+    1.0,
+    1.25,
+    1.5,
+    2.0,
+)  # of the present cores of a task
+CORES_STEP = 0.05
+CORES_LEAST = 0.1
 LEAST_ELASTICITY = 0.35
-REACHES = 64  # so many of the last ones are remembered
 
 
 class Bid(msgspec.Struct, frozen=True, kw_only=True):
-    """One job's candidates by rising cost and throughput, each array [candidates]; it begins with the first."""
+    """The candidates of one job by rising cost and throughput, each array [candidates]; the job
+    begins with the first.
+    """
 
     plans: Array
     """[candidates, 4]: ps, workers, cores a ps, cores a worker."""
     speed: Array
     """Examples a second."""
     cost: Array
+    """In cores: a GiB counts as a part of one (`candidates.PRICE_GIB`)."""
     cpu: Array
+    """Cores."""
     gib: Array
     weight: float = 1.0
     now: tuple[float, float] = (0.0, 0.0)
     """Throughput and cost of the present plan."""
 
 
-@lru_cache(REACHES)
-def in_reach(now: Plan, least: Size, most: Size, node_cpu: float, counts_only: bool = False) -> Array:
-    """Plans [plans, 4] near `now` in each of the four numbers, within the job's bounds and a node's cores.
-
-    `counts_only`: tasks keep the cores that they have, and `now` is among the plans, whatever the bounds.
+class Reach(NamedTuple):
+    """The numbers that are tried, each array [numbers] rising; a plan in reach is any combination
+    of them.
     """
-    cpu = (now.ps_cpu, now.worker_cpu)
-    axes = (
-        _counts(now.ps, least.ps, most.ps),
-        _counts(now.workers, least.workers, most.workers),
-        *(np.array([cores]) if counts_only else _cores(cores, node_cpu) for cores in cpu),
-    )
-    plans: Array = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 4)
+
+    ps: Array
+    workers: Array
+    ps_cores: Array
+    """Of each ps."""
+    worker_cores: Array
+
+    def grid(self) -> tuple[Array, Array, Array, Array]:
+        """Return the numbers as arrays that broadcast to all plans [ps, workers, cores a ps, cores a
+        worker].
+        """
+        return (
+            self.ps[:, None, None, None],
+            self.workers[:, None, None],
+            self.ps_cores[:, None],
+            self.worker_cores,
+        )
+
+    def plans(self) -> Array:
+        """Return all plans [plans, 4], as rows of the grid."""
+        rows: Array = np.stack(np.broadcast_arrays(*self.grid()), axis=-1).reshape(-1, 4)
+        return rows
+
+    def within(self, ps_cpu: float, worker_cpu: float) -> Reach:
+        """Leave out what has more cores than a ps, or a worker, can have."""
+        return self._replace(
+            ps_cores=self.ps_cores[self.ps_cores <= ps_cpu + ROUNDING],
+            worker_cores=self.worker_cores[self.worker_cores <= worker_cpu + ROUNDING],
+        )
+
+    def on_nodes(self, node_cpu: float) -> Reach:
+        """Put the cores of a node in place of what is more than that."""
+        most = _hundredths(max(node_cpu, CORES_LEAST))
+        if max(self.ps_cores[-1], self.worker_cores[-1]) <= most:
+            return self
+        return self._replace(
+            ps_cores=np.unique(np.minimum(self.ps_cores, most)),
+            worker_cores=np.unique(np.minimum(self.worker_cores, most)),
+        )
+
+
+def in_reach(now: Plan, least: Size, most: Size, counts_only: bool = False) -> Reach:
+    """Return the plans near `now` in each of the four numbers, within the job's bounds.
+
+    `counts_only`: tasks keep the cores that they have.
+    """
     if counts_only:
-        plans = np.unique(np.vstack([grid([now]), plans]), axis=0)
-    plans.setflags(write=False)
-    return plans
+        ps_cores = np.array([now.ps_cpu])
+        worker_cores = np.array([now.worker_cpu])
+    else:
+        ps_cores = _cores(now.ps_cpu)
+        worker_cores = _cores(now.worker_cpu)
+    return Reach(
+        ps=_counts(now.ps, least.ps, most.ps),
+        workers=_counts(now.workers, least.workers, most.workers),
+        ps_cores=ps_cores,
+        worker_cores=worker_cores,
+    )
 
 
 def _counts(now: int, least: int, most: int) -> Array:
+    """Return numbers of tasks [numbers] within the bounds, evenly spread in their logarithm."""
     high = max(least, min(most, now * REACH))
     low = min(max(least, math.ceil(now / REACH)), high)
-    return np.unique(np.append(np.round(np.geomspace(low, high, COUNTS)), min(max(now, low), high)))
+    spread = np.round(np.geomspace(low, high, COUNTS))
+    return np.unique(np.append(spread, min(max(now, low), high)))
 
 
-def _cores(now: float, most: float) -> Array:
+def _cores(now: float) -> Array:
+    """Return cores of a task [numbers]."""
     tried = np.round(now * np.array(CORES) / CORES_STEP) * CORES_STEP
-    return np.unique(np.floor(np.clip(tried, CORES_LEAST, max(most, CORES_LEAST)) * 100 + 1e-9) / 100)
+    return np.unique(_hundredths(np.maximum(tried, CORES_LEAST)))
+
+
+def _hundredths(cores: Any) -> Any:
+    """Round down to hundredths of a core."""
+    return np.floor(cores * 100 + 1e-9) / 100
 
 
 def front(cost: Array, gain: Array) -> NDArray[np.intp]:
-    """The plans that no other beats in both, by rising cost (exact)."""
-    order = np.lexsort((-gain, cost))
+    """Return the indices of the plans that no other beats in both, by rising cost (exact)."""
+    # Leave out what gains less than a plan that does not cost more; few plans remain.
+    by_cost = np.argsort(cost)
+    rising = gain[by_cost]
+    near = by_cost[rising >= np.maximum.accumulate(rising)]
+    near.sort()
+
+    # Of these, by cost and then by gain, each that gains more than all before it.
+    order = near[np.lexsort((-gain[near], cost[near]))]
     best = np.maximum.accumulate(gain[order])
-    kept: NDArray[np.intp] = order[np.append(True, best[1:] > best[:-1])]
-    return kept
+    rises = np.append(True, best[1:] > best[:-1])
+    unbeaten: NDArray[np.intp] = order[rises]
+    return unbeaten
 
 
 def greedy(bids: Mapping[str, Bid], cpu: float, gib: float) -> dict[str, int]:
-    """Which candidate each job gets, of so many cores and GiB beyond what the first ones need."""
-    at = dict.fromkeys(bids, 0)
-    heap = [step for key, bid in bids.items() if (step := _step(key, bid, 0, cpu, gib))]
+    """Return the index of the candidate that each job gets. `cpu`, `gib`: cores and GiB beyond the
+    need of all first candidates.
+    """
+    chosen = dict.fromkeys(bids, 0)
+    heap = []
+    for key, bid in bids.items():
+        step = _best_step(key, bid, 0, cpu, gib)
+        if step:
+            heap.append(step)
     heapq.heapify(heap)
+
     while heap:
         _, key, to = heapq.heappop(heap)
-        bid, here = bids[key], at[key]
-        more_cpu, more_gib = float(bid.cpu[to] - bid.cpu[here]), float(bid.gib[to] - bid.gib[here])
+        bid = bids[key]
+        here = chosen[key]
+        more_cpu = float(bid.cpu[to] - bid.cpu[here])
+        more_gib = float(bid.gib[to] - bid.gib[here])
         if more_cpu <= cpu and more_gib <= gib:
-            cpu, gib, at[key] = cpu - more_cpu, gib - more_gib, to
-        if step := _step(key, bid, at[key], cpu, gib):
+            cpu -= more_cpu
+            gib -= more_gib
+            chosen[key] = to
+        step = _best_step(key, bid, chosen[key], cpu, gib)
+        if step:
             heapq.heappush(heap, step)
-    return at
+    return chosen
 
 
-def _step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> tuple[float, str, int] | None:
-    """One job's best next candidate that fits, as (- weight x TG / RC, job, candidate)."""
-    after = slice(here + 1, None)
-    gain, paid = bid.speed[after] / bid.speed[here] - 1, bid.cost[after] - bid.cost[here]
-    fits = (bid.cpu[after] - bid.cpu[here] <= cpu) & (bid.gib[after] - bid.gib[here] <= gib)
-    pays = gain >= LEAST_ELASTICITY * paid / bid.cost[here]
-    rate = np.where(fits & pays, gain / np.maximum(paid, 1e-9), 0.0)
-    if not rate.size or rate.max() <= 0:
+def _best_step(
+    key: str, bid: Bid, here: int, cpu: float, gib: float
+) -> tuple[float, str, int] | None:
+    """Return one job's best next candidate that fits, as (- weight x TG / RC, job, candidate)."""
+    if here + 1 == len(bid.cost):
         return None
+    # Of every later candidate: relative gain and additional cost, counted from the present one.
+    later = slice(here + 1, None)
+    gain = bid.speed[later] / bid.speed[here] - 1
+    paid = bid.cost[later] - bid.cost[here]
+    pays = gain >= LEAST_ELASTICITY * paid / bid.cost[here]
+    rate = gain / np.maximum(paid, 1e-9) * pays
+
+    # The best one; where it does not fit, the best of those that do.
     best = int(rate.argmax())
+    to = here + 1 + best
+    if bid.cpu[to] - bid.cpu[here] > cpu or bid.gib[to] - bid.gib[here] > gib:
+        rate *= bid.cpu[later] - bid.cpu[here] <= cpu
+        rate *= bid.gib[later] - bid.gib[here] <= gib
+        best = int(rate.argmax())
+    if rate[best] <= 0:
+        return None
     return (-bid.weight * float(rate[best]), key, here + 1 + best)

@@ -1,22 +1,23 @@
-"""What no plan of a running job may exceed, for two reasons beside its own bounds and a node's size.
+"""Upper limits on the plans of a running job, beside its own bounds and the size of a node.
 
-Live pods do not move: tasks whose node has not so much free cannot have it. And what the other jobs of its namespace
-leave of their quota is all that a job can have.
+Live pods do not move: a task can only grow by what is free on its node. All jobs of a namespace
+share its quota: a job can have what the others leave of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from services.allocator.policies.contract import JobSeen, Node
-from shared.messages import Role
 
 
 class Bounds(NamedTuple):
-    """Cores that a ps, and a worker, can have where they stand; cores and GiB of all ps and workers of the job."""
+    """Cores that each ps, and each worker, can have on its node; cores and GiB of all ps and
+    workers of the job together.
+    """
 
     ps_cpu: float = math.inf
     worker_cpu: float = math.inf
@@ -25,38 +26,73 @@ class Bounds(NamedTuple):
 
 
 BOUNDLESS = Bounds()
+NOTHING = (0.0, 0.0)
 
 
-def bounds(cluster: Sequence[Node], jobs: Sequence[JobSeen], move: bool) -> dict[str, Bounds]:
-    """By job. `move`: who cannot grow where it stands, goes elsewhere."""
-    free = {} if move else {node.name: node.free.cpu if node.open else 0.0 for node in cluster}
+def bounds(
+    cluster: Sequence[Node], jobs: Sequence[JobSeen], bidding: Sequence[JobSeen], move: bool
+) -> dict[str, Bounds]:
+    """Return the bounds of those that bid, by job; `jobs` are all. With `move`, a task that cannot
+    grow on its node goes to another one.
+    """
+    free_cpu: dict[str, float] = {}
+    if not move:
+        for node in cluster:
+            free_cpu[node.name] = node.free.cpu if node.open else 0.0
+
     held: dict[str, tuple[float, float]] = {}
-    for job in (job for job in jobs if job.quota):
-        cpu, gib = held.get(job.request.namespace, (0.0, 0.0))
-        held[job.request.namespace] = (cpu + sum(_cpu(job)), gib + sum(_gib(job)))
-    return {job.key: _bound(job, free, held.get(job.request.namespace, (0.0, 0.0))) for job in jobs}
+    for job in jobs:
+        if job.quota:
+            namespace = job.request.namespace
+            cpu, gib = held.get(namespace, NOTHING)
+            job_cpu, job_gib = _held_by_job(job, with_chief=True)
+            held[namespace] = (cpu + job_cpu, gib + job_gib)
+
+    found = {}
+    for job in bidding:
+        found[job.key] = _job_bounds(job, free_cpu, held.get(job.request.namespace, NOTHING))
+    return found
 
 
-def _bound(job: JobSeen, free: Mapping[str, float], held: tuple[float, float]) -> Bounds:
-    """`held`: cores and GiB of all jobs in its namespace, its own among them."""
-    at = Bounds(ps_cpu=_stretchable(job, "ps", free), worker_cpu=_stretchable(job, "worker", free))
+def _job_bounds(job: JobSeen, free_cpu: Mapping[str, float], held: tuple[float, float]) -> Bounds:
+    """Return the bounds of one job. `held`: cores and GiB of all jobs in its namespace, its own
+    included.
+    """
+    ps_cpu, worker_cpu = _room_to_grow(job, free_cpu)
     if job.quota is None:
-        return at
-    most, chief = job.quota.most(), {"chief"}
-    cpu, gib = sum(_cpu(job, but=chief)), sum(_gib(job, but=chief))
-    return at._replace(cpu=most.cpu - held[0] + cpu, gib=most.memory_gib - held[1] + gib)
+        return Bounds(ps_cpu, worker_cpu)
+    most = job.quota.most()
+    cpu, gib = _held_by_job(job, with_chief=False)
+    return Bounds(
+        ps_cpu=ps_cpu,
+        worker_cpu=worker_cpu,
+        cpu=most.cpu - held[0] + cpu,
+        gib=most.memory_gib - held[1] + gib,
+    )
 
 
-def _cpu(job: JobSeen, but: Container[str] = ()) -> Iterator[float]:
-    return (task.resources.cpu for task in job.tasks if task.role not in but)
+def _held_by_job(job: JobSeen, with_chief: bool) -> tuple[float, float]:
+    """Return cores and GiB of the job's tasks."""
+    cpu = gib = 0.0
+    for task in job.tasks:
+        if with_chief or task.role != "chief":
+            cpu += task.resources.cpu
+            gib += task.resources.memory_gib
+    return cpu, gib
 
 
-def _gib(job: JobSeen, but: Container[str] = ()) -> Iterator[float]:
-    return (task.resources.memory_gib for task in job.tasks if task.role not in but)
-
-
-def _stretchable(job: JobSeen, role: Role, free: Mapping[str, float]) -> float:
-    """Cores that every task of the role could have where it stands, beside the job's others there."""
-    beside = Counter(task.node for task in job.tasks)
-    tasks = [task for task in job.tasks if task.role == role and free]
-    return min((t.resources.cpu + free.get(t.node, 0.0) / beside[t.node] for t in tasks), default=math.inf)
+def _room_to_grow(job: JobSeen, free_cpu: Mapping[str, float]) -> tuple[float, float]:
+    """Return the cores that every ps, and every worker, could have on its node; the job's tasks on
+    a node share what is free there.
+    """
+    ps_cpu = worker_cpu = math.inf
+    if not free_cpu:
+        return ps_cpu, worker_cpu
+    tasks_on = Counter([task.node for task in job.tasks])
+    for task in job.tasks:
+        most = task.resources.cpu + free_cpu.get(task.node, 0.0) / tasks_on[task.node]
+        if task.role == "ps":
+            ps_cpu = min(ps_cpu, most)
+        elif task.role == "worker":
+            worker_cpu = min(worker_cpu, most)
+    return ps_cpu, worker_cpu

@@ -1,202 +1,367 @@
-"""A running job as DLRover-RM sees it: what it runs on, what it could run on, and what that would cost it.
+"""The plans a running job could have, their throughput and their price, as DLRover-RM sees them.
 
-A plan's throughput is fitted (`iteration.py`) and charged with the pause of a change: R / (pause + R / Psi) for
-the R examples that remain. Of the plans in reach (`bidding.py`) those whose cores would be used are left; others are
-dearer ways to train as fast. Cores that an example costs are the same on every plan, so the use of one plan tells that
-of all. A ps always has more cores than the busiest one uses (hot ps). All of this is our reconstruction.
+A plan's throughput is fitted (`iteration.py`) and charged with the pause of a change: R / (pause +
+R / Psi) for the R examples that remain. Of the plans in reach (`bidding.py`) those are left that
+would use their cores; others are dearer ways to train as fast. Cores that an example costs are the
+same on every plan, so the use of one plan tells that of all. A ps always has more cores than the
+busiest one uses (hot ps). All of this is our reconstruction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import starmap
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.kept import Kept, KeptEach, KeptTogether, by_ids
 from services.allocator.models.evidence import believable
-from services.allocator.models.foresight import AHEAD_S, foreseen
+from services.allocator.models.foresight import AHEAD_S, MOST_GIB, rate
 from services.allocator.models.history import most_similar
 from services.allocator.models.priority import priority_weight
 from services.allocator.placing.amounts import ROUNDING
 from services.allocator.policies.contract import JobSeen, Past, Plan, Timed
-from services.allocator.policies.dlrover.bidding import Array, Bid, front, in_reach
+from services.allocator.policies.dlrover.bidding import Array, Bid, Reach, front
 from services.allocator.policies.dlrover.bounds import BOUNDLESS, Bounds
-from services.allocator.policies.dlrover.iteration import Case, Model, fitted_each, grid, shares_of, throughput, usable
+from services.allocator.policies.dlrover.iteration import (
+    Case,
+    Model,
+    grid,
+    shares_of,
+    step_s,
+    throughput,
+    usable,
+)
 from services.allocator.readings import measured
 from shared.messages import JobRequested, Resources, Role
 
-PRICE_CPU, PRICE_GIB = 1.0, 0.125  # a core is worth eight GiB
+PRICE_CPU = 1.0
+PRICE_GIB = 0.125  # a core is worth eight GiB
 CLOSE_S = 1800.0  # a job so near its end weighs twice
 PAUSE_DEFAULT_S = 30.0
 LEAST_USE = 0.85  # of a plan's cores must be used, by what is known
 NEARLY = 0.9  # of the best use in reach will do where there is none so good
-JOBS_KEPT = 1024  # of so many it is remembered what was seen
 HOT = 1.1  # a ps has so many times the cores that the busiest one uses
 
 
-def bid_of(
-    job: JobSeen,
-    history: Sequence[Past],
-    node_cpu: float,
-    counts_only: bool = False,
-    bounds: Bounds = BOUNDLESS,
-) -> Bid:
-    """A running job's candidates, from the cheapest in reach; what it has is always among them."""
-    now = plan_of(job)
-    plans = np.vstack([grid([now]), in_reach(now, job.least, job.most, node_cpu, counts_only)])
-    plans = plans[_allowed(plans, memory(job, plans), bounds)]
-    psi = throughput(plans, job.batch, models([(job, history)])[0])
-    speed, weight = _charged(job, plans, psi)
-    cpu, gib = cores(plans), memory(job, plans)
-    cost = PRICE_CPU * cpu + PRICE_GIB * gib
-    busy = np.flatnonzero(_busy_enough(job, plans, psi))
-    best = busy[front(cost[busy], speed[busy])]
-    return Bid(
-        plans=plans[best],
-        speed=speed[best],
-        cost=cost[best],
-        cpu=cpu[best],
-        gib=gib[best],
-        weight=weight,
-        now=(float(speed[0]), float(cost[0])),
+# ---------------------------------------------------------------- the tasks of a job
+
+
+class Tasks(msgspec.Struct, frozen=True):
+    """How many ps and workers a job has, and the largest task of each role."""
+
+    ps: int
+    workers: int
+    ps_size: Resources
+    worker_size: Resources
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.ps, self.workers, self.ps_size.cpu, self.worker_size.cpu)
+
+    @property
+    def ps_gib(self) -> float:
+        """Of all ps together; they have as much on every plan."""
+        return self.ps_size.memory_gib * self.ps
+
+    @property
+    def worker_gib(self) -> float:
+        """Of each worker, on every plan."""
+        return self.worker_size.memory_gib
+
+
+def tasks_of(job: JobSeen) -> Tasks:
+    """Return the tasks that the job has; while it waits, there are none of any size."""
+    size = job.size or job.start
+    return Tasks(size.ps, size.workers, held(job, "ps"), held(job, "worker"))
+
+
+def held(job: JobSeen, role: Role) -> Resources:
+    """Return the resources of a task of the role; of unlike ones, the largest."""
+    largest = Resources()
+    amounts = (-math.inf, -math.inf)
+    for task in job.tasks:
+        if task.role != role:
+            continue
+        has = task.resources
+        if (has.cpu, has.memory_gib) > amounts:
+            largest = has
+            amounts = (has.cpu, has.memory_gib)
+    return largest
+
+
+# ---------------------------------------------------------------- the plans of a job
+
+
+class Plans(NamedTuple):
+    """The present plan, and after it all plans in reach, in the order of their grid; arrays
+    [plans].
+    """
+
+    now: Array
+    """The present plan [4]: ps, workers, cores a ps, cores a worker."""
+    reach: Reach
+    psi: Array
+    """Examples a second."""
+    cores: Array
+    """Of all ps and workers."""
+    ps_cores: Array
+    """Of all ps."""
+    gib: Array
+    """Of all ps and workers."""
+    pause_s: Array
+    """Of a change to the plan: training pauses where the numbers of tasks are other ones."""
+
+    def rows(self, indices: NDArray[np.intp]) -> Array:
+        """Return some of the plans [indices, 4]."""
+        rows = np.tile(self.now, (len(indices), 1))
+        others = indices > 0
+        if others.any():
+            shape = tuple([len(numbers) for numbers in self.reach])
+            places = np.unravel_index(indices[others] - 1, shape)
+            for column, numbers in enumerate(self.reach):
+                rows[others, column] = numbers[places[column]]
+        return rows
+
+
+def _plans(job: JobSeen, tasks: Tasks, model: Model, reach: Reach) -> Plans:
+    now = tasks.plan
+    pause_s = PAUSE_DEFAULT_S if job.pause_s is None else job.pause_s
+    present = grid([now])
+    present_psi = throughput(present, job.batch, model)
+
+    # The plans in reach [ps, workers, cores a ps, cores a worker], and [ps, workers] alone.
+    ps, workers, ps_cpu, worker_cpu = reach.grid()
+    psi = workers * job.batch / step_s(reach.grid(), job.batch, model)
+    gib = tasks.ps_gib + tasks.worker_gib * workers
+    moves = (ps != now.ps) | (workers != now.workers)
+
+    # All of them in a row, behind the present one.
+    ps_cores = _in_row(now.ps * now.ps_cpu, ps * ps_cpu, psi.shape)
+    worker_cores = _in_row(now.workers * now.worker_cpu, workers * worker_cpu, psi.shape)
+    return Plans(
+        now=present[0],
+        reach=reach,
+        psi=_in_row(float(present_psi[0]), psi, psi.shape),
+        cores=ps_cores + worker_cores,
+        ps_cores=ps_cores,
+        gib=_in_row(tasks.ps_gib + tasks.worker_gib * now.workers, gib, psi.shape),
+        pause_s=_in_row(0.0, pause_s * moves, psi.shape),
     )
 
 
-def _charged(job: JobSeen, plans: Array, psi: Array) -> tuple[Array, float]:
-    """Throughput over the work that remains, pause included; and the job's weight."""
-    remaining = float(max(1, job.progress.total_samples - job.progress.samples)) if job.progress else 1.0
-    pause_s = PAUSE_DEFAULT_S if job.pause_s is None else job.pause_s
-    moves = (plans[:, :2] != plans[0, :2]).any(axis=1)
-    weight = priority_weight(job.request.priority) * (1 + CLOSE_S * float(psi[0]) / remaining)
-    return remaining / (pause_s * moves + remaining / psi), weight
+def _in_row(first: float, others: NDArray[Any], shape: tuple[int, ...]) -> Array:
+    """Return a number, and then those of an array that broadcasts to the shape."""
+    row = np.empty(1 + math.prod(shape))
+    row[0] = first
+    row[1:].reshape(shape)[...] = others
+    return row
 
 
-def _busy_enough(job: JobSeen, plans: Array, psi: Array) -> NDArray[np.bool_]:
-    """Plans whose cores would be used enough; core-seconds that an example costs are the same on every plan."""
-    last = job.recent[-1] if job.recent else None
-    if last is None or not last.worker_cpu or last.samples_per_second <= 0:
-        return np.ones(len(plans), dtype=np.bool_)
-    on_ps = psi * (last.ps_cpu or 0.0) / last.samples_per_second
-    used = (on_ps + psi * last.worker_cpu / last.samples_per_second) / cores(plans)
-    cool = on_ps * unevenness(job) * HOT <= plans[:, 0] * plans[:, 2]
-    cool = cool if cool.any() else np.ones(len(plans), dtype=np.bool_)
-    enough: NDArray[np.bool_] = cool & (used >= min(LEAST_USE, NEARLY * float(used[cool].max())))
-    return enough
+class Candidates(NamedTuple):
+    """The candidates among some plans. `standard`: the index of the plan that uses its cores best;
+    the others are measured by it.
+    """
+
+    bid: Bid
+    plans: Plans
+    standard: int
 
 
-def unevenness(job: JobSeen) -> float:
-    """Cores that the busiest ps used, by the mean of all ps."""
-    uses = [use.cpu for use in measured(job.progress, "ps")] if job.progress else []
-    return len(uses) * max(uses) / math.fsum(uses) if uses and math.fsum(uses) > 0 else 1.0
+def candidates(
+    job: JobSeen, tasks: Tasks, model: Model, reach: Reach, bounds: Bounds = BOUNDLESS
+) -> Candidates:
+    """Return a running job's candidates within the bounds, from the cheapest in reach; its present
+    plan is always in reach.
+    """
+    plans = _plans(job, tasks, model, reach.within(bounds.ps_cpu, bounds.worker_cpu))
+    allowed = None
+    if min(bounds.cpu, bounds.gib) < math.inf:
+        allowed = _allowed(plans, bounds)
+    busy, standard = _busy_enough(job, plans, allowed)
+
+    # Throughput over the work that remains, the pause of a change included; and cost.
+    remaining = 1.0
+    if job.progress:
+        remaining = float(max(1, job.progress.total_samples - job.progress.samples))
+    speed = remaining / (plans.pause_s + remaining / plans.psi)
+    cost = PRICE_CPU * plans.cores + PRICE_GIB * plans.gib
+
+    best = front(cost, speed) if busy is None else busy[front(cost[busy], speed[busy])]
+    psi_now = float(plans.psi[0])
+    bid = Bid(
+        plans=plans.rows(best),
+        speed=speed[best],
+        cost=cost[best],
+        cpu=plans.cores[best],
+        gib=plans.gib[best],
+        weight=priority_weight(job.request.priority) * (1 + CLOSE_S * psi_now / remaining),
+        now=(float(speed[0]), float(cost[0])),
+    )
+    return Candidates(bid, plans, standard)
 
 
-def _allowed(plans: Array, gib: Array, bounds: Bounds) -> NDArray[np.bool_]:
-    fits = (cores(plans) <= bounds.cpu + ROUNDING) & (gib <= bounds.gib + ROUNDING)
-    fits &= (plans[:, 2] <= bounds.ps_cpu + ROUNDING) & (plans[:, 3] <= bounds.worker_cpu + ROUNDING)
+def needed_bounds(tasks: Tasks, found: Candidates) -> Bounds:
+    """Return the narrowest bounds within which the candidates are the same: those of the candidates
+    and of the standard. No other plan makes a difference.
+    """
+    bid = found.bid
+    standard = found.plans.rows(np.array([found.standard]))
+    plans = np.vstack([bid.plans, standard])
+    return Bounds(
+        ps_cpu=float(plans[:, 2].max()),
+        worker_cpu=float(plans[:, 3].max()),
+        cpu=float(max(bid.cpu.max(), found.plans.cores[found.standard])),
+        gib=tasks.ps_gib + tasks.worker_gib * float(plans[:, 1].max()),
+    )
+
+
+def _allowed(plans: Plans, bounds: Bounds) -> NDArray[np.bool_]:
+    """Return the plans within the quota [plans]; the present one always is."""
+    fits = plans.cores <= bounds.cpu + ROUNDING
+    fits &= plans.gib <= bounds.gib + ROUNDING
     fits[0] = True
     return fits
 
 
-def memory(job: JobSeen, plans: Array) -> Array:
-    """All ps together have as much on every plan, and each worker as much as now."""
-    ps_gib = held(job, "ps").memory_gib * plan_of(job).ps
-    return np.asarray(ps_gib + held(job, "worker").memory_gib * plans[:, 1])
+def _busy_enough(
+    job: JobSeen, plans: Plans, allowed: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.intp] | None, int]:
+    """Return the indices of the plans that would use enough of their cores, and of the one that
+    uses them best; None: all plans. The core-seconds that an example costs are the same on every
+    plan.
+    """
+    last = job.recent[-1] if job.recent else None
+    if last is None or not last.worker_cpu or last.samples_per_second <= 0:
+        if allowed is None:
+            return None, 0
+        return np.flatnonzero(allowed), 0
+
+    # Core-seconds of an example, on ps and in all; the part of a plan's cores that it would use.
+    on_ps = (last.ps_cpu or 0.0) / last.samples_per_second
+    in_all = on_ps + last.worker_cpu / last.samples_per_second
+    used = plans.psi * in_all / plans.cores
+
+    # Plans without a hot ps, if there are any; of these, those that use enough.
+    cool = plans.psi * (on_ps * unevenness(job) * HOT) <= plans.ps_cores
+    if allowed is not None:
+        cool &= allowed
+    if not cool.any():
+        cool = np.ones(len(used), dtype=np.bool_) if allowed is None else allowed
+    used[~cool] = -math.inf
+    standard = int(used.argmax())
+    least = min(LEAST_USE, NEARLY * float(used[standard]))
+    return np.flatnonzero(used >= least), standard
 
 
-def cores(plans: Array) -> Array:
-    return plans[:, 0] * plans[:, 2] + plans[:, 1] * plans[:, 3]
+def unevenness(job: JobSeen) -> float:
+    """Return the cores that the busiest ps used, as a multiple of the mean of all ps."""
+    if not job.progress:
+        return 1.0
+    uses = [use.cpu for use in measured(job.progress, "ps")]
+    total = math.fsum(uses)
+    if total <= 0:
+        return 1.0
+    return len(uses) * max(uses) / total
 
 
-# ---------------------------------------------------------------- what is seen of a job
-
-
-def _plan_of(job: JobSeen) -> Plan:
-    size = job.size or job.start
-    return Plan(size.ps, size.workers, held(job, "ps").cpu, held(job, "worker").cpu)
-
-
-_plan: Kept[JobSeen, Plan] = Kept(_plan_of, JOBS_KEPT)
-
-
-def plan_of(job: JobSeen) -> Plan:
-    return _plan(job)
-
-
-def held(job: JobSeen, role: Role) -> Resources:
-    """What a task of the role has; of unlike ones, the largest."""
-    tasks = [task.resources for task in job.tasks if task.role == role]
-    return max(tasks, key=lambda held: (held.cpu, held.memory_gib), default=Resources())
+# ---------------------------------------------------------------- observations of a job
 
 
 def timed_of(job: JobSeen) -> list[Timed]:
-    """Speeds seen as iteration times; where the cores of then are not known, those of now stand in."""
-    return _timed(job)
+    """Return the observed speeds as iteration times; where the cores of then are not known, those
+    of now stand in.
+    """
+    now = tasks_of(job).plan
+    timed = []
+    for seen in job.tried or job.observed:
+        ps_cpu = seen.ps_cpu or now.ps_cpu
+        worker_cpu = seen.worker_cpu or now.worker_cpu
+        step_s = math.inf
+        if believable(seen):
+            step_s = seen.workers * seen.batch / seen.samples_per_second
+        plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
+        timed.append(Timed(plan, seen.batch, step_s))
+    return usable(timed)
 
 
-def _timed_of(job: JobSeen) -> list[Timed]:
-    now = plan_of(job)
-    return usable(
-        [
-            Timed(
-                Plan(o.ps, o.workers, o.ps_cpu or now.ps_cpu, o.worker_cpu or now.worker_cpu),
-                o.batch,
-                o.workers * o.batch / o.samples_per_second if believable(o) else math.inf,
-            )
-            for o in job.tried or job.observed
-        ]
-    )
+def past_of(job: JobSeen) -> tuple[Past, ...]:
+    """Return the finished jobs of the job's program."""
+    return job.kin.past if job.kin else ()
 
 
-def _timed_by(asked: Sequence[Any]) -> list[Timed]:
-    request, history = asked
-    return usable([timed for past in most_similar(request, history) for timed in past.timed])
-
-
-_similar: KeptTogether[str, Any, list[Timed]] = KeptTogether(_timed_by)
-"""What was timed of the finished jobs that a request is most similar to."""
-
-
-def _case(job: JobSeen, history: Sequence[Past]) -> Case:
-    return Case(timed_of(job), _similar(job.key, (job.request, history)), _shares(job))
-
-
-_timed: Kept[JobSeen, list[Timed]] = Kept(_timed_of, JOBS_KEPT)
-models: KeptEach[tuple[JobSeen, Sequence[Past]], Model] = KeptEach(
-    lambda pairs: fitted_each([*starmap(_case, pairs)]), by_ids, JOBS_KEPT
-)
-"""Of jobs, beside what those that are over have shown."""
+def case_of(job: JobSeen) -> Case:
+    """Return the observations to which the job's throughput is fitted."""
+    similar: list[Timed] = []
+    for past in most_similar(job.request, past_of(job)):
+        similar.extend(past.timed)
+    return Case(timed_of(job), usable(similar), _shares(job))
 
 
 def _shares(job: JobSeen) -> tuple[float, ...] | None:
-    """How an iteration divides among the model's terms, by the CPU use of the last report."""
-    now, last = plan_of(job), job.recent[-1] if job.recent else None
-    if last is None or last.worker_cpu is None or (last.ps, last.workers) != (now.ps, now.workers):
+    """Return how an iteration divides among the model's terms, by the CPU use of the last report."""
+    last = job.recent[-1] if job.recent else None
+    if last is None or last.worker_cpu is None:
+        return None
+    now = tasks_of(job).plan
+    if (last.ps, last.workers) != (now.ps, now.workers):
         return None
     busy_ps = (last.ps_cpu or 0.0) / (now.ps * now.ps_cpu)
-    return shares_of(last.worker_cpu / (now.workers * now.worker_cpu), busy_ps)
+    busy_workers = last.worker_cpu / (now.workers * now.worker_cpu)
+    return shares_of(busy_workers, busy_ps)
 
 
-def memory_due(job: JobSeen, plan: Plan, role: Role, speed: float) -> float | None:
-    """GiB that the largest task of the role will use soon on a plan, at a speed.
+# ---------------------------------------------------------------- memory
 
-    All ps together grow with the examples seen, however many there are: what was measured on one plan tells of all. A
-    hand-over that is made before the break has two generations in a task.
+
+class MemoryTrend(msgspec.Struct, frozen=True):
+    """Memory of a worker, or of all ps together: they grow with the examples, however many ps there
+    are, so that one plan tells of all.
     """
-    if role == "ps":
-        points = [(float(r.samples), r.ps_gib * r.ps) for r in job.recent if r.ps_gib]
-    else:
-        points = [(float(r.samples), r.worker_gib) for r in job.recent if r.worker_gib]
-    remaining = job.progress.total_samples - job.progress.samples if job.progress else 0
-    need = foreseen(points, min(speed * AHEAD_S, remaining))
-    if need is None:
+
+    largest_gib: float
+    gib_per_example: float
+
+
+def memory_trend(job: JobSeen, role: Role) -> MemoryTrend | None:
+    """Return the trend of the reports; None if they tell of no memory."""
+    samples = []
+    used = []
+    for report in job.recent:
+        gib = report.worker_gib
+        if role == "ps" and report.ps_gib is not None:
+            gib = report.ps_gib * report.ps
+        elif role == "ps":
+            gib = None
+        if gib is not None and math.isfinite(gib) and gib > 0:
+            samples.append(float(report.samples))
+            used.append(gib)
+    if not used:
         return None
-    return generations(job.request) * (need if role == "worker" else need / plan.ps)
+    return MemoryTrend(max(used), rate(np.array(samples), np.array(used)))
+
+
+def memory_due(
+    job: JobSeen, trend: MemoryTrend | None, plan: Plan, role: Role, speed: float
+) -> float | None:
+    """Return the GiB that the largest task of the role will use soon on a plan, at a speed in
+    examples/s.
+
+    A hand-over that is made before the break has two generations in a task.
+    """
+    if trend is None:
+        return None
+    ahead = 0.0
+    if job.progress:
+        remaining = job.progress.total_samples - job.progress.samples
+        ahead = max(0.0, min(speed * AHEAD_S, remaining))
+    need = min(MOST_GIB, trend.largest_gib + trend.gib_per_example * ahead)
+    if role == "ps":
+        need /= plan.ps
+    return generations(job.request) * need
 
 
 def generations(request: JobRequested) -> int:
-    """How many a task has to hold at once."""
+    """Return how many generations a task has to hold at once."""
     return 2 if request.handover == "make-before-break" else 1

@@ -1,30 +1,40 @@
-"""Thresholds on the use of cores: what the open-source DLRover does, which is not its paper's algorithm (`policy.py`).
+"""Thresholds on the use of cores, as in the open-source DLRover; its paper has another algorithm
+(`policy.py`).
 
-The tool's rules are in `thresholds.py`; its loop is here: a first plan some 180 s after the start, then one each
-300 s, and the ps changed each 3600 s at most. In a plan the ps come first, their number once and then the hot ones;
-where they are well, the workers. What a person set, the tool leaves alone: it sizes tasks of those jobs only that left
-their sizes open (`left_open`).
+The tool's rules are in `thresholds.py`; its loop is here: a first plan some 180 s after the start,
+then one each 300 s, and the ps changed each 3600 s at most. In a plan the ps come first, their
+number once and then the hot ones; where they are well, the workers. The tool
+sizes tasks of those jobs only that left their sizes open (`left_open`).
 
-Our reconstruction: a hot ps of a given size is relieved by more of its kind; a job's limit is what it holds and what is
-free, jobs served in turn, those that wait first; use is the mean of the last five reports with the tasks that it has
-now, and how much busier the busiest ps is, the last one tells; no number shrinks, nor memory; nobody gets a task larger
-than the largest node, nor a first one below Weir's default; when the ps changed last is known as far back as reports
-are kept. More memory after running out of it is the allocator's rule; shards and migration are the trainer's and the
-launcher's. A job without ps stays at its first size: the tool has no rule for it. In `weir simulate` each task uses all
-the cores that were asked for, so every ps is hot there: thresholds on use can only be tried on real training.
+Our reconstruction: a hot ps of a given size is relieved by more of its kind; a job's limit is what
+it holds and what is free, jobs served in turn, those that wait first; use is the mean of the last
+five reports with the tasks that it has now, and how much busier the busiest ps is, the last one
+tells; no number shrinks, nor memory; nobody gets a task larger than the largest node, nor a first
+one below Weir's default; when the ps changed last is known as far back as reports are kept. More
+memory after running out of it is the allocator's rule; shards and migration are the trainer's and
+the launcher's. A job without ps stays at its first size: the tool has no rule for it. In `weir
+simulate` each task uses all the cores that were asked for, so every ps is hot there: thresholds on
+use can only be tried on real training.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import islice
 from statistics import fmean
 
 from msgspec.structs import replace
 
 from services.allocator.placing.placement import Room, place_most
-from services.allocator.policies.contract import JobSeen, Node, Reading, Size, Want, at_start, left_open
+from services.allocator.policies.contract import (
+    JobSeen,
+    Node,
+    Reading,
+    Size,
+    Want,
+    at_start,
+    left_open,
+)
 from services.allocator.policies.dlrover.candidates import held, unevenness
 from services.allocator.policies.dlrover.thresholds import (
     MOST_PS,
@@ -40,153 +50,224 @@ from services.allocator.policies.dlrover.thresholds import (
 )
 from shared.messages import Resources, RoleResources, TaskPlan
 
-FIRST_S, PLAN_S, PS_S, PENDING_S = 180.0, 300.0, 3600.0, 900.0
+FIRST_S = 180.0
+PLAN_S = 300.0
+PS_S = 3600.0
+PENDING_S = 900.0
 WORTH = 0.1  # cores or memory change by at least so much
 SAMPLES = 5
 
 
 def dlrover_heuristic(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
-    ground, wants = Ground(cluster), []
+    nodes = FreeNodes(cluster)
+    wants = []
+    # Jobs that wait come before jobs that run.
     for job in jobs:
         if job.size is None:
-            want = _first(job, ground, now)
-            ground.take(place_most(ground.room, job.key, (), want.size, job.least, want.sizes or job.sizes, serial=0))
+            want = _first(job, nodes, now)
+            sizes = want.sizes or job.sizes
+            tasks = place_most(nodes.room, job.key, (), want.size, job.least, sizes, serial=0)
+            nodes.take(tasks)
             wants.append(want)
     for job in jobs:
         if job.size is not None and job.size.ps > 0 and job.tasks and not job.busy:
-            wants.append(_tuned(job, job.size, ground, now))
+            wants.append(_tuned(job, job.size, nodes, now))
     return wants
 
 
-class Ground:
-    """The nodes while jobs are served in turn. `free`: of all that take tasks; `largest`: a task on an empty one."""
+class FreeNodes:
+    """The nodes while jobs are served in turn. `cpu`, `gib`: free on all that take tasks;
+    `largest`: a task on an empty one.
+    """
 
     def __init__(self, cluster: Sequence[Node]) -> None:
         self.room = Room(cluster)
         there = [node for node in cluster if node.open]
-        self.cpu = math.fsum(node.free.cpu for node in there)
-        self.gib = math.fsum(node.free.memory_gib for node in there)
-        cpu = max((node.allocatable.cpu for node in there), default=0.0)
-        self.largest = Resources(cpu=cpu, memory_gib=max((node.allocatable.memory_gib for node in there), default=0.0))
+        self.cpu = math.fsum([node.free.cpu for node in there])
+        self.gib = math.fsum([node.free.memory_gib for node in there])
+        self.largest = Resources(
+            cpu=max([node.allocatable.cpu for node in there], default=0.0),
+            memory_gib=max([node.allocatable.memory_gib for node in there], default=0.0),
+        )
 
     def take(self, tasks: Sequence[TaskPlan] | None) -> None:
-        """What was taken of the room is free no more."""
-        self.cpu -= math.fsum(task.resources.cpu for task in tasks or ())
-        self.gib -= math.fsum(task.resources.memory_gib for task in tasks or ())
+        """Count tasks that were placed in the room as free no more."""
+        if tasks:
+            self.cpu -= math.fsum([task.resources.cpu for task in tasks])
+            self.gib -= math.fsum([task.resources.memory_gib for task in tasks])
 
-    def more(self, job: str, wants: Resources, count: int) -> int:
-        """As many of these tasks as fit; they are taken."""
+    def take_more(self, job: str, wants: Resources, count: int) -> int:
+        """Take as many of these tasks as fit; return their number."""
         found = len(self.room.fill(job, wants, count))
-        self.cpu, self.gib = self.cpu - found * wants.cpu, self.gib - found * wants.memory_gib
+        self.cpu -= found * wants.cpu
+        self.gib -= found * wants.memory_gib
         return found
 
     def fitting(self, size: Resources, has: Resources) -> Resources:
-        """No task becomes larger than the largest node."""
+        """Return a size that is not larger than the largest node."""
         most = _larger(self.largest, has)
-        return replace(has, cpu=min(size.cpu, most.cpu), memory_gib=min(size.memory_gib, most.memory_gib))
+        cpu = min(size.cpu, most.cpu)
+        gib = min(size.memory_gib, most.memory_gib)
+        return replace(has, cpu=cpu, memory_gib=gib)
 
 
-def _first(job: JobSeen, ground: Ground, now: float) -> Want:
+def _first(job: JobSeen, nodes: FreeNodes, now: float) -> Want:
+    """Return the first size of a job."""
     if not left_open(job.request):
         return at_start(job, "the first size: its tasks are as they were asked for")
     past = job.kin.past if job.kin else ()
-    first = created(Resources(cpu=max(0.0, ground.cpu), memory_gib=max(0.0, ground.gib)))
-    own = RoleResources(ps=_larger(first, job.sizes.ps), worker=_larger(first, job.sizes.worker))
-    count, sizes = inherited(past) if past else (1, own)
+    if past:
+        count, sizes = inherited(past)
+        reason = f"as {len(past)} like it ended"
+    else:
+        free = Resources(cpu=max(0.0, nodes.cpu), memory_gib=max(0.0, nodes.gib))
+        first = created(free)
+        count = 1
+        sizes = RoleResources(
+            ps=_larger(first, job.sizes.ps),
+            worker=_larger(first, job.sizes.worker),
+        )
+        reason = "one ps and one worker to learn from"
     if now - job.submitted_s > PENDING_S:
         sizes = replace(sizes, ps=halved(sizes.ps), worker=halved(sizes.worker))
-    reason = f"as {len(past)} like it ended" if past else "one ps and one worker to learn from"
     sizes = RoleResources(
         chief=job.sizes.chief,
-        ps=ground.fitting(sizes.ps, job.sizes.ps),
-        worker=ground.fitting(sizes.worker, job.sizes.worker),
+        ps=nodes.fitting(sizes.ps, job.sizes.ps),
+        worker=nodes.fitting(sizes.worker, job.sizes.worker),
     )
-    size = Size(_within(count, job.least.ps, job.most.ps), max(1, job.least.workers))
-    return replace(at_start(job, reason), ps=size.ps, workers=size.workers, sizes=sizes)
+    return replace(
+        at_start(job, reason),
+        ps=_within(count, job.least.ps, job.most.ps),
+        workers=max(1, job.least.workers),
+        sizes=sizes,
+    )
 
 
-def _tuned(job: JobSeen, size: Size, ground: Ground, now: float) -> Want:
-    """The running stage: the ps first, then the workers."""
-    use, ps, worker = used(job, size), held(job, "ps"), held(job, "worker")
-    if use is None or not _due(job, now):
+def _tuned(job: JobSeen, size: Size, nodes: FreeNodes, now: float) -> Want:
+    """Return the running stage's size: the ps first, then the workers."""
+    use = used(job, size)
+    if use is None or not _is_due(job, now):
         return _want(job, size, "watches what its ps and workers use")
-    limit_cpu = max(0.0, ground.cpu) + size.ps * ps.cpu + size.workers * worker.cpu
-    told = f"the busiest of its ps uses {use.hottest / ps.cpu:.0%} of its cores"
+    ps = held(job, "ps")
+    worker = held(job, "worker")
+    limit_cpu = max(0.0, nodes.cpu) + size.ps * ps.cpu + size.workers * worker.cpu
+    utilisation = use.hottest / ps.cpu
+    reason = f"the busiest of its ps uses {utilisation:.0%} of its cores"
+    may_size = left_open(job.request)
+
     if _ps_changed_s(job, size) + PS_S <= now:
-        count = _ps_wanted(job, size, use, limit_cpu)
-        if (more := ground.more(job.key, ps, max(0, _within(count, size.ps, job.most.ps) - size.ps))) > 0:
-            return _want(job, Size(size.ps + more, size.workers), told)
-        cores = ground.fitting(replace(ps, cpu=relieved(use, size.workers, limit_cpu, ps.cpu)), ps).cpu
-        if left_open(job.request) and cores > (1 + WORTH) * ps.cpu:
-            return _want(job, size, told, _sized(job, replace(ps, cpu=cores), worker))
-    wanted = more_workers(size.workers, use.hottest / ps.cpu, speed_ratio(_speeds(job, size), size.workers))
-    more = ground.more(job.key, worker, max(0, min(wanted, job.most.workers) - size.workers))
-    sizes = (
-        _sized(job, ps, _enough(ground.fitting(worker_size(use), worker), worker)) if left_open(job.request) else None
-    )
-    return _want(job, Size(size.ps, size.workers + more), told, sizes)
+        # The number of ps, once; then the cores of a hot one.
+        count = _within(_ps_wanted(job, size, use, limit_cpu), size.ps, job.most.ps)
+        more = nodes.take_more(job.key, ps, max(0, count - size.ps))
+        if more > 0:
+            return _want(job, Size(size.ps + more, size.workers), reason)
+        relieved_cpu = relieved(use, size.workers, limit_cpu, ps.cpu)
+        cpu = nodes.fitting(replace(ps, cpu=relieved_cpu), ps).cpu
+        if may_size and cpu > (1 + WORTH) * ps.cpu:
+            return _want(job, size, reason, _sized(job, replace(ps, cpu=cpu), worker))
+
+    gained = speed_ratio(_speeds(job, size), size.workers)
+    wanted = min(more_workers(size.workers, utilisation, gained), job.most.workers)
+    more = nodes.take_more(job.key, worker, max(0, wanted - size.workers))
+    sizes = None
+    if may_size:
+        fitting = nodes.fitting(worker_size(use), worker)
+        sizes = _sized(job, ps, _if_worth_it(fitting, worker))
+    return _want(job, Size(size.ps, size.workers + more), reason, sizes)
 
 
 def _ps_wanted(job: JobSeen, size: Size, use: Use, limit_cpu: float) -> int:
-    """Once, when the workers have been tried; and where a ps of a given size is hot."""
-    ps_cpu, tried = held(job, "ps").cpu, {o.ps for o in job.observed}
+    """Return the number of ps: changed once, when the workers have been tried; and where a ps of a
+    given size is hot.
+    """
+    ps_cpu = held(job, "ps").cpu
+    tried = {seen.ps for seen in job.observed}
     count = size.ps
     if tried == {size.ps} and (len(job.observed) > 1 or size.workers == job.most.workers):
         count = initial_ps(use, size.workers, limit_cpu, ps_cpu)
     if not left_open(job.request):
-        count = max(count, math.ceil(size.ps * relieved(use, size.workers, limit_cpu, ps_cpu) / ps_cpu - 1e-9))
+        times = relieved(use, size.workers, limit_cpu, ps_cpu) / ps_cpu
+        count = max(count, math.ceil(size.ps * times - 1e-9))
     return min(count, MOST_PS)
 
 
 def _speeds(job: JobSeen, size: Size) -> dict[int, float]:
-    """By workers, with the ps that it has."""
-    return {o.workers: o.samples_per_second for o in job.observed if (o.ps, o.batch) == (size.ps, job.batch)}
+    """Return examples/s by workers, with the ps that it has."""
+    speeds = {}
+    for seen in job.observed:
+        if (seen.ps, seen.batch) == (size.ps, job.batch):
+            speeds[seen.workers] = seen.samples_per_second
+    return speeds
 
 
 def _ps_changed_s(job: JobSeen, size: Size) -> float:
-    """When it was last seen with another number of ps."""
-    return max((r.at_s for r in job.recent if r.ps != size.ps), default=-math.inf)
+    """Return the time at which it was last seen with another number of ps."""
+    return max([report.at_s for report in job.recent if report.ps != size.ps], default=-math.inf)
 
 
-def _due(job: JobSeen, now: float) -> bool:
-    return now - job.since_s >= (PLAN_S if len(job.observed) > 1 else FIRST_S)
+def _is_due(job: JobSeen, now: float) -> bool:
+    interval_s = PLAN_S if len(job.observed) > 1 else FIRST_S
+    return now - job.since_s >= interval_s
 
 
 def used(job: JobSeen, size: Size) -> Use | None:
-    """The mean of its last reports with the tasks that it has; None where they tell of no use of its ps."""
+    """Return the mean of its last reports with the tasks that it has; None where they do not tell
+    the use of its ps.
+    """
     had = (size.ps, size.workers, held(job, "ps").cpu, held(job, "worker").cpu)
-    newest = (r for r in reversed(job.recent) if (r.ps, r.workers, r.ps_had, r.worker_had) == had and _tells(r))
-    alike = [*islice(newest, SAMPLES)][::-1]
+    alike: list[Reading] = []
+    for report in reversed(job.recent):
+        then = (report.ps, report.workers, report.ps_had, report.worker_had)
+        if then == had and _tells_use(report):
+            alike.append(report)
+        if len(alike) == SAMPLES:
+            break
     if not alike or min(had) <= 0:
         return None
-    ps_cpu, worker_cpu = (fmean(getattr(r, f"{role}_cpu") for r in alike) for role in ("ps", "worker"))
+    ps_cpu = fmean([report.ps_cpu or 0.0 for report in alike])
+    worker_cpu = fmean([report.worker_cpu or 0.0 for report in alike])
     hottest = ps_cpu / size.ps * unevenness(job)
     if not math.isfinite(hottest) or hottest <= 0:
         return None
-    return Use(ps_cpu, hottest, worker_cpu / size.workers, max(r.worker_gib or 0.0 for r in alike))
+    return Use(
+        ps_cpu=ps_cpu,
+        hottest=hottest,
+        worker_cpu=worker_cpu / size.workers,
+        worker_gib=max([report.worker_gib or 0.0 for report in alike]),
+    )
 
 
-def _tells(reading: Reading) -> bool:
-    told = (reading.ps_cpu, reading.worker_cpu, reading.worker_gib or 0.0)
-    return all(amount is not None and math.isfinite(amount) for amount in told)
+def _tells_use(report: Reading) -> bool:
+    for amount in (report.ps_cpu, report.worker_cpu, report.worker_gib or 0.0):
+        if amount is None or not math.isfinite(amount):
+            return False
+    return True
 
 
-def _enough(wants: Resources, has: Resources) -> Resources:
-    """What is wanted, where that is worth a change. Memory is not taken back: a hand-over needs it twice."""
-    cpu = wants.cpu if abs(wants.cpu - has.cpu) > WORTH * has.cpu else has.cpu
-    gib = wants.memory_gib if wants.memory_gib > (1 + WORTH) * has.memory_gib else has.memory_gib
+def _if_worth_it(wants: Resources, has: Resources) -> Resources:
+    """Return the wanted size, where that is worth a change. Memory is not taken back: a hand-over
+    needs it twice.
+    """
+    cpu = has.cpu
+    if abs(wants.cpu - has.cpu) > WORTH * has.cpu:
+        cpu = wants.cpu
+    gib = has.memory_gib
+    if wants.memory_gib > (1 + WORTH) * has.memory_gib:
+        gib = wants.memory_gib
     return replace(has, cpu=cpu, memory_gib=gib)
 
 
 def _sized(job: JobSeen, ps: Resources, worker: Resources) -> RoleResources | None:
-    """None where they are what the tasks have."""
+    """Return the sizes of tasks; None where they have just that."""
     if (ps, worker) == (held(job, "ps"), held(job, "worker")):
         return None
     return RoleResources(chief=held(job, "chief"), ps=ps, worker=worker)
 
 
 def _larger(one: Resources, other: Resources) -> Resources:
-    cpu, gib = max(one.cpu, other.cpu), max(one.memory_gib, other.memory_gib)
+    """Return the larger cores and the larger memory."""
+    cpu = max(one.cpu, other.cpu)
+    gib = max(one.memory_gib, other.memory_gib)
     return replace(other, cpu=cpu, memory_gib=gib)
 
 
@@ -195,4 +276,11 @@ def _within(count: int, least: int, most: int) -> int:
 
 
 def _want(job: JobSeen, size: Size, reason: str, sizes: RoleResources | None = None) -> Want:
-    return Want(job=job.key, ps=size.ps, workers=size.workers, batch=job.batch, reason=reason, sizes=sizes)
+    return Want(
+        job=job.key,
+        ps=size.ps,
+        workers=size.workers,
+        batch=job.batch,
+        reason=reason,
+        sizes=sizes,
+    )

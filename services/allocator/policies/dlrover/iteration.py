@@ -1,25 +1,29 @@
-"""How long an iteration takes on a plan: the throughput model of DLRover-RM (Wang et al., PVLDB 17(12), 2024).
+"""The time of an iteration on a plan: the throughput model of DLRover-RM (Wang et al., PVLDB 17(12),
+2024).
 
-Asynchronous training with w workers of lambda_w cores and p ps of lambda_p cores, m examples an update of one worker,
-model size M, bandwidth B, embedding dimension D. Seconds an iteration, and examples a second:
+Asynchronous training with w workers of lambda_w cores and p ps of lambda_p cores, m examples an
+update of one worker, model size M, bandwidth B, embedding dimension D. Seconds an iteration, and
+examples a second:
 
     T = a1 m / lambda_w  +  a2 w / (p lambda_p)  +  a3 (M / p) (w / B)  +  a4 m D / p  +  b         [s]
         gradient            updates                 push and pull          embeddings     the rest
-    Psi = w m / T,   a1..a4, b >= 0, by non-negative least squares on what was seen of this job
+    Psi = w m / T,   a1..a4, b >= 0, by non-negative least squares on this job's observations
 
-From the paper's public material: the terms' meaning, and non-negative least squares. Recalled and not checked: the
-exact forms; that their four constants merge into b is ours. Ours, too:
+From the paper's public material: the terms' meaning, and non-negative least squares. Recalled and
+not checked: the exact forms; that their four constants merge into b is ours. Ours, too:
 
 - residuals count relative to T, and more terms than plans seen are held by pseudo-observations of less weight: from
-  finished jobs that are similar, and from CPU use (busy workers: gradients; busy ps: updates and embeddings);
-- a task cannot use any number of cores at once: beyond `useful` ones lambda counts as that. Whether there is such a
-  bound, and which of the numbers that were tried it is, is what makes the residuals least, if clearly so.
+  finished jobs that are similar, and from CPU use (busy workers: gradients; busy ps: updates and
+  embeddings);
+- a task cannot use any number of cores at once: beyond `useful` ones lambda counts as that. There is such a
+  bound where one of the numbers that were tried leaves clearly smaller residuals; of several, the
+  one that leaves the smallest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -31,11 +35,13 @@ from services.allocator.policies.contract import Plan, Timed
 
 Array = NDArray[np.float64]
 
-HISTORY_WEIGHT, USE_WEIGHT = 0.3, 0.2  # of a pseudo-observation against one of the job's own
+HISTORY_WEIGHT = 0.3  # of a similar job's observation against one of the job's own
+USE_WEIGHT = 0.2  # of a pseudo-observation of CPU use against one of the job's own
 SHORTEST_S = 1e-9  # no iteration is shorter
 CLEARLY = 0.7  # a bound leaves no more than this of the squared residuals
 NOISE = 0.02  # residuals of so much, relative, tell nothing
-PS_CPU, WORKER_CPU = 2, 3  # columns of a plan
+PS_CPU = 2  # column of a plan
+WORKER_CPU = 3
 BOUNDS_TRIED = 8
 
 
@@ -51,30 +57,74 @@ PLAIN = Shape()
 
 
 class Model(msgspec.Struct, frozen=True):
-    """`coefficients`: a1..a4, b. `bounds` of a plan's four numbers: cores that a ps, and a worker, can use at once."""
+    """`coefficients`: a1..a4, b. `bounds` of a plan's four numbers: cores that a ps, and a worker,
+    can use at once.
+    """
 
     coefficients: Array
     bounds: Array
 
 
 def columns(plans: Array, batch: Array | float, shape: Shape = PLAIN) -> Array:
-    """What each coefficient is multiplied with [plans, 5]; `plans` [plans, 4]: ps, workers, cores a ps, a worker."""
+    """Return the factor of each coefficient [plans, 5].
+
+    `plans` [plans, 4]: ps, workers, cores a ps, cores a worker; `batch`: of one worker, one number
+    or [plans].
+    """
     p, w, ps_cpu, worker_cpu = plans.T
     m = np.broadcast_to(np.asarray(batch, dtype=np.float64), p.shape)
-    link = w / p * (shape.size / shape.bandwidth)
-    return np.stack([m / worker_cpu, w / (p * ps_cpu), link, m * shape.embedding / p, np.ones_like(p)], axis=1)
+    factors = np.empty((len(plans), 5))
+    factors[:, 0] = m / worker_cpu
+    factors[:, 1] = w / (p * ps_cpu)
+    factors[:, 2] = w / p * (shape.size / shape.bandwidth)
+    factors[:, 3] = m * shape.embedding / p
+    factors[:, 4] = 1.0
+    return factors
 
 
 def iteration_s(plans: Array, batch: float, model: Model, shape: Shape = PLAIN) -> Array:
-    return np.maximum(columns(np.minimum(plans, model.bounds), batch, shape) @ model.coefficients, SHORTEST_S)
+    """Return seconds an iteration [plans]; `plans` [plans, 4]."""
+    return step_s(plans.T, batch, model, shape)
 
 
 def throughput(plans: Array, batch: float, model: Model, shape: Shape = PLAIN) -> Array:
-    """Examples a second."""
+    """Return examples a second [plans]."""
     return plans[:, 1] * batch / iteration_s(plans, batch, model, shape)
 
 
+def step_s(
+    plans: Iterable[Array],
+    batch: float,
+    model: Model,
+    shape: Shape = PLAIN,
+) -> Array:
+    """Return seconds an iteration, in the shape to which the four arrays of `plans` broadcast: ps,
+    workers, cores a ps, cores a worker.
+    """
+    ps, workers, ps_cpu, worker_cpu = plans
+    gradient, updates, link, embeddings, rest = model.coefficients.tolist()
+    useful_ps_cpu = np.minimum(ps_cpu, model.bounds[PS_CPU])
+    useful_worker_cpu = np.minimum(worker_cpu, model.bounds[WORKER_CPU])
+
+    # Terms of few numbers are added first: their arrays are small.
+    transfers = link * (workers / ps * (shape.size / shape.bandwidth))
+    transfers = transfers + embeddings * (batch * shape.embedding / ps) + rest
+    on_ps = updates * (workers / (ps * useful_ps_cpu)) + transfers
+    return np.asarray(np.maximum(gradient * (batch / useful_worker_cpu) + on_ps, SHORTEST_S))
+
+
 # ---------------------------------------------------------------- the fit
+
+
+class Case(NamedTuple):
+    """The observations of one job."""
+
+    timed: Sequence[Timed]
+    """Its own."""
+    similar: Sequence[Timed] = ()
+    """Those of similar finished jobs."""
+    shares: Sequence[float] | None = None
+    """How its last iteration seems to divide among the terms."""
 
 
 def fitted(
@@ -83,28 +133,25 @@ def fitted(
     similar: Sequence[Timed] = (),
     shares: Sequence[float] | None = None,
 ) -> Model:
-    """From one observation or more. `shares`: how the last of them seems to divide among the terms."""
+    """Fit one job, to one observation or more."""
     return fitted_each([Case(timed, similar, shares)], shape)[0]
 
 
-class Case(NamedTuple):
-    """What `fitted` is told of one job."""
-
-    timed: Sequence[Timed]
-    similar: Sequence[Timed] = ()
-    shares: Sequence[float] | None = None
-
-
 def fitted_each(cases: Sequence[Case], shape: Shape = PLAIN) -> list[Model]:
-    """Of many jobs: first without bounds, side by side; then each with those that were tried."""
+    """Fit many jobs side by side: first without bounds, then with those that were tried."""
     tables = [_table(case, shape) for case in cases]
     free = np.full(4, math.inf)
     firsts = nnls_each([_system(table, _rows(table, free)) for table in tables])
-    return [_bounded_if_clear(table, free, first) for table, first in zip(tables, firsts, strict=True)]
+    models = [Model(coefficients, free) for coefficients in firsts]
+    for column in (WORKER_CPU, PS_CPU):
+        models = _bounded_where_clear(tables, models, column)
+    return models
 
 
 class Table(NamedTuple):
-    """A case as arrays [observations, ...]."""
+    """A case as arrays: plans [observations, 4]; and [observations] examples an update, seconds an
+    iteration, weights of residuals.
+    """
 
     plans: Array
     batch: Array
@@ -116,67 +163,119 @@ class Table(NamedTuple):
 
 def _table(case: Case, shape: Shape) -> Table:
     seen = [*case.similar, *case.timed]
-    plans, batch = grid([t.plan for t in seen]), np.array([float(t.batch) for t in seen])
-    weights = np.array([HISTORY_WEIGHT] * len(case.similar) + [1.0] * len(case.timed))
-    return Table(plans, batch, np.array([t.step_s for t in seen]), weights, case.shares, shape)
+    weights = [HISTORY_WEIGHT] * len(case.similar) + [1.0] * len(case.timed)
+    return Table(
+        plans=grid([timed.plan for timed in seen]),
+        batch=np.array([float(timed.batch) for timed in seen]),
+        step_s=np.array([timed.step_s for timed in seen]),
+        weights=np.array(weights),
+        shares=case.shares,
+        shape=shape,
+    )
 
 
 def _rows(table: Table, bounds: Array) -> Array:
-    return columns(np.minimum(table.plans, bounds), table.batch, table.shape) / table.step_s[:, None]
-
-
-def _error(table: Table, bounds: Array, coefficients: Array) -> float:
-    return float(np.square((_rows(table, bounds) @ coefficients - 1) * table.weights).sum())
-
-
-def _bounded_if_clear(table: Table, free: Array, first: Array) -> Model:
-    model, error, allowance = Model(first, free), _error(table, free, first), noise(table.weights)
-    for column in (WORKER_CPU, PS_CPU):
-        tried = _bounded(model.bounds, column, table.plans)
-        fits = nnls_each([_system(table, _rows(table, bounds)) for bounds in tried])
-        models = [Model(coefficients, bounds) for coefficients, bounds in zip(fits, tried, strict=True)]
-        errors = [_error(table, one.bounds, one.coefficients) for one in models]
-        least = min(errors, default=math.inf)
-        if least + allowance < CLEARLY * (error + allowance):
-            error, model = least, models[errors.index(least)]
-    return model
-
-
-def noise(weights: Array) -> float:
-    return NOISE**2 * float(np.square(weights).sum())
-
-
-def _bounded(bounds: Array, column: int, plans: Array) -> list[Array]:
-    """Bounds with another one: each number of cores that was tried, but the largest."""
-    tried = np.array(sorted(set(plans[:, column].tolist()))[:-1])
-    some = tried[np.unique(np.linspace(0, len(tried) - 1, BOUNDS_TRIED).astype(int))] if len(tried) else tried
-    return [np.where(np.arange(4) == column, cores, bounds) for cores in some]
+    """Return the terms of each iteration, relative to its time [observations, 5]."""
+    terms = columns(np.minimum(table.plans, bounds), table.batch, table.shape)
+    return terms / table.step_s[:, None]
 
 
 def _system(table: Table, rows: Array) -> tuple[Array, Array]:
-    """Matrix and goals of the least squares."""
-    matrix, target = rows * table.weights[:, None], table.weights
+    """Return matrix and goals of the least squares."""
+    matrix = rows * table.weights[:, None]
+    goals = table.weights
     if table.shares is not None:
+        # One pseudo-observation for each term: its share of the last iteration.
         matrix = np.vstack([matrix, np.diag(rows[-1]) * USE_WEIGHT])
-        target = np.concatenate([target, np.array(table.shares) * USE_WEIGHT])
-    return matrix, target
+        goals = np.concatenate([goals, np.array(table.shares) * USE_WEIGHT])
+    return matrix, goals
+
+
+def _error(table: Table, model: Model) -> float:
+    """Return the sum of the squared residuals, each weighed."""
+    residuals = _rows(table, model.bounds) @ model.coefficients - 1
+    return float(np.square(residuals * table.weights).sum())
+
+
+def _bounded_where_clear(
+    tables: Sequence[Table], models: Sequence[Model], column: int
+) -> list[Model]:
+    """Bound one of the cores of each job's model where that clearly leaves smaller residuals."""
+    # One system for each bound that can be tried, those of all jobs side by side.
+    jobs = []
+    tried = []
+    systems = []
+    for n, (table, model) in enumerate(zip(tables, models, strict=True)):
+        for bounds in _bounds_to_try(model.bounds, column, table.plans):
+            jobs.append(n)
+            tried.append(bounds)
+            systems.append(_system(table, _rows(table, bounds)))
+
+    # For each job the bound that leaves least; of equal ones the first.
+    errors = [math.inf] * len(models)
+    bounded = list(models)
+    for n, bounds, coefficients in zip(jobs, tried, nnls_each(systems), strict=True):
+        model = Model(coefficients, bounds)
+        error = _error(tables[n], model)
+        if error < errors[n]:
+            errors[n] = error
+            bounded[n] = model
+
+    found = []
+    for table, before, after in zip(tables, models, bounded, strict=True):
+        allowance = noise(table.weights)
+        error_before = _error(table, before) + allowance
+        error_after = _error(table, after) + allowance
+        found.append(after if error_after < CLEARLY * error_before else before)
+    return found
+
+
+def noise(weights: Array) -> float:
+    """Return the squared residuals that tell nothing."""
+    return NOISE**2 * float(np.square(weights).sum())
+
+
+def _bounds_to_try(bounds: Array, column: int, plans: Array) -> list[Array]:
+    """Return bounds with another one: each number of cores that was tried, but the largest."""
+    tried = sorted(set(plans[:, column].tolist()))[:-1]
+    if len(tried) > BOUNDS_TRIED:
+        evenly = np.unique(np.linspace(0, len(tried) - 1, BOUNDS_TRIED).astype(int))
+        tried = [tried[at] for at in evenly.tolist()]
+    found = []
+    for cores in tried:
+        narrower = bounds.copy()
+        narrower[column] = cores
+        found.append(narrower)
+    return found
 
 
 def shares_of(busy_workers: float, busy_ps: float) -> tuple[float, float, float, float, float]:
-    """How CPU use (parts of the cores given, 0..1) suggests that an iteration divides among the terms."""
-    worker, ps = min(max(busy_workers, 0.0), 1.0), min(max(busy_ps, 0.0), 1.0)
-    on_ps, idle = (1 - worker) * ps / 2, (1 - worker) * (1 - ps) / 2
+    """Return how CPU use (parts of the cores given, 0..1) suggests that an iteration divides among
+    the terms.
+    """
+    worker = min(max(busy_workers, 0.0), 1.0)
+    ps = min(max(busy_ps, 0.0), 1.0)
+    on_ps = (1 - worker) * ps / 2
+    idle = (1 - worker) * (1 - ps) / 2
     return (worker, on_ps, idle, on_ps, idle)
 
 
 def grid(plans: Sequence[Plan]) -> Array:
-    return np.array([msgspec.structs.astuple(plan) for plan in plans], dtype=np.float64).reshape(-1, 4)
+    """Return plans as an array [plans, 4]: ps, workers, cores a ps, cores a worker."""
+    rows = [(plan.ps, plan.workers, plan.ps_cpu, plan.worker_cpu) for plan in plans]
+    return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
 def usable(timed: Sequence[Timed]) -> list[Timed]:
-    """Without what cannot be: no workers, no cores, no time, not a number."""
-    return [
-        t
-        for t in timed
-        if min(msgspec.structs.astuple(t.plan)) > 0 and t.batch > 0 and t.step_s > 0 and math.isfinite(t.step_s)
-    ]
+    """Return those that can be: with workers, cores and a finite time."""
+    return [one for one in timed if _is_usable(one)]
+
+
+def _is_usable(timed: Timed) -> bool:
+    plan = timed.plan
+    return (
+        min(plan.ps, plan.workers, plan.ps_cpu, plan.worker_cpu) > 0
+        and timed.batch > 0
+        and timed.step_s > 0
+        and math.isfinite(timed.step_s)
+    )

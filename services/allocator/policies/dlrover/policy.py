@@ -1,121 +1,155 @@
-"""Start from history, fit the throughput, scale by gain per cost: DLRover-RM (Wang et al., PVLDB 17(12), 2024).
+"""Start from history, fit the throughput, scale by gain per cost: DLRover-RM (Wang et al., PVLDB
+17(12), 2024).
 
-1. Warm start: a job begins near the best plan of its kind (`models/history.py`).
-2. Its throughput is fitted to what was seen (`iteration.py`), plans in reach priced (`candidates.py`).
-3. All jobs' candidates compete for what is free, the largest weight x gain / cost first (`bidding.py`).
-4. Memory follows its largest use and what it will be soon, so that no ps runs out of it (`models/foresight.py`).
+1. Warm start: a job begins near the best plan of its kind (`models/history.py`). 2. Its throughput
+is fitted to what was seen (`iteration.py`), plans in reach priced (`candidates.py`); both are part of
+the job's model (`model.py`). 3. All jobs'
+candidates compete for what is free, the largest weight x gain / cost first (`bidding.py`). 4.
+Memory follows its largest use and what it will be soon, so that no ps runs out of it
+(`models/foresight.py`).
 
-From the paper's public material: the three stages. Our reconstruction: the weight rises with the priority
-(`models/priority.py`) and towards completion; every job bids anew from its cheapest candidate, so what gains more
-elsewhere goes there; the rest stands in `candidates.py`. Tasks of a role are of one size. Migration, shards and
-slow workers are the launcher's and the trainer's.
+From the paper's public material: the three stages. Our reconstruction: the weight rises with the
+priority (`models/priority.py`) and towards completion; every job bids anew from its cheapest
+candidate, so what gains more elsewhere goes there; the rest stands in `candidates.py`. Tasks of a
+role are of one size. Migration, shards and slow workers are the launcher's and the trainer's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from services.allocator.kept import Kept, KeptTogether
 from services.allocator.models.foresight import limit_due, limit_for
-from services.allocator.models.history import Guess, warm_start
-from services.allocator.policies.contract import JobSeen, Node, Past, Plan, Want, at_start, left_open
+from services.allocator.models.history import Guess
+from services.allocator.policies.contract import JobSeen, Node, Plan, Want, at_start, left_open
 from services.allocator.policies.dlrover.bidding import Array, Bid, greedy
-from services.allocator.policies.dlrover.bounds import Bounds, bounds
-from services.allocator.policies.dlrover.candidates import (
-    JOBS_KEPT,
-    bid_of,
-    cores,
-    generations,
-    held,
-    memory_due,
-    models,
-    plan_of,
-    timed_of,
-)
-from services.allocator.policies.dlrover.iteration import grid
+from services.allocator.policies.dlrover.bounds import bounds
+from services.allocator.policies.dlrover.candidates import generations, memory_due
+from services.allocator.policies.dlrover.model import DlroverModel, fit_with_sizes
 from shared.messages import Alternative, Resources, RoleResources
 from shared.words import counted
 
 WORTH = 0.1  # a change gains so much throughput, or saves twice so much cost
 SETTLE_S = 60.0  # a new generation is watched for so long
 SHRINK_AFTER_S = 60.0  # memory is not taken back before
-FIRST_SPARE = 1.4  # a first limit is so many times what others used; what is too much is soon taken back
+FIRST_SPARE = (
+    1.4  # a first limit is so many times what others used; what is too much is soon taken back
+)
 PACKED = 0.9  # of what is free can be used: tasks do not fill nodes exactly
 
 
 class Ways(msgspec.Struct, frozen=True):
-    """`size_all`: whatever was asked for; `move`: who cannot grow where it stands goes elsewhere."""
+    """`size_all`: choose the sizes of all tasks, also of those that the user gave; `move`: a task
+    that cannot grow on its node goes to another one.
+    """
 
     size_all: bool = False
     move: bool = False
 
 
-LIVE, AS_PUBLISHED = Ways(), Ways(size_all=True, move=True)
+LIVE = Ways()
+AS_PUBLISHED = Ways(size_all=True, move=True)
 
 
-def dlrover(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, ways: Ways = LIVE) -> list[Want]:
+def dlrover(
+    cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, ways: Ways = LIVE
+) -> list[Want]:
     """A job without ps has no such model, and stays at its first size."""
-    waiting = [job for job in jobs if job.size is None]
-    running = [job for job in jobs if job.size is not None and job.size.ps > 0 and job.tasks and not job.busy]
+    waiting = []
+    running = []
+    for job in jobs:
+        if job.size is None:
+            waiting.append(job)
+        elif job.size.ps > 0 and job.tasks and not job.busy:
+            running.append(job)
+    models = _models([*waiting, *running], ways)
     largest = _largest(cluster)
-    firsts = [_firsts(job)(largest, _fixed(job, ways)) for job in waiting]
-    limits = bounds(cluster, jobs, ways.move)
-    ready = [job for job in running if _ready(job, now)]
-    models([(job, _past(job)) for job in ready])  # side by side: `bid_of` finds each one's known
-    bids = {job.key: _bid(job)(largest.cpu, _fixed(job, ways), limits[job.key]) for job in ready}
-    chosen = greedy(bids, *_biddable(cluster, running, bids, firsts, waiting))
-    return firsts + [
-        _want(job, bids.get(job.key), chosen.get(job.key, 0), now, None if _fixed(job, ways) else largest)
-        for job in running
-    ]
+
+    # 1. Jobs that wait start near the plans of similar jobs.
+    firsts = []
+    for job in waiting:
+        firsts.append(_first(job, models[job.key].guess, largest, _is_fixed(job, ways)))
+
+    # 2. Jobs that have run for a while bid for what is free.
+    ready = [job for job in running if _is_ready(job, models[job.key], now)]
+    limits = bounds(cluster, jobs, ready, ways.move)
+    bids = {}
+    for job in ready:
+        fixed = _is_fixed(job, ways)
+        bids[job.key] = models[job.key].bid(job, largest.cpu, fixed, limits[job.key])
+    cpu, gib = _free_capacity(cluster)
+    cpu, gib = _with_given_back(cpu, gib, models, bids)
+    cpu, gib = _without_first_sizes(cpu, gib, waiting, firsts)
+    chosen = greedy(bids, max(0.0, cpu), max(0.0, gib))
+
+    # 3. Each gets its candidate, where that is worth a change.
+    wants = list(firsts)
+    for job in running:
+        bid = bids.get(job.key)
+        at = chosen.get(job.key, 0)
+        sized = None if _is_fixed(job, ways) else largest
+        wants.append(_want(job, models[job.key], bid, at, now, sized))
+    return wants
 
 
-_bid: Kept[JobSeen, Callable[[float, bool, Bounds], Bid]] = Kept(
-    lambda job: cache(partial(bid_of, job, _past(job))), JOBS_KEPT
-)
-"""By the cores of the largest node, whether numbers alone are chosen, and what the job may hold."""
+def _models(jobs: Sequence[JobSeen], ways: Ways) -> dict[str, DlroverModel]:
+    """Return the models by job; those that have none are fitted together."""
+    models = {}
+    lacking = []
+    for job in jobs:
+        if isinstance(job.model, DlroverModel):
+            models[job.key] = job.model
+        else:
+            lacking.append(job)
+    sized = [not _is_fixed(job, ways) for job in lacking]
+    for job, model in zip(lacking, fit_with_sizes(lacking, sized), strict=True):
+        models[job.key] = model
+    return models
 
 
-def _fixed(job: JobSeen, ways: Ways) -> bool:
+def _is_fixed(job: JobSeen, ways: Ways) -> bool:
+    """Return whether the sizes of the job's tasks are those that its user gave."""
     return not (ways.size_all or left_open(job.request))
 
 
-def _past(job: JobSeen) -> tuple[Past, ...]:
-    return job.kin.past if job.kin else ()
-
-
 def _largest(cluster: Sequence[Node]) -> Resources:
-    """What a task on an empty node could have."""
-    there = [node.allocatable for node in cluster]
-    cpu, gib = max((n.cpu for n in there), default=0.0), max((n.memory_gib for n in there), default=0.0)
+    """Return cores and GiB of the largest node, without any task on it."""
+    cpu = max([node.allocatable.cpu for node in cluster], default=0.0)
+    gib = max([node.allocatable.memory_gib for node in cluster], default=0.0)
     return Resources(cpu=cpu, memory_gib=gib)
 
 
-def _first(job: JobSeen, largest: Resources, fixed: bool) -> Want:
-    guess = _guess(job.key, (job.request, _past(job)))
+# ---------------------------------------------------------------- jobs that wait
+
+
+def _first(job: JobSeen, guess: Guess | None, largest: Resources, fixed: bool) -> Want:
     if guess is None:
         return at_start(job, "the first size: no finished job is a guide")
-    ps = min(max(guess.plan.ps, job.least.ps), job.most.ps)
-    workers = min(max(guess.plan.workers, job.least.workers), job.most.workers)
-    want = replace(at_start(job, f"as {counted(guess.jobs, 'similar job')} ended"), ps=ps, workers=workers)
-    return want if fixed or ps < 1 else replace(want, sizes=_first_sizes(job, guess, ps, largest))
-
-
-_firsts: Kept[JobSeen, Callable[[Resources, bool], Want]] = Kept(lambda job: cache(partial(_first, job)), JOBS_KEPT)
-_guess: KeptTogether[str, Any, Guess | None] = KeptTogether(lambda asked: warm_start(*asked))
+    asked = job.request
+    ps = min(max(guess.plan.ps, asked.ps.min), asked.ps.max)
+    workers = min(max(guess.plan.workers, asked.workers.min), asked.workers.max)
+    return Want(
+        job=job.key,
+        ps=ps,
+        workers=workers,
+        batch=asked.batch.start,
+        reason=f"as {counted(guess.jobs, 'similar job')} ended",
+        sizes=None if fixed or ps < 1 else _first_sizes(job, guess, ps, largest),
+    )
 
 
 def _first_sizes(job: JobSeen, guess: Guess, ps: int, largest: Resources) -> RoleResources:
     times = FIRST_SPARE * generations(job.request)
-    ps_gib, worker_gib = limit_for(times * guess.ps_gib / ps), limit_for(times * guess.worker_gib)
-    if job.progress:  # it has run before: what it had then may have been raised, because it was too little
-        ps_gib, worker_gib = max(ps_gib, job.sizes.ps.memory_gib), max(worker_gib, job.sizes.worker.memory_gib)
+    ps_gib = limit_for(times * guess.ps_gib / ps)
+    worker_gib = limit_for(times * guess.worker_gib)
+    if job.progress:
+        # It has run before: its memory then may have been raised, because it was too little.
+        ps_gib = max(ps_gib, job.sizes.ps.memory_gib)
+        worker_gib = max(worker_gib, job.sizes.worker.memory_gib)
     return replace(
         job.sizes,
         ps=_sized(job.sizes.ps, guess.plan.ps_cpu, ps_gib, largest),
@@ -124,91 +158,150 @@ def _first_sizes(job: JobSeen, guess: Guess, ps: int, largest: Resources) -> Rol
 
 
 def _sized(asked: Resources, cpu: float, gib: float, largest: Resources) -> Resources:
-    """No task becomes larger than the largest node."""
-    cpu, gib = min(cpu, max(largest.cpu, asked.cpu)), min(gib, max(largest.memory_gib, asked.memory_gib))
+    """Return a task's resources, not larger than the largest node."""
+    cpu = min(cpu, max(largest.cpu, asked.cpu))
+    gib = min(gib, max(largest.memory_gib, asked.memory_gib))
     return replace(asked, cpu=math.floor(cpu * 100 + 1e-9) / 100, memory_gib=gib)
 
 
-def _ready(job: JobSeen, now: float) -> bool:
-    """Was it seen long enough to be judged, with the cores that it has, and has it any?"""
-    plan, last = plan_of(job), job.recent[-1] if job.recent else None
-    heard = last is None or last.ps_had is None or (last.ps_had, last.worker_had) == (plan.ps_cpu, plan.worker_cpu)
-    seen = job.progress is not None and now - job.since_s >= SETTLE_S
-    return seen and heard and min(plan.ps_cpu, plan.worker_cpu) > 0 and bool(timed_of(job))
+# ---------------------------------------------------------------- jobs that run
 
 
-def _biddable(
-    cluster: Sequence[Node],
-    running: Sequence[JobSeen],
+def _is_ready(job: JobSeen, model: DlroverModel, now: float) -> bool:
+    """Return whether the job was observed for long enough, with the cores that it has."""
+    if job.progress is None or now - job.since_s < SETTLE_S or model.throughput is None:
+        return False
+    tasks = model.tasks
+    last = job.recent[-1] if job.recent else None
+    if last is None or last.ps_had is None:
+        return True
+    return (last.ps_had, last.worker_had) == (tasks.ps_size.cpu, tasks.worker_size.cpu)
+
+
+def _free_capacity(cluster: Sequence[Node]) -> tuple[float, float]:
+    """Return the free cores and GiB that tasks can fill."""
+    free = [node.free for node in cluster if node.open]
+    cpu = PACKED * math.fsum([amount.cpu for amount in free])
+    gib = PACKED * math.fsum([amount.memory_gib for amount in free])
+    return cpu, gib
+
+
+def _with_given_back(
+    cpu: float,
+    gib: float,
+    models: Mapping[str, DlroverModel],
     bids: Mapping[str, Bid],
-    firsts: Sequence[Want],
-    waiting: Sequence[JobSeen],
 ) -> tuple[float, float]:
-    """Cores and GiB: what is free, and what jobs hold beyond their first candidate, less what the waiting need."""
-    cpu = PACKED * math.fsum(node.free.cpu for node in cluster if node.open)
-    gib = PACKED * math.fsum(node.free.memory_gib for node in cluster if node.open)
-    for job in running:
-        if job.key in bids:
-            now, bid = plan_of(job), bids[job.key]
-            cpu += float(cores(grid([now]))[0] - bid.cpu[0])
-            gib += held(job, "worker").memory_gib * float(now.workers - bid.plans[0, 1])
+    """Return cores and GiB with those that jobs have beyond their first candidates."""
+    for key, bid in bids.items():
+        now = models[key].tasks
+        cpu += now.ps * now.ps_size.cpu + now.workers * now.worker_size.cpu - float(bid.cpu[0])
+        gib += now.worker_gib * (now.workers - float(bid.plans[0, 1]))
+    return cpu, gib
+
+
+def _without_first_sizes(
+    cpu: float, gib: float, waiting: Sequence[JobSeen], firsts: Sequence[Want]
+) -> tuple[float, float]:
+    """Return cores and GiB without those that waiting jobs need."""
     for job, want in zip(waiting, firsts, strict=True):
         sizes = want.sizes or job.sizes
         cpu -= want.ps * sizes.ps.cpu + want.workers * sizes.worker.cpu
         gib -= want.ps * sizes.ps.memory_gib + want.workers * sizes.worker.memory_gib
-    return max(0.0, cpu), max(0.0, gib)
+    return cpu, gib
 
 
 # ---------------------------------------------------------------- the answer
 
 
-def _want(job: JobSeen, bid: Bid | None, at: int, now: float, largest: Resources | None) -> Want:
-    """`largest`: of a task; None where numbers alone are chosen."""
-    before = plan_of(job)
-    plan, reason, others = (before, "watched for a while first", ()) if bid is None else _judged(job, bid, at)
-    foreseen = float(bid.speed[at]) if bid else 0.0
+def _want(
+    job: JobSeen,
+    model: DlroverModel,
+    bid: Bid | None,
+    at: int,
+    now: float,
+    largest: Resources | None,
+) -> Want:
+    """Return the job's want at one of its candidates. `largest`: of a task; None where numbers
+    alone are chosen.
+    """
+    if bid is None:
+        choice = Choice(model.tasks.plan, "watched for a while first")
+        speed = 0.0
+    else:
+        choice = _chosen(job, model, bid, at)
+        speed = float(bid.speed[at])
+    sizes = None
+    if largest:
+        sizes = _resized(job, model, choice.plan, speed, now, largest)
     return Want(
         job=job.key,
-        ps=plan.ps,
-        workers=plan.workers,
+        ps=choice.plan.ps,
+        workers=choice.plan.workers,
         batch=job.batch,
-        reason=reason,
-        alternatives=others,
-        sizes=_resized(job, before, plan, foreseen, now, largest) if largest else None,
+        reason=choice.reason,
+        alternatives=choice.others,
+        sizes=sizes,
     )
 
 
 def _resized(
-    job: JobSeen, before: Plan, plan: Plan, foreseen: float, now: float, largest: Resources
+    job: JobSeen, model: DlroverModel, plan: Plan, speed: float, now: float, largest: Resources
 ) -> RoleResources | None:
-    """Cores as planned, memory as it will be used at the speed that is `foreseen`; None where tasks have just that."""
-    ps, worker = held(job, "ps"), held(job, "worker")
+    """Return cores as planned, and memory as it will be used at a speed (examples/s); None where
+    tasks have just that.
+    """
+    before = model.tasks
+    ps = before.ps_size
+    worker = before.worker_size
     may_shrink = now - job.since_s >= SHRINK_AFTER_S or plan.ps != before.ps
-    speed = max(job.recent[-1].samples_per_second if job.recent else 0.0, foreseen)
-    ps_need, worker_need = memory_due(job, plan, "ps", speed), memory_due(job, plan, "worker", speed)
-    spread = ps.memory_gib * before.ps / plan.ps
-    sizes = replace(
-        job.sizes,
-        ps=_sized(ps, plan.ps_cpu, limit_due(spread, ps_need, may_shrink), largest),
-        worker=_sized(worker, plan.worker_cpu, limit_due(worker.memory_gib, worker_need, may_shrink), largest),
-    )
-    return None if (sizes.ps, sizes.worker) == (ps, worker) else sizes
+    if job.recent:
+        speed = max(job.recent[-1].samples_per_second, speed)
+
+    # All ps together keep their memory; each worker has its own.
+    ps_gib = ps.memory_gib * before.ps / plan.ps
+    ps_need = memory_due(job, model.ps_memory, plan, "ps", speed)
+    worker_need = memory_due(job, model.worker_memory, plan, "worker", speed)
+    ps_gib = limit_due(ps_gib, ps_need, may_shrink)
+    worker_gib = limit_due(worker.memory_gib, worker_need, may_shrink)
+
+    new_ps = _sized(ps, plan.ps_cpu, ps_gib, largest)
+    new_worker = _sized(worker, plan.worker_cpu, worker_gib, largest)
+    if (new_ps, new_worker) == (ps, worker):
+        return None
+    return replace(job.sizes, ps=new_ps, worker=new_worker)
 
 
-def _judged(job: JobSeen, bid: Bid, at: int) -> tuple[Plan, str, tuple[Alternative, ...]]:
-    """The candidate that the job got, if it is worth a change; why; and the next one that it did not get."""
-    before, seen = plan_of(job), f"by {counted(len(timed_of(job)), 'size')} seen"
-    gain, extra = float(bid.speed[at] / bid.now[0] - 1), float(bid.cost[at] / bid.now[1] - 1)
-    others = tuple(_other(job, bid, to) for to in range(at + 1, min(at + 2, len(bid.plans))))
+class Choice(NamedTuple):
+    """A plan, the reason for it, and the next candidate, which the job does not get."""
+
+    plan: Plan
+    reason: str
+    others: tuple[Alternative, ...] = ()
+
+
+def _chosen(job: JobSeen, model: DlroverModel, bid: Bid, at: int) -> Choice:
+    """Return the candidate that the job got, if it is worth a change."""
+    gain = float(bid.speed[at] / bid.now[0] - 1)
+    extra = float(bid.cost[at] / bid.now[1] - 1)
+    others: tuple[Alternative, ...] = ()
+    if at + 1 < len(bid.cost):
+        others = (_alternative(job, bid, at + 1),)
+    seen = f"by {counted(model.sizes_seen, 'size')} seen"
     if gain < WORTH and extra > -2 * WORTH:
-        return before, f"nothing in reach is worth a change {seen}", others
-    return _plan(bid.plans[at]), f"{gain:+.0%} examples a second for {extra:+.0%} cost {seen}", others
+        return Choice(model.tasks.plan, f"nothing in reach is worth a change {seen}", others)
+    reason = f"{gain:+.0%} examples a second for {extra:+.0%} cost {seen}"
+    return Choice(_plan(bid.plans[at]), reason, others)
 
 
-def _other(job: JobSeen, bid: Bid, to: int) -> Alternative:
-    plan, gain = _plan(bid.plans[to]), float(bid.speed[to] / bid.now[0] - 1)
+def _alternative(job: JobSeen, bid: Bid, to: int) -> Alternative:
+    plan = _plan(bid.plans[to])
+    gain = float(bid.speed[to] / bid.now[0] - 1)
     extra = float(bid.cost[to] / bid.now[1] - 1)
-    why = f"{gain:+.0%} for {extra:+.0%} cost: others gain more from it, it does not fit, or it is not worth it"
+    why = (
+        f"{gain:+.0%} for {extra:+.0%} cost: others gain more from it, it does not fit, "
+        "or it is not worth it"
+    )
     return Alternative(ps=plan.ps, workers=plan.workers, batch=job.batch, why=why)
 
 

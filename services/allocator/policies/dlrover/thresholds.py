@@ -1,6 +1,8 @@
-"""The rules by which the open-source DLRover sizes a job in its single-job mode: thresholds on the use of cores.
+"""The rules by which the open-source DLRover sizes a job in its single-job mode: thresholds on the
+use of cores.
 
-Each rule of the tool is a function here; use is the mean of the last reports, `limit` what the job may have in all:
+Each rule of the tool is a function here; use is the mean of the last reports, `limit` what the job
+may have in all:
 
     create     one ps and one worker of min(ceil(limit / 5), 16) cores and min(ceil(limit / 5), 8) GiB    `created`
     history    as many ps, as large, as similar jobs that ended had; workers as large as theirs           `inherited`
@@ -11,8 +13,8 @@ Each rule of the tool is a function here; use is the mean of the last reports, `
     worker     the mean cores that are used, and 1.5 times the most memory                                `worker_size`
     pending    after 900 s without room: half as large, not below 4 cores and 6 GiB                       `halved`
 
-and at most 15 ps and 60 workers. Our reconstruction: fractions of a core or GiB where the limit is below five; in
-`inherited`, plans stand in for the use of cores, which is not kept.
+and at most 15 ps and 60 workers. Our reconstruction: fractions of a core or GiB where the limit is
+below five; in `inherited`, plans stand in for the use of cores, which is not kept.
 """
 
 from __future__ import annotations
@@ -27,59 +29,82 @@ from msgspec.structs import replace
 from services.allocator.policies.contract import Past
 from shared.messages import Resources, RoleResources
 
-SHARE, CREATE_CPU, CREATE_GIB = 5, 16.0, 8.0
-HOT, OVERLOAD, EXHAUSTED = 0.9, 0.9, 0.95  # of a ps' cores
+SHARE = 5
+CREATE_CPU = 16.0
+CREATE_GIB = 8.0
+HOT = 0.9  # of a ps' cores
+OVERLOAD = 0.9
+EXHAUSTED = 0.95
 LEAST_SPEED_RATIO = 0.2  # of a new worker's speed to that of those before it
-PS_MARGIN, WORKER_MARGIN = 1.2, 1.5  # memory, times the most used
+PS_MARGIN = 1.2  # memory, times the most used
+WORKER_MARGIN = 1.5
 LEAST_WORKER = Resources(cpu=1.0, memory_gib=1.0)
 NODE_CPU = 32.0
-MOST_PS, MOST_WORKERS = 15, 60
-PENDING_CPU, PENDING_GIB = 4.0, 6.0
+MOST_PS = 15
+MOST_WORKERS = 60
+PENDING_CPU = 4.0
+PENDING_GIB = 6.0
 
 
 class Use(msgspec.Struct, frozen=True):
-    """What a job uses at its size: cores of all ps, of the busiest one, of a worker; GiB of the worker with most."""
+    """Cores and memory that a job uses at its size."""
 
     ps_cpu: float
+    """Cores of all ps."""
     hottest: float
+    """Cores of the busiest ps."""
     worker_cpu: float
+    """Cores of each worker."""
     worker_gib: float
+    """GiB of the worker with most."""
 
 
 def created(limit: Resources) -> Resources:
-    """A first task, of ps and workers alike."""
-    cpu, gib = min(_share(limit.cpu), CREATE_CPU), min(_share(limit.memory_gib), CREATE_GIB)
+    """Return a first task, of ps and workers alike."""
+    cpu = min(_share(limit.cpu), CREATE_CPU)
+    gib = min(_share(limit.memory_gib), CREATE_GIB)
     return Resources(cpu=cpu, memory_gib=gib)
 
 
 def _share(limit: float) -> float:
-    """A fifth, in whole cores or GiB where it is at least one."""
-    return float(math.ceil(limit / SHARE)) if limit >= SHARE else limit / SHARE
+    """Return a fifth, in whole cores or GiB where it is at least one."""
+    if limit >= SHARE:
+        return float(math.ceil(limit / SHARE))
+    return limit / SHARE
 
 
 def inherited(past: Sequence[Past]) -> tuple[int, RoleResources]:
-    """How many ps, and what tasks have: the largest cores of any, the mean total of ps, the most memory."""
-    ps_cpu = max(p.plan.ps_cpu for p in past)
-    count = max(1, min(MOST_PS, math.ceil(fmean(p.plan.ps * p.plan.ps_cpu for p in past) / ps_cpu)))
-    ps = Resources(cpu=ps_cpu, memory_gib=PS_MARGIN * max(p.ps_gib for p in past) / count)
-    gib = WORKER_MARGIN * max(p.worker_gib for p in past)
-    return count, RoleResources(ps=ps, worker=Resources(cpu=max(p.plan.worker_cpu for p in past), memory_gib=gib))
+    """Return the number of ps and the sizes of tasks: the largest cores of any, the mean total of
+    ps, the most memory.
+    """
+    ps_cpu = max([job.plan.ps_cpu for job in past])
+    worker_cpu = max([job.plan.worker_cpu for job in past])
+    ps_gib = max([job.ps_gib for job in past])
+    worker_gib = max([job.worker_gib for job in past])
+    all_ps_cpu = fmean([job.plan.ps * job.plan.ps_cpu for job in past])
+    count = max(1, min(MOST_PS, math.ceil(all_ps_cpu / ps_cpu)))
+    sizes = RoleResources(
+        ps=Resources(cpu=ps_cpu, memory_gib=PS_MARGIN * ps_gib / count),
+        worker=Resources(cpu=worker_cpu, memory_gib=WORKER_MARGIN * worker_gib),
+    )
+    return count, sizes
 
 
 def process_cpu(use: Use, workers: int) -> tuple[float, float]:
-    """Cores that a training process needs: of the ps, and of its worker."""
+    """Return the cores that a training process needs: of the ps, and of its worker."""
     return use.ps_cpu / workers, use.worker_cpu
 
 
 def initial_ps(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> int:
-    """As many ps as all the processes that the limit could hold would keep busy."""
+    """Return as many ps as all the processes that the limit could hold would keep busy."""
     on_ps, on_worker = process_cpu(use, workers)
     most_workers = limit_cpu / (on_ps + on_worker)
-    return min(MOST_PS, math.ceil((limit_cpu - most_workers * on_worker) / ps_cpu - 1e-9))
+    for_ps = limit_cpu - most_workers * on_worker
+    return min(MOST_PS, math.ceil(for_ps / ps_cpu - 1e-9))
 
 
 def relieved(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> float:
-    """Cores of a ps once the busiest is hot; what it has, where none is."""
+    """Return the cores of a ps once the busiest is hot; what it has, where none is."""
     if use.hottest < HOT * ps_cpu:
         return ps_cpu
     most_workers = math.floor(limit_cpu / sum(process_cpu(use, workers)))
@@ -88,31 +113,38 @@ def relieved(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> float:
 
 
 def more_workers(workers: int, utilisation: float, speed_ratio: float) -> int:
-    """How many workers bring the busiest ps to its threshold."""
+    """Return the number of workers that brings the busiest ps to its threshold."""
     if utilisation <= 0 or utilisation > EXHAUSTED or speed_ratio < LEAST_SPEED_RATIO:
         return workers
-    return max(workers, min(MOST_WORKERS, math.floor(workers * OVERLOAD / utilisation + 1e-9)))
+    wanted = math.floor(workers * OVERLOAD / utilisation + 1e-9)
+    return max(workers, min(MOST_WORKERS, wanted))
 
 
 def speed_ratio(speeds: Mapping[int, float], workers: int) -> float:
-    """What each worker added last brought, by what each had brought before; 1 where none was added.
+    """Return the speed of each worker added last, by that of each before it; 1 where none was
+    added.
 
     `speeds`: examples/s by workers.
     """
-    fewer = max((w for w in speeds if w < workers), default=0)
+    fewer = max([count for count in speeds if count < workers], default=0)
     if workers not in speeds or fewer < 1:
         return 1.0
-    before, added = speeds[fewer] / fewer, (speeds[workers] - speeds[fewer]) / (workers - fewer)
-    return added / before if before > 0 and math.isfinite(added / before) else 1.0
+    before = speeds[fewer] / fewer
+    added = (speeds[workers] - speeds[fewer]) / (workers - fewer)
+    if before <= 0 or not math.isfinite(added / before):
+        return 1.0
+    return added / before
 
 
 def worker_size(use: Use) -> Resources:
-    """Of a worker, by what workers use."""
-    cpu, gib = max(round(use.worker_cpu, 1), LEAST_WORKER.cpu), WORKER_MARGIN * use.worker_gib
-    return Resources(cpu=cpu, memory_gib=max(gib, LEAST_WORKER.memory_gib))
+    """Return the size of a worker, by the use of all of them."""
+    cpu = max(round(use.worker_cpu, 1), LEAST_WORKER.cpu)
+    gib = max(WORKER_MARGIN * use.worker_gib, LEAST_WORKER.memory_gib)
+    return Resources(cpu=cpu, memory_gib=gib)
 
 
 def halved(size: Resources) -> Resources:
-    """Of a task that has been pending for too long."""
-    cpu, gib = max(size.cpu / 2, PENDING_CPU), max(size.memory_gib / 2, PENDING_GIB)
+    """Return the size of a task that has been pending for too long."""
+    cpu = max(size.cpu / 2, PENDING_CPU)
+    gib = max(size.memory_gib / 2, PENDING_GIB)
     return replace(size, cpu=min(size.cpu, cpu), memory_gib=min(size.memory_gib, gib))

@@ -1,6 +1,8 @@
-"""How fast a job runs with k devices and a batch: the job scalability analyser of IBM's elastic scaler.
+"""How fast a job runs with k devices and a batch: the job scalability analyser of IBM's elastic
+scaler.
 
-Saxena, Jayaram, Basu, Sabharwal, Verma: Effective Elastic Scaling of Deep Learning Workloads, MASCOTS 2020:
+Saxena, Jayaram, Basu, Sabharwal, Verma: Effective Elastic Scaling of Deep Learning Workloads,
+MASCOTS 2020:
 
     t_iter(B, k) = t_proc(B / k) + t_comm(S, k)        [s]           S: bytes of parameters
     rate(B, k)   = B / t_iter(B, k)                    [examples/s]
@@ -8,16 +10,17 @@ Saxena, Jayaram, Basu, Sabharwal, Verma: Effective Elastic Scaling of Deep Learn
     feasible:  B_min <= B <= B_max,  B / k <= b_dev,  k <= k_max,  k divides B;   else -inf
     best batch of k:  argmax over B of scale(B, k)
 
-The paper measures t_proc for a few batches and t_comm for a few (S, k), and interpolates. Ours is what a live job's few
-observed speeds can tell: with b = B / k examples on a device,
+The paper measures t_proc for a few batches and t_comm for a few (S, k), and interpolates. Ours is
+what a live job's few observed speeds can tell: with b = B / k examples on a device,
 
     t_proc(b) = step_s + sample_s b      t_comm(k) = ring_s (k - 1) / k + hop_s (k - 1)
 
-(a ring's volume, and its hops), fitted by non-negative least squares on relative errors, drawn softly to a prior. Only
-ratios enter the scale, so a job of which nothing was observed yet has a table too.
+(a ring's volume, and its hops), fitted by non-negative least squares on relative errors, drawn
+softly to a prior. Only ratios enter the scale, so a job of which nothing was observed yet has a
+table too.
 
-Which batch a job means: without ps (`split`) the total one, divided among the devices; with ps each worker applies its
-own updates, so a batch is one device's and B = b k.
+A job means by its batch: without ps (`split`) the total one, divided among the devices; with ps,
+where each worker applies its own updates, one device's, so that B = b k.
 """
 
 from __future__ import annotations
@@ -34,17 +37,27 @@ from services.allocator.models.nnls import nnls_each
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Amounts = Floats | Ints | float
 Rate = Callable[[Ints, Ints], Floats]
-"""Examples a second, from examples on each device and the number of devices; arrays that broadcast."""
+"""Examples a second, from examples on each device and the number of devices; arrays that
+broadcast.
+"""
 
 DRAWN = 0.1
-"""A term that differs from the prior by a whole step at the reference batch counts like a speed missed by so much."""
+"""A term that differs from the prior by a whole step at the reference batch counts like a speed
+missed by so much.
+"""
 OVERHEAD, RING, HOP = 0.1, 0.1, 0.01
-"""The prior's step_s, ring_s and hop_s, as shares of the time for a device's largest batch. Guessed, ours."""
+"""The prior's step_s, ring_s and hop_s, as shares of the time for a device's largest batch.
+Guessed, ours.
+"""
 TERMS = 4
 BATCHES = 8
 """Device batches tried for each k: evenly spaced, both ends among them."""
+
+EQUAL = 1e-9
+"""Speeds that differ by less, relative to the larger one, are equal."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -56,12 +69,23 @@ class Timing(msgspec.Struct, frozen=True):
     hop_s: float
 
     def rate(self, each: Amounts, k: Amounts) -> Floats:
-        step_s = self.step_s + self.sample_s * each + self.ring_s * (k - 1) / k + self.hop_s * (k - 1)
-        return np.asarray(each * k / np.maximum(step_s, 1e-12), dtype=np.float64)
+        terms = (self.step_s, self.sample_s, self.ring_s, self.hop_s)
+        return rate_by(terms, each, k)
+
+
+def rate_by(terms: Floats | Sequence[float], each: Amounts, k: Amounts) -> Floats:
+    """Return examples a second by the formula above; arrays broadcast.
+
+    `terms`: seconds of every step, of every example, of a full ring, of a hop.
+    """
+    step_s, sample_s, ring_s, hop_s = terms
+    iteration_s = step_s + sample_s * each + ring_s * (k - 1) / k + hop_s * (k - 1)
+    return np.asarray(each * k / np.maximum(iteration_s, 1e-12), dtype=np.float64)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pairs of devices and batch a job may have. `device_batch_max`: what one device's memory holds.
+    """Pairs of devices and batch that a job may have. `device_batch_max`: as many as one device's
+    memory holds.
 
     `first`: with ps, the only batch of a device as long as no speed tells what another would gain.
     """
@@ -80,41 +104,100 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(NamedTuple):
-    """For k = 1 .. k_max: the scale of the best batch (-inf: k is infeasible), and that batch; shapes (k_max,)."""
+    """For k = 1 .. k_max: the scale of the best batch (-inf: k is infeasible), and that batch;
+    shapes (k_max,).
+    """
 
     scales: Floats
     batches: Ints
 
 
 class Speed(NamedTuple):
-    """What was observed: examples on each device, devices, examples a second."""
+    """One observation: examples on each device, devices, examples a second."""
 
     each: float
     devices: int
     rate: float
 
 
+# ---------------------------------------------------------------- the scales of a job
+
+
 def scale_table(rate: Rate, limits: Limits) -> Table:
-    k = np.arange(1, limits.devices_max + 1)
+    return scale_tables(rate, [limits])[0]
+
+
+def scale_tables(rate: Rate, limits: Sequence[Limits]) -> list[Table]:
+    """Return the tables of many jobs; `rate` is given arrays [jobs, batches, k] or alike."""
+    k = np.arange(1, max(each.devices_max for each in limits) + 1)
+
+    # The least and the most examples on a device [jobs, k].
     least, most = _device_batches(limits, k)
-    feasible = (least <= most) & (k >= limits.devices_min)
+
+    # Speeds of evenly spaced batches in between [jobs, batches, k]; of each k the fastest one, of
+    # nearly equal ones the smallest batch, lest rounding decides.
     steps = np.arange(BATCHES)[:, None]
-    each = least + np.maximum(most - least, 0) * steps // (BATCHES - 1)
-    speeds = rate(each, k)
-    best = speeds.argmax(axis=0)
-    reference = rate(np.asarray(limits.reference), np.asarray(1))
-    scales = np.where(feasible, speeds[best, k - 1] / reference, -np.inf)
-    return Table(scales, each[best, k - 1] * (k if limits.split else 1))
+    room = np.maximum(most - least, 0)
+    each_device = least[:, None, :] + room[:, None, :] * steps // (BATCHES - 1)
+    speeds = rate(each_device, k)
+    nearly_fastest = speeds >= (1 - EQUAL) * speeds.max(axis=1, keepdims=True)
+    fastest = nearly_fastest.argmax(axis=1)[:, None, :]
+    best_speeds = np.take_along_axis(speeds, fastest, axis=1)[:, 0]
+    best_batches = np.take_along_axis(each_device, fastest, axis=1)[:, 0]
+
+    # Relative to one device with the reference batch [jobs, k].
+    references = np.array([each.reference for each in limits])[:, None, None]
+    reference_speeds = rate(references, np.ones(1, dtype=np.int64))[:, 0]
+    feasible = _has_room(limits, k, least, most)
+    scales = np.where(feasible, best_speeds / reference_speeds, -np.inf)
+    split = np.array([each.split for each in limits])[:, None]
+    batches = best_batches * np.where(split, k, 1)
+
+    tables = []
+    for job, each in enumerate(limits):
+        tables.append(Table(scales[job, : each.devices_max], batches[job, : each.devices_max]))
+    return tables
 
 
-def _device_batches(limits: Limits, k: Ints) -> tuple[Ints, Ints]:
-    """The smallest and the largest batch of one device, by k."""
-    if limits.split:
-        return -(-limits.batch_min // k), np.minimum(limits.batch_max // k, limits.device_batch_max)
-    if limits.first is not None:
-        only = max(limits.batch_min, min(limits.first, limits.reference))
-        return np.full_like(k, only), np.full_like(k, min(only, limits.reference))
-    return np.full_like(k, limits.batch_min), np.full_like(k, limits.reference)
+def feasible_devices(limits: Sequence[Limits]) -> Flags:
+    """Return for each job the k, from 1 on, that have a batch [jobs, k]."""
+    k = np.arange(1, max(each.devices_max for each in limits) + 1)
+    least, most = _device_batches(limits, k)
+    return _has_room(limits, k, least, most)
+
+
+def _has_room(limits: Sequence[Limits], k: Ints, least: Ints, most: Ints) -> Flags:
+    """Return the k within each job's bounds that have a batch [jobs, k]."""
+    bounds = np.array([(each.devices_min, each.devices_max) for each in limits])
+    devices_min, devices_max = bounds.T[:, :, None]
+    return np.asarray((least <= most) & (k >= devices_min) & (k <= devices_max))
+
+
+def _device_batches(limits: Sequence[Limits], k: Ints) -> tuple[Ints, Ints]:
+    """Return the smallest and the largest batch of one device [jobs, k]."""
+    columns = []
+    for each in limits:
+        # The only batch of a device; 0 where there is a choice.
+        only = 0
+        if each.first is not None and not each.split:
+            only = max(each.batch_min, min(each.first, each.reference))
+        columns.append(
+            (each.batch_min, each.batch_max, each.device_batch_max, each.reference, only)
+        )
+    batch_min, batch_max, device_batch_max, reference, only_batch = np.array(columns).T[:, :, None]
+    split = np.array([each.split for each in limits])[:, None]
+
+    # With ps a batch is one device's, and the same for every k.
+    least = np.where(only_batch > 0, only_batch, batch_min)
+    most = np.where(only_batch > 0, np.minimum(only_batch, reference), reference)
+
+    # Without ps the total batch is divided by k.
+    least = np.where(split, -(-batch_min // k), least)
+    most = np.where(split, np.minimum(batch_max // k, device_batch_max), most)
+    return least, most
+
+
+# ---------------------------------------------------------------- the timing of a job
 
 
 def prior(reference: int) -> Timing:
@@ -123,26 +206,40 @@ def prior(reference: int) -> Timing:
 
 
 def fitted(seen: Sequence[Speed], reference: int) -> Timing:
-    """The timing nearest to the speeds seen, by relative error; speeds that are no numbers above 0 are passed over."""
+    """Return the timing nearest to the speeds seen, by relative error; speeds that are no numbers
+    above 0 are passed over.
+    """
     return fitted_each([(seen, reference)])[0]
 
 
 def fitted_each(cases: Sequence[tuple[Sequence[Speed], int]]) -> list[Timing]:
-    """Of many jobs, in one pass."""
-    systems = [_system(_usable(seen), reference) for seen, reference in cases]
-    found = nnls_each([(system.rows, system.goals) for system in systems])
-    return [
-        Timing(*(x * system.units).tolist()) if len(system.goals) > TERMS else prior(reference)
-        for x, system, (_, reference) in zip(found, systems, cases, strict=True)
-    ]
+    """Return the timings of many jobs, fitted in one pass."""
+    systems = []
+    for seen, reference in cases:
+        systems.append(_system(_usable(seen), reference))
+    solutions = nnls_each([(system.rows, system.goals) for system in systems])
+
+    timings = []
+    for solution, system, (_, reference) in zip(solutions, systems, cases, strict=True):
+        if len(system.goals) > TERMS:
+            step_s, sample_s, ring_s, hop_s = (solution * system.units).tolist()
+            timings.append(Timing(step_s, sample_s, ring_s, hop_s))
+        else:
+            timings.append(prior(reference))
+    return timings
 
 
 def _usable(seen: Sequence[Speed]) -> list[Speed]:
-    return [s for s in seen if math.isfinite(s.rate) and s.rate > 0 and s.each > 0 and s.devices > 0]
+    usable = []
+    for speed in seen:
+        believable = math.isfinite(speed.rate) and speed.rate > 0
+        if believable and speed.each > 0 and speed.devices > 0:
+            usable.append(speed)
+    return usable
 
 
 class System(NamedTuple):
-    """Of linear equations: those of the speeds, then those of the prior."""
+    """Linear equations: those of the speeds, then those of the prior."""
 
     rows: Floats
     goals: Floats
@@ -150,14 +247,25 @@ class System(NamedTuple):
 
 
 def _system(usable: Sequence[Speed], reference: int) -> System:
+    """Return the equations of one job: rows [speeds + terms, terms], goals, units [terms]."""
     guess = np.array(msgspec.structs.astuple(prior(reference)))
     if not usable:
         return System(np.eye(TERMS), np.zeros(TERMS), guess)
-    each, k, rate = (np.array(column, dtype=np.float64) for column in zip(*usable, strict=True))
-    terms = np.stack([np.ones_like(k), each, (k - 1) / k, k - 1], axis=1)
+
+    # The terms of each speed [speeds, terms], and the seconds that an iteration took [speeds].
+    seen = np.array(usable, dtype=np.float64)
+    each, k, rate = seen.T
+    terms = np.empty((len(seen), TERMS))
+    terms[:, 0] = 1.0
+    terms[:, 1] = each
+    terms[:, 2] = (k - 1) / k
+    terms[:, 3] = k - 1
     took_s = each * k / rate
+
+    # The prior at the level of the speeds; a term's unit is the time of a step at the reference.
     guess *= np.exp(np.mean(np.log(took_s / (terms @ guess))))
-    units = (guess @ [1.0, reference, 0.0, 0.0]) / [1.0, reference, 1.0, 1.0]
-    rows = np.vstack([terms * units / took_s[:, None], DRAWN * np.eye(len(units))])
-    goals = np.concatenate([np.ones(len(usable)), DRAWN * guess / units])
+    step_s = guess[0] + reference * guess[1]
+    units = step_s / np.array([1.0, reference, 1.0, 1.0])
+    rows = np.vstack([terms * units / took_s[:, None], DRAWN * np.eye(TERMS)])
+    goals = np.concatenate([np.ones(len(seen)), DRAWN * guess / units])
     return System(rows, goals, units)

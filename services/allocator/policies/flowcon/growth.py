@@ -1,4 +1,5 @@
-"""Growth efficiency, and what it makes of limits: FlowCon (Zheng, Tynes, Gorelick, Mao, Cheng, Hou, ICPP 2019).
+"""Growth efficiency, and the limits that follow from it: FlowCon (Zheng, Tynes, Gorelick, Mao, Cheng,
+Hou, ICPP 2019).
 
 Several training jobs share one machine. At time t, every `interval_s`:
 
@@ -6,42 +7,52 @@ Several training jobs share one machine. At time t, every `interval_s`:
     P   = |E_i - E_(i-1)| / interval                                             [1/s]   progress
     G   = P / mean share of the machine's cores used over (t - interval, t]      [1/s]   growth efficiency
 
-A container whose G falls below `alpha` goes from the new list (NL) to the watching list (WL), and at the next low
-reading to the completing list (CL); one reading of `alpha` or more brings it back to NL. Its limit is then
+A container whose G falls below `alpha` goes from the new list (NL) to the watching list (WL), and
+at the next low reading to the completing list (CL); one reading of `alpha` or more brings it back
+to NL. Its limit is then
 
     NL: G / sum G     CL: max(G / sum G, 1 / (beta n)), beta = 1 + 1/n     WL: as it was     (of the cores)
 
-and once all were completing before a pass, every limit is lifted; while all are completing the interval doubles
-(back-off). A container that comes or goes calls the pass at once and sets the interval back.
+and once all were completing before a pass, every limit is lifted; while all are completing the
+interval doubles (back-off). A container that comes or goes calls the pass at once and sets the
+interval back.
 
-From the authors' published code: all of the above, which is `growth`, `pass_`, `after_pass` and `heard` below. The
-paper has listeners always, their code only while backing off: here always. Ours: limits are fractions of a core, never
-below `floor_cpu`, where the code cuts to whole cores and a limit of 0 lifts it; a loss that is absent or not finite is
-no reading; the largest loss is the largest in magnitude; where no interval has a loss or CPU reading, G is 0.
+From the authors' published code: all of the above, which is `growths`, `pass_`, `after_pass` and
+`heard` below. The paper has listeners always, their code only while backing off: here always. Ours:
+limits are fractions of a core, never below `floor_cpu`, where the code cuts to whole cores and a
+limit of 0 lifts it; a loss that is absent or not finite is no reading; the largest loss is the
+largest in magnitude; where no interval has a loss or CPU reading, G is 0.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float = 0.03
-    """Growth efficiency below which a container counts as flattened, 1/s."""
+    """Growth efficiency below which a container is flat, 1/s."""
     interval_s: float = 30.0
     backoff_factor: float = 2.0
     listen_s: float = 10.0
-    """How often the listeners look who runs."""
+    """How often the listeners look for containers that came or went."""
     floor_cpu: float = 0.05
     """Cores that nobody falls below."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """What was read of a container at one moment: a loss, a CPU share (0..1 of the machine), or both."""
+    """A reading of a container at one moment: a loss, a CPU share (0..1 of the machine), or both."""
 
     at_s: float
     loss: float | None = None
@@ -61,27 +72,71 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 # ---------------------------------------------------------------- growth efficiency
 
 
+class Samples(NamedTuple):
+    """Samples of many containers, in any order; NaN where a sample has no loss, or no CPU share.
+
+    `container` [samples]: its number; the rest [samples], too.
+    """
+
+    container: Ints
+    at_s: Floats
+    loss: Floats
+    cpu_share: Floats
+
+
 def growth(samples: Sequence[Sample], now: float, interval_s: float, largest: float = 0.0) -> float:
-    """G at `now`, 1/s; 0 where an interval has no loss, or no CPU was used. `largest`: loss seen before the samples."""
-    past = [s for s in samples if s.at_s <= now]
-    here = [s for s in past if s.at_s > now - interval_s]
-    before = [s for s in past if now - 2 * interval_s < s.at_s <= now - interval_s]
-    new, old = _mean(_losses(here)), _mean(_losses(before))
-    if new is None or old is None:
-        return 0.0
-    scale = max([abs(largest), *(abs(loss) for loss in _losses(past))])
-    cpu = _mean([s.cpu_share for s in here if s.cpu_share is not None and math.isfinite(s.cpu_share)])
-    if not cpu or cpu < 0 or not scale:
-        return 0.0
-    return abs(new / scale - old / scale) / interval_s / cpu
+    """Return G of one container at `now`, 1/s. `largest`: loss seen before the samples."""
+    losses = []
+    shares = []
+    for sample in samples:
+        losses.append(math.nan if sample.loss is None else sample.loss)
+        shares.append(math.nan if sample.cpu_share is None else sample.cpu_share)
+    alone = Samples(
+        container=np.zeros(len(samples), dtype=np.int64),
+        at_s=np.array([sample.at_s for sample in samples]),
+        loss=np.array(losses),
+        cpu_share=np.array(shares),
+    )
+    return float(growths(alone, now, interval_s, np.array([largest]))[0])
 
 
-def _losses(samples: Iterable[Sample]) -> list[float]:
-    return [s.loss for s in samples if s.loss is not None and math.isfinite(s.loss)]
+def growths(samples: Samples, now: float, interval_s: float, largest: Floats) -> Floats:
+    """Return G of each container at `now`, 1/s [containers].
+
+    It is 0 where an interval has no loss, or no CPU was used. `largest` [containers]: loss seen
+    before the samples.
+    """
+    count = len(largest)
+    at_s = samples.at_s
+    finite_loss = np.isfinite(samples.loss)
+    here = (at_s > now - interval_s) & (at_s <= now)
+    before = (at_s > now - 2 * interval_s) & (at_s <= now - interval_s)
+
+    # Mean loss of this interval and of the one before, mean CPU share [containers].
+    new = _means(samples.container, samples.loss, here & finite_loss, count)
+    old = _means(samples.container, samples.loss, before & finite_loss, count)
+    finite_share = np.isfinite(samples.cpu_share)
+    cpu = _means(samples.container, samples.cpu_share, here & finite_share, count)
+
+    # The largest loss so far, in magnitude [containers].
+    scale = np.abs(largest)
+    past = (at_s <= now) & finite_loss
+    np.maximum.at(scale, samples.container[past], np.abs(samples.loss[past]))
+
+    known = np.isfinite(new) & np.isfinite(old) & (cpu > 0) & (scale > 0)
+    found = np.zeros(count)
+    progress = np.abs(new[known] / scale[known] - old[known] / scale[known]) / interval_s
+    found[known] = progress / cpu[known]
+    return found
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(value / len(values) for value in values) if values else None
+def _means(container: Ints, values: Floats, chosen: Flags, count: int) -> Floats:
+    """Return the mean of each container's chosen values [containers]; NaN where it has none."""
+    of = container[chosen]
+    number = np.bincount(of, minlength=count)
+    means = np.bincount(of, weights=values[chosen] / number[of], minlength=count).astype(float)
+    means[number == 0] = math.nan
+    return np.asarray(means)
 
 
 # ---------------------------------------------------------------- Algorithm 1
@@ -90,13 +145,20 @@ def _mean(values: Sequence[float]) -> float | None:
 def pass_(containers: Sequence[Container], cores: float, rules: Rules) -> tuple[Container, ...]:
     """The lists and limits after one pass; each container's `growth` was measured just before."""
     released = all(c.completing for c in containers)
-    listed = tuple(_listed(c, rules.alpha) for c in containers)
+    listed = [_listed(c, rules.alpha) for c in containers]
     total = math.fsum(c.growth for c in listed)
-    if released:
-        return tuple(replace(c, limit=cores) for c in listed)
-    if total <= 0:
-        return listed
-    return tuple(c if c.watching else replace(c, limit=_limit(c, total, len(listed), cores, rules)) for c in listed)
+    if total <= 0 and not released:
+        return tuple(listed)
+
+    limited = []
+    for c in listed:
+        if released:
+            limited.append(replace(c, limit=cores))
+        elif c.watching:
+            limited.append(c)
+        else:
+            limited.append(replace(c, limit=_limit(c, total, len(listed), cores, rules)))
+    return tuple(limited)
 
 
 def _listed(c: Container, alpha: float) -> Container:
@@ -117,7 +179,7 @@ def _limit(c: Container, total: float, n: int, cores: float, rules: Rules) -> fl
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """When the next pass is due, and who ran when that was last looked at."""
+    """The next pass, and the containers that ran when the listeners last looked."""
 
     interval_s: float
     due_s: float

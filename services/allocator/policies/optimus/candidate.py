@@ -16,7 +16,9 @@ Kind = Literal["ps", "worker"]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """`remaining`: examples; `ps`, `worker`, `chief`: what one task wants; `least` and `most`: bounds, included."""
+    """`remaining`: examples; `ps`, `worker`, `chief`: what one task wants; `least` and `most`:
+    bounds, included.
+    """
 
     key: str
     remaining: float

@@ -1,25 +1,31 @@
-"""The outside yardstick: Optimus (Peng, Bao, Chen, Wu, Guo, EuroSys 2018), as its authors publish it.
+"""The outside yardstick: Optimus (Peng, Bao, Chen, Wu, Guo, EuroSys 2018), as its authors publish
+it.
 
     gain of a task = (remaining time now - remaining time with it) / its amount of its dominant resource
 
-Every interval: one ps and one worker for each job, in the order of arrival, so that nobody starves; then again and
-again the task of the largest gain of all {+ps, +worker}, until no gain is positive or that task does not fit into the
-cluster any more. A task's dominant resource is the one of whose total in the cluster it takes the largest share. Speeds
-and convergence: `services/allocator/policies/optimus/fits.py`; the probes before them, `probes.py`; nodes, `nodes.py`.
+Every interval: one ps and one worker for each job, in the order of arrival, so that nobody starves;
+then again and again the task of the largest gain of all {+ps, +worker}, until no gain is positive
+or that task does not fit into the cluster any more. A task's dominant resource is the one of whose
+total in the cluster it takes the largest share. Speeds and convergence:
+`services/allocator/policies/optimus/fits.py`; the probes before them, `probes.py`; nodes,
+`nodes.py`.
 
-From the authors' published scheduler: all of the above; ties (ps before worker, then the earlier job); epochs that were
-asked for go before such as are fitted; 20 epochs more where convergence cannot be told. Not repeated are four slips of
-that code: remaining epochs are divided by batches/s (here examples by examples/s); a job without a floor keeps the
-counts of the interval before; a set of nodes that holds a job's workers but not its ps keeps the workers' room; and
-after the first job that fits nowhere no other is placed.
+From the authors' published scheduler: all of the above; ties (ps before worker, then the earlier
+job); epochs that were asked for go before such as are fitted; 20 epochs more where convergence
+cannot be told. Not repeated are four slips of that code: remaining epochs are divided by batches/s
+(here examples by examples/s); a job without a floor keeps the counts of the interval before; a set
+of nodes that holds a job's workers but not its ps keeps the workers' room; and after the first job
+that fits nowhere no other is placed.
 
-How the agreement was checked: `tests/allocator/policies/test_optimus.py` writes the authors' scheduling pass and their
-placement down again, slowly and step by step, and compares counts and nodes on random clusters, jobs and speeds.
+How the agreement was checked: `tests/allocator/policies/test_optimus.py` writes the authors'
+scheduling pass and their placement down again, slowly and step by step, and compares counts and
+nodes on random clusters, jobs and speeds.
 
-What the contract asks for on top: bounds of ps and workers; the gang floor in place of 1 + 1; room for the chief;
-whoever runs has a floor before whoever waits, and nobody shrinks to nothing; a job starts at once and then changes at
-most once an interval; probes, within what the floors leave, go on beside the others. Jobs without ps have workers
-only. The allocator chooses nodes by its own rule: of Optimus' nodes the counts that fit remain.
+What the contract asks for on top: bounds of ps and workers; the gang floor in place of 1 + 1; room
+for the chief; whoever runs has a floor before whoever waits, and nobody shrinks to nothing; a job
+starts at once and then changes at most once an interval; probes, within what the floors leave, go
+on beside the others. Jobs without ps have workers only. The allocator chooses nodes by its own
+rule: of Optimus' nodes the counts that fit remain.
 """
 
 from __future__ import annotations
@@ -30,14 +36,27 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from services.allocator.placing.amounts import fits, less, plus, times
+from services.allocator.placing.amounts import amounts, fits, less, plus, times
 from services.allocator.policies.contract import JobSeen, Node, Size, Want
 from services.allocator.policies.optimus.candidate import Candidate, Kind, total
-from services.allocator.policies.optimus.fits import Quiet, Rate, converged_epoch, speed_model
+from services.allocator.policies.optimus.fits import (
+    Points,
+    Quiet,
+    SpeedModel,
+    converged_epoch,
+    speed_models,
+)
 from services.allocator.policies.optimus.nodes import chosen
-from services.allocator.policies.optimus.probes import Points, batch_of, measured, pooled, probes, program
+from services.allocator.policies.optimus.probes import (
+    batch_of,
+    measured,
+    pooled,
+    probes,
+    program,
+)
 from shared.messages import Resources
 
+KINDS: tuple[Kind, ...] = ("ps", "worker")
 Sizes = dict[str, Size]
 Step = tuple[float, int, Kind]
 """The gain, negative so that the largest sorts first; whose; of which task."""
@@ -47,11 +66,11 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float = 600.0
     """Between two changes of a job."""
     probe_s: float = 180.0
-    """How long a probe trains at least."""
+    """A probe trains at least so long."""
     quiet: Quiet = Quiet()
     """When a loss has converged."""
     unknown_epochs: int = 20
-    """What is taken to remain where convergence cannot be told."""
+    """Taken to remain where convergence cannot be told."""
     until_converged: bool = False
     """Count what remains up to convergence instead of to the epochs asked for."""
 
@@ -63,115 +82,171 @@ AS_PUBLISHED = Rules()
 
 
 def allotted(jobs: Sequence[Candidate], cluster: Resources, free: Resources) -> Sizes:
-    """The size of each job, absent where not even its floor fits. `cluster`: all there is; `free`: theirs to share."""
+    """Return the size of each job, absent where not even its floor fits. `cluster`: all there is;
+    `free`: theirs to share.
+    """
     begun, left = floors(jobs, free)
     return marginal(jobs, begun, cluster, left)
 
 
 def floors(jobs: Sequence[Candidate], free: Resources) -> tuple[Sizes, Resources]:
-    """The floor for each job for which it fits, in the order of arrival; and what is left."""
+    """Return the floor of each job for which it fits, in the order of arrival; and what is left."""
     sizes: Sizes = {}
     for job in jobs:
         wants = job.wants(job.least)
         if fits(wants, free):
-            sizes[job.key], free = job.least, less(free, wants)
+            sizes[job.key] = job.least
+            free = less(free, wants)
     return sizes, free
 
 
-def marginal(jobs: Sequence[Candidate], begun: Mapping[str, Size], cluster: Resources, free: Resources) -> Sizes:
-    """Task after task to the largest gain, from the sizes begun with."""
+def marginal(
+    jobs: Sequence[Candidate], begun: Mapping[str, Size], cluster: Resources, free: Resources
+) -> Sizes:
+    """Give task after task to the largest gain, from the sizes begun with."""
     sizes = dict(begun)
-    queue = [step for at, job in enumerate(jobs) if job.key in sizes for step in _step(at, job, sizes, cluster)]
+    queue = []
+    for at, job in enumerate(jobs):
+        if job.key in sizes:
+            step = _best_step(at, job, sizes[job.key], cluster)
+            if step:
+                queue.append(step)
     heapq.heapify(queue)
     while queue:
         _, at, kind = heapq.heappop(queue)
         job = jobs[at]
-        if not fits(job.task(kind), free):
+        task = job.task(kind)
+        if not fits(task, free):
             break
-        free = less(free, job.task(kind))
+        free = less(free, task)
         sizes[job.key] = larger(sizes[job.key], kind)
-        for step in _step(at, job, sizes, cluster):
+        step = _best_step(at, job, sizes[job.key], cluster)
+        if step:
             heapq.heappush(queue, step)
     return sizes
 
 
-def _step(at: int, job: Candidate, sizes: Mapping[str, Size], cluster: Resources) -> list[Step]:
-    """The better of a job's two next tasks, if it gains."""
-    size = sizes[job.key]
-    kinds: list[Kind] = [kind for kind in ("ps", "worker") if size.of(kind) < job.most.of(kind)]
-    now, *then = [job.rate(size), *(job.rate(larger(size, kind)) for kind in kinds)]
-    if now <= 0 or min(then, default=0.0) <= 0:
-        return []
-    steps: list[Step] = [(-gain(job, k, now, rate, cluster), at, k) for k, rate in zip(kinds, then, strict=True)]
-    best = min(steps)
-    return [best] if best[0] < 0 else []
+def _best_step(at: int, job: Candidate, size: Size, cluster: Resources) -> Step | None:
+    """Return the better of a job's two next tasks, if it gains."""
+    now = job.rate(size)
+    if now <= 0:
+        return None
+    best: Step | None = None
+    for kind in KINDS:
+        if size.of(kind) >= job.most.of(kind):
+            continue
+        then = job.rate(larger(size, kind))
+        if then <= 0:
+            return None
+        step = (-gain(job, kind, now, then, cluster), at, kind)
+        if best is None or step < best:
+            best = step
+    return best if best and best[0] < 0 else None
 
 
 def gain(job: Candidate, kind: Kind, now: float, then: float, cluster: Resources) -> float:
-    """Seconds saved by one more task, going from `now` to `then` examples/s, per unit of its dominant resource."""
-    amounts, there = msgspec.structs.astuple(job.task(kind)), msgspec.structs.astuple(cluster)
-    shares = [amount / all_ if all_ else 0.0 for amount, all_ in zip(amounts, there, strict=True)]
-    dominant = amounts[shares.index(max(shares))]
-    return float((job.remaining / now - job.remaining / then) / (dominant or 1.0))
+    """Return the seconds saved by one more task, going from `now` to `then` examples/s, per unit of
+    its dominant resource.
+    """
+    dominant = 0.0
+    largest_share = -math.inf
+    for amount, there in zip(amounts(job.task(kind)), amounts(cluster), strict=True):
+        share = amount / there if there else 0.0
+        if share > largest_share:
+            largest_share = share
+            dominant = amount
+    saved_s = job.remaining / now - job.remaining / then
+    return float(saved_s / (dominant or 1.0))
 
 
 def larger(size: Size, kind: Kind) -> Size:
-    return Size(size.ps + (kind == "ps"), size.workers + (kind == "worker"))
+    """Return the size with one more task."""
+    if kind == "ps":
+        return Size(size.ps + 1, size.workers)
+    return Size(size.ps, size.workers + 1)
 
 
 # ---------------------------------------------------------------- the policy
 
 
-def optimus(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = AS_PUBLISHED) -> list[Want]:
-    # 1. Who may change now, and what these share: what is free, and what they hold.
-    known = pooled(jobs)
-    order = sorted(jobs, key=lambda j: (j.size is None, j.submitted_s))
-    due = [job for job in order if _due(job, _known(job, known), now, rules)]
-    nodes = _theirs(cluster, due)
-    programs = {program(job): job for job in due}
-    rates = {name: speed_model(known.get(name, {}), batch_of(job)) for name, job in programs.items()}
-    candidates = [_candidate(job, rates[program(job)], rules) for job in due]
+def optimus(
+    cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = AS_PUBLISHED
+) -> list[Want]:
+    # 1. The jobs that may change now, and what these share: what is free, and what they hold.
+    points = pooled(jobs)
+    due = []
+    missing = {}
+    for job in sorted(jobs, key=lambda job: (job.size is None, job.submitted_s)):
+        to_probe = probes(job, points.get(program(job), {}))
+        if _is_due(job, bool(to_probe), now, rules):
+            due.append(job)
+            missing[job.key] = to_probe
+    nodes = _shared_nodes(cluster, due)
+    models = _speed_models(due, points)
+    candidates = [_candidate(job, models[job.key], rules) for job in due]
+
     # 2. Floors, then probes, then gains.
     sizes, free = floors(candidates, total((there, 1) for there in nodes.values()))
     probing = {}
-    for job, candidate in zip(due, candidates, strict=True):
-        if job.key in sizes and (sides := probes(job, _known(job, known))):
-            probing[job.key], free = _probed(candidate, sides, free)
-    ready = [c for c in candidates if c.key not in probing]
-    sizes = marginal(ready, sizes, total((node.allocatable, 1) for node in cluster), free) | probing
-    # 3. As many as have a node.
+    ready = []
+    for candidate in candidates:
+        to_probe = missing[candidate.key]
+        if candidate.key in sizes and to_probe:
+            probing[candidate.key], free = _probed(candidate, to_probe, free)
+        else:
+            ready.append(candidate)
+    everything = total((node.allocatable, 1) for node in cluster)
+    sizes = marginal(ready, sizes, everything, free) | probing
+
+    # 3. As many tasks as have a node.
     stand = chosen(candidates, sizes, nodes)
-    granted = [job for job in due if _enough(job, *stand.get(job.key, ([], [])))]
-    return [_want(job, *stand[job.key], rates[program(job)], probe=job.key in probing) for job in granted]
+    wants = []
+    for job in due:
+        ps, workers = stand.get(job.key, ([], []))
+        size = Size(len(ps), len(workers))
+        if size.ps >= job.least.ps and size.workers >= job.least.workers:
+            wants.append(_want(job, size, models[job.key], job.key in probing))
+    return wants
 
 
-def _due(job: JobSeen, known: Points, now: float, rules: Rules) -> bool:
-    """New; or not changed in this interval; or done with a probe that another follows; never before it was heard of."""
-    if job.busy or job.size is None:
-        return not job.busy
+def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
+    """Return whether the job may change: it is new; or it did not change in this interval; or it is
+    done with a probe that another follows. Its speed must have been reported.
+    """
+    if job.busy:
+        return False
+    if job.size is None:
+        return True
     if job.size not in measured(job):
         return False
-    if probes(job, known):
+    if has_probes:
         return now - job.since_s >= rules.probe_s
     return job.since_s < math.floor(now / rules.interval_s) * rules.interval_s
 
 
-def _known(job: JobSeen, known: Mapping[str, Points]) -> Points:
-    return known.get(program(job), {})
-
-
-def _theirs(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str, Resources]:
+def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str, Resources]:
+    """Return what is free on each node, and what the jobs hold there."""
     nodes = {node.name: node.free for node in cluster if node.open}
-    for task in (task for job in jobs for task in job.tasks if task.node in nodes):
-        nodes[task.node] = plus(nodes[task.node], task.resources)
+    for job in jobs:
+        for task in job.tasks:
+            if task.node in nodes:
+                nodes[task.node] = plus(nodes[task.node], task.resources)
     return nodes
 
 
-def _candidate(job: JobSeen, rate: Rate, rules: Rules) -> Candidate:
+def _speed_models(jobs: Sequence[JobSeen], points: Mapping[str, Points]) -> dict[str, SpeedModel]:
+    """Return the model of each job's program, by job; all are fitted side by side."""
+    batches = {program(job): batch_of(job) for job in jobs}
+    cases = [(points.get(name, {}), batch) for name, batch in batches.items()]
+    models = dict(zip(batches, speed_models(cases), strict=True))
+    return {job.key: models[program(job)] for job in jobs}
+
+
+def _candidate(job: JobSeen, model: SpeedModel, rules: Rules) -> Candidate:
     return Candidate(
         key=job.key,
         remaining=remaining(job, rules),
-        rate=rate,
+        rate=model,
         ps=job.sizes.ps,
         worker=job.sizes.worker,
         chief=job.sizes.chief,
@@ -181,36 +256,53 @@ def _candidate(job: JobSeen, rate: Rate, rules: Rules) -> Candidate:
 
 
 def remaining(job: JobSeen, rules: Rules) -> float:
-    """Examples to go: to the epochs asked for, or to convergence; 1 while nothing was reported."""
+    """Return the examples to go: to the epochs asked for, or to convergence; 1 while nothing was
+    reported.
+    """
     if job.progress is None or not job.progress.total_samples:
         return 1.0
-    done, asked = job.progress.samples, job.progress.total_samples
+    done = job.progress.samples
+    asked = job.progress.total_samples
     if not rules.until_converged:
         return float(max(0, asked - done))
     epoch = asked / job.request.epochs
-    learned = [point for point in job.curve if math.isfinite(point.loss)]
-    end = converged_epoch([p.samples / epoch for p in learned], [p.loss for p in learned], done / epoch, rules.quiet)
-    return max(0.0, end * epoch - done) if end is not None else rules.unknown_epochs * epoch
+    epochs = []
+    losses = []
+    for point in job.curve:
+        if math.isfinite(point.loss):
+            epochs.append(point.samples / epoch)
+            losses.append(point.loss)
+    end = converged_epoch(epochs, losses, done / epoch, rules.quiet)
+    if end is None:
+        return rules.unknown_epochs * epoch
+    return max(0.0, end * epoch - done)
 
 
-def _probed(job: Candidate, sides: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
-    """The first probe that fits into what is free, else the floor; and what is left."""
-    for size in sides:
-        more = plus(times(job.ps, size.ps - job.least.ps), times(job.worker, size.workers - job.least.workers))
+def _probed(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
+    """Return the first probe that fits into what is free, else the floor; and what is left."""
+    for size in sizes:
+        more_ps = times(job.ps, size.ps - job.least.ps)
+        more_workers = times(job.worker, size.workers - job.least.workers)
+        more = plus(more_ps, more_workers)
         if fits(more, free):
             return size, less(free, more)
     return job.least, free
 
 
-def _enough(job: JobSeen, ps: Sequence[str], workers: Sequence[str]) -> bool:
-    return len(ps) >= job.least.ps and len(workers) >= job.least.workers
-
-
-def _want(job: JobSeen, ps: Sequence[str], workers: Sequence[str], rate: Rate, probe: bool) -> Want:
+def _want(job: JobSeen, size: Size, model: SpeedModel, probe: bool) -> Want:
     """A probe is made whatever it gains."""
-    reason = "a probe of the speed" if probe else "no other task saves more time for its dominant resource"
-    size = Size(len(ps), len(workers))
-    faster = math.inf if probe else rate(size) / rate(job.size) if job.size and rate(job.size) > 0 else None
+    reason = "no other task saves more time for its dominant resource"
+    faster = None
+    if probe:
+        reason = "a probe of the speed"
+        faster = math.inf
+    elif job.size and model(job.size) > 0:
+        faster = model(size) / model(job.size) or None
     return Want(
-        job=job.key, ps=size.ps, workers=size.workers, batch=batch_of(job), reason=reason, faster=faster or None
+        job=job.key,
+        ps=size.ps,
+        workers=size.workers,
+        batch=batch_of(job),
+        reason=reason,
+        faster=faster,
     )

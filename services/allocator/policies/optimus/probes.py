@@ -1,28 +1,24 @@
-"""Optimus' probes: what is measured before a program's speed is fitted.
+"""Optimus' probes: the sizes at which a program's speed is measured before it is fitted.
 
-From the authors' code: 8 points of each new program, at random p = w in 1..10 and none twice, three minutes each; jobs
-of one program share their points, as the mean where several measured the same. Ours: a probe is a stretch of the job's
-own training, not a run beside it, within the job's bounds; the order of the sizes is random by the job's name.
+From the authors' code: 8 points of each new program, at random p = w in 1..10 and none twice, three
+minutes each; jobs of one program share their points, as the mean where several measured the same.
+Ours: a probe is a stretch of the job's own training, not a run beside it, within the job's bounds;
+the order of the sizes is random by the job's name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 from services.allocator.policies.contract import JobSeen, Size
+from services.allocator.policies.optimus.fits import Points
 
 PROBES = 8
 """Points wanted."""
 LARGEST = 10
 """p = w of the largest probe."""
-JOBS = 4096
-"""Of so many jobs the order is remembered."""
-
-Points = Mapping[Size, float]
-"""Examples a second by size."""
 
 
 def batch_of(job: JobSeen) -> int:
@@ -31,36 +27,55 @@ def batch_of(job: JobSeen) -> int:
 
 
 def measured(job: JobSeen) -> dict[Size, float]:
-    mine = (o for o in job.observed if o.batch == batch_of(job) and 0 < o.samples_per_second < math.inf)
-    return {Size(o.ps, o.workers): o.samples_per_second for o in mine}
+    """Return the job's own points."""
+    batch = batch_of(job)
+    points = {}
+    for seen in job.observed:
+        if seen.batch == batch and 0 < seen.samples_per_second < math.inf:
+            points[Size(seen.ps, seen.workers)] = seen.samples_per_second
+    return points
 
 
 def program(job: JobSeen) -> str:
-    """Jobs with the same are expected to be equally fast at a size."""
+    """Return a name that jobs have in common that are expected to be equally fast at a size."""
     return f"{job.request.program.digest}/{batch_of(job)}"
 
 
 def pooled(jobs: Sequence[JobSeen]) -> dict[str, Points]:
-    """The points of each program."""
-    seen: dict[str, dict[Size, list[float]]] = {}
+    """Return the points of each program: the mean of those that its jobs measured."""
+    speeds: dict[str, dict[Size, list[float]]] = {}
     for job in jobs:
-        for size, speed in measured(job).items():
-            seen.setdefault(program(job), {}).setdefault(size, []).append(speed)
-    return {name: {size: sum(s) / len(s) for size, s in sizes.items()} for name, sizes in seen.items()}
+        own = measured(job)
+        if not own:
+            continue
+        by_size = speeds.setdefault(program(job), {})
+        for size, speed in own.items():
+            by_size.setdefault(size, []).append(speed)
+
+    points: dict[str, Points] = {}
+    for name, by_size in speeds.items():
+        means = {}
+        for size, all_speeds in by_size.items():
+            means[size] = sum(all_speeds) / len(all_speeds)
+        points[name] = means
+    return points
 
 
 def probes(job: JobSeen, known: Points) -> list[Size]:
-    """The sizes still to be measured, in order; none once enough are known."""
+    """Return the sizes still to be measured, in order; none once enough are known."""
     if len(known) >= PROBES:
         return []
-    return [size for size in _in_order(job.key, job.least, job.most) if size not in known]
+    sizes: list[Size] = []
+    for side in sorted(range(1, LARGEST + 1), key=lambda side: _place(job.key, side)):
+        size = _within(side, job.least, job.most)
+        if size not in known and size not in sizes:
+            sizes.append(size)
+    return sizes
 
 
-@lru_cache(JOBS)
-def _in_order(key: str, least: Size, most: Size) -> tuple[Size, ...]:
-    """All probes of a job."""
-    sides = sorted(range(1, LARGEST + 1), key=lambda n: hashlib.sha256(f"{key}/{n}".encode()).digest())
-    return tuple(dict.fromkeys(_within(side, least, most) for side in sides))
+def _place(key: str, side: int) -> bytes:
+    """Return a probe's place in the random order of a job."""
+    return hashlib.sha256(f"{key}/{side}".encode()).digest()
 
 
 def _within(side: int, least: Size, most: Size) -> Size:

@@ -1,22 +1,22 @@
 """Who gets which step of the room there is, for all jobs at once.
 
-Each job offers its staircase: for a step, its worth times the speed gained for the cost (a concave staircase, so a
-later step never offers more than an earlier one). Steps are granted by falling offer, as long as they fit; whose step
-does not fit gets none after it. On concave staircases that is optimal up to the last step that does not fit (the
-greedy of fractional knapsacks; Dantzig, Operations Research 5(2), 1957).
+Each job offers its staircase: for a step, its worth times the speed gained for the cost (a concave
+staircase, so a later step never offers more than an earlier one). Steps are granted by falling
+offer, as long as they fit; whose step does not fit gets none after it. On concave staircases that
+is optimal up to the last step that does not fit (the greedy of fractional knapsacks; Dantzig,
+Operations Research 5(2), 1957).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.kept import KeptEach
 from services.allocator.models.speed import Array
-from services.allocator.policies.weir.hull import Config
+from services.allocator.policies.weir.hull import COLUMNS, COST, CPU, GIB, GPU, SPEED, Config
 
 Ints = NDArray[np.int64]
 NONE = -1
@@ -25,82 +25,119 @@ ROUNDING = 1e-9
 
 
 class Stairs:
-    """Staircases side by side. `costs`, `speeds`: [jobs, steps], past a staircase's end nothing.
+    """Staircases side by side, arrays [jobs, steps]; past a staircase's end all is 0.
 
-    `upto`: what each step takes with those below it, [jobs, steps, (cores, GiB, devices)], and the same three again for
-    each purse, a room that only some jobs may take from (`purses`: each job's, -1: none); `takes`: what each takes more
-    than the one before; `columns`: the same, one resource after the other [3 and more, jobs x steps].
+    `steps` [all steps, 10]: of one job after the other, as `hull.Config`; `starts` [jobs]: where
+    each job's begin. `there`: whether a job has such a step. `upto` [resources, jobs, steps]: cores,
+    GiB and devices of each step with those below it, and the same three again for each purse, a room
+    that only some jobs may take from; `takes`: what each step takes more than the one before.
     """
 
-    def __init__(self, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()) -> None:
-        counts = np.array([*map(len, staircases)], dtype=int)
-        there = np.arange(counts.max(initial=0)) < counts[:, None]
-        rows = np.zeros((len(there), there.shape[1] + 1, 5))
-        rows[:, 1:][there] = np.concatenate([np.zeros((0, 5)), *_rows(staircases)])
-        more = np.diff(rows, axis=1)
-        self.there, self.costs, self.speeds = there, rows[:, 1:, 0], rows[:, 1:, 1]
-        self.takes = _from_purses(more[:, :, 2:], purses)
-        self.upto = _from_purses(rows[:, 1:, 2:], purses)
-        self.columns = np.ascontiguousarray(self.takes.reshape(-1, self.takes.shape[2]).T)
+    def __init__(self, steps: Array, counts: Ints, purses: Sequence[int] = ()) -> None:
+        """`counts` [jobs]: steps of each; `purses`: each job's, -1: none."""
+        self.steps = steps
+        self.starts = np.cumsum(counts) - counts
+        self.there = np.arange(counts.max(initial=0)) < counts[:, None]
+        self.costs = self._side_by_side(COST)
+        self.speeds = self._side_by_side(SPEED)
+        amounts = np.stack([self._side_by_side(column) for column in (CPU, GIB, GPU)])
+        self.upto = _from_purses(amounts, purses)
+        self.takes = np.diff(self.upto, axis=2, prepend=0.0)
+
+    def _side_by_side(self, column: int) -> Array:
+        found = np.zeros(self.there.shape)
+        found[self.there] = self.steps[:, column]
+        return found
+
+    @classmethod
+    def of(cls, staircases: Sequence[Sequence[Config]], purses: Sequence[int] = ()) -> Stairs:
+        """Put staircases side by side."""
+        counts = np.array([len(steps) for steps in staircases], dtype=int)
+        rows = [np.array(steps, dtype=float).reshape(-1, COLUMNS) for steps in staircases]
+        return cls(np.concatenate(rows), counts, purses)
+
+    def config(self, job: int, step: int) -> Config:
+        """Return a step of a job."""
+        return Config.of_row(self.steps[self.starts[job] + step].tolist())
 
     def held(self, given: Ints) -> Array:
-        """What each job takes with the last step that it was given, as in `upto`: nothing with `NONE`."""
-        return np.where(given[:, None] == NONE, 0.0, self.upto[np.arange(len(given)), given])
+        """Return what each job takes with the last step that it was given [jobs, resources]:
+        nothing with `NONE`.
+        """
+        upto = self.upto[:, np.arange(len(given)), given].T
+        return np.where(given[:, None] == NONE, 0.0, upto)
 
     def slopes(self, speeds: Array) -> Array:
-        """What each step gains for its cost, over the step before it: [jobs, steps], as `speeds`."""
-        gained, paid = (np.diff(each, axis=1, prepend=0.0) for each in (speeds, self.costs))
+        """Return what each step gains for its cost, over the step before it: [jobs, steps]."""
+        gained = np.diff(speeds, axis=1, prepend=0.0)
+        paid = np.diff(self.costs, axis=1, prepend=0.0)
         return np.where(self.there, gained / np.maximum(paid, 1e-12), 0.0)
 
 
-def _from_purses(takes: Array, purses: Sequence[int]) -> Array:
-    """What is taken from the room that all share, and then from each purse."""
-    of = np.array(purses, dtype=int)[:, None, None]
-    return np.concatenate([takes, *(np.where(of == n, takes, 0.0) for n in range(max(purses, default=-1) + 1))], axis=2)
+def _from_purses(amounts: Array, purses: Sequence[int]) -> Array:
+    """Return what is taken from the room that all share, and then from each purse."""
+    number = max(purses, default=-1) + 1
+    if not number:
+        return amounts
+    parts = [amounts]
+    of = np.array(purses, dtype=int)[None, :, None]
+    for purse in range(number):
+        parts.append(np.where(of == purse, amounts, 0.0))
+    return np.concatenate(parts)
 
 
-def _tables(staircases: Sequence[Sequence[Config]]) -> list[Array]:
-    """Of each: [steps, (cost, speed, cores, GiB, devices)]."""
-    steps = [*chain.from_iterable(staircases)]
-    costs, speeds = [s.cost for s in steps], [s.speed for s in steps]
-    takes = [s.cpu for s in steps], [s.memory_gib for s in steps], [s.gpu for s in steps]
-    whole = np.array([costs, speeds, *takes], dtype=float).T
-    return np.split(whole, np.cumsum([*map(len, staircases)])[:-1])
+@dataclass(frozen=True)
+class Leaves:
+    """What some steps have to leave free. `steps`: which [jobs, steps]; `spare` [jobs, 3]."""
+
+    steps: NDArray[np.bool_]
+    spare: Array
 
 
-_rows: KeptEach[Sequence[Config], Array] = KeptEach(_tables, id)
+def granted(
+    stairs: Stairs,
+    offers: Array,
+    room: Array,
+    first: Sequence[int] = (),
+    leaves: Leaves | None = None,
+) -> Ints:
+    """Return the last step that each job gets, or `NONE`.
 
-
-def granted(stairs: Stairs, offers: Array, room: Array, first: Sequence[int] = (), spare: Array | None = None) -> Ints:
-    """The last step that each job gets, or `NONE`. `offers`: [jobs, steps], -inf where none is made; `room`: [3],
-    and so much again for each purse.
-
-    Those in `first` get their first steps before anybody else does, in that order. `spare`: [jobs, steps, 3], what a
-    step has to leave.
+    `offers` [jobs, steps]: -inf where none is made; `room` [3]: and so much again for each purse.
+    The jobs in `first` get their first steps before any other, in that order.
     """
     offers = np.array(offers, dtype=float)
-    offers[list(first), :1] = np.finfo(float).max / np.arange(1.0, len(first) + 1)[:, None]
+    highest = np.finfo(float).max
+    offers[list(first), :1] = highest / np.arange(1.0, len(first) + 1)[:, None]
     offers = np.minimum.accumulate(offers, axis=1)
+    # All offers, the highest first: their jobs, steps, and what they take [resources, offers].
     made = np.flatnonzero(stairs.there & (offers > -np.inf))
     made = made[np.argsort(-offers.take(made), kind="stable")]
     jobs, steps = np.divmod(made, offers.shape[1])
-    takes = stairs.columns.take(made, axis=1)
-    leaves = np.zeros_like(takes)
-    if spare is not None:
-        leaves[:3] = spare.reshape(-1, 3).take(made, axis=0).T
-    left, found = np.array(room, dtype=float)[:, None], np.full(len(offers), NONE)
+    takes = stairs.takes.reshape(len(stairs.takes), -1).take(made, axis=1)
+    spare = np.zeros_like(takes)
+    if leaves is not None:
+        spare[:3] = np.where(leaves.steps.take(made), leaves.spare[jobs].T, 0.0)
+    left = np.array(room, dtype=float)[:, None]
+    found = np.full(len(offers), NONE)
     while len(jobs):
-        # 1. Whose next step cannot fit any more, has had its last.
-        fit = np.all(takes + leaves <= left + ROUNDING, axis=0)
+        # 1. A job whose next step cannot fit any more has had its last.
+        fit = np.all(takes + spare <= left + ROUNDING, axis=0)
         if not fit.all():
             fit = _in_turn(fit, jobs, len(offers))
-            jobs, steps, takes, leaves = jobs[fit], steps[fit], takes[:, fit], leaves[:, fit]
-        # 2. As many of the others, in their order, as fit together; the last of a job is its highest.
-        together = np.all(np.cumsum(takes, axis=1) + leaves <= left + ROUNDING, axis=0)
+            jobs = jobs[fit]
+            steps = steps[fit]
+            takes = takes[:, fit]
+            spare = spare[:, fit]
+        # 2. As many of the others, in their order, as fit together; a job's last is its highest.
+        together = np.all(np.cumsum(takes, axis=1) + spare <= left + ROUNDING, axis=0)
         count = len(together) if together.all() else int(together.argmin())
         found[jobs[:count]] = steps[:count]
         left = left - takes[:, :count].sum(axis=1, keepdims=True)
-        jobs, steps, takes, leaves = jobs[count:], steps[count:], takes[:, count:], leaves[:, count:]
+        jobs = jobs[count:]
+        steps = steps[count:]
+        takes = takes[:, count:]
+        spare = spare[:, count:]
     return found
 
 

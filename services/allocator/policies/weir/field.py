@@ -1,138 +1,330 @@
-"""All jobs that may change, side by side: what each step of theirs is worth, and whose first steps come first."""
+"""All jobs that may change, side by side: the worth of each step, and whose first steps come first."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import truediv
-from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.allocator.models.priority import priority_weight
 from services.allocator.models.speed import Array
+from services.allocator.placing.amounts import amounts
 from services.allocator.policies.contract import JobSeen, Quota
-from services.allocator.policies.weir.auction import Ints, Stairs
+from services.allocator.policies.weir.auction import Ints, Leaves, Stairs
+from services.allocator.policies.weir.hull import COLUMNS, COST, SCARCE, SPEED
 from services.allocator.policies.weir.patience import Stays, everybody, to_come_s, urgent
-from services.allocator.policies.weir.pauses import PAUSES, settled_s
+from services.allocator.policies.weir.pauses import PAUSES, pauses, settled_s
 from services.allocator.policies.weir.pricing import prices
-from services.allocator.policies.weir.stand import Stand, ended
+from services.allocator.policies.weir.rows import JobRow, Numbers
 
+KEEP = 0.15
+"""A job that would gain less than this keeps what it has."""
 BUSY = 0.5
-"""A queue is busy whose work, as it has come so far, takes more than this share of the cluster's time: what is free is
-then not free for long."""
+"""A queue is busy if its work, as it has come so far, takes more than this share of the cluster's
+time: what is free is then not free for long."""
 NEARLY, TRIFLE = 0.9, 0.1
-"""Everybody waits in the end for who takes at least so much of the time that all work together takes, while others have
-at least so much of its own."""
+"""All jobs wait in the end for a job that takes at least so much of the time that all work together
+takes, while the others have at least so much of its own."""
+Columns = dict[str, Array]
+"""A column [jobs] for each of `Numbers`."""
 
 
-class Columns:
-    """The jobs' stands, a number a job; their staircases' first and last steps among them.
+class Jobs:
+    """Jobs side by side: a number a job [jobs], and their staircases.
 
-    `left_s`: nan where it is `unknown`; `work`: examples that remain, 0 there; `paused_s`: its own last pauses, as
-    measured (-inf: none, or it waits); `shortest_s`: its remaining seconds at the top of its staircase; `alone_s`: at
-    its least, its start included if it waits; `start_s`: what its start takes of the whole cluster, at its least.
+    `programs`: the number of each one's program; `models`: of the model that it shares with jobs of
+    that program with the same cores; `left`: examples that remain (nan: not known); `pause_s`:
+    seconds that a change is taken to cost; both with what other jobs of the program told.
     """
 
-    def __init__(self, stands: Sequence[Stand], stairs: Stairs) -> None:
-        jobs, rows, last = [s.job for s in stands], np.arange(len(stands)), stairs.there.sum(axis=1) - 1
-        self.first_cost, self.first_speed = stairs.costs[:, 0], stairs.speeds[:, 0]
-        self.last_cost, self.last_speed, self.grows = stairs.costs[rows, last], stairs.speeds[rows, last], last > 0
-        self.waits = np.array([job.size is None for job in jobs])
-        self.asked_s, self.since_s = np.array([j.submitted_s for j in jobs]), np.array([j.since_s for j in jobs])
-        self.samples = np.array([job.progress.samples if job.progress else 0 for job in jobs])
-        self.weight = np.array([priority_weight(job.request.priority) for job in jobs])
-        self.best, self.speed = np.array([s.best for s in stands]), np.array([s.speed for s in stands])
-        self.cost, self.pause_s = np.array([s.cost for s in stands]), np.array([s.pause_s for s in stands])
-        self.paused_s = np.where(self.waits, -np.inf, [-np.inf if j.pause_s is None else j.pause_s for j in jobs])
-        self.left_s = np.array([math.nan if s.left_s is None else s.left_s for s in stands])
-        self.unknown = np.isnan(self.left_s)
-        self.work = np.where(self.unknown, 0.0, self.left_s) * self.best
-        self.shortest_s = self.work / self.last_speed
-        self.alone_s = np.where(self.waits, self.pause_s, 0.0) + self.work / self.first_speed
-        self.start_s = self.pause_s * self.first_cost
+    def __init__(self, jobs: Sequence[JobSeen], rows: Sequence[JobRow]) -> None:
+        self.jobs = list(jobs)
+        self.rows = list(rows)
+        table = np.frombuffer(b"".join([row.numbers for row in rows]))
+        self.table = table.reshape(-1, len(Numbers._fields))
+        self.numbers = _columns(self.table)
+        self.steps = np.frombuffer(b"".join([row.steps for row in rows])).reshape(-1, COLUMNS)
+        self.counts = np.array([len(row.steps) for row in rows], dtype=int) // (8 * COLUMNS)
+        numbers: dict[str, int] = {}
+        for row in rows:
+            numbers.setdefault(row.digest, len(numbers))
+        self.programs = np.array([numbers[row.digest] for row in rows], dtype=int)
+        models: dict[str, int] = {}
+        for row in rows:
+            models.setdefault(row.program, len(models))
+        self.models = np.array([models[row.program] for row in rows], dtype=int)
+        self.left = self._samples_left()
+        of = self.numbers
+        self.pause_s = pauses(of["pause_s"], self.programs, of["kin_pause_s"])
+
+    def _samples_left(self) -> Array:
+        """Return what remains as reported; before that, as many epochs as were asked for."""
+        left = self.numbers["left"]
+        unknown = np.isnan(left)
+        if not unknown.any():
+            return left
+        # Examples of an epoch, by program: of jobs that are over, and rather of those that run.
+        epochs = np.full(int(self.programs.max()) + 1, math.nan)
+        for column in (self.numbers["kin_epoch"], self.numbers["epoch"]):
+            told = ~np.isnan(column)
+            epochs[self.programs[told]] = column[told]
+        return np.where(unknown, self.numbers["epochs"] * epochs[self.programs], left)
+
+    def held(self) -> Array:
+        """Return cores, GiB and devices of all tasks of each job [jobs, 3]."""
+        numbers = self.numbers
+        held = [numbers["held_cpu"], numbers["held_gib"], numbers["held_gpu"]]
+        return np.stack(held, axis=1)
+
+    def may_change(self) -> Ints:
+        """Return the places of the jobs that have a staircase and no decision in flight."""
+        return np.flatnonzero((self.counts > 0) & (self.numbers["busy"] == 0))
+
+    def too_large(self) -> Ints:
+        """Return the places of the jobs that wait, and whose least is larger than the cluster."""
+        return np.flatnonzero((self.counts == 0) & (self.numbers["waits"] > 0))
+
+
+def _columns(table: Array) -> Columns:
+    """Return the columns of a table [jobs, 26] by their names."""
+    return dict(zip(Numbers._fields, np.ascontiguousarray(table.T), strict=True))
 
 
 class Queue:
-    """The jobs that are short of the same resource, and so in each other's way. `members`: places in the field;
-    `past`: when each job that is over was asked for, and its work in seconds of the whole cluster.
+    """The jobs that are short of the same resource, and so in each other's way.
+
+    `members`: places in the field; `past`: when each job that is over was asked for, and its work
+    in seconds of the whole cluster.
     """
 
-    def __init__(self, members: Ints, all_: Columns, past: Sequence[tuple[float, float]]) -> None:
-        self.members, waits, start = members, all_.waits[members], all_.start_s[members]
-        left, alone, pause = all_.left_s[members], all_.alone_s[members], all_.pause_s[members]
-        unknown = all_.unknown[members]
+    def __init__(self, members: Ints, field: Field, past: Sequence[tuple[float, float]]) -> None:
+        self.members = members
+        waits = field.waits[members]
+        left = field.left_s[members]
+        unknown = np.isnan(left)
+        start = field.start_s[members]
+        # A job of which nothing is known is taken to be like the median of those that are.
         middle = 1.0 if unknown.all() else float(np.median(left[~unknown]))
         left = np.where(unknown, middle, left) + np.where(waits, start, 0.0)
-        done = all_.samples[members] / all_.best[members] + np.where(waits, 0.0, start)
-        self.stays = Stays(all_.asked_s[members], left, done, alone, waits, pause)
-        self.shortest_s = all_.shortest_s[members]
+        done = field.samples[members] / field.best[members] + np.where(waits, 0.0, start)
+        alone = field.alone_s[members]
+        pause = field.own_pause_s[members]
+        self.stays = Stays(field.asked_s[members], left, done, alone, waits, pause)
+        self.shortest_s = field.shortest_s[members]
         self.asked_s, self.work_s = everybody(self.stays, past)
-        self.prices = prices(left.tolist(), elasticity(members, all_), all_.weight[members].tolist())
+        self.prices = prices(left, elasticity(field.stairs, members), field.weight[members])
 
     def urgent(self, now: float) -> list[int]:
-        """Those that must not be overtaken any more."""
-        return [int(self.members[n]) for n in urgent(self.stays, self.asked_s, self.work_s, now)]
+        """Return the jobs that must not be overtaken any more."""
+        found = urgent(self.stays, self.asked_s, self.work_s, now)
+        return list(self.members[found].tolist())
 
     def to_come_s(self, now: float) -> float:
-        """Work that will yet be asked for."""
+        """Return the work that will yet be asked for."""
         return to_come_s(self.asked_s, self.work_s, now)
 
     def load(self, now: float) -> float:
-        """Of the whole cluster's time since the first was asked for, what all work takes that was asked for."""
+        """Return all work as a share of the cluster's time since the first job was asked for."""
         return float(self.work_s.sum()) / max(now - float(self.asked_s[0]), 1e-9)
 
     def last(self, now: float) -> list[int]:
-        """Those for which all would wait in the end."""
-        return [int(self.members[n]) for n in critical(self.stays.left_s, self.shortest_s, self.to_come_s(now))]
+        """Return the jobs for which all others would wait in the end."""
+        found = critical(self.stays.left_s, self.shortest_s, self.to_come_s(now))
+        return list(self.members[found].tolist())
 
 
 class Field:
-    """All jobs that may change, side by side."""
+    """The jobs that may change, side by side; arrays [jobs] and [jobs, steps].
 
-    def __init__(self, stands: Sequence[Stand]) -> None:
-        jobs, worth = [s.job for s in stands], np.ones(len(stands))
-        spaces = list(limited(jobs))
-        purses = [spaces.index(job.request.namespace) if job.quota else -1 for job in jobs]
-        self.stairs, self.purses = Stairs([s.steps for s in stands], purses), purses
-        all_ = Columns(stands, self.stairs)
-        self.queues = [
-            Queue(np.array(members), all_, ended([stands[n] for n in members])) for members in _by_scarcity(stands)
-        ]
-        for queue in self.queues:
-            worth[queue.members] = queue.prices
-        self.runs = np.flatnonzero(~all_.waits).tolist()
-        self.holds = self.stairs.there & (self.stairs.costs <= all_.cost[:, None] * (1 + 1e-9))
-        # Of `_held`, what does not change with time.
-        rows, top = np.arange(len(jobs)), np.maximum(self.holds.sum(axis=1) - 1, 0)
+    `table`: all jobs of the policy; `best`: examples/s for the whole cluster's cost; `left_s`:
+    seconds that remain at that (nan: not known); `shortest_s`: at the top of its staircase;
+    `alone_s`: at its least, with its start if it waits; `start_s`: what its start takes of the
+    whole cluster, at its least; `holds`: whether a step is within what a job has; `unrepaid`
+    [jobs, 10]: the fastest of the larger steps that are left out because a pause for them would not
+    pay (0: none). It knows nothing of the time and of the room.
+    """
+
+    def __init__(self, jobs: Jobs, places: Ints) -> None:
+        self.table = jobs
+        self.jobs = jobs.jobs
+        self.rows = jobs.rows
+        numbers = jobs.numbers
+        if len(places) < len(jobs.jobs):
+            self.jobs = [jobs.jobs[at] for at in places.tolist()]
+            self.rows = [jobs.rows[at] for at in places.tolist()]
+            numbers = _columns(jobs.table[places])
+        self.models = jobs.models[places]
+        self.left = jobs.left[places]
+        self.own_pause_s = jobs.pause_s[places]
+        self.waits = numbers["waits"] > 0
+        self.heard = numbers["heard"] > 0
+        self.fills = numbers["fills"] > 0
+        self.speed = numbers["speed"]
+        self.cost = numbers["cost"]
+        self.best = numbers["best"]
+        self.asked_s = numbers["asked_s"]
+        self.since_s = numbers["since_s"]
+        self.samples = numbers["samples"]
+        self.weight = numbers["weight"]
+        size = [numbers["ps"], numbers["workers"], numbers["batch"]]
+        self.sizes = np.stack(size, axis=1)
+        spare = [numbers["spare_cpu"], numbers["spare_gib"], numbers["spare_gpu"]]
+        self.spare = np.stack(spare, axis=1)
+        self.held = jobs.held()[places]
+        self.held_together = self.held.sum(axis=0)
+        steps = jobs.steps
+        if len(places) < len(jobs.counts):
+            own = np.zeros(len(jobs.counts), dtype=bool)
+            own[places] = True
+            steps = steps[np.repeat(own, jobs.counts)]
+        self._add_staircases(steps, jobs.counts[places], numbers["workers"] > 0)
+        self._add_times(numbers["pause_s"])
+        self._add_worth()
+        self.quota_rooms = self._quota_rooms(jobs, places)
+
+    def _add_staircases(self, steps: Array, counts: Ints, works: NDArray[np.bool_]) -> None:
+        """Put the steps side by side that repay the pause for them.
+
+        `steps` [all steps, 10]; `counts` [jobs]; `works`: whether a job has workers.
+        """
+        least = pays_from(self.own_pause_s, self.speed, self.left)
+        jobs = np.repeat(np.arange(len(counts)), counts)
+        within = steps[:, COST] <= (self.cost * (1 + 1e-9))[jobs]
+        first = np.zeros(len(steps), dtype=bool)
+        first[np.cumsum(counts) - counts] = True
+        repays = steps[:, SPEED] >= least[jobs]
+        stays = within | first | repays | ~works[jobs]
+        self.unrepaid = np.zeros((len(counts), COLUMNS))
+        self.unrepaid[jobs[~stays]] = steps[~stays]  # of several of a job the last one stays
+        self.limits = limited(self.jobs)
+        self.purses = _purses(self.jobs, list(self.limits))
+        counts = np.bincount(jobs[stays], minlength=len(counts))
+        self.stairs = Stairs(steps[stays], counts, self.purses)
+        self.holds = self.stairs.there & (self.stairs.costs <= self.cost[:, None] * (1 + 1e-9))
+        self.last = counts - 1
+
+    def _quota_rooms(self, jobs: Jobs, places: Ints) -> Array:
+        """Return what each namespace that has a quota may spread among these jobs: cores, GiB and
+        devices of one after the other.
+        """
+        if not self.limits:
+            return np.zeros(0)
+        others = np.ones(len(jobs.jobs), dtype=bool)
+        others[places] = False
+        taken = {space: np.zeros(3) for space in self.limits}
+        held = jobs.held()
+        for at in np.flatnonzero(others).tolist():
+            space = jobs.jobs[at].request.namespace
+            if space in taken:
+                taken[space] += held[at]
+        rooms = [np.array(amounts(quota.most())) - taken[s] for s, quota in self.limits.items()]
+        return np.concatenate(rooms)
+
+    def _add_times(self, paused_s: Array) -> None:
+        """`paused_s` [jobs]: its own last pauses as measured, nan without any."""
+        rows = np.arange(len(self.jobs))
+        first_speed = self.stairs.speeds[:, 0]
+        last_speed = self.stairs.speeds[rows, self.last]
+        self.left_s = self.left / self.best
+        work = np.nan_to_num(self.left)
+        self.shortest_s = work / last_speed
+        self.alone_s = np.where(self.waits, self.own_pause_s, 0.0) + work / first_speed
+        self.start_s = self.own_pause_s * self.stairs.costs[:, 0]
+        self.pause_s = np.where(self.waits, 0.0, self.own_pause_s)
+        # When the last pause will have been little beside what the largest size would gain.
+        gain = 1.0 - np.minimum(1.0, self.speed / last_speed)
+        measured = np.where(self.waits | np.isnan(paused_s), -np.inf, paused_s)
+        self.settles_s = settled_s(self.since_s, measured, gain)
+
+    def _add_worth(self) -> None:
+        """Price each job's work, and each of its steps."""
+        scarce = self.stairs.steps[self.stairs.starts, SCARCE]
+        worth = np.ones(len(self.jobs))
+        self.queues = []
+        for resource in dict.fromkeys(scarce.tolist()):
+            members = np.flatnonzero(scarce == resource)
+            self.queues.append(Queue(members, self, self._ended(members.tolist())))
+            worth[members] = self.queues[-1].prices
+        self.worth = worth / self.best
+        self.values = self._slopes() * self.worth[:, None]
+        self.runs = np.flatnonzero(~self.waits).tolist()
+        # Of `_held_worth`, what does not change with time.
+        rows = np.arange(len(self.jobs))
+        top = np.maximum(self.holds.sum(axis=1) - 1, 0)
         run = self.stairs.costs[rows, top][:, None] - self.stairs.costs
-        self.below, self.top_speed = self.holds & (run > 0), self.stairs.speeds[rows, top]
+        self.below = self.holds & (run > 0)
         self.run = np.where(self.below, run, 1.0)
-        self.spare = np.array([s.spare for s in stands])
-        self.worth = worth / all_.best
-        self.speed = all_.speed
-        self.pause_s = np.where(all_.waits, 0.0, all_.pause_s)
-        self.values = self._slopes(all_) * self.worth[:, None]
-        self.since_s = all_.since_s
-        gain = 1.0 - np.minimum(1.0, all_.speed / all_.last_speed)  # by its largest size
-        self.settles_s = settled_s(all_.since_s, all_.paused_s, gain)
-        self._left: dict[tuple[bool, ...], Array] = {}
+        self.top_speed = self.stairs.speeds[rows, top]
+
+    def _ended(self, members: Sequence[int]) -> list[tuple[float, float]]:
+        """Return when jobs of the members' programs that are over were asked for, and their work in
+        seconds of the whole cluster.
+        """
+        alike = {}
+        for at in members:
+            if self.jobs[at].kin:
+                alike[self.rows[at].digest] = at
+        found = []
+        for at in alike.values():
+            kin = self.jobs[at].kin
+            for asked_s, samples in kin.ended if kin else ():
+                found.append((asked_s, float(samples / self.best[at] + self.start_s[at])))
+        return found
+
+    def _slopes(self) -> Array:
+        """Return what each step gains for its cost [jobs, steps].
+
+        A job that runs grows by a pause, and shrinks again by another, when room is short: over
+        what is left of it a step brings only
+
+            left / (left / v + PAUSES x pause)      examples a second
+        """
+        work = np.nan_to_num(self.left)
+        part = np.divide(1.0, work, out=np.zeros_like(work), where=work > 0)
+        lost = np.where(self.holds, 0.0, (PAUSES * self.pause_s * part)[:, None])
+        return self.stairs.slopes(self.stairs.speeds / (1.0 + lost * self.stairs.speeds))
+
+    # ------------------------------------------------------------ offers
 
     def offers(self, now: float) -> Array:
-        """What each step is worth; who has just paused makes none beyond what it has."""
+        """Return the worth of each step; a job that has just paused offers none beyond what it has."""
         settling = (now < self.settles_s)[:, None]
-        worth = np.maximum(self.values, self._held(now))
+        worth = np.maximum(self.values, self._held_worth(now))
         worth[:, 1:][(settling & ~self.holds)[:, 1:]] = -np.inf
         return np.asarray(worth)
 
+    def _held_worth(self, now: float) -> Array:
+        """Return the worth of the steps that a job holds, for a job that loses one of them pauses,
+        and the one that gets it does, too: [jobs, steps], 0 for the others.
+
+        The pauses cost examples, speed x pause x `PAUSES`, as a rate over as long as the job has
+        been as it is (so long it will go on; see `patience.to_come_s`). With so much more speed for
+        what it has, the staircase goes in one line from where it is tangent, and all steps on that
+        line have its slope.
+        """
+        stood_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
+        more = PAUSES * self.speed * self.pause_s / stood_s
+        rise = (self.top_speed + more)[:, None] - self.stairs.speeds
+        slopes = np.where(self.below, rise / self.run, np.inf)
+        at = slopes.argmin(axis=1)
+        tangent = slopes[np.arange(len(at)), at]
+        inside = self.holds & (np.arange(slopes.shape[1]) > at[:, None])
+        worth = np.where(np.isfinite(tangent), tangent, 0.0) * self.worth
+        return np.asarray(np.where(inside, worth[:, None], 0.0))
+
     def late(self, now: float) -> list[int]:
-        """Those that wait and must not be overtaken any more, most urgent first."""
-        return [n for queue in self.queues for n in queue.urgent(now)]
+        """Return the jobs that wait and must not be overtaken any more, most urgent first."""
+        late = []
+        for queue in self.queues:
+            late += queue.urgent(now)
+        return late
 
     def late_first(self, offers: Array, late: Sequence[int], given: Ints) -> Array:
-        """Offers with which the late come before whoever else would get more, but after what a job keeps where nobody
-        is late (`given`): that would be free only after a pause, and what is free sooner goes to the late anyway.
+        """Return offers with which the late come before any job that would get more, but after what
+        a job keeps where none is late (`given`): that would be free only after a pause, and what is
+        free sooner goes to the late anyway.
         """
         keeps = self.holds & (np.arange(self.holds.shape[1]) <= given[:, None])
         top = offers[~keeps].max()
@@ -140,98 +332,120 @@ class Field:
         offers[late, 0] = top * (2 - np.arange(len(late)) / len(late))
         return offers
 
-    def _slopes(self, all_: Columns) -> Array:
-        """What each step gains for its cost. A job that runs grows by a pause, and shrinks again by another, when room
-        is short: over what is left of it a step brings only
+    def first(self, now: float) -> list[int]:
+        """Return the jobs whose gang floors come before any other step, in their order."""
+        first = list(self.runs)
+        for queue in self.queues:
+            first += queue.last(now)
+        return list(dict.fromkeys(first))
 
-            left / (left / v + PAUSES x pause)      examples a second
+    # ------------------------------------------------------------ what is left free
+
+    def leaves(self, now: float) -> Leaves:
+        """Return what each step has to leave free [jobs, steps, 3]: growth, something, while jobs
+        come.
         """
-        part = np.divide(1.0, all_.work, out=np.zeros_like(all_.work), where=all_.work > 0)
-        lost = np.where(self.holds, 0.0, (PAUSES * self.pause_s * part)[:, None])
-        net = self.stairs.speeds / (1.0 + lost * self.stairs.speeds)
-        return self.stairs.slopes(net)
-
-    def _held(self, now: float) -> Array:
-        """What the steps that a job holds are worth to it together, for whoever loses one of them pauses, and whoever
-        gets it does, too: [jobs, steps], 0 for the others.
-
-        The pauses cost examples, speed x pause x `PAUSES`, as a rate over as long as the job has been as it is (so long
-        it will go on; see `patience.to_come_s`). With so much more speed for what it has, the staircase goes in one
-        line from where it is tangent, and all steps on that line have its slope.
-        """
-        stood_s = np.maximum(now - self.since_s, np.maximum(self.pause_s, 1e-9))
-        more = PAUSES * self.speed * self.pause_s / stood_s
-        slopes = np.where(self.below, ((self.top_speed + more)[:, None] - self.stairs.speeds) / self.run, np.inf)
-        at = slopes.argmin(axis=1)
-        tangent = slopes[np.arange(len(at)), at]
-        inside = self.holds & (np.arange(slopes.shape[1]) > at[:, None])
-        worth = np.where(np.isfinite(tangent), tangent, 0.0) * self.worth
-        return np.asarray(np.where(inside, worth[:, None], 0.0))
-
-    def leaves(self, now: float) -> Array:
-        """What each step has to leave, [jobs, steps, (cores, GiB, devices)]: growth, something, while jobs come."""
-        coming = self._coming(now)
-        if coming not in self._left:
-            self._left[coming] = self._left_while(coming)
-        return self._left[coming]
-
-    def _left_while(self, coming: Sequence[bool]) -> Array:
         grows = ~self.holds & (np.arange(self.holds.shape[1]) > 0)
-        return np.where((grows & self._members(coming)[:, None])[:, :, None], self.spare[:, None, :], 0.0)
+        return Leaves(grows & self._members(self._coming(now))[:, None], self.spare)
 
     def rest(self, rooms: Array, given: Ints, now: float) -> Array:
-        """What is left to each job alone [jobs, (cores, GiB, devices)], of all room and of its quota, and is free for
-        long: nothing while jobs come to a busy queue, and less what who grows leaves while they come to another.
-        `rooms`, `given`: as in `granted`; who runs and was given nothing has its least.
+        """Return what is left to each job alone [jobs, 3], of all room and of its quota, and is free
+        for long: nothing while jobs come to a busy queue, and less what a job that grows leaves
+        while they come to another.
+
+        `rooms`, `given`: as in `granted`; a job that runs and was given nothing has its least.
         """
         given = np.where(self.holds.any(axis=1), np.maximum(given, 0), given)
         left = rooms - self.stairs.held(given).sum(axis=0)
-        own = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)[self.purses]  # -1, no purse, is the last
+        own = np.append(left[3:], [math.inf] * 3).reshape(-1, 3)[self.purses]  # -1, none, is last
         coming = self._coming(now)
-        busy = [more and queue.load(now) > BUSY for queue, more in zip(self.queues, coming, strict=True)]
+        busy = []
+        for queue, more in zip(self.queues, coming, strict=True):
+            busy.append(more and queue.load(now) > BUSY)
         kept = np.where(self._members(coming)[:, None], self.spare, 0.0)
-        return np.where(self._members(busy)[:, None], 0.0, np.minimum(left[:3], own) - kept)
+        free = np.minimum(left[:3], own) - kept
+        return np.where(self._members(busy)[:, None], 0.0, free)
 
-    def _coming(self, now: float) -> tuple[bool, ...]:
-        """To which queues jobs come."""
-        return tuple(queue.to_come_s(now) > 0 for queue in self.queues)
+    def _coming(self, now: float) -> list[bool]:
+        """Return to which queues jobs come."""
+        return [queue.to_come_s(now) > 0 for queue in self.queues]
 
     def _members(self, are: Sequence[bool]) -> NDArray[np.bool_]:
-        """Whether a job's queue is such a one [jobs]."""
-        found = np.zeros(len(self.holds), dtype=bool)
+        """Return whether a job's queue is such a one [jobs]."""
+        found = np.zeros(len(self.jobs), dtype=bool)
         for queue, its in zip(self.queues, are, strict=True):
             found[queue.members] = its
         return found
 
-    def first(self, now: float) -> list[int]:
-        """Whose gang floors come before any other step, in their order."""
-        last = [n for queue in self.queues for n in queue.last(now)]
-        return [*dict.fromkeys([*self.runs, *last])]
+
+class SideBySide(NamedTuple):
+    """All jobs of the policy, and those that may change; None: none may."""
+
+    table: Jobs
+    field: Field | None
 
 
-def _by_scarcity(stands: Sequence[Stand]) -> list[list[int]]:
-    found: dict[int, list[int]] = {}
-    for n, s in enumerate(stands):
-        found.setdefault(s.scarce, []).append(n)
-    return list(found.values())
+def side_by_side(jobs: Sequence[JobSeen]) -> SideBySide | None:
+    """Return the arrays of these jobs; None if they have no rows, or not for one cluster."""
+    rows = [job.model for job in jobs]
+    if not all(isinstance(row, JobRow) for row in rows) or len({row.there for row in rows}) != 1:
+        return None
+    return arrays_of(jobs, rows)
+
+
+def arrays_of(jobs: Sequence[JobSeen], rows: Sequence[JobRow]) -> SideBySide:
+    """Put jobs side by side."""
+    table = Jobs(jobs, rows)
+    places = table.may_change()
+    return SideBySide(table, Field(table, places) if len(places) else None)
+
+
+def pays_from(pause_s: Array, speed: Array, left: Array) -> Array:
+    """Return the speed from which on a job gains enough by a pause to be given more. Else room would
+    wait for it in vain.
+
+    All [jobs]: `speed` now; `left`: examples, nan where nobody knows.
+    """
+    enough = (1.0 + KEEP) * speed
+    with np.errstate(divide="ignore", invalid="ignore"):
+        trained_s = left / speed - pause_s
+        repaid = np.where(trained_s > 0, left / trained_s, np.inf)
+    known = ~np.isnan(left) & (speed > 0)
+    return np.where(known, np.maximum(enough, repaid), enough)
 
 
 def critical(left_s: Array, shortest_s: Array, to_come_s: float) -> list[int]:
-    """Those for which everybody would wait in the end: they take as long as all work together, however large."""
+    """Return the jobs for which all would wait in the end: they take as long as all work together,
+    however large they are.
+    """
     end_s = max(float(left_s.sum()) + to_come_s, float(shortest_s.max()))
     others_s = left_s.sum() - left_s
     found = (shortest_s >= NEARLY * end_s) & (others_s >= TRIFLE * shortest_s)
-    return [int(n) for n in np.flatnonzero(found)]
+    return np.flatnonzero(found).tolist()
 
 
-def elasticity(members: Ints, all_: Columns) -> float:
-    """p of a speed-up k^p, from the first to the last step of each staircase; the median over jobs."""
-    mine = members[all_.grows[members]]
-    faster, dearer = all_.last_speed[mine] / all_.first_speed[mine], all_.last_cost[mine] / all_.first_cost[mine]
-    found = [*map(truediv, map(math.log, faster.tolist()), map(math.log, dearer.tolist()))]
-    return median(found) if found else 0.5
+def elasticity(stairs: Stairs, members: Ints) -> float:
+    """Return p of a speed-up k^p, from the first to the last step of each staircase; the median over
+    jobs.
+    """
+    last = stairs.there[members].sum(axis=1) - 1
+    mine = members[last > 0]
+    last = last[last > 0]
+    if not len(mine):
+        return 0.5
+    faster = stairs.speeds[mine, last] / stairs.speeds[mine, 0]
+    dearer = stairs.costs[mine, last] / stairs.costs[mine, 0]
+    return float(np.median(np.log(faster) / np.log(dearer)))
 
 
 def limited(jobs: Sequence[JobSeen]) -> dict[str, Quota]:
-    """The quota of each of these jobs' namespaces that has one."""
+    """Return the quota of each of these jobs' namespaces that has one."""
     return {job.request.namespace: job.quota for job in jobs if job.quota is not None}
+
+
+def _purses(jobs: Sequence[JobSeen], spaces: list[str]) -> list[int]:
+    """Return the place of each job's quota, -1: it has none."""
+    if not spaces:
+        return [-1] * len(jobs)
+    places = {space: at for at, space in enumerate(spaces)}
+    return [places[job.request.namespace] if job.quota else -1 for job in jobs]

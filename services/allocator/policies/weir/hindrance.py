@@ -3,8 +3,8 @@
     short = what its next step takes - what is left              of each resource, of all nodes and of its quota
     theirs = what the others have, but for the least of those that run
 
-Nothing short: it has just paused, or what is left is left for who comes next. More short than is theirs: so much lacks,
-whoever had what. Else it lacks, because others gain more by it.
+Nothing short: it has just paused, or what is left is left for who comes next. More short than is
+theirs: so much lacks, whoever had what. Else it lacks, because others gain more by it.
 """
 
 from __future__ import annotations
@@ -26,38 +26,54 @@ FINE = 100
 
 
 class Hindrance(NamedTuple):
-    """`short`: cores, GiB, devices, of all nodes or of the quota; not told where others gain more by them."""
+    """`short`: cores, GiB, devices, of all nodes or of the quota; 0 where others gain more by them."""
 
     cause: Cause
     short: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
-ALIKE = (*map(Hindrance, CAUSES), None)
+def hindrances(
+    stairs: Stairs, offers: Array, room: Array, given: Ints, runs: Sequence[int]
+) -> list[Hindrance | None]:
+    """Return the hindrance of each job; None where no step follows.
 
-
-def hindrances(stairs: Stairs, offers: Array, room: Array, given: Ints, runs: Sequence[int]) -> list[Hindrance | None]:
-    """Of each job; None where no step follows. As `granted`; `given`: its answer, `runs`: those that run."""
-    jobs, at = np.arange(len(given)), np.minimum(given + 1, stairs.there.shape[1] - 1)
+    Arguments as of `granted`; `given`: its answer, `runs`: the places of the jobs that run.
+    """
+    jobs = np.arange(len(given))
+    at = np.minimum(given + 1, stairs.there.shape[1] - 1)
     follows = (at > given) & stairs.there[jobs, at]
     has = stairs.held(given)
-    short = np.maximum(stairs.takes[jobs, at] - (room - has.sum(axis=0)) - ROUNDING, 0.0)
+    # What the next step takes more than is left [jobs, resources].
+    short = np.maximum(stairs.takes[:, jobs, at].T - (room - has.sum(axis=0)) - ROUNDING, 0.0)
     lacks = short > _of_others(stairs, has, given, runs)
-    cases = [np.isneginf(offers[jobs, at]), ~short.any(axis=1), lacks[:, :3].any(axis=1), lacks.any(axis=1)]
+    cases = [
+        np.isneginf(offers[jobs, at]),
+        ~short.any(axis=1),
+        lacks[:, :3].any(axis=1),
+        lacks.any(axis=1),
+    ]
     cause = np.where(follows, np.select(cases, range(len(cases)), OTHERS), NOTHING)
-    found: list[Hindrance | None] = [ALIKE[n] for n in cause.tolist()]
-    for n in np.flatnonzero((cause == ROOM) | (cause == QUOTA)).tolist():
-        found[n] = _short(CAUSES[cause[n]], short[n, :3] if cause[n] == ROOM else short[n, 3:])
+    found = [ALIKE[case] for case in cause.tolist()]
+    for place in np.flatnonzero(cause == ROOM).tolist():
+        found[place] = _short("room", short[place, :3])
+    for place in np.flatnonzero(cause == QUOTA).tolist():
+        found[place] = _short("quota", short[place, 3:])
     return found
+
+
+ALIKE: tuple[Hindrance | None, ...] = (*map(Hindrance, CAUSES), None)
 
 
 def _short(cause: Cause, amounts: Array) -> Hindrance:
     """`amounts`: cores, GiB, devices, of all nodes, or of each purse, of which a job has one."""
-    cores, memory, devices = (np.ceil(amounts.reshape(-1, 3).sum(axis=0) * FINE) / FINE).tolist()
+    parts = np.ceil(amounts.reshape(-1, 3).sum(axis=0) * FINE) / FINE
+    cores, memory, devices = parts.tolist()
     return Hindrance(cause, (cores, memory, devices))
 
 
 def _of_others(stairs: Stairs, has: Array, given: Ints, runs: Sequence[int]) -> Array:
-    """What the others of each have, but for the least of those that run."""
-    more, run = has.copy(), np.array(runs, dtype=int)
-    more[run] -= np.where(given[run, None] == NONE, 0.0, stairs.takes[run, 0])
+    """Return what the others of each job have, but for the least of those that run."""
+    more = has.copy()
+    run = np.array(runs, dtype=int)
+    more[run] -= np.where(given[run, None] == NONE, 0.0, stairs.takes[:, run, 0].T)
     return np.asarray(more.sum(axis=0) - more)

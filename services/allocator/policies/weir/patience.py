@@ -1,23 +1,25 @@
 """Until when a job that waits may be overtaken by shorter ones.
 
-Shortest first has the smallest mean completion time, and lets long jobs wait for very long. First come, first served
-does not, and says how long is long: had it been the rule so far, job j, asked for at a_j, of work w_j, would be through
+Shortest first has the smallest mean completion time, and lets long jobs wait for very long. First
+come, first served does not, and says how long is long: had it been the rule so far, job j, asked
+for at a_j, of work w_j, would be through
 
     F_j = C_j - a_j + (k - 1) w_j       C_j = max(C_(j-1), a_j) + w_j       [s]
 
-after that, with w in seconds of the whole cluster at its best use, the pause of its start at its least size among
-them, C by Lindley's recursion, and k the times that a job's least size takes longer (the median of those there are).
-So F knows of no pause but the first. A job grows by one, and shrinks again by another, so stays are as much longer:
+after that, with w in seconds of the whole cluster at its best use, the pause of its start at its
+least size among them, C by Lindley's recursion, and k the times that a job's least size takes
+longer (the median of those there are). So F knows of no pause but the first. A job grows by one,
+and shrinks again by another, so stays are as much longer:
 
     limit = LENGTH x the SHARE quantile of F x (1 + PAUSES x pause / alone)                      [s]
 
-F over all jobs there are and were, and over half as many to come; pause and alone the medians of what one costs, and of
-how long a job takes at its least size. Who would otherwise end later goes first, most urgent first. Exempt are those
-that cannot end in time any more, and the few largest of all (above the `SHARE` quantile of w): they would cost
-everybody else most.
+F over all jobs there are and were, and over half as many to come; pause and alone the medians of
+what one costs, and of how long a job takes at its least size. Who would otherwise end later goes
+first, most urgent first. Exempt are those that cannot end in time any more, and the few largest of
+all (above the `SHARE` quantile of w): they would cost everybody else most.
 
-Ours; the rule is that of the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003) with first come, first
-served in place of equal shares.
+Ours; the rule is that of the Fair Sojourn Protocol (Friedman and Henderson, SIGMETRICS 2003) with
+first come, first served in place of equal shares.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from services.allocator.policies.weir.pauses import PAUSES
 LENGTH = 0.88
 SHARE = 0.95
 NEAR = 0.125
-"""Who has less left than this share of the limit is urgent; who is later than twice so much is given up."""
+"""Who has less left than this share of the limit is urgent; who is later than twice so much is
+given up.
+"""
 AGAIN = 0.5
 """Of the jobs so far, what share is taken to come again, while jobs keep coming."""
 QUIET = 5.0
@@ -44,8 +48,8 @@ FEWEST = 20
 
 
 class Stays(NamedTuple):
-    """Jobs, an entry each. `left_s`, `done_s`: work in seconds of the whole cluster, its start included; `alone_s`: how
-    long it takes at its least size; `pause_s`: what a pause costs it.
+    """Jobs, an entry each. `left_s`, `done_s`: work in seconds of the whole cluster, its start
+    included; `alone_s`: how long it takes at its least size; `pause_s`: what a pause costs it.
     """
 
     asked_s: Array
@@ -57,7 +61,9 @@ class Stays(NamedTuple):
 
 
 def urgent(stays: Stays, asked_s: Array, work_s: Array, now: float) -> list[int]:
-    """Those that wait and must not be overtaken any more, most urgent first. `asked_s`, `work_s`: of `everybody`."""
+    """Those that wait and must not be overtaken any more, most urgent first. `asked_s`, `work_s`:
+    of `everybody`.
+    """
     if not stays.waits.any():
         return []
     limit = LENGTH * usual_s(stays, asked_s, work_s, now) * stretched(stays)
@@ -70,7 +76,9 @@ def urgent(stays: Stays, asked_s: Array, work_s: Array, now: float) -> list[int]
 
 
 def everybody(stays: Stays, ended: Sequence[tuple[float, float]]) -> tuple[Array, Array]:
-    """When each job was asked for that there is or was, and its whole work, by time. `ended`: that of others."""
+    """When each job was asked for that there is or was, and its whole work, by time. `ended`: that
+    of others.
+    """
     asked_s = np.concatenate([stays.asked_s, [at for at, _ in ended]])
     work_s = np.concatenate([stays.left_s + stays.done_s, [work for _, work in ended]])
     order = np.argsort(asked_s, kind="stable")
@@ -94,16 +102,19 @@ def stretched(stays: Stays) -> float:
 
 
 def through_s(asked_s: Array, work_s: Array) -> Array:
-    """From submission to the end, had it been first come, first served, each with the whole cluster (Lindley 1952)."""
+    """From submission to the end, had it been first come, first served, each with the whole cluster
+    (Lindley 1952).
+    """
     done = np.cumsum(work_s)
     return np.asarray(done + np.maximum.accumulate(asked_s - (done - work_s)) - asked_s)
 
 
 def to_come_s(asked_s: Array, work_s: Array, now: float) -> float:
-    """Work that will yet be asked for, in seconds of the whole cluster: as much as was so far, while jobs keep coming.
+    """Work that will yet be asked for, in seconds of the whole cluster: as much as was so far,
+    while jobs keep coming.
 
-    They do, until nobody has come for `QUIET` times the usual gap. (What has gone on for long will go on for as long:
-    Gott, Nature 363, 1993.)
+    They do, until nobody has come for `QUIET` times the usual gap. (What has gone on for long will
+    go on for as long: Gott, Nature 363, 1993.)
     """
     comings = np.count_nonzero(np.diff(asked_s))  # after the first; who comes together, counts once
     gap_s = (asked_s[-1] - asked_s[0]) / max(1, comings)

@@ -1,9 +1,10 @@
-"""What a job could be: the sizes it may have, what each takes, and how fast it would go.
+"""The sizes that a job may have: what each takes, how fast it would be, and which are worth having.
 
-The cost of a size is its share of the cluster's scarcest resource (dominant share: Ghodsi et al., "Dominant Resource
-Fairness", NSDI 2011). What is not on the concave hull of speed over cost is never the best use of what it costs; the
-rest, from the gang floor on, is a staircase on which each step gains less for its cost than the one before (`hull.py`).
-All jobs' staircases are built side by side.
+The cost of a size is its share of the cluster's scarcest resource (dominant share: Ghodsi et al.,
+"Dominant Resource Fairness", NSDI 2011). A size that is not on the concave hull of speed over cost
+is never the best use of what it costs; the rest, from the gang floor on, is a staircase on which
+each step gains less for its cost than the one before (`hull.py`). The staircases of many jobs are
+built side by side, in arrays [jobs, sizes].
 """
 
 from __future__ import annotations
@@ -11,25 +12,17 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
-from itertools import islice
-from operator import attrgetter
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from services.allocator.kept import Kept, KeptEach
 from services.allocator.models.speed import Array, Fit
-from services.allocator.placing.amounts import ROUNDING
-from services.allocator.placing.placement import ROLES
+from services.allocator.placing.amounts import ROUNDING, amounts
 from services.allocator.policies.contract import JobSeen, worth
 from services.allocator.policies.weir.grid import Grid, filled, log_speeds
-from services.allocator.policies.weir.hull import Config, hulls
+from services.allocator.policies.weir.hull import COLUMNS, COST, SPEED, Config, hulls
 from shared.messages import Resources, RoleResources, Span
 
-KEPT = 4096
-CLUSTERS_KEPT = 16
 FINE = 8
 """Counts up to this are all tried, larger ones in steps of a ninth."""
 ALIKE = 1e-6
@@ -37,46 +30,57 @@ ALIKE = 1e-6
 BATCHES = 9
 """Batches tried of a range, evenly spaced by factor, both ends among them."""
 FEW = 4
-"""Larger counts that are thought of where one is tried: the next, the largest, and some between."""
+"""Larger counts that are tried by exploration: the next, the largest, and some between."""
 REACH = 2.0
 """No step to more than so many times what was ever observed: models err far away."""
 SIDE_BY_SIDE = 1 << 12
-"""Sizes, of all jobs together, that are looked at in one pass: so that arrays stay small."""
+"""Sizes, of all jobs together, in one pass: so that arrays stay small."""
 
 
-@lru_cache(KEPT)
 def counts(span: Span, seen: int) -> tuple[int, ...]:
-    """Numbers of tasks to try, within a job's bounds and reach; the least is the first. `seen`: most that ever ran."""
+    """Return the numbers of tasks to try, within a job's bounds and reach; the least is the first.
+
+    `seen`: the most that ever ran.
+    """
     most = max(span.min, min(span.max, math.ceil(max(span.start, seen) * REACH)))
-    found, n = [], span.min
-    while n < most:
-        found.append(n)
-        n = max(n + 1, math.ceil(n * (1 + 1 / FINE)) if n > FINE else n + 1)
+    found = []
+    count = span.min
+    while count < most:
+        found.append(count)
+        step = math.ceil(count / FINE) if count > FINE else 1
+        count += step
     return (*found, most)
 
 
-@lru_cache(KEPT)
 def even(numbers: tuple[int, ...], together: int) -> tuple[int, ...]:
-    """Of numbers of devices those that fill nodes without a rest: else what is left of a node is of use to nobody who
-    wants more of them side by side.
+    """Return the least of `numbers` (of devices), and those within them that fill nodes without a rest.
+
+    What is left of a node is of use to no job that wants more devices side by side.
     """
-    least, most = numbers[0], numbers[-1]
-    parts = [n for n in range(1, together) if together % n == 0]
-    return tuple(sorted({least, *(n for n in [*parts, *range(together, most + 1, together)] if least <= n <= most)}))
+    least = numbers[0]
+    most = numbers[-1]
+    found = {least}
+    for count in range(1, together):
+        if together % count == 0 and least <= count <= most:
+            found.add(count)
+    for count in range(together, most + 1, together):
+        if count >= least:
+            found.add(count)
+    return tuple(sorted(found))
 
 
-@lru_cache(KEPT)
 def batches(span: Span) -> tuple[int, ...]:
-    """A range's batches, the start always."""
+    """Return the batches of a range to try, the start always among them."""
     if span.max <= span.min:
         return (span.start,)
-    spaced = np.geomspace(max(1, span.min), span.max, BATCHES)
-    return tuple(sorted({span.start, *(round(b) for b in spaced.tolist())}))
+    spaced = np.geomspace(max(1, span.min), span.max, BATCHES).round().astype(int)
+    return tuple(sorted({span.start, *spaced.tolist()}))
 
 
-class Asked(msgspec.Struct, frozen=True, cache_hash=True):
-    """All of a job that its staircase depends on, beside its program's speeds. `noise`: gradient noise, in samples;
-    `together`: workers that one node holds.
+class Asked(msgspec.Struct, frozen=True):
+    """All of a job that its staircase depends on, beside its program's speeds.
+
+    `noise`: gradient noise, in samples; `together`: workers that one node holds.
     """
 
     ps: Span
@@ -88,179 +92,219 @@ class Asked(msgspec.Struct, frozen=True, cache_hash=True):
 
 
 Case = tuple[Asked, Fit]
-Staircase = tuple[Config, ...]
+Axes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
-def staircases(jobs: Sequence[tuple[JobSeen, Fit]], there: Resources, node: Resources) -> list[Staircase]:
-    """Of each job the gang floor, and from there on the hull; empty where even the floor is larger than the cluster.
+def staircases(
+    jobs: Sequence[tuple[JobSeen, Fit]], there: Resources, node: Resources
+) -> list[Array]:
+    """Return each job's staircase, [steps, 10] as `hull.Config`: the gang floor, then the hull.
 
-    `node`: the largest one, empty.
+    Empty where even the floor is larger than the cluster. `node`: the largest one, empty.
     """
-    return _in_cluster(there)([(_asked(job, node), fitted) for job, fitted in jobs])
+    cases: dict[Case, list[int]] = {}
+    for at, (job, fitted) in enumerate(jobs):
+        cases.setdefault((asked_of(job, node), fitted), []).append(at)
+    found = [np.zeros((0, COLUMNS))] * len(jobs)
+    for places, steps in zip(cases.values(), _of_cases(list(cases), there), strict=True):
+        for at in places:
+            found[at] = steps
+    return found
 
 
-def _asked(job: JobSeen, node: Resources) -> Asked:
-    asked, start = job.request, job.request.batch.start
-    batch = asked.batch if job.progress else Span(start=start, min=start, max=start)
-    return Asked(asked.ps, asked.workers, batch, job.sizes, job.noise, held_by(node, job.sizes.worker))
+def asked_of(job: JobSeen, node: Resources) -> Asked:
+    """Return the job's bounds; its batch may change only when it has reported."""
+    request = job.request
+    batch = request.batch
+    if job.progress is None:
+        batch = Span(start=batch.start, min=batch.start, max=batch.start)
+    together = held_by(node, job.sizes.worker)
+    return Asked(request.ps, request.workers, batch, job.sizes, job.noise, together)
 
 
-@lru_cache(KEPT)
 def held_by(node: Resources, wants: Resources) -> int:
-    """How many such tasks an empty node holds."""
-    pairs = ((node.cpu, wants.cpu), (node.memory_gib, wants.memory_gib), (node.gpu, wants.gpu))
-    return int(min((has / want for has, want in pairs if want > 0), default=1.0) + ROUNDING)
+    """Return how many such tasks an empty node holds."""
+    most = math.inf
+    for has, want in zip(amounts(node), amounts(wants), strict=True):
+        if want > 0:
+            most = min(most, has / want)
+    return 1 if most == math.inf else int(most + ROUNDING)
 
 
-@lru_cache(CLUSTERS_KEPT)
-def _in_cluster(there: Resources) -> KeptEach[Case, Staircase]:
-    return KeptEach(partial(_all_built, there=there), lambda case: case, KEPT)
-
-
-def _all_built(cases: Sequence[Case], there: Resources) -> list[Staircase]:
+def _of_cases(cases: Sequence[Case], there: Resources) -> list[Array]:
     axes = [_axes(asked, fitted) for asked, fitted in cases]
-    found: dict[int, Staircase] = {}
-    for lot in _lots([tuple(map(len, axis)) for axis in axes]):
-        grid = Grid(*map(filled, zip(*(axes[n] for n in lot), strict=True)))
-        found.update(zip(lot, _built([cases[n] for n in lot], grid, there), strict=True))
-    return [found[n] for n in range(len(cases))]
+    found = [np.zeros((0, COLUMNS))] * len(cases)
+    for lot in _lots(axes):
+        grid = Grid(
+            filled([axes[at][0] for at in lot]),
+            filled([axes[at][1] for at in lot]),
+            filled([axes[at][2] for at in lot]),
+        )
+        built = _built([cases[at] for at in lot], grid, there)
+        for at, steps in zip(lot, built, strict=True):
+            found[at] = steps
+    return found
 
 
-def _axes(asked: Asked, fitted: Fit) -> tuple[tuple[int, ...], ...]:
-    """Every number of ps, of workers, and every batch to think of."""
-    ps_seen, workers_seen = _most_seen(fitted)
-    ps, workers = counts(asked.ps, ps_seen), counts(asked.workers, workers_seen)
-    by_node = asked.ps.max == 0 and asked.together > 1
-    return ps, even(workers, asked.together) if by_node else workers, batches(asked.batch)
+def _axes(asked: Asked, fitted: Fit) -> Axes:
+    """Return every number of ps, of workers, and every batch to try."""
+    ps_seen, workers_seen = fitted.rows[:, :2].max(axis=0, initial=0.0).astype(int).tolist()
+    workers = counts(asked.workers, workers_seen)
+    if asked.ps.max == 0 and asked.together > 1:
+        workers = even(workers, asked.together)
+    return counts(asked.ps, ps_seen), workers, batches(asked.batch)
 
 
-def larger(job: JobSeen, fitted: Fit, node: Resources) -> Array:
-    """Some of the sizes [sizes, (ps, workers, batch)] that have more of one role than the job, and no less of the
-    other.
+def larger_sizes(asked: Asked, fitted: Fit, has: Sequence[int]) -> Array:
+    """Return some sizes [sizes, (ps, workers, batch)] that have more of one role than the job, and
+    no less of the other. `has`: its ps and workers.
     """
-    asked, has = _asked(job, node), job.size or job.least
     ps, workers, batch = _axes(asked, fitted)
-    axes = (_few([n for n in ps if n >= has.ps]), _few([n for n in workers if n >= has.workers]), batch)
-    grid = Grid(*(np.array([axis], dtype=np.float64) for axis in axes))
-    sizes = np.unique(whole_passes(grid.sizes(), [(asked, fitted)])[0], axis=0)
-    return np.asarray(sizes[(sizes[:, :2] > (has.ps, has.workers)).any(axis=1)])
+    more_ps = _few([count for count in ps if count >= has[0]])
+    more_workers = _few([count for count in workers if count >= has[1]])
+    axes = [np.array([axis], dtype=np.float64) for axis in (more_ps, more_workers, batch)]
+    sizes = whole_passes(Grid(*axes).sizes(), [(asked, fitted)])[0]
+    larger = {(p, w, b) for p, w, b in sizes.tolist() if p > has[0] or w > has[1]}
+    return np.array(sorted(larger), dtype=np.float64).reshape(-1, 3)
 
 
 def _few(numbers: Sequence[int]) -> Sequence[int]:
-    """Evenly spaced, both ends among them."""
+    """Return at most `FEW` of the numbers, evenly spaced, both ends among them."""
     if len(numbers) <= FEW:
         return numbers
-    return [numbers[round(n * (len(numbers) - 1) / (FEW - 1))] for n in range(FEW)]
+    last = len(numbers) - 1
+    return [numbers[round(at * last / (FEW - 1))] for at in range(FEW)]
 
 
-_most_seen: Kept[Fit, list[int]] = Kept(
-    lambda fitted: [int(most) for most in fitted.observed.rows[:, :2].max(axis=0, initial=0.0)], KEPT
-)
-
-
-def _lots(shapes: Sequence[tuple[int, ...]]) -> Iterator[list[int]]:
-    """Which jobs are looked at in one pass: alike ones, for shorter axes are filled up."""
+def _lots(axes: Sequence[Axes]) -> Iterator[list[int]]:
+    """Yield the jobs of each pass: jobs with axes of about one length, for shorter ones are filled."""
+    shapes = [(len(ps), len(workers), len(batch)) for ps, workers, batch in axes]
     lot: list[int] = []
-    widest: tuple[int, ...] = (0, 0, 0)
-    for n in sorted(range(len(shapes)), key=shapes.__getitem__):
-        wider = tuple(map(max, widest, shapes[n]))
+    widest = (0, 0, 0)
+    for at in sorted(range(len(shapes)), key=shapes.__getitem__):
+        shape = shapes[at]
+        wider = (
+            max(widest[0], shape[0]),
+            max(widest[1], shape[1]),
+            max(widest[2], shape[2]),
+        )
         if lot and (len(lot) + 1) * math.prod(wider) > SIDE_BY_SIDE:
             yield lot
-            lot, wider = [], shapes[n]
-        lot.append(n)
+            lot = []
+            wider = shape
+        lot.append(at)
         widest = wider
-    yield lot
+    if lot:
+        yield lot
 
 
-def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> Iterator[Staircase]:
-    """Arrays are [jobs, sizes]; the first sizes are the gang floor's, with each batch."""
-    sizes, asked = whole_passes(grid.sizes(), cases), [asked for asked, _ in cases]
+def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> list[Array]:
+    """Build the staircases of a lot; the first sizes of a grid are the gang floor's, each batch."""
+    sizes = whole_passes(grid.sizes(), cases)
+    asked = [case[0] for case in cases]
     takes = taken(sizes, asked)
+    # Shares of each resource [3, jobs, sizes]; the largest is the cost [jobs, sizes].
     shares = _shares(takes, there)
     cost = shares.max(axis=0)
     speed, apart = _speeds(cases, grid, sizes)
     speed[(cost > 1.0 + 1e-9) | (cost <= 0.0) | ~np.isfinite(speed)] = 0.0
-    jobs, floors = np.arange(len(cases)), speed[:, : grid.batches.shape[1]].argmax(axis=1)
+    # The floor with its fastest batch is the first step.
+    jobs = np.arange(len(cases))
+    floors = speed[:, : grid.batches.shape[1]].argmax(axis=1)
     base = np.stack([cost[jobs, floors], speed[jobs, floors]], axis=1)
-    steps = hulls(cost, np.where(cost > base[:, :1], speed, 0.0), base)
-    floored = zip((base[:, 1] > 0.0).tolist(), floors.tolist(), steps, strict=True)
-    chosen = [[floor, *above] if able else [] for able, floor, above in floored]
-    at = np.repeat(jobs, [*map(len, chosen)]), np.array([n for some in chosen for n in some], dtype=int)
-    columns = (*sizes[at].T.astype(int), *takes[:, *at], cost[at], speed[at], apart[at], shares[:, *at].argmax(axis=0))
-    configs = map(Config, *(column.tolist() for column in columns))
-    return (tuple(islice(configs, len(some))) for some in chosen)
+    above = hulls(cost, np.where(cost > base[:, :1], speed, 0.0), base)
+    # All that is known of each size, in the order of `hull.Config` [jobs, sizes, 10].
+    scarce = shares.argmax(axis=0).astype(np.float64)
+    parts = [*np.moveaxis(sizes, 2, 0), *takes, cost, speed, apart, scarce]
+    table = np.stack(parts, axis=2)
+    found = []
+    for at, (floor, steps) in enumerate(zip(floors.tolist(), above, strict=True)):
+        chosen = [floor, *steps] if base[at, 1] > 0.0 else []
+        found.append(table[at, chosen])
+    return found
 
 
 def whole_passes(sizes: Array, cases: Sequence[Case]) -> Array:
-    """With batches of devices side by side that are whole passes: one that is not full takes as long as one that is.
-    Where no such batch is within a job's bounds, as it is.
+    """Make batches of devices side by side whole passes: one that is not full takes as long as one
+    that is. Where no such batch is within a job's bounds, it stays as it is.
 
     `sizes`: ps, workers, batch [jobs, sizes, 3].
     """
     alone = sizes[..., 0] == 0
     if not alone.any():
         return sizes
-    device = np.array([fitted.observed.device for _, fitted in cases])[:, None]
-    spans = np.array([(asked.batch.min, asked.batch.max) for asked, _ in cases], dtype=np.float64)[:, None]
-    at_once, batch = sizes[..., 1] * device, sizes[..., 2]
-    several = alone & (batch > at_once)
-    once, said = at_once[several], batch[several]
-    least, most = np.broadcast_to(spans, (*sizes.shape[:2], 2))[several].T
-    fewest, largest = np.ceil(least / once), np.floor(most / once)
+    device = np.array([fitted.device for _, fitted in cases])[:, None]
+    spans = np.array([(asked.batch.min, asked.batch.max) for asked, _ in cases], dtype=np.float64)
+    at_once = sizes[..., 1] * device
+    several = alone & (sizes[..., 2] > at_once)
+    once = at_once[several]
+    said = sizes[..., 2][several]
+    least, most = np.broadcast_to(spans[:, None], (*sizes.shape[:2], 2))[several].T
+    # The number of passes nearest to the batch, within its bounds.
+    fewest = np.ceil(least / once)
+    largest = np.floor(most / once)
     passes = np.clip(np.round(said / once), fewest, largest)
     sizes[several, 2] = np.where(fewest <= largest, passes * once, said)
     return sizes
 
 
-def _speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array, NDArray[np.object_]]:
-    """As near to each other as workers can stand; and apart, of devices side by side that one node could hold."""
-    asked, fits = [one for one, _ in cases], [fitted for _, fitted in cases]
-    worths, together = _worth(sizes, asked), [one.together for one in asked]
-    apart = np.full(sizes.shape[:2], None)
-    could = (sizes[..., 0] == 0) & (sizes[..., 1] > 1) & (sizes[..., 1] <= np.array(together)[:, None])
+def _speeds(cases: Sequence[Case], grid: Grid, sizes: Array) -> tuple[Array, Array]:
+    """Return speeds with workers as near to each other as they can stand; and apart, of devices
+    side by side that one node could hold (nan for all others).
+    """
+    asked = [case[0] for case in cases]
+    fits = [case[1] for case in cases]
+    worths = _worth(sizes, asked)
+    together = [one.together for one in asked]
+    apart = np.full(sizes.shape[:2], math.nan)
+    one_node = sizes[..., 1] <= np.array(together)[:, None]
+    could = (sizes[..., 0] == 0) & (sizes[..., 1] > 1) & one_node
     if could.any():
-        apart[could] = (np.exp(log_speeds(fits, grid, sizes, [0] * len(fits))) * worths)[could].tolist()
+        spread = np.exp(log_speeds(fits, grid, sizes, [0] * len(fits))) * worths
+        apart[could] = spread[could]
     return np.exp(log_speeds(fits, grid, sizes, together)) * worths, apart
 
 
-def beside(steps: Staircase, now: Config) -> Staircase:
-    """With what the job has among them, so that who keeps it need not shrink to the next lower step. Not where a
-    smaller size would be as fast, or where it is a step already.
+def beside(steps: Array, now: Config) -> Array:
+    """Add what the job has to its staircase, so that it need not shrink to the next lower step to
+    keep it. Nothing is added where a smaller size would be as fast, or where it is a step already.
     """
-    lower = bisect_left(steps, now.cost * (1 - ALIKE), key=_cost)
-    same = lower < bisect_right(steps, now.cost * (1 + ALIKE), key=_cost)
-    if same or not lower or steps[lower - 1].speed >= now.speed:
+    costs = steps[:, COST].tolist()
+    lower = bisect_left(costs, now.cost * (1 - ALIKE))
+    same = lower < bisect_right(costs, now.cost * (1 + ALIKE))
+    if same or not lower or steps[lower - 1, SPEED] >= now.speed:
         return steps
-    return (*steps[:lower], now, *(step for step in steps[lower:] if step.speed > now.speed))
-
-
-_cost = attrgetter("cost")
+    above = steps[lower:]
+    faster = above[above[:, SPEED] > now.speed]
+    return np.concatenate([steps[:lower], [now], faster])
 
 
 def taken(sizes: Array, asked: Sequence[Asked]) -> Array:
-    """Cores, GiB, devices of whole jobs [3, jobs, sizes]."""
-    each = np.array([_of_roles(one.sizes) for one in asked], dtype=float).reshape(-1, 3, 3)
-    chief, ps, worker = each.transpose(1, 2, 0)[..., None]
+    """Return cores, GiB and devices of whole jobs [3, jobs, sizes]."""
+    each = []
+    for one in asked:
+        roles = one.sizes
+        each.append((amounts(roles.chief), amounts(roles.ps), amounts(roles.worker)))
+    chief, ps, worker = np.array(each, dtype=float).reshape(-1, 3, 3).transpose(1, 2, 0)[..., None]
     return np.asarray(chief + sizes[..., 0] * ps + sizes[..., 1] * worker)
 
 
-_of_roles = attrgetter(*(f"{role}.{amount}" for role in ROLES for amount in ("cpu", "memory_gib", "gpu")))
-
-
 def _shares(takes: Array, there: Resources) -> Array:
-    """Of what there is of each resource, shaped as `takes`."""
-    total = np.array(msgspec.structs.astuple(there), dtype=float)[:, None, None]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # infinite where there is next to nothing
+    """Return shares of what there is of each resource, shaped as `takes`."""
+    total = np.array(amounts(there))[:, None, None]
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # infinite of next to none
         shares = np.where(takes > 0, takes / total, 0.0)
     return np.asarray(shares)
 
 
 def _worth(sizes: Array, asked: Sequence[Asked]) -> Array | float:
-    """What a sample of each batch teaches [jobs, sizes]."""
+    """Return what a sample of each batch teaches [jobs, sizes]; 1 where no noise is known."""
     if all(one.noise is None for one in asked):
         return 1.0
     found = np.ones(sizes.shape[:2])
-    for row, batch, one in zip(found, sizes[..., 2], asked, strict=True):
-        different, at = np.unique(batch, return_inverse=True)
-        row[:] = np.array([worth(n, float(one.batch.start), one.noise) for n in different.tolist()])[at]
+    for at, one in enumerate(asked):
+        different, places = np.unique(sizes[at, :, 2], return_inverse=True)
+        start = float(one.batch.start)
+        taught = [worth(batch, start, one.noise) for batch in different.tolist()]
+        found[at] = np.array(taught)[places]
     return found

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from services.allocator.models.fitting import Prior, fit
 from services.allocator.policies.contract import JobSeen, Node, Observed, Reading, Size, Want
-from services.allocator.policies.dike.policy import PROBES, by_kind, dike
+from services.allocator.policies.dike.policy import PROBES, DikeModel, by_kind, dike, fit_jobs
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.surfaces import Measured, Surface
 from shared.messages import ModelProfile, ProgressReported, Resources, TaskPlan
@@ -152,6 +152,27 @@ def test_an_offer_that_grew_is_used_after_all_probes_where_it_is_surely_better()
     run.cluster = large
     after = run.reports(20).sizes[-1]
     assert computes(after) > 1.5 * computes(before)
+
+
+# ---------------------------------------------------------------- with a model that was fitted before
+
+
+def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
+    jobs = [
+        running(Size(1, 1)),
+        running(Size(1, 1), seen_at(Size(1, 1), 50.0)),
+        running(Size(2, 3), seen_at(Size(1, 1), 50.0), seen_at(Size(2, 3), 90.0)),
+    ]
+    jobs = [replace(job, key=f"default.{n}") for n, job in enumerate(jobs)]
+    models = fit_jobs(jobs)
+    carrying = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
+    assert dike(ROOMY, [carrying[0], jobs[1], carrying[2]], 0.0) == dike(ROOMY, jobs, 0.0)
+
+
+def test_without_a_believable_speed_at_its_batch_a_job_has_no_model_yet():
+    other_batch = Observed(1, 1, 2 * BATCH, 50.0)
+    none, some = fit_jobs([running(Size(1, 1), other_batch), running(Size(1, 1), seen_at(Size(1, 1), 50.0))])
+    assert none == DikeModel() and some.fit is not None
 
 
 # ---------------------------------------------------------------- what it waits for

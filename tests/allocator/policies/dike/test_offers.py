@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from services.allocator.placing.placement import Room, place
 from services.allocator.policies.contract import JobSeen, Node, Size
-from services.allocator.policies.dike.offers import offered, steps
+from services.allocator.policies.dike.offers import FreeNodes, offered, steps
 from shared.messages import Resources, RoleResources, TaskPlan
 from tests.allocator.builders import EVEN, request, span
 
@@ -27,7 +27,7 @@ def job(ps: int = 4, workers: int = 6, sizes: RoleResources = EVEN, tasks: tuple
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.integers(1, 4), st.integers(1, 6))
 def test_what_is_offered_can_be_placed_and_what_is_not_cannot(cpus, ps, workers):
     cluster, asks = nodes(*cpus), job(ps, workers)
-    offer = set(offered(cluster, asks))
+    offer = set(offered(FreeNodes(cluster), asks))
     for size in (Size(p, w) for p in range(1, ps + 1) for w in range(1, workers + 1)):
         placed = place(Room(cluster), asks.key, (), size, asks.sizes, serial=0)
         assert (placed is not None) == (size in offer)
@@ -38,26 +38,26 @@ def test_what_a_job_holds_is_free_to_it_even_on_a_node_that_is_closed():
         TaskPlan(role=r, index=0, serial=s, node="n0", resources=EVEN.ps)
         for s, r in enumerate(("chief", "ps", "worker"))
     ]  # type: ignore[arg-type]
-    assert offered(nodes(0.0), job(tasks=tuple(held))) == [Size(1, 1)]
-    assert offered(nodes(9.0, open=False), job(tasks=tuple(held))) == [Size(1, 1)]
+    assert offered(FreeNodes(nodes(0.0)), job(tasks=tuple(held))) == [Size(1, 1)]
+    assert offered(FreeNodes(nodes(9.0, open=False)), job(tasks=tuple(held))) == [Size(1, 1)]
 
 
 def test_ps_leave_devices_to_the_workers():
     plain = Node("plain", Resources(cpu=4, memory_gib=64))
     rich = Node("rich", Resources(cpu=2, memory_gib=64, gpu=2))
     wants = RoleResources(chief=Resources(), ps=EVEN.ps, worker=Resources(cpu=1, memory_gib=1, gpu=1))
-    assert Size(4, 2) in offered([plain, rich], job(sizes=wants))
-    assert max(s.workers for s in offered([plain, rich], job(sizes=wants))) == 2
+    assert Size(4, 2) in offered(FreeNodes([plain, rich]), job(sizes=wants))
+    assert max(s.workers for s in offered(FreeNodes([plain, rich]), job(sizes=wants))) == 2
 
 
 def test_nothing_is_offered_where_not_even_the_chief_fits():
-    assert offered([], job()) == offered(nodes(0.5), job()) == []
+    assert offered(FreeNodes([]), job()) == offered(FreeNodes(nodes(0.5)), job()) == []
 
 
 def test_tasks_that_want_nothing_fit_anywhere_but_nowhere_without_a_node():
     nothing = RoleResources(chief=Resources(), ps=Resources(), worker=Resources())
-    assert len(offered(nodes(0.0), job(sizes=nothing))) == 4 * 6
-    assert offered([], job(sizes=nothing)) == []
+    assert len(offered(FreeNodes(nodes(0.0)), job(sizes=nothing))) == 4 * 6
+    assert offered(FreeNodes([]), job(sizes=nothing)) == []
 
 
 def test_numbers_grow_faster_where_they_are_large():

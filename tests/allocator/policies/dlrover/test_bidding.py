@@ -24,7 +24,7 @@ def bid(*steps: tuple[float, float], weight: float = 1.0, gib: float = 0.0) -> B
 
 
 def test_what_a_job_has_is_in_reach_and_so_is_less_and_more_of_each():
-    plans = in_reach(Plan(4, 8, 2.0, 3.0), LEAST, MOST, node_cpu=32)
+    plans = in_reach(Plan(4, 8, 2.0, 3.0), LEAST, MOST).on_nodes(32).plans()
     assert [4, 8, 2.0, 3.0] in plans.tolist() and len(np.unique(plans, axis=0)) == len(plans)
     assert (plans.min(axis=0) < [4, 8, 2, 3]).all() and (plans.max(axis=0) > [4, 8, 2, 3]).all()
 
@@ -32,14 +32,14 @@ def test_what_a_job_has_is_in_reach_and_so_is_less_and_more_of_each():
 @settings(max_examples=80, deadline=None)
 @given(st.integers(1, 15), st.integers(1, 60), st.floats(0.1, 16), st.floats(0.1, 16), st.floats(1, 32))
 def test_nothing_in_reach_is_out_of_bounds_or_far_away(ps, workers, ps_cpu, worker_cpu, node_cpu):
-    plans = in_reach(Plan(ps, workers, ps_cpu, worker_cpu), LEAST, MOST, node_cpu)
+    plans = in_reach(Plan(ps, workers, ps_cpu, worker_cpu), LEAST, MOST).on_nodes(node_cpu).plans()
     assert (plans[:, :2] >= 1).all() and (plans[:, 0] <= MOST.ps).all() and (plans[:, 1] <= MOST.workers).all()
     assert (plans[:, :2] == np.round(plans[:, :2])).all() and (plans[:, :2] <= REACH * np.array([ps, workers])).all()
     assert (plans[:, 2:] > 0).all() and (plans[:, 2:] <= node_cpu + ROUNDING).all()
 
 
 def test_a_job_beyond_its_bounds_is_led_back_into_them():
-    plans = in_reach(Plan(100, 1, 2.0, 3.0), Size(2, 3), Size(8, 12), node_cpu=32)
+    plans = in_reach(Plan(100, 1, 2.0, 3.0), Size(2, 3), Size(8, 12)).plans()
     assert plans[:, 0].tolist() == [8.0] * len(plans) and plans[:, 1].min() >= 3
 
 

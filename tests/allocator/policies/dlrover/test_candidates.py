@@ -9,7 +9,21 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import JobSeen, Observed, Plan, Reading, Size
-from services.allocator.policies.dlrover.candidates import AHEAD_S, HOT, bid_of, cores, held, memory_due, timed_of
+from services.allocator.policies.dlrover.bidding import Bid, in_reach
+from services.allocator.policies.dlrover.bounds import BOUNDLESS, Bounds
+from services.allocator.policies.dlrover.candidates import (
+    AHEAD_S,
+    HOT,
+    candidates,
+    case_of,
+    held,
+    memory_due,
+    memory_trend,
+    needed_bounds,
+    tasks_of,
+    timed_of,
+)
+from services.allocator.policies.dlrover.iteration import fitted_each
 from shared.messages import ProgressReported, Resources, Role, TaskPlan, TaskUsage
 from tests.allocator.builders import EVEN, request, span
 
@@ -54,25 +68,37 @@ def running(*recent: Reading, used: tuple[float, ...] = (), **fields: Any) -> Jo
     return replace(job, **fields)
 
 
+def bid_of(job: JobSeen, bounds: Bounds = BOUNDLESS, counts_only: bool = False) -> Bid:
+    tasks, (model,) = tasks_of(job), fitted_each([case_of(job)])
+    reach = in_reach(tasks.plan, job.least, job.most, counts_only)
+    return candidates(job, tasks, model, reach, bounds).bid
+
+
+def due(job: JobSeen, plan: Plan, role: Role, speed: float) -> float | None:
+    return memory_due(job, memory_trend(job, role), plan, role, speed)
+
+
 # ---------------------------------------------------------------- candidates
 
 
 def test_candidates_cost_more_only_where_they_are_faster():
-    bid = bid_of(running(), (), node_cpu=32)
+    bid = bid_of(running())
     assert len(bid.plans) > 3 and (np.diff(bid.cost) > 0).all() and (np.diff(bid.speed) > 0).all()
-    assert bid.cpu == pytest.approx(cores(bid.plans)) and bid.now[0] == pytest.approx(SPEED, rel=0.05)
+    assert bid.cpu == pytest.approx(bid.plans[:, 0] * bid.plans[:, 2] + bid.plans[:, 1] * bid.plans[:, 3]) and bid.now[
+        0
+    ] == pytest.approx(SPEED, rel=0.05)
 
 
 def test_cores_that_nobody_uses_are_given_back():
     """Half of the workers' cores stood idle: no candidate has as many for its speed."""
     job, used = running(reading(ps_cpu=3.6, worker_cpu=8.0)), 3.6 + 8.0
-    uses = used / SPEED * (bid := bid_of(job, (), node_cpu=32)).speed / bid.cpu
+    uses = used / SPEED * (bid := bid_of(job)).speed / bid.cpu
     assert uses.min() > 1.15 * used / (2 * 2 + 4 * 4)
 
 
 def test_a_ps_keeps_more_cores_than_the_busiest_one_uses():
-    even = bid_of(running(reading(ps_cpu=2.0, worker_cpu=15.0), used=(1.0, 1.0)), (), node_cpu=32)
-    uneven = bid_of(running(reading(ps_cpu=2.0, worker_cpu=15.0), used=(1.8, 0.2)), (), node_cpu=32)
+    even = bid_of(running(reading(ps_cpu=2.0, worker_cpu=15.0), used=(1.0, 1.0)))
+    uneven = bid_of(running(reading(ps_cpu=2.0, worker_cpu=15.0), used=(1.8, 0.2)))
 
     def on_ps(bid: Any) -> Any:
         return bid.plans[:, 0] * bid.plans[:, 2] / bid.speed
@@ -81,8 +107,18 @@ def test_a_ps_keeps_more_cores_than_the_busiest_one_uses():
     assert on_ps(uneven).min() >= 0.99 * HOT * 1.8 * 2.0 / SPEED
 
 
+def test_bounds_that_the_candidates_do_not_need_change_nothing_and_narrower_ones_are_kept():
+    job = running(reading(ps_cpu=3.6, worker_cpu=15.0))
+    tasks, (model,) = tasks_of(job), fitted_each([case_of(job)])
+    found = candidates(job, tasks, model, in_reach(tasks.plan, job.least, job.most))
+    needs = needed_bounds(tasks, found)
+    assert bid_of(job, needs).plans.tolist() == found.bid.plans.tolist()
+    narrow = bid_of(job, needs._replace(worker_cpu=needs.worker_cpu / 2)).plans
+    assert narrow[:, 3].max() <= needs.worker_cpu / 2 and narrow.tolist() != found.bid.plans.tolist()
+
+
 def test_by_numbers_alone_the_cores_of_a_task_stay():
-    bid = bid_of(running(), (), node_cpu=32, counts_only=True)
+    bid = bid_of(running(), counts_only=True)
     assert set(map(tuple, bid.plans[:, 2:].tolist())) == {(2.0, 4.0)}
 
 
@@ -90,7 +126,7 @@ def test_a_job_that_is_nearly_done_weighs_more_and_pauses_cost_it_more():
     early = running()
     assert early.progress
     late = replace(early, progress=replace(early.progress, samples=LONG - 1000), pause_s=30.0)
-    one, other = bid_of(early, (), 32), bid_of(late, (), 32)
+    one, other = bid_of(early), bid_of(late)
     assert other.weight > one.weight and other.speed.max() < one.speed.max()
 
 
@@ -111,9 +147,9 @@ def test_memory_seen_on_few_ps_tells_of_many():
     grown = [reading(1000 * i, ps=p, ps_gib=(8.0 + i) / p, worker_gib=1.5) for i, p in enumerate([2, 2, 2, 2, 4, 4])]
     ahead = SPEED * AHEAD_S / 1000
     job = running(*grown)
-    assert memory_due(job, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + ahead)
-    assert memory_due(job, Plan(8, 4, 2, 4), "ps", 2 * SPEED) == pytest.approx(2 * (13 + 2 * ahead) / 8)
-    assert memory_due(job, Plan(8, 4, 2, 4), "worker", SPEED) == 2 * 1.5
+    assert due(job, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + ahead)
+    assert due(job, Plan(8, 4, 2, 4), "ps", 2 * SPEED) == pytest.approx(2 * (13 + 2 * ahead) / 8)
+    assert due(job, Plan(8, 4, 2, 4), "worker", SPEED) == 2 * 1.5
 
 
 def test_memory_is_foreseen_no_further_than_the_end_and_not_from_nothing():
@@ -121,5 +157,5 @@ def test_memory_is_foreseen_no_further_than_the_end_and_not_from_nothing():
     job = running(*grown)
     assert job.progress
     ends = replace(job, progress=replace(job.progress, samples=LONG - 2000))
-    assert memory_due(ends, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + 2)
-    assert memory_due(running(), Plan(2, 4, 2, 4), "ps", SPEED) is None
+    assert due(ends, Plan(2, 4, 2, 4), "ps", SPEED) == pytest.approx(13 + 2)
+    assert due(running(), Plan(2, 4, 2, 4), "ps", SPEED) is None

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Past, Plan, Quota, Size, Want
+from services.allocator.policies.dlrover.model import DlroverModel, fit_jobs
 from services.allocator.policies.dlrover.policy import AS_PUBLISHED, SETTLE_S, dlrover
 from services.allocator.policies.registry import POLICIES
 from services.allocator.simulator.record import Record
@@ -203,6 +205,25 @@ def test_no_plan_goes_beyond_what_others_leave_of_the_quota():
     mine, theirs = dlrover(ROOMY, both, NOW)
     assert mine.ps + mine.workers <= 12 - 3 - 1  # three tasks of the other, and its own chief
     assert theirs.ps + theirs.workers <= 12 - 7 - 1
+
+
+# ---------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("resources", [EVEN, None])
+def test_a_fitted_model_is_plain_data_with_which_the_policy_decides_as_without(resources: RoleResources | None) -> None:
+    jobs = [
+        running(computes, (1, 1), (1, 2), (2, 2)),
+        running(transfers, (1, 1), (2, 4), name="other"),
+        replace(after(past(4, 8)), key="default.first"),
+    ]
+    jobs = [replace(job, request=replace(job.request, resources=resources)) for job in jobs]
+    models = [msgspec.json.decode(msgspec.json.encode(model), type=DlroverModel) for model in fit_jobs(jobs)]
+    assert models == fit_jobs(jobs)
+    fitted = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
+    for nodes in (ROOMY, one_node(0.3), one_node(3)):
+        assert dlrover(nodes, fitted, NOW) == dlrover(nodes, jobs, NOW)
+        assert dlrover(nodes, fitted, NOW, AS_PUBLISHED) == dlrover(nodes, jobs, NOW, AS_PUBLISHED)
 
 
 # ---------------------------------------------------------------- what it leaves alone

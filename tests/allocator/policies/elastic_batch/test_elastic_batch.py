@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,6 +21,7 @@ from services.allocator.policies.elastic_batch.policy import (
     Pick,
     autoscale,
     elastic_batch,
+    fit_jobs,
     optimise,
     trimmed,
 )
@@ -150,6 +152,29 @@ def nodes(gpu: int = 0, cpu: float = 1000, count: int = 1) -> list[Node]:
 
 def wanted(wants: Sequence[Want]) -> dict[str, tuple[int, int, int]]:
     return {w.job.removeprefix("default."): (w.ps, w.workers, w.batch) for w in wants}
+
+
+def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
+    seen = tuple(Observed(1, k, 32, 32.0 * k / (0.4 + 0.1 * k)) for k in (1, 2, 4))
+    jobs = [running(served("a"), 2, 32, observed=seen), served("b"), running(ringed("c"), 1, 32, observed=seen[:1])]
+    models = fit_jobs(jobs)
+    assert msgspec.json.decode(msgspec.json.encode(models), type=list[Timing]) == models
+    carrying = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
+    there = nodes(cpu=20, gpu=4)
+    assert elastic_batch(there, [carrying[0], jobs[1], carrying[2]], 0.0) == elastic_batch(there, jobs, 0.0)
+
+
+def test_a_job_whose_timing_is_no_number_is_passed_over_and_the_others_get_theirs():
+    broken = replace(served("broken"), model=Timing(*[math.nan] * 4))
+    told = wanted(elastic_batch(nodes(cpu=20), [broken, served("b", at=1)], 0.0))
+    assert told == wanted(elastic_batch(nodes(cpu=20), [served("b", at=1)], 0.0))
+
+
+def test_of_batches_that_are_equally_fast_the_smallest_is_chosen_whatever_rounding_says():
+    """Without any cost of a step all batches are."""
+    timing = Timing(step_s=0.0, sample_s=0.1 / 3, ring_s=0.0, hop_s=0.0)
+    table = scale_table(timing.rate, Limits(batch_min=10, batch_max=512, device_batch_max=512, devices_max=4))
+    assert table.batches.tolist() == [10, 10, 12, 12]
 
 
 def test_one_job_gets_all_devices_and_a_crowd_one_each():

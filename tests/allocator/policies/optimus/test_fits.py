@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from services.allocator.policies.contract import Size
-from services.allocator.policies.optimus.fits import Quiet, converged_epoch, loss_fit, speed_model
+from services.allocator.policies.optimus.fits import Quiet, converged_epoch, loss_fit, speed_model, speed_models
 
 EIGHT = [Size(n, n) for n in (1, 2, 3, 4, 6, 7, 9, 10)]
 OTHERS = [Size(1, 5), Size(4, 8), Size(8, 3), Size(2, 12)]
@@ -33,6 +33,15 @@ def test_planted_speeds_are_recovered_whichever_kind_the_job_is(true):
 def test_a_measured_speed_goes_before_the_fitted_one():
     points = {size: sync(size) for size in EIGHT} | {Size(3, 3): 12.5}
     assert speed_model(points, batch=64)(Size(3, 3)) == 12.5
+
+
+def test_programs_are_fitted_side_by_side_as_each_alone():
+    some = {size: sync(size) for size in EIGHT}
+    more = {size: asynchronous(size) for size in [*EIGHT, Size(1, 4), Size(6, 2)]}
+    cases = [(some, 64), ({}, 64), (more, 64), ({Size(0, 2): 7.0, Size(1, 2): 9.0}, 32)]
+    for (points, batch), model in zip(cases, speed_models(cases), strict=True):
+        alone = speed_model(points, batch)
+        assert [model(size) for size in OTHERS] == pytest.approx([alone(size) for size in OTHERS])
 
 
 def test_nothing_measured_nothing_told():

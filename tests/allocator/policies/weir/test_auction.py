@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.policies.weir.auction import NONE, Stairs, granted
+from services.allocator.policies.weir.auction import NONE, Leaves, Stairs, granted
 from services.allocator.policies.weir.hull import Config, hulls
 
 POINTS = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 100)), min_size=1, max_size=12)
@@ -28,7 +28,7 @@ def slopes(stairs: Stairs) -> np.ndarray:
 
 
 def sold(jobs: list[list[Config]], worth: list[float], cpu: float, first: tuple[int, ...] = ()) -> list[int]:
-    side_by_side = Stairs(jobs)
+    side_by_side = Stairs.of(jobs)
     return granted(side_by_side, slopes(side_by_side) * np.array(worth)[:, None], room(cpu), first).tolist()
 
 
@@ -67,16 +67,16 @@ def test_who_is_first_has_its_floor_whatever_others_offer():
 
 
 def test_a_step_that_has_to_leave_something_leaves_it_and_others_may_take_it():
-    side_by_side = Stairs([stairs((1, 10), (3, 20)), stairs((1, 1))])
-    spare = np.zeros_like(side_by_side.takes)
-    spare[0, 1, 0] = 1.0
-    got = [granted(side_by_side, slopes(side_by_side), room(cpu), (), spare).tolist() for cpu in (3.0, 4.0, 5.0)]
+    side_by_side = Stairs.of([stairs((1, 10), (3, 20)), stairs((1, 1))])
+    second = np.array([[False, True], [False, False]])
+    leaves = Leaves(second, np.array([[1.0, 0.0, 0.0], [9.0, 9.0, 9.0]]))
+    got = [granted(side_by_side, slopes(side_by_side), room(cpu), (), leaves).tolist() for cpu in (3.0, 4.0, 5.0)]
     assert got == [[0, 0], [1, 0], [1, 0]]
 
 
 def test_no_resource_is_given_twice():
     wide = [Config(0, 1, 1, 1.0, 8.0, 1.0, 0.5, 10.0)]
-    side_by_side = Stairs([wide, wide])
+    side_by_side = Stairs.of([wide, wide])
     for there in ([9.0, 9.0, 9.0], [9.0, 99.0, 1.0], [1.0, 99.0, 9.0]):
         assert sorted(granted(side_by_side, slopes(side_by_side), np.array(there)).tolist()) == [
             NONE,
@@ -87,6 +87,6 @@ def test_no_resource_is_given_twice():
 def test_whose_purse_is_empty_takes_nothing_from_the_room_that_all_share():
     """Two of one purse, which holds two cores, and one of none: the dearest of the purse, and the other."""
     jobs = [stairs((1, 100), (3, 200)), stairs((1, 90)), stairs((1, 1))]
-    side_by_side = Stairs(jobs, (0, 0, -1))
+    side_by_side = Stairs.of(jobs, (0, 0, -1))
     rooms = np.concatenate([room(9.0), np.array([2.0, np.inf, np.inf])])
     assert granted(side_by_side, slopes(side_by_side), rooms).tolist() == [0, 0, 0]

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.policies.weir.auction import NONE, Stairs, granted
+from services.allocator.policies.weir.auction import NONE, Leaves, Stairs, granted
 from services.allocator.policies.weir.hindrance import Hindrance, hindrances
 from services.allocator.policies.weir.hull import Config
 
@@ -21,9 +21,10 @@ def stairs(*cores: float) -> list[Config]:
 def hindered(
     jobs: list[list[Config]], worth: list[float], cpu: float, runs: tuple[int, ...] = (), spare: float = 0.0
 ) -> list[Hindrance | None]:
-    side_by_side, room = Stairs(jobs), np.array([cpu, 0.0, 0.0])
+    side_by_side, room = Stairs.of(jobs), np.array([cpu, 0.0, 0.0])
     offers = side_by_side.slopes(side_by_side.speeds) * np.array(worth)[:, None]
-    leaves = np.array([spare, 0.0, 0.0]) * (side_by_side.there & (np.arange(offers.shape[1]) > 0))[:, :, None]
+    grows = side_by_side.there & (np.arange(offers.shape[1]) > 0)
+    leaves = Leaves(grows, np.tile([spare, 0.0, 0.0], (len(jobs), 1)))
     given = granted(side_by_side, offers, room, runs, leaves)
     return hindrances(side_by_side, offers, room, given, runs)
 
@@ -57,19 +58,19 @@ def test_what_is_there_and_not_to_be_had():
 
 
 def test_who_has_just_paused_is_not_to_pause_again():
-    side_by_side, offers = Stairs([stairs(1.0, 2.0)]), np.array([[1.0, -np.inf]])
+    side_by_side, offers = Stairs.of([stairs(1.0, 2.0)]), np.array([[1.0, -np.inf]])
     room = np.array([4.0, 0.0, 0.0])
     assert hindrances(side_by_side, offers, room, np.array([0]), [0]) == [Hindrance("pause")]
 
 
 def test_of_a_spent_quota_is_told_what_of_it_lacks():
-    side_by_side, room = Stairs([stairs(1.0, 2.0)], [0]), np.array([4.0, 0.0, 0.0, 1.75, 0.0, 0.0])
+    side_by_side, room = Stairs.of([stairs(1.0, 2.0)], [0]), np.array([4.0, 0.0, 0.0, 1.75, 0.0, 0.0])
     found = hindrances(side_by_side, np.ones((1, 2)), room, np.array([0]), [0])
     assert found == [Hindrance("quota", (0.25, 0.0, 0.0))]
 
 
 def test_who_waits_lacks_all_of_its_least_where_nothing_is_left():
-    assert hindrances(Stairs([stairs(1.0)]), np.ones((1, 1)), np.zeros(3), np.array([NONE]), []) == [
+    assert hindrances(Stairs.of([stairs(1.0)]), np.ones((1, 1)), np.zeros(3), np.array([NONE]), []) == [
         Hindrance("room", (1.0, 0.0, 0.0))
     ]
 
@@ -84,6 +85,6 @@ def test_with_so_much_more_as_lacks_somebody_gets_more(tops, worth, cpu):
 
 
 def granted_in(jobs: list[list[Config]], worth: list[int], cpu: float) -> list[int]:
-    side_by_side = Stairs(jobs)
+    side_by_side = Stairs.of(jobs)
     offers = side_by_side.slopes(side_by_side.speeds) * np.array(worth)[:, None]
     return granted(side_by_side, offers, np.array([cpu, 0.0, 0.0])).tolist()

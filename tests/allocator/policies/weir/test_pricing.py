@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from itertools import permutations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.allocator.policies.weir.pricing import prices
+from services.allocator.policies.weir import pricing
 
 SIZES = st.lists(st.floats(1.0, 1e6), min_size=1, max_size=12)
+
+
+def prices(sizes: list[float], elasticity: float, weight: float = 1.0) -> list[float]:
+    found = pricing.prices(np.array(sizes), elasticity, np.full(len(sizes), weight))
+    return [float(price) for price in found]
 
 
 def test_a_job_alone_has_price_one():
@@ -30,7 +36,7 @@ def test_work_that_does_not_spread_is_priced_alike():
 
 @given(SIZES)
 def test_half_a_weight_is_as_good_as_half_a_price_where_ranks_stay(sizes):
-    assert prices(sizes, 0.5, [2.0] * len(sizes)) == pytest.approx([2 * p for p in prices(sizes, 0.5)])
+    assert prices(sizes, 0.5, 2.0) == pytest.approx([2 * p for p in prices(sizes, 0.5)])
 
 
 def flow_time(sizes, shares_of, p, cores):

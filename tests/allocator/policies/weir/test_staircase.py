@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from services.allocator.models.fitting import Prior, fit
-from services.allocator.models.speed import Fit
+from services.allocator.models.speed import Array, Fit
 from services.allocator.policies.contract import JobSeen, Observed, Size
-from services.allocator.policies.weir.hull import ALIKE
-from services.allocator.policies.weir.staircase import batches, counts, larger, staircases
+from services.allocator.policies.weir.hull import ALIKE, Config
+from services.allocator.policies.weir.staircase import asked_of, batches, beside, counts, larger_sizes, staircases
 from shared.messages import ProgressReported, Resources, RoleResources
 from tests.allocator.builders import request, span
 
@@ -40,15 +41,18 @@ JOBS = st.builds(job, SPANS, SPANS, st.sampled_from([span(32), span(32, 16, 64)]
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(JOBS, FITS), min_size=1, max_size=5))
 def test_a_job_among_others_has_the_staircase_that_it_has_alone(jobs):
-    for (one, fitted), steps in zip(jobs, staircases(jobs, THERE, NODE), strict=True):
-        alone = _alone(one, fitted)
+    for (one, fitted), array in zip(jobs, staircases(jobs, THERE, NODE), strict=True):
+        steps, alone = _configs(array), _alone(one, fitted)
         assert [(c.size, c.batch, c.cpu) for c in steps] == [(c.size, c.batch, c.cpu) for c in alone]
         assert [c.speed for c in steps] == pytest.approx([c.speed for c in alone])
 
 
-def _alone(one: JobSeen, fitted: Fit):
-    """An equal model, of which nothing is remembered."""
-    return staircases([(one, replace(fitted))], THERE, NODE)[0]
+def _alone(one: JobSeen, fitted: Fit) -> list[Config]:
+    return _configs(staircases([(one, fitted)], THERE, NODE)[0])
+
+
+def _configs(steps: Array) -> list[Config]:
+    return [Config.of_row(row) for row in steps.tolist()]
 
 
 @settings(max_examples=40, deadline=None)
@@ -72,14 +76,14 @@ def _cpu(one: JobSeen, size: Size) -> float:
 def test_each_step_costs_its_share_of_the_resource_that_is_scarce_for_it():
     for one, total in ((job(span(1), span(1, 1, 8)), "cpu"), (job(span(1), span(1, 1, 8), cpu=0.01), "memory_gib")):
         there = replace(THERE, memory_gib=4.0) if total == "memory_gib" else THERE
-        steps = staircases([(one, fit([]))], there, NODE)[0]
+        steps = _configs(staircases([(one, fit([]))], there, NODE)[0])
         assert steps[0].cost == pytest.approx(getattr(steps[0], total) / getattr(there, total))
         assert steps[0].scarce == ("cpu", "memory_gib", "gpu").index(total)
 
 
 def test_noisy_gradients_make_large_batches_worth_more():
     quiet, noisy = (job(span(1), span(1, 1, 4), span(32, 32, 512), noise=noise) for noise in (1.0, 1e6))
-    few, many = staircases([(quiet, fit([])), (noisy, fit([]))], THERE, NODE)
+    few, many = map(_configs, staircases([(quiet, fit([])), (noisy, fit([]))], THERE, NODE))
     assert few[-1].batch < many[-1].batch
 
 
@@ -109,6 +113,23 @@ def test_batches_of_devices_are_whole_passes_where_one_is_within_the_bounds(leas
     one = job(span(0, 0, 0), span(1, 1, 1), span(least, least, most), cpu=2.0)
     one = replace(one, request=replace(one.request, device_batch_max=100))
     fitted = fit([Observed(0, 1, least, 10.0)], Prior(batch=least, device=100.0))
-    sizes = larger(replace(one, size=Size(0, 0)), fitted, NODE)
+    sizes = larger_sizes(asked_of(one, NODE), fitted, (0, 0))
     assert {int(n) for n in sizes[:, 2]} == batch
     assert {c.batch for c in _alone(one, fitted)} <= batch
+
+
+@pytest.mark.parametrize(
+    ("cost", "speed", "costs"),
+    [
+        (0.75, 25.0, [0.25, 0.5, 0.75, 1.0]),
+        (0.75, 45.0, [0.25, 0.5, 0.75]),
+        (0.75, 20.0, [0.25, 0.5, 1.0]),
+        (0.5, 25.0, [0.25, 0.5, 1.0]),
+        (0.1, 5.0, [0.25, 0.5, 1.0]),
+    ],
+    ids=["between two", "larger ones are no faster", "a smaller one is as fast", "is a step", "below the least"],
+)
+def test_what_a_job_has_becomes_a_step_where_it_is_of_use(cost, speed, costs):
+    steps = np.array([Config(1, n, 32, 0.0, 0.0, 0.0, n / 4, 10.0 * n) for n in (1, 2, 4)])
+    found = beside(steps, Config(1, 3, 32, 0.0, 0.0, 0.0, cost, speed))
+    assert [step.cost for step in _configs(found)] == costs

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from services.allocator.payback import payback
+from services.allocator.placing.amounts import together
 from services.allocator.policies.contract import JobSeen, Node, Observed, Quota, Size
-from services.allocator.policies.weir.policy import weir
+from services.allocator.policies.weir.field import Field, Jobs
+from services.allocator.policies.weir.policy import largest, rounded, weir
+from services.allocator.policies.weir.rows import JobRow, fit_rows
+from services.allocator.policies.weir.trying import longest, tries
 from shared.messages import Program, ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, request, span
 
@@ -70,11 +78,19 @@ def test_an_idle_cluster_is_not_left_idle_for_what_a_model_does_not_know():
     [
         {"observed": (*IN_PASSES, PROVEN_SLOWER)},
         {"progress": running(left=200_000).progress},
+        {"progress": None, "request": replace(running().request, batch=Span(start=12800, min=200, max=12800))},
         {"pause_s": 1e4},
         {"since_s": NOW - 60.0},
         {"quota": Quota(gpu=28)},
     ],
-    ids=["was tried", "ends soon", "a pause is long", "has just paused", "its quota is spent"],
+    ids=[
+        "was tried",
+        "ends soon",
+        "nobody knows when it ends",
+        "a pause is long",
+        "has just paused",
+        "its quota is spent",
+    ],
 )
 def test_it_does_not_try(fields):
     assert wanted(nodes(12), running(**fields))["one"] <= 16
@@ -150,3 +166,75 @@ def test_devices_that_one_node_could_hold_are_tried_on_one():
     one = replace(one, tasks=tuple(replace(task, node="n0") for task in one.tasks))
     [want] = weir(there, [replace(one, observed=tuple(replace(o, nodes=1) for o in IN_PASSES))], NOW)
     assert (want.workers, want.apart) == (32, 1.0)
+
+
+def with_rows(there: list[Node], jobs: tuple[JobSeen, ...], kept: bool) -> list[JobSeen]:
+    """`kept`: as they are read again where the allocator has stored them."""
+    held = [task.resources for job in jobs for task in job.tasks]
+    rows = fit_rows(jobs, rounded(together([node.free for node in there] + held)), largest(there))
+    if kept:
+        rows = msgspec.json.decode(msgspec.json.encode(rows), type=list[JobRow])
+    return [replace(job, model=row) for job, row in zip(jobs, rows, strict=True)]
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["made before", "read again"])
+@pytest.mark.parametrize(
+    ("there", "jobs", "tried"),
+    [
+        (nodes(12), (running(),), {"one": 32}),
+        (nodes(4), (running(),), {"one": 32}),
+        (nodes(3), (running(),), {}),
+        (nodes(12), (running(quota=Quota(gpu=32)),), {"one": 32}),
+        (nodes(12), (running(observed=(*IN_PASSES, PROVEN_SLOWER)),), {}),
+        (nodes(12), (running(pause_s=1e4),), {}),
+        (nodes(24, held=8), (running("short", left=5e8), running("long")), {"long": 32}),
+        (nodes(24, held=8), (running(), running("other", left=1e8, busy=True, size=Size(0, 12))), {}),
+        (
+            nodes(8, held=12),
+            (running("small", left=3e8), of("1", running("middle", left=5e8)), running("large", left=9e8)),
+            {"middle": 32, "large": 32},
+        ),
+        (nodes(24), (running(), waiting("waits", 1, submitted_s=0.0)), {}),
+    ],
+    ids=[
+        "alone",
+        "room for one",
+        "no room",
+        "a quota",
+        "was tried",
+        "long pause",
+        "two of a program",
+        "one in flight",
+        "two programs",
+        "one waits",
+    ],
+)
+def test_with_rows_that_were_kept_the_same_is_tried_as_without(there, jobs, tried, kept):
+    wants = weir(there, jobs, NOW)
+    assert {want.job.removeprefix("default."): want.workers for want in wants if "tries" in want.reason} == tried
+    again = weir(there, with_rows(there, jobs, kept), NOW)
+    assert [replace(want, lesser=None) for want in again] == [replace(want, lesser=None) for want in wants]
+    for one, other in zip(again, wants, strict=True):
+        if "tries" in other.reason:
+            parts = [want.cut(Size(0, 28), want.batch, "so") for want in (one, other)]
+            assert parts[0].faster == parts[1].faster == 1.0
+
+
+def field_of(jobs: Sequence[JobSeen]) -> Field:
+    table = Jobs(jobs, [job.model for job in with_rows(nodes(8), jobs, False)])
+    return Field(table, table.may_change())
+
+
+def test_what_is_tried_takes_from_the_room_of_those_after_it_and_no_more_than_the_quota_of_its_own():
+    """`tries` itself is told what is left to each."""
+    jobs = running("large", left=9e8), of("1", running("middle", left=5e8))
+    field = field_of(jobs)
+    places = longest(field)
+    assert places == [0, 1]
+    changing = replace(jobs[0], key="default.changing", busy=True)
+    assert longest(field_of((*jobs, changing))) == [1]
+    for devices, found in (((40, 40), [0, 1]), ((16, 40), [0, 1]), ((31, 31), [0]), ((0, 40), [1]), ((0, 0), [])):
+        left = np.array([[64.0, 64.0, float(count)] for count in devices])
+        tried = tries(field, places, left, NOW)
+        assert sorted(tried) == found and all(config.workers == 32 for config in tried.values())
+        assert left.tolist() == [[64.0, 64.0, float(count)] for count in devices], "it is left as it was"

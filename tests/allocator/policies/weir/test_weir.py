@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from services.allocator.payback import payback
 from services.allocator.policies.contract import JobSeen, Kin, Node, Observed, Quota, Size, Want
 from services.allocator.policies.weir.auction import NONE
-from services.allocator.policies.weir.field import Field
-from services.allocator.policies.weir.policy import weir
-from services.allocator.policies.weir.stand import stands_in
+from services.allocator.policies.weir.field import Field, Jobs
+from services.allocator.policies.weir.policy import largest, weir
+from services.allocator.policies.weir.rows import fit_rows
 from shared.messages import ProgressReported, Resources, RoleResources, Span, TaskPlan
 from tests.allocator.builders import AT_ONCE, Story, accepted, request, size, span
 from tests.allocator.builders import node as nodes
@@ -200,7 +200,7 @@ def test_before_its_first_pause_a_job_grows_where_those_of_its_program_paused_sh
 
 def field_of(jobs: list[JobSeen]) -> Field:
     there = Resources(cpu=4.0, memory_gib=64.0)
-    return Field(stands_in(there, there)((), jobs))
+    return Field(Jobs(jobs, fit_rows(jobs, there, there)), np.arange(len(jobs)))
 
 
 def test_growth_is_worth_less_the_longer_it_stops_a_job_and_what_it_has_is_not():
@@ -305,6 +305,40 @@ def test_of_two_that_wait_the_one_starts_whose_program_has_the_shorter_epochs_to
 
 def test_a_job_for_which_the_cluster_is_too_small_asks_for_its_least():
     assert workers(weir([node(0.0)], [waiting("one")], 0.0)) == {"one": 1}
+
+
+def closed(free: float, name: str) -> Node:
+    return replace(node(free, name), open=False)
+
+
+def test_what_is_free_or_held_on_a_node_that_takes_no_tasks_is_no_room():
+    """It has one core there, and its least is one core."""
+    had = running("one", 10_000)
+    there = replace(had, tasks=tuple(replace(task, node="c") for task in had.tasks))
+    assert workers(weir([node(1.0), closed(9.0, "c")], [had], 0.0)) == {"one": 3}
+    beside = running("beside", 10_000)
+    beside = replace(beside, request=replace(beside.request, workers=span(1, 1, 1)))
+    assert workers(weir([node(2.0), closed(9.0, "c")], [there, beside], 0.0)) == {"one": 3, "beside": 1}
+    (waits, _) = weir([node(0.0), closed(9.0, "c")], [waiting("new"), had], 0.0)
+    assert waits.waits
+
+
+@pytest.mark.parametrize(("stands_on", "share"), [("n", "75%"), ("gone", "75%"), ("c", "100%")])
+def test_a_share_is_of_what_is_free_and_what_jobs_hold_but_on_nodes_that_take_no_tasks(stands_on, share):
+    """It gets one and a half cores, of one that is free and one that it has; or of one and a half that are free."""
+    had = running("one", 10_000)
+    had = replace(had, request=replace(had.request, workers=span(1, 1, 2)))
+    had = replace(had, tasks=tuple(replace(task, node=stands_on) for task in had.tasks))
+    free = 1.5 if stands_on == "c" else 1.0
+    (want,) = weir([node(free), closed(9.0, "c")], [had], 0.0)
+    assert want.workers == 2 and f"{share} of the cpu that jobs of this policy may have" in want.reason
+
+
+def test_the_largest_node_has_most_devices_then_most_cores_and_takes_tasks():
+    many, few = gpus("many"), replace(gpus("few"), allocatable=Resources(cpu=99.0, memory_gib=9.0, gpu=2))
+    assert largest([node(1.0), few, many]) == many.allocatable
+    assert largest([node(1.0), few, replace(many, open=False)]) == few.allocatable
+    assert largest([]) == largest([closed(1.0, "c")]) == Resources()
 
 
 def test_nothing_to_decide_is_no_error():

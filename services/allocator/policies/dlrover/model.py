@@ -1,0 +1,231 @@
+"""All that DLRover-RM fits to one job, and that depends on this job and its program's past alone.
+
+A model holds until one of the job's facts changes: the policy only combines models with the free
+capacity (`policy.py`). The candidates in a model are those on nodes of any size and without bounds
+(`candidates.bid_of`); where nodes or bounds are too narrow for one of them, all are found
+anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from services.allocator.models.history import Guess, warm_start
+from services.allocator.placing.amounts import ROUNDING
+from services.allocator.policies.contract import JobSeen, left_open
+from services.allocator.policies.dlrover.bidding import Bid, Reach, in_reach
+from services.allocator.policies.dlrover.bounds import Bounds
+from services.allocator.policies.dlrover.candidates import (
+    MemoryTrend,
+    Tasks,
+    candidates,
+    case_of,
+    memory_trend,
+    needed_bounds,
+    past_of,
+    tasks_of,
+)
+from services.allocator.policies.dlrover.iteration import (
+    PS_CPU,
+    WORKER_CPU,
+    Case,
+    Model,
+    fitted_each,
+)
+
+NOTHING = Case(timed=())
+
+
+class StoredReach(msgspec.Struct, frozen=True):
+    """The numbers that are tried, on nodes of any size (`bidding.Reach`)."""
+
+    ps: tuple[float, ...]
+    workers: tuple[float, ...]
+    ps_cores: tuple[float, ...]
+    worker_cores: tuple[float, ...]
+
+    def reach(self) -> Reach:
+        """Return the numbers as arrays."""
+        return Reach(
+            ps=np.array(self.ps),
+            workers=np.array(self.workers),
+            ps_cores=np.array(self.ps_cores),
+            worker_cores=np.array(self.worker_cores),
+        )
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    """The fitted model of an iteration (`iteration.Model`). `useful_cores`: of a ps, and of a
+    worker; None: there is no bound.
+    """
+
+    coefficients: tuple[float, ...]
+    useful_cores: tuple[float | None, float | None]
+
+    def model(self) -> Model:
+        """Return the model as arrays."""
+        ps_cpu, worker_cpu = self.useful_cores
+        bounds = np.full(4, math.inf)
+        if ps_cpu is not None:
+            bounds[PS_CPU] = ps_cpu
+        if worker_cpu is not None:
+            bounds[WORKER_CPU] = worker_cpu
+        return Model(np.array(self.coefficients), bounds)
+
+
+class StoredBid(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidates without bounds (`bidding.Bid`)."""
+
+    table: bytes
+    """Packed float64 [8, candidates]: ps, workers, cores a ps, cores a worker, examples/s, cost,
+    cores, GiB.
+    """
+    weight: float
+    now: tuple[float, float]
+    """Throughput and cost of the present plan."""
+    needs: Bounds
+    """They are the same within any bounds as wide as these."""
+    reach: StoredReach
+    counts_only: bool
+    """Tasks keep their cores, whatever the nodes are."""
+
+    def fits_on(self, node_cpu: float) -> bool:
+        """Return whether nodes with so many cores are large enough for all that is in reach."""
+        if self.counts_only:
+            return True
+        return max(self.reach.ps_cores[-1], self.reach.worker_cores[-1]) <= node_cpu
+
+    def bid(self) -> Bid:
+        """Return the candidates as arrays."""
+        table = np.frombuffer(self.table).reshape(8, -1)
+        return Bid(
+            plans=table[:4].T,
+            speed=table[4],
+            cost=table[5],
+            cpu=table[6],
+            gib=table[7],
+            weight=self.weight,
+            now=self.now,
+        )
+
+
+class DlroverModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One job: where to start while it waits; once it runs, its throughput, candidates and
+    memory.
+    """
+
+    tasks: Tasks
+    guess: Guess | None = None
+    """None: it runs, or no finished job is a guide."""
+    sizes_seen: int = 0
+    """Observations that can be fitted."""
+    throughput: Throughput | None = None
+    """None where nothing was observed, or its tasks have no cores."""
+    bids: StoredBid | None = None
+    ps_memory: MemoryTrend | None = None
+    """None: not measured."""
+    worker_memory: MemoryTrend | None = None
+
+    def bid(self, job: JobSeen, node_cpu: float, counts_only: bool, bounds: Bounds) -> Bid:
+        """Return the job's candidates within the bounds. `node_cpu`: cores of the largest node."""
+        assert self.throughput
+        assert self.bids
+        known = self.bids
+        if known.counts_only != counts_only:
+            reach = in_reach(self.tasks.plan, job.least, job.most, counts_only)
+        elif _is_wide_enough(bounds, known.needs) and known.fits_on(node_cpu):
+            return known.bid()
+        else:
+            reach = known.reach.reach()
+        if not counts_only:
+            reach = reach.on_nodes(node_cpu)
+        return candidates(job, self.tasks, self.throughput.model(), reach, bounds).bid
+
+
+def _is_wide_enough(bounds: Bounds, needs: Bounds) -> bool:
+    """Return whether each bound is at least as wide as needed, rounding aside."""
+    return (
+        needs.ps_cpu <= bounds.ps_cpu + ROUNDING
+        and needs.worker_cpu <= bounds.worker_cpu + ROUNDING
+        and needs.cpu <= bounds.cpu + ROUNDING
+        and needs.gib <= bounds.gib + ROUNDING
+    )
+
+
+# ---------------------------------------------------------------- the fit
+
+
+def fit_jobs(jobs: Sequence[JobSeen]) -> list[DlroverModel]:
+    """Fit all jobs in one pass; the sizes of tasks are chosen for those that left them open."""
+    return fit_with_sizes(jobs, [left_open(job.request) for job in jobs])
+
+
+def fit_with_sizes(jobs: Sequence[JobSeen], sized: Sequence[bool]) -> list[DlroverModel]:
+    """Fit all jobs in one pass. `sized`: whether the sizes of a job's tasks are to be chosen."""
+    all_tasks = [tasks_of(job) for job in jobs]
+    cases = [case_of(job) if _trains(job) else NOTHING for job in jobs]
+
+    # The throughput of all jobs of which anything is known, side by side.
+    fitted: list[Model | None] = [None] * len(jobs)
+    known = []
+    for n, case in enumerate(cases):
+        tasks = all_tasks[n]
+        if case.timed and min(tasks.ps_size.cpu, tasks.worker_size.cpu) > 0:
+            known.append(n)
+    for n, found_model in zip(known, fitted_each([cases[n] for n in known]), strict=True):
+        fitted[n] = found_model
+
+    found = []
+    for job, tasks, case, model, is_sized in zip(
+        jobs, all_tasks, cases, fitted, sized, strict=True
+    ):
+        if not _trains(job):
+            guess = warm_start(job.request, past_of(job)) if job.size is None else None
+            found.append(DlroverModel(tasks=tasks, guess=guess))
+            continue
+        found.append(
+            DlroverModel(
+                tasks=tasks,
+                sizes_seen=len(case.timed),
+                throughput=_throughput(model) if model else None,
+                bids=_stored_bid(job, tasks, model, not is_sized) if model else None,
+                ps_memory=memory_trend(job, "ps"),
+                worker_memory=memory_trend(job, "worker"),
+            )
+        )
+    return found
+
+
+def _trains(job: JobSeen) -> bool:
+    """Return whether the job has tasks and ps; the model knows of no other training."""
+    return job.size is not None and job.size.ps > 0 and bool(job.tasks)
+
+
+def _throughput(model: Model) -> Throughput:
+    ps_cpu, worker_cpu = model.bounds[PS_CPU:].tolist()
+    return Throughput(
+        coefficients=tuple(model.coefficients.tolist()),
+        useful_cores=(
+            ps_cpu if math.isfinite(ps_cpu) else None,
+            worker_cpu if math.isfinite(worker_cpu) else None,
+        ),
+    )
+
+
+def _stored_bid(job: JobSeen, tasks: Tasks, model: Model, counts_only: bool) -> StoredBid:
+    reach = in_reach(tasks.plan, job.least, job.most, counts_only)
+    found = candidates(job, tasks, model, reach)
+    bid = found.bid
+    table = np.vstack([bid.plans.T, bid.speed, bid.cost, bid.cpu, bid.gib])
+    return StoredBid(
+        table=table.tobytes(),
+        weight=bid.weight,
+        now=bid.now,
+        needs=needed_bounds(tasks, found),
+        reach=StoredReach(*[tuple(numbers.tolist()) for numbers in reach]),
+        counts_only=counts_only,
+    )

@@ -1,0 +1,242 @@
+"""The cores of a cluster, divided among jobs by their limits.
+
+Jobs that change ("movers") give up all cores above their tasks' floors; the jobs that wait take
+their first share of them; the rest is filled in proportion to the limits (`sharing.py`). A job's
+cores are spread over its tasks in the ratio that was asked for, on top of the floors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+from msgspec.structs import replace
+
+from services.allocator.bisection import least
+from services.allocator.placing.placement import ROLES, Room, has_room, place_most
+from services.allocator.policies.contract import JobSeen, Node, Size
+from services.allocator.policies.flowcon.sharing import Demands, Floats, Ints, filled
+from shared.messages import Resources, Role, RoleResources
+
+STEP_CPU = 0.01  # cores: task sizes are multiples of it
+WORTH = 0.05  # of what a task has; if nobody's changes by more, nobody's does
+PARTS = 64  # of a first share, that it is cut by
+UNKNOWN = -1  # node of a task that is not among the cluster's
+
+
+class Tasks:
+    """The tasks of running jobs as arrays.
+
+    [tasks]: `job`, `node` and `role`, numbers; `has`, cores, and `asked`, cores that a task of its
+    role was requested with. [jobs, roles]: `role_asked`. [jobs]: `held`, cores of all tasks;
+    `total`, cores asked for them; `known`, true if all nodes are and any core was asked for.
+    """
+
+    def __init__(self, cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> None:
+        self.jobs = jobs
+        node_number = {}
+        for n, node in enumerate(cluster):
+            node_number[node.name] = n
+        role_number = {role: n for n, role in enumerate(ROLES)}
+        job_of = []
+        node_of = []
+        role_of = []
+        has = []
+        for n, job in enumerate(jobs):
+            for task in job.tasks:
+                job_of.append(n)
+                node_of.append(node_number.get(task.node, UNKNOWN))
+                role_of.append(role_number[task.role])
+                has.append(task.resources.cpu)
+        self.job: Ints = np.array(job_of, dtype=np.int64)
+        self.node: Ints = np.array(node_of, dtype=np.int64)
+        self.role: Ints = np.array(role_of, dtype=np.int64)
+        self.has: Floats = np.array(has, dtype=np.float64)
+
+        self.role_asked: Floats = np.empty((len(jobs), len(ROLES)))
+        for n, job in enumerate(jobs):
+            sizes = job.sizes
+            self.role_asked[n] = sizes.chief.cpu, sizes.ps.cpu, sizes.worker.cpu
+        self.asked: Floats = self.role_asked[self.job, self.role]
+        count = len(jobs)
+        self.held: Floats = np.bincount(self.job, weights=self.has, minlength=count).astype(float)
+        self.total: Floats = np.bincount(self.job, weights=self.asked, minlength=count).astype(
+            float
+        )
+        unknown = np.bincount(self.job[self.node == UNKNOWN], minlength=count)
+        self.known = (self.total > 0) & (unknown == 0)
+
+
+class Division:
+    """One division of the cores. `free`: numbers of the jobs that may change, and their limits;
+    `floor`: cores below which no task falls that was asked for with any.
+    """
+
+    def __init__(
+        self,
+        cluster: Sequence[Node],
+        tasks: Tasks,
+        free: Sequence[tuple[int, float]],
+        floor: float,
+    ) -> None:
+        self._cluster = cluster
+        self._tasks = tasks
+        self._floor = floor
+        self._limits = np.zeros(len(tasks.jobs))
+        self._free = np.zeros(len(tasks.jobs), dtype=bool)
+        for n, limit in free:
+            self._limits[n] = limit
+            self._free[n] = True
+        self._moves = self._free & tasks.known  # [jobs]
+        self._pots = self._above_floors()  # [nodes]
+
+    def _above_floors(self) -> Floats:
+        """Return the cores that would be free if the movers had no more than their floors
+        [nodes].
+        """
+        pots = np.zeros(len(self._cluster))
+        for n, node in enumerate(self._cluster):
+            if node.open:
+                pots[n] = node.free.cpu + node.returning.cpu
+        tasks = self._tasks
+        mine = self._moves[tasks.job]
+        floors = np.where(tasks.asked > 0, self._floor, 0.0)
+        np.add.at(pots, tasks.node[mine], (tasks.has - floors)[mine])
+        return np.maximum(pots, 0.0)
+
+    def first_sizes(
+        self, waiting: Sequence[JobSeen], limits: Sequence[float]
+    ) -> dict[str, RoleResources]:
+        """Return the sizes that the tasks of waiting jobs start with, and take them from the rest.
+
+        They are as much of a job's share as there is room for; all of it, if there is no room at
+        all. Shares are in proportion to the jobs' `limits`, which are all the same.
+        """
+        if not waiting:
+            return {}
+        cores = math.fsum(self._tasks.held[self._free])
+        nodes = []
+        for node, cpu in zip(self._cluster, self._pots.tolist(), strict=True):
+            free = replace(node.free, cpu=cpu)
+            nodes.append(replace(node, free=free))
+            if node.open:
+                cores += node.free.cpu + node.returning.cpu
+        all_limits = math.fsum(limits) + math.fsum(self._limits[self._free])
+        share = cores * limits[0] / all_limits
+
+        room = Room(nodes)
+        refused: set[tuple[Size, Size, RoleResources]] = set()
+        sizes = {}
+        for job in waiting:
+            cut = partial(_cut_share, job, share, self._floor)
+            alike = (job.start, job.least, job.sizes)
+            parts = None
+            if alike not in refused:
+                parts = least(PARTS, partial(_fits, job, room, cut))
+            if parts is None:
+                # No room at all, nor later for another one like it: the room only shrinks.
+                refused.add(alike)
+                sizes[job.key] = cut(0)
+                continue
+            sizes[job.key] = cut(parts)
+            place_most(room, job.key, (), job.start, job.least, cut(parts), serial=0)
+        for n, node in enumerate(room.nodes.values()):
+            self._pots[n] = node.free.cpu
+        return sizes
+
+    def new_sizes(self) -> dict[str, RoleResources]:
+        """Return new sizes of the movers' tasks; none if no task's cores change by enough."""
+        tasks = self._tasks
+        if not self._moves.any():
+            return {}
+        mine = self._moves[tasks.job]
+        job = tasks.job[mine]
+        share = tasks.asked[mine] / tasks.total[job]
+        weights = np.where(self._moves, self._limits, 0.0)
+        level = filled(self._pots, Demands(job, tasks.node[mine], share), weights)
+
+        # Each role's cores: its floor, and its part of the job's cores [jobs, roles].
+        asked = tasks.role_asked
+        total = np.where(tasks.total > 0, tasks.total, 1.0)
+        floors = np.where(asked > 0, self._floor, 0.0)
+        cores = _stepped(floors + level[:, None] * asked / total[:, None])
+
+        # The change of each mover's task that computes [tasks].
+        has = tasks.has[mine]
+        changes = np.abs(cores[job, tasks.role[mine]] - has) > WORTH * has
+        if not (changes & (tasks.asked[mine] > 0)).any():
+            return {}
+        sizes = {}
+        for n in np.flatnonzero(self._moves).tolist():
+            by_role = dict(zip(ROLES, cores[n].tolist(), strict=True))
+            sizes[tasks.jobs[n].key] = _with_cores(tasks.jobs[n], by_role)
+        return sizes
+
+
+# ---------------------------------------------------------------- the first size of a job
+
+
+def _fits(job: JobSeen, room: Room, cut: Callable[[int], RoleResources], parts: int) -> bool:
+    sizes = cut(parts)
+    if has_room(room, job.key, (), job.start, sizes):
+        return True
+    return has_room(room, job.key, (), job.least, sizes)
+
+
+def _cut_share(job: JobSeen, share: float, floor: float, parts: int) -> RoleResources:
+    """Return as many of the cores asked for as a share less so many parts allows."""
+    share = share * (1 - parts / PARTS)
+    start = job.start
+    sizes = job.sizes
+    of_role = (sizes.chief.cpu, start.ps * sizes.ps.cpu, start.workers * sizes.worker.cpu)
+    whole = math.fsum(of_role)
+    part = share / whole if whole else 1.0
+    cores = {}
+    for role in ROLES:
+        asked = _asked(job, role)
+        cores[role] = asked
+        if part < 1:
+            steps = math.floor(part * asked / STEP_CPU + 1e-6)
+            stepped = round(steps * STEP_CPU, 6)
+            cores[role] = min(asked, max(floor, stepped))
+    return _with_cores(job, cores)
+
+
+# ---------------------------------------------------------------- sizes of tasks
+
+
+def _asked(job: JobSeen, role: Role) -> float:
+    """Return the cores that one task was requested with."""
+    return float(getattr(job.sizes, role).cpu)
+
+
+def _with_cores(job: JobSeen, cores: Mapping[Role, float]) -> RoleResources:
+    """Return task sizes with these cores and the memory that tasks have: it may have been raised
+    since it was asked for.
+    """
+    sizes = {}
+    for role, cpu in cores.items():
+        sizes[role] = replace(_largest(job, role), cpu=cpu)
+    return RoleResources(chief=sizes["chief"], ps=sizes["ps"], worker=sizes["worker"])
+
+
+def _largest(job: JobSeen, role: Role) -> Resources:
+    """Return the resources of the role's task with the most memory; as requested without one."""
+    found: Resources | None = None
+    for task in job.tasks:
+        has = task.resources
+        if task.role == role and (found is None or has.memory_gib > found.memory_gib):
+            found = has
+    if found is not None:
+        return found
+    requested: Resources = getattr(job.sizes, role)
+    return requested
+
+
+def _stepped(cores: Floats) -> Floats:
+    """Return the cores rounded down to steps [jobs, roles]."""
+    steps = np.floor(cores / STEP_CPU + 1e-6) * STEP_CPU
+    rounded = [round(cpu, 6) for cpu in steps.ravel().tolist()]
+    return np.array(rounded).reshape(cores.shape)

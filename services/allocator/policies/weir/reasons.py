@@ -1,0 +1,326 @@
+"""The wants of a pass, and their reasons: what a job is to have, why, and why no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from services.allocator.models.speed import Array
+from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS, amounts
+from services.allocator.policies.contract import JobSeen, Size, Want
+from services.allocator.policies.weir.auction import NONE, Ints
+from services.allocator.policies.weir.field import KEEP, Field
+from services.allocator.policies.weir.hindrance import Cause, Hindrance
+from services.allocator.policies.weir.hull import APART, BATCH, COST, SPEED, Config
+from services.allocator.policies.weir.rows import JobRow, config_of
+from shared.messages import Alternative
+from shared.words import lasting
+
+Others = tuple[Alternative, ...]
+Lesser = Callable[[Size, int], Want]
+
+RESOURCES = tuple(WORDS.values())
+NOTICED = 0.005
+"""Less is told as 0 %."""
+WHY_NOT: dict[Cause, str] = {
+    "pause": "would be another pause too soon",
+    "next": "would leave too little for who comes next",
+    "room": "would take {} more than is left on the nodes",
+    "quota": "would take {} more than is left of its namespace's quota",
+    "others": "would take more than is left on the nodes, and others gain more by what they have",
+}
+"""Of a size, by what hinders it; with how much is short."""
+
+
+def wants_of(field: Field, given: Ints, hindered: Sequence[Hindrance | None]) -> list[Want]:
+    """Return the want of each job: what it is to have where it is granted a step, and none more.
+
+    `given` [jobs]: the last step that each gets, `NONE`: none.
+    """
+    # The granted step, and whether it is what the job has, or gains too little to change [jobs].
+    steps = field.stairs.steps[field.stairs.starts + np.maximum(given, 0)]
+    same = ~field.waits & (steps[:, : BATCH + 1] == field.sizes).all(axis=1)
+    gives = steps[:, COST] < field.cost * (1 - 1e-9)
+    little = ~field.waits & ~gives & (steps[:, SPEED] < (1 + KEEP) * field.speed)
+    keeps = ((given != NONE) & same).tolist()
+    stays = ((given != NONE) & ~same & little).tolist()
+    # Most jobs keep what they have.
+    wants = []
+    texts = _Texts(field, given, steps)
+    for at, step in enumerate(given.tolist()):
+        if keeps[at]:
+            wants.append(texts.want_to_keep(at, hindered[at]))
+            continue
+        case = Case(field, at)
+        if step == NONE:
+            wants.append(_want_of_none(case, hindered[at]))
+            continue
+        config = case.step(step)
+        others = _next_step(case, step, hindered[at])
+        if stays[at]:
+            reason = f"keeps what it has: {_too_little(case, config)}"
+            wants.append(_want(case, case.job.size or config.size, case.job.batch, reason, others))
+        else:
+            wants.append(_to_have(case, config, others))
+    return wants
+
+
+class Case:
+    """One job of a pass. `known`: whether its remaining work is known."""
+
+    def __init__(self, field: Field, at: int) -> None:
+        self.job: JobSeen = field.jobs[at]
+        self.row: JobRow = field.rows[at]
+        self.at = at
+        self.field = field
+        self.speed = float(field.speed[at])
+        self.cost = float(field.cost[at])
+        self.pause_s = float(field.own_pause_s[at])
+        self.known = not math.isnan(field.left[at])
+
+    def step(self, number: int) -> Config:
+        """Return a step of its staircase."""
+        return self.field.stairs.config(self.at, number)
+
+
+class _Texts:
+    """The wants of jobs that keep what they have. Equal reasons are made once in a pass.
+
+    `given` [jobs]: the step that each has; `steps` [jobs, 10]: the same as `hull.Config`.
+    """
+
+    def __init__(self, field: Field, given: Ints, steps: Array) -> None:
+        self.field = field
+        self.keys = [job.key for job in field.jobs]
+        self.sizes = field.sizes.astype(int).tolist()
+        self.speeds = field.speed.tolist()
+        # How many times as fast as now, by the model, and apart (nan: not devices side by side).
+        now = np.where(field.speed > 0, field.speed, math.nan)
+        self.faster = (steps[:, SPEED] / now).tolist()
+        self.apart = (steps[:, APART] / now).tolist()
+        self.side_by_side = (~np.isnan(steps[:, APART])).tolist()
+        noticed = field.unrepaid[:, SPEED] > (1 + NOTICED) * field.speed
+        self.unrepaid = (noticed & (field.speed > 0)).tolist()
+        self.fills = field.fills.tolist()
+        # ps, workers and batch of the step that would follow; anything where none does [jobs, 3].
+        follows = np.minimum(field.stairs.starts + given + 1, len(field.stairs.steps) - 1)
+        self.following = field.stairs.steps[follows, : BATCH + 1].astype(int).tolist()
+        self.made: dict[tuple[int, int, int, Hindrance], tuple[str, Others]] = {}
+
+    def want_to_keep(self, at: int, hindered: Hindrance | None) -> Want:
+        others: Others = ()
+        if hindered is None:
+            reason = self._why_at_top(at)
+        else:
+            next_ps, next_workers, next_batch = self.following[at]
+            reason, others = self._why_no_more(next_ps, next_workers, next_batch, hindered)
+        ps, workers, batch = self.sizes[at]
+        speed = self.speeds[at]
+        return Want(
+            job=self.keys[at],
+            ps=ps,
+            workers=workers,
+            batch=batch,
+            reason=reason,
+            alternatives=others,
+            faster=self.faster[at] if speed else None,
+            speed_now=speed or None,
+            apart=self.apart[at] if speed and self.side_by_side[at] else None,
+        )
+
+    def _why_no_more(
+        self, ps: int, workers: int, batch: int, hindered: Hindrance
+    ) -> tuple[str, Others]:
+        """Return the reason, and the step that would follow, of a job that gets no more."""
+        key = (ps, workers, batch, hindered)
+        if key not in self.made:
+            why = why_not(hindered)
+            reason = f"keeps what it has: {Size(ps, workers).told()} {why}"
+            other = Alternative(ps=ps, workers=workers, batch=batch, why=f"it {why}")
+            self.made[key] = (reason, (other,))
+        return self.made[key]
+
+    def _why_at_top(self, at: int) -> str:
+        if self.fills[at]:
+            return "keeps what it has: another task would be more than there is on the nodes"
+        if self.unrepaid[at]:
+            unrepaid = Config.of_row(self.field.unrepaid[at].tolist())
+            return f"keeps what it has: {_too_little(Case(self.field, at), unrepaid)}"
+        job = self.field.jobs[at]
+        ps, workers, _ = self.sizes[at]
+        if ps == job.request.ps.max and workers == job.request.workers.max:
+            return "keeps what it has, which is the most that it may have"
+        return (
+            "keeps what it has: as far as is known, no larger size that it may have would be faster"
+        )
+
+
+def _next_step(case: Case, step: int, hindered: Hindrance | None) -> Others:
+    """Return the next step, and why the job does not get it."""
+    if hindered is None:
+        return ()
+    config = case.step(step + 1)
+    why = f"it {why_not(hindered)}"
+    return (Alternative(ps=config.ps, workers=config.workers, batch=config.batch, why=why),)
+
+
+def want_to_try(field: Field, at: int, config: Config) -> Want:
+    """Return the want of a job that tries a size."""
+    case = Case(field, at)
+    gain = config.speed / case.speed - 1
+    reason = (
+        f"tries {config.size.told()} in room that is free: faster or not, but in the mean "
+        f"{gain:.0%} faster, if what proves slower is given up again"
+    )
+    foreseen = _foreseen(case, config)
+    lesser = partial(_no_part, case)
+    return _want(case, config.size, config.batch, reason, (), foreseen, lesser)
+
+
+def want_of_too_large(job: JobSeen) -> Want:
+    """Return the want of a job whose least is larger than the cluster: the allocator says for what
+    it waits.
+    """
+    return Want(
+        job=job.key,
+        ps=job.least.ps,
+        workers=job.least.workers,
+        batch=job.request.batch.start,
+        reason="as soon as its least fits",
+    )
+
+
+def why_not(hindered: Hindrance) -> str:
+    """Return what hinders a size, as it follows `it` or the size's name."""
+    short = []
+    for amount, unit in zip(hindered.short, UNITS.values(), strict=True):
+        if amount:
+            short.append(f"{amount:g} {unit}")
+    return WHY_NOT[hindered.cause].format(" and ".join(short))
+
+
+def _want_of_none(case: Case, hindered: Hindrance | None) -> Want:
+    """Nothing is left at its price: a job that runs goes down to its least, one that waits goes on
+    waiting.
+    """
+    least = case.step(0)
+    why = why_not(hindered) if hindered else ""
+    if case.job.size is None:
+        reason = f"waits: a chief, {least.size.told()} {why}"
+        return _want(case, Size(0, 0), case.job.request.batch.start, reason)
+    return _want(case, least.size, least.batch, f"has its least: even that {why}")
+
+
+def _to_have(case: Case, config: Config, others: Others = ()) -> Want:
+    reason = _reason_to_have(case, config)
+    lesser = partial(_part, case)
+    foreseen = _foreseen(case, config)
+    return _want(case, config.size, config.batch, reason, others, foreseen, lesser)
+
+
+def _part(case: Case, size: Size, batch: int) -> Want:
+    """Return what is said where there is no room for more than this."""
+    config = config_of(case.job, case.row, size, batch)
+    reason = _reason_to_have(case, config)
+    return _want(case, size, batch, reason, (), _foreseen(case, config))
+
+
+def _no_part(case: Case, size: Size, batch: int) -> Want:
+    """A job tries all of a size or nothing."""
+    return _want(case, size, batch, "tries no part of a size", (), (1.0, None))
+
+
+def _foreseen(case: Case, config: Config) -> tuple[float | None, float | None]:
+    """Return how many times as fast as now it would be, and as much where its devices stand apart."""
+    if not case.speed:
+        return None, None
+    apart = None if math.isnan(config.apart) else config.apart / case.speed
+    return config.speed / case.speed, apart
+
+
+def _want(
+    case: Case,
+    size: Size,
+    batch: int,
+    reason: str,
+    others: Others = (),
+    foreseen: tuple[float | None, float | None] = (None, None),
+    lesser: Lesser | None = None,
+) -> Want:
+    return Want(
+        job=case.job.key,
+        ps=size.ps,
+        workers=size.workers,
+        batch=batch,
+        reason=reason,
+        alternatives=others,
+        faster=foreseen[0],
+        speed_now=case.speed or None,
+        apart=foreseen[1],
+        lesser=lesser,
+    )
+
+
+# ---------------------------------------------------------------- reasons
+
+
+def _reason_to_have(case: Case, config: Config) -> str:
+    scarce = RESOURCES[config.scarce]
+    room = f"{config.cost:.0%} of the {scarce} that jobs of this policy may have"
+    if not case.known:
+        return f"there is no better use of {room}, by what is known before it runs"
+    reason = f"{config.speed:,.0f} examples/s with {room}, of which there is no better use"
+    if case.job.size and config.cost < case.cost * (1 - 1e-9):
+        reason += "; what it gives up is for who gains more by it, now or when they come"
+        reason += _other_role(case, config)
+    return reason
+
+
+def _other_role(case: Case, config: Config) -> str:
+    """Return what giving up the other role would have cost a job that gives up workers alone, or ps
+    alone; empty where that could not give as much, or would have been no slower.
+    """
+    other = cut_other_role(case.job, case.row, config)
+    if other is None or not config.speed:
+        return ""
+    slower = 1 - other.speed / config.speed
+    if slower <= NOTICED:
+        return ""
+    return f"; with {other.size.told()} it would be {slower:.0%} slower"
+
+
+def cut_other_role(job: JobSeen, row: JobRow, config: Config) -> Config | None:
+    """Return the size of a job that keeps all of the role that `config` cuts, and frees as much of
+    what is scarce by tasks of the other role.
+
+    None where `config` has fewer of both roles or more of one, or where the other role has not so
+    many to give.
+    """
+    had = job.size or config.size
+    ps = had.ps - config.ps
+    workers = had.workers - config.workers
+    if min(ps, workers) != 0 or ps == workers:
+        return None
+    cut, other = (job.sizes.worker, job.sizes.ps) if workers else (job.sizes.ps, job.sizes.worker)
+    freed = (ps + workers) * amounts(cut)[config.scarce]
+    each = amounts(other)[config.scarce]
+    count = math.ceil(freed / each - ROUNDING) if each > 0 else 0
+    size = Size(had.ps - count, had.workers) if workers else Size(had.ps, had.workers - count)
+    least = job.least
+    if count <= 0 or size.ps < least.ps or size.workers < least.workers:
+        return None
+    return config_of(job, row, size, config.batch)
+
+
+def _too_little(case: Case, config: Config) -> str:
+    """Return why a job is not changed to a size, by the speeds that say so."""
+    percent = round(100 * (config.speed / case.speed - 1))
+    word = "slower" if percent < 0 else "faster"
+    would = f"{config.size.told()} would be {abs(percent)}% {word}"
+    if config.speed < (1 + KEEP) * case.speed:
+        return f"{would}, and below {KEEP:.0%} it does not change"
+    pause = lasting(case.pause_s, fine=True)
+    return f"{would}, which does not repay a pause of {pause} in what it has left to do"

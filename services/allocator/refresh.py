@@ -1,0 +1,472 @@
+"""Make the tables of a state again where facts have changed them. Pure.
+
+Law: the tables that come of one fact after another are those that are made of the state at once.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from services.allocator import failures
+from services.allocator.capacity import node_view, promised_tasks, still_free
+from services.allocator.job import Job
+from services.allocator.models.kin import by_program, kin_of
+from services.allocator.models.past import past_of
+from services.allocator.models.speed import Fit
+from services.allocator.placing.amounts import amounts, minus, together
+from services.allocator.placing.order import reindexed
+from services.allocator.policies.contract import JobList, JobSeen
+from services.allocator.policies.registry import ARRAYS, FITTERS, POLICIES
+from services.allocator.policies.weir.policy import largest, rounded
+from services.allocator.policies.weir.programs import Evidence, evidence_of, fit_programs, program
+from services.allocator.policies.weir.rows import JobRow, rows_of
+from services.allocator.rules import Rules
+from services.allocator.seen import seen
+from services.allocator.state import State
+from services.allocator.stored_models import decode_models, models_by_job
+from services.allocator.tables import NO_MARKS, Amounts, Marks, Programs, Tables
+from shared.messages import Resources
+
+WEIR = "weir"
+NOTHING = (0.0, 0.0, 0.0)
+
+
+def refreshed(state: State, rules: Rules) -> State:
+    """Return the state with tables that are up to date.
+
+    `rules`: with the cluster's quotas in them (`cluster_quotas.py`).
+    """
+    tables, marks = state.tables, state.marks
+    models: Mapping[str, Any] = {}
+    if tables is None or not _is_made_by(tables, rules):
+        tables, models = _from_stored_models(state, rules)
+        every = frozenset(state.jobs)
+        marks = Marks(every, frozenset(state.nodes), every, closed=True)
+    elif marks == NO_MARKS and tables.quotas == rules.quotas:
+        return state
+    before = tables
+    tables = _with_nodes(tables, state, marks)
+    tables = _with_promised(tables, state, marks)
+    tables = _with_kins(tables, state, marks)
+    changed = _changed_jobs(before, tables, state, marks, rules)
+    tables = _with_jobs(tables, state, changed, models, rules)
+    tables = _with_total(before, tables, state, marks, changed)
+    tables = _with_rows(before, tables, state, changed, rules)
+    tables = _with_order(before, tables, state, changed, rules)
+    tables = _with_lists(before, tables)
+    return replace(state, tables=tables, marks=NO_MARKS, models=b"")
+
+
+def _from_stored_models(state: State, rules: Rules) -> tuple[Tables, dict[str, Any]]:
+    """Return tables to begin with, and the stored models that still hold, by job.
+
+    A model holds unless a fact of its job was heard since, or of a job that ended. Jobs in
+    namespaces with a quota are fitted again, for it may bound the size of their tasks.
+    """
+    stored = decode_models(state.models) if state.models else None
+    plain = Tables(policy=rules.policy, oom_memory_factor=rules.oom_memory_factor)
+    if stored is None:
+        return plain, {}
+    if (stored.policy, stored.oom_memory_factor) != (rules.policy, rules.oom_memory_factor):
+        return plain, {}
+    models = {}
+    for key, model in models_by_job(stored).items():
+        job = state.jobs.get(key)
+        if job is None or key in state.marks.jobs or job.request.namespace in rules.quotas:
+            continue
+        if isinstance(model, JobRow) or not state.marks.closed:
+            models[key] = model
+    tables = replace(plain, total=stored.total, largest=stored.largest, programs=stored.programs)
+    return tables, models
+
+
+def _is_made_by(tables: Tables, rules: Rules) -> bool:
+    made_by = (tables.policy, tables.oom_memory_factor)
+    return made_by == (rules.policy, rules.oom_memory_factor)
+
+
+def policy_of(job: Job, rules: Rules) -> str:
+    """Return the name of the job's policy: the cluster's, if the job names none that is known."""
+    name = job.request.policy or rules.policy
+    return name if name in POLICIES else rules.policy
+
+
+# ---------------------------------------------------------------- nodes
+
+
+def _with_nodes(tables: Tables, state: State, marks: Marks) -> Tables:
+    if not marks.nodes:
+        return tables
+    nodes = dict(tables.nodes)
+    free = dict(tables.free)
+    is_same_cluster = True
+    for name in marks.nodes:
+        seen_node = state.nodes.get(name)
+        had = nodes.get(name)
+        if seen_node is None:
+            nodes.pop(name, None)
+            free.pop(name, None)
+            is_same_cluster = False
+            continue
+        view = node_view(seen_node)
+        nodes[name] = view
+        if view.open:
+            free[name] = amounts(view.free)
+        else:
+            free.pop(name, None)
+        if had is None or (had.open, had.allocatable) != (view.open, view.allocatable):
+            is_same_cluster = False
+    if len(nodes) > len(tables.nodes):
+        # In the order of the state, as if all were made at once.
+        nodes = {name: nodes[name] for name in state.nodes}
+    biggest = tables.largest if is_same_cluster else largest(list(nodes.values()))
+    return replace(
+        tables,
+        nodes=nodes,
+        index=reindexed(tables.index, nodes, marks.nodes),
+        free=free,
+        largest=biggest,
+    )
+
+
+def _with_promised(tables: Tables, state: State, marks: Marks) -> Tables:
+    keys = marks.jobs | marks.listed
+    if not keys:
+        return tables
+    promised = dict(tables.promised)
+    for key in keys:
+        job = state.jobs.get(key)
+        tasks = promised_tasks(job, state.nodes) if job else ()
+        if tasks:
+            promised[key] = tasks
+        else:
+            promised.pop(key, None)
+    return replace(tables, promised=promised)
+
+
+# ---------------------------------------------------------------- jobs
+
+
+def _with_kins(tables: Tables, state: State, marks: Marks) -> Tables:
+    if not marks.closed:
+        return tables
+    past = {}
+    for key, end in state.closed.items():
+        known = tables.past.get(key)
+        past[key] = tuple(past_of(end)) if known is None or key in marks.jobs else known
+    return replace(tables, past=past, kins=by_program(state.closed, past))
+
+
+def _changed_jobs(
+    before: Tables, tables: Tables, state: State, marks: Marks, rules: Rules
+) -> set[str]:
+    """Return the open jobs that policies see otherwise than before."""
+    changed = {key for key in marks.jobs if key in state.jobs}
+    if before.kins is not tables.kins:
+        for key, job in state.jobs.items():
+            kin = kin_of(tables.kins, job.request)
+            if key not in changed and tables.jobs[key].kin != kin:
+                changed.add(key)
+    if tables.quotas != rules.quotas:
+        for key, job in state.jobs.items():
+            space = job.request.namespace
+            if tables.quotas.get(space) != rules.quotas.get(space):
+                changed.add(key)
+    return changed
+
+
+def _with_jobs(
+    tables: Tables,
+    state: State,
+    changed: Collection[str],
+    models: Mapping[str, Any],
+    rules: Rules,
+) -> Tables:
+    """Make the entries of changed jobs, with the model that their policy fits to each.
+
+    `models`: those that are known, by job.
+    """
+    gone = tables.jobs.keys() - state.jobs.keys()
+    if not changed and not gone:
+        return replace(tables, quotas=rules.quotas)
+    jobs = dict(tables.jobs)
+    for key in gone:
+        del jobs[key]
+    by_policy: dict[str, list[str]] = {}
+    for key in changed:
+        job = state.jobs[key]
+        jobs[key] = seen(job, rules, kin_of(tables.kins, job.request))
+        if key in models:
+            jobs[key] = replace(jobs[key], model=models[key])
+        else:
+            by_policy.setdefault(policy_of(job, rules), []).append(key)
+    for name, keys in by_policy.items():
+        if name in FITTERS:
+            fitted = _fitted(name, [jobs[key] for key in keys])
+            for key, model in zip(keys, fitted, strict=True):
+                jobs[key] = replace(jobs[key], model=model)
+    return replace(tables, jobs=jobs, quotas=rules.quotas)
+
+
+def _fitted(name: str, jobs: list[JobSeen]) -> list[object]:
+    """Fit models to jobs; a job with which that fails has none, so that its policy fails with it
+    and with no other job.
+    """
+    try:
+        return list(FITTERS[name](jobs))
+    except Exception:
+        if failures.RAISE_ALL or len(jobs) == 1:
+            return [None] * len(jobs)
+        apart: list[object] = []
+        for job in jobs:
+            apart += _fitted(name, [job])
+        return apart
+
+
+# ---------------------------------------------------------------- the cluster's total
+
+
+def _with_total(
+    before: Tables, tables: Tables, state: State, marks: Marks, changed: Collection[str]
+) -> Tables:
+    """Add up what is free, and what jobs hold, on nodes that take tasks: to two digits, because a
+    share need not be exact, and prices should not move with every fact.
+    """
+    keys = marks.jobs | marks.listed | set(changed)
+    same_nodes = before.nodes.keys() == tables.nodes.keys()
+    if not same_nodes or before.free.keys() != tables.free.keys():
+        keys = keys | tables.jobs.keys()
+    held = dict(tables.held)
+    for key in keys:
+        if key in tables.jobs:
+            held[key] = _held(key, tables, state)
+        else:
+            held.pop(key, None)
+    parts = [*tables.free.values(), *held.values()]
+    cpu, memory_gib, gpu = [math.fsum(column) for column in zip(*parts, strict=True)] or NOTHING
+    total = rounded(Resources(cpu=cpu, memory_gib=memory_gib, gpu=int(gpu)))
+    return replace(tables, held=held, total=total)
+
+
+def _held(key: str, tables: Tables, state: State) -> Amounts:
+    """Return what the tasks of a job hold, less what is promised to them: that is still free."""
+    parts = []
+    for task in tables.jobs[key].tasks:
+        if task.node in tables.free or task.node not in state.nodes:
+            parts.append(task.resources)
+    held = together(parts)
+    promised = tables.promised.get(key)
+    if promised:
+        held = minus(held, together(still_free(state, state.jobs[key], promised)))
+    return amounts(held)
+
+
+# ---------------------------------------------------------------- the order of a pass
+
+
+def _with_order(
+    before: Tables, tables: Tables, state: State, changed: Collection[str], rules: Rules
+) -> Tables:
+    """Put the jobs in the order of passes, and find the urgent ones, and whom to ask for a size."""
+    gone = before.jobs.keys() - state.jobs.keys()
+    if not changed and not gone:
+        return tables
+    urgent = set(tables.urgent - gone)
+    ranks = dict(tables.ranks)
+    asked = dict(tables.asked)
+    for key in gone:
+        ranks.pop(key, None)
+        asked.pop(key, None)
+    is_sorted = True
+    for key in changed:
+        job = state.jobs[key]
+        if needs_attention(job):
+            urgent.add(key)
+        else:
+            urgent.discard(key)
+        rank = (-job.request.priority, job.uid)
+        if ranks.get(key) != rank:
+            ranks[key] = rank
+            is_sorted = False
+        policy = "" if job.suspended_by_user else policy_of(job, rules)
+        if asked.get(key, "") != policy:
+            asked[key] = policy
+            is_sorted = False
+    if not is_sorted:
+        ranks = dict(sorted(ranks.items(), key=_rank))
+        asked = {key: asked[key] for key in ranks if asked.get(key)}
+    return replace(tables, ranks=ranks, asked=asked, urgent=frozenset(urgent))
+
+
+def _rank(item: tuple[str, tuple[int, int]]) -> tuple[int, int]:
+    return item[1]
+
+
+def needs_attention(job: Job) -> bool:
+    """Return whether a job may need something else than the size that its policy wants."""
+    return bool(
+        job.cancelled
+        or job.changed
+        or job.exits
+        or job.leaving
+        or job.starving
+        or job.crowded
+        or job.abandonments
+        or job.failed_generations
+        or job.killed_generations
+        or job.coming is not None
+    )
+
+
+def _with_lists(before: Tables, tables: Tables) -> Tables:
+    """List the jobs of each policy, and make the arrays of those policies whose jobs changed."""
+    if tables.jobs is before.jobs and tables.asked is before.asked:
+        return tables
+    by_policy = {name: JobList() for name in dict.fromkeys(tables.asked.values())}
+    for key, name in tables.asked.items():
+        by_policy[name].append(tables.jobs[key])
+    for name, jobs in by_policy.items():
+        if name not in ARRAYS:
+            continue
+        known = before.by_policy.get(name)
+        if known is not None and len(known) == len(jobs) and all(map(operator.is_, known, jobs)):
+            jobs.arrays = known.arrays
+        else:
+            jobs.arrays = _arrays(name, jobs)
+    return replace(tables, by_policy=by_policy)
+
+
+def _arrays(name: str, jobs: JobList) -> Any:
+    """Return the arrays of these jobs; None if they cannot be made: then the policy fails with some
+    of them.
+    """
+    try:
+        return ARRAYS[name](jobs)
+    except Exception:
+        if failures.RAISE_ALL:
+            raise
+        return None
+
+
+# ---------------------------------------------------------------- rows of policy `weir`
+
+
+def _with_rows(
+    before: Tables, tables: Tables, state: State, changed: Collection[str], rules: Rules
+) -> Tables:
+    """Fit the programs of which jobs have shown something else, and make the rows of jobs that, or
+    whose program or cluster, are no longer the same.
+    """
+    same_cluster = (before.total, before.largest) == (tables.total, tables.largest)
+    mine = []
+    for key in changed:
+        is_new = tables.jobs[key].model is None
+        if is_new and policy_of(state.jobs[key], rules) == WEIR:
+            mine.append(key)
+    gone = [key for key in tables.programs.of_job if key not in state.jobs]
+    begins = not before.jobs
+    if same_cluster and not (mine or gone or begins):
+        return tables
+    # 1. Programs of which a job came, changed or went.
+    of_job = dict(tables.programs.of_job)
+    stale = {of_job.pop(key) for key in gone}
+    for key in mine:
+        stale.add(of_job.get(key, ""))
+        of_job[key] = program(tables.jobs[key])
+        stale.add(of_job[key])
+    if begins:
+        stale.update(of_job.values())  # since the models were stored, jobs may have ended
+    # 2. Their evidence, and a new fit where it has changed.
+    members = _members(of_job, stale, state)
+    programs, refitted = _with_fits(tables, of_job, stale, members)
+    # 3. The rows of these jobs.
+    keys = set(mine)
+    for name in refitted:
+        keys.update(members[name])
+    if not same_cluster:
+        keys.update(of_job)
+    jobs = dict(tables.jobs)
+    ready = [key for key in sorted(keys) if of_job[key] in programs.fits]
+    for key, row in _rows_each(ready, of_job, programs.fits, tables).items():
+        jobs[key] = replace(jobs[key], model=row)
+    return replace(tables, jobs=jobs, programs=programs)
+
+
+def _with_fits(
+    tables: Tables,
+    of_job: dict[str, str],
+    stale: Collection[str],
+    members: Mapping[str, list[str]],
+) -> tuple[Programs, list[str]]:
+    """Return the programs with fits to what their jobs have shown, and which were fitted again."""
+    evidence = dict(tables.programs.evidence)
+    fits = dict(tables.programs.fits)
+    to_fit = []
+    for name in stale:
+        shown = _evidence(members.get(name, ()), tables)
+        if shown is None:
+            evidence.pop(name, None)
+            fits.pop(name, None)
+        elif evidence.get(name) != shown or name not in fits:
+            evidence[name] = shown
+            to_fit.append(name)
+    fits |= _fit_each(to_fit, evidence, fits)
+    return Programs(of_job, evidence, fits), to_fit
+
+
+def _members(
+    of_job: Mapping[str, str], stale: Collection[str], state: State
+) -> dict[str, list[str]]:
+    """Return the jobs of each of these programs, by priority, then in the order of submission."""
+    keys = [key for key, name in of_job.items() if name in stale]
+    keys.sort(key=lambda key: (-state.jobs[key].request.priority, state.jobs[key].uid))
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        found.setdefault(of_job[key], []).append(key)
+    return found
+
+
+def _evidence(keys: Iterable[str], tables: Tables) -> Evidence | None:
+    jobs = [tables.jobs[key] for key in keys]
+    return evidence_of(jobs) if jobs else None
+
+
+def _fit_each(
+    names: list[str], evidence: Mapping[str, Evidence], fits: dict[str, Fit]
+) -> dict[str, Fit]:
+    """Fit programs together, or each alone if that fails. One that cannot be fitted has none."""
+    for name in names:
+        fits.pop(name, None)
+    try:
+        found = fit_programs([evidence[name] for name in names])
+    except Exception:
+        if len(names) == 1:
+            return {}
+        apart: dict[str, Fit] = {}
+        for name in names:
+            apart |= _fit_each([name], evidence, fits)
+        return apart
+    return dict(zip(names, found, strict=True))
+
+
+def _rows_each(
+    keys: list[str], of_job: Mapping[str, str], fits: Mapping[str, Fit], tables: Tables
+) -> dict[str, JobRow]:
+    """Make rows together, or each alone if that fails. The policy fails with a job without one."""
+    jobs = [tables.jobs[key] for key in keys]
+    fitted = [fits[of_job[key]] for key in keys]
+    try:
+        rows = rows_of(jobs, fitted, tables.total, tables.largest)
+    except Exception:
+        if len(keys) == 1:
+            return {}
+        apart: dict[str, JobRow] = {}
+        for key in keys:
+            apart |= _rows_each([key], of_job, fits, tables)
+        return apart
+    return dict(zip(keys, rows, strict=True))

@@ -20,6 +20,8 @@ from services.allocator.policies.elastic_batch.policy import fit_jobs as fit_ela
 from services.allocator.policies.elastic_batch.scalability import Timing
 from services.allocator.policies.flowcon.policy import flowcon
 from services.allocator.policies.optimus.policy import optimus
+from services.allocator.policies.optimus.probes import ProbeOrder
+from services.allocator.policies.optimus.probes import fit_jobs as fit_optimus
 from services.allocator.policies.static import static
 from services.allocator.policies.weir.field import side_by_side
 from services.allocator.policies.weir.policy import weir
@@ -42,12 +44,14 @@ FITTERS: dict[str, Fitter] = {
     "dike": fit_dike,
     "elastic-batch": fit_elastic_batch,
     "dlrover": fit_dlrover,
+    "optimus": fit_optimus,
 }
 """By policy. The allocator keeps each job's model in its state, and fits again when the job's facts change."""
 MODELS: dict[str, type[Any]] = {
     "dike": DikeModel,
     "dlrover": DlroverModel,
     "elastic-batch": Timing,
+    "optimus": ProbeOrder,
 }
 """By policy: the type of its models, so that they can be stored."""
 

@@ -12,6 +12,8 @@ import hashlib
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from services.allocator.policies.contract import JobSeen, Size
 from services.allocator.policies.optimus.fits import Points
 
@@ -61,21 +63,33 @@ def pooled(jobs: Sequence[JobSeen]) -> dict[str, Points]:
     return points
 
 
+class ProbeOrder(msgspec.Struct, frozen=True):
+    """The sizes that a job may probe, in its random order; a size may occur several times."""
+
+    sizes: tuple[Size, ...]
+
+
+def fit_jobs(jobs: Sequence[JobSeen]) -> list[ProbeOrder]:
+    """Return the probe order of each job."""
+    return [probe_order(job) for job in jobs]
+
+
+def probe_order(job: JobSeen) -> ProbeOrder:
+    """Return the order, a function of the job's name and bounds."""
+    places = []
+    for side in range(1, LARGEST + 1):
+        digest = hashlib.sha256(f"{job.key}/{side}".encode()).digest()
+        places.append((digest, _within(side, job.least, job.most)))
+    places.sort()
+    return ProbeOrder(tuple(size for _, size in places))
+
+
 def probes(job: JobSeen, known: Points) -> list[Size]:
     """Return the sizes still to be measured, in order; none once enough are known."""
     if len(known) >= PROBES:
         return []
-    sizes: list[Size] = []
-    for side in sorted(range(1, LARGEST + 1), key=lambda side: _place(job.key, side)):
-        size = _within(side, job.least, job.most)
-        if size not in known and size not in sizes:
-            sizes.append(size)
-    return sizes
-
-
-def _place(key: str, side: int) -> bytes:
-    """Return a probe's place in the random order of a job."""
-    return hashlib.sha256(f"{key}/{side}".encode()).digest()
+    order = job.model if isinstance(job.model, ProbeOrder) else probe_order(job)
+    return [size for size in dict.fromkeys(order.sizes) if size not in known]
 
 
 def _within(side: int, least: Size, most: Size) -> Size:

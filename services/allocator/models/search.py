@@ -49,6 +49,11 @@ def expected_gain(mean: Array, spread: Array, best: float) -> Array:
     return np.asarray((mean - best) * below + spread * density)
 
 
+def certain_gain(mean: Array, spread: Array, best: float) -> Array:
+    """Return the gain [sizes] though the size be slower than its mean by its standard deviation."""
+    return np.asarray(np.expm1(mean - spread - best))
+
+
 def next_probe(
     fitted: Fit,
     sizes: Sequence[Size],
@@ -69,35 +74,6 @@ def next_probe(
     gains = expected_gain(mean, spread, best)
     top = int(gains.argmax())
     return Probe(new[top], float(gains[top]))
-
-
-def certain(
-    fitted: Fit,
-    sizes: Sequence[Size],
-    tried: Sequence[Size],
-    batch: int,
-    best: float | None = None,
-) -> Probe | None:
-    """Return a size that was not tried and is better, though it be slower by its standard
-    deviation; None where none is. `best`: as in `next_probe`.
-    """
-    new = _untried(sizes, tried)
-    if not new or not tried:
-        return None
-
-    # Only sizes with a better mean can be better for sure.
-    if best is None:
-        best = float(means(fitted, tried, batch).max())
-    better = np.flatnonzero(means(fitted, new, batch) > best)
-    if not len(better):
-        return None
-    new = [new[n] for n in better.tolist()]
-    mean, spread = predicted(fitted, new, batch)
-    sure = mean - spread - best
-    top = int(sure.argmax())
-    if not sure[top] > 0.0:
-        return None
-    return Probe(new[top], float(np.expm1(sure[top])))
 
 
 def best_of(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:

@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.allocator.models.fitting import Prior, fit
-from services.allocator.models.search import best_of, certain, expected_gain, next_probe, searched
+from services.allocator.models.search import (
+    best_of,
+    certain_gain,
+    expected_gain,
+    means,
+    next_probe,
+    predicted,
+    searched,
+)
 from services.allocator.policies.contract import Observed, Size
 
 BATCH = 64
@@ -79,7 +87,6 @@ def test_of_two_that_promise_the_same_the_less_known_gains_more():
 def test_there_is_no_next_where_all_were_tried():
     fitted = fit([Observed(1, 1, BATCH, 10.0)])
     assert next_probe(fitted, [Size(1, 1)], [Size(1, 1)], BATCH) is None
-    assert certain(fitted, [Size(1, 1)], [Size(1, 1)], BATCH) is None
 
 
 def test_kept_is_the_best_mean_and_not_the_best_luck():
@@ -97,6 +104,7 @@ def test_a_size_is_certain_only_where_doubt_cannot_change_it():
         fit(seen, Prior(shares=(0.94, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.0))),
         [Size(8, w) for w in (1, 2, 4)],
     )
-    sure = certain(fitted, [Size(8, 8), Size(8, 3)], tried, BATCH)
-    assert sure is not None and sure.size == Size(8, 8) and math.isfinite(sure.gain) and sure.gain > 0.0
-    assert certain(fitted, [Size(8, 3)], tried, BATCH) is None
+    best = float(means(fitted, tried, BATCH).max())
+    larger, between = certain_gain(*predicted(fitted, [Size(8, 8), Size(8, 3)], BATCH), best).tolist()
+    assert math.isfinite(larger) and larger > 0.0
+    assert between < 0.0

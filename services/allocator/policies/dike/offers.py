@@ -103,6 +103,15 @@ def offered(nodes: FreeNodes, job: JobSeen) -> list[Size]:
     return sizes
 
 
+def all_sizes(job: JobSeen) -> list[Size]:
+    """Return the sizes within the job's bounds that are offered where there is room for all."""
+    return [
+        Size(ps, workers)
+        for ps in steps(job.least.ps, job.most.ps)
+        for workers in steps(job.least.workers, job.most.workers)
+    ]
+
+
 def steps(least: int, most: int) -> list[int]:
     """Return numbers from `least` to `most`, both included, in growing steps; none where `most` is
     less.

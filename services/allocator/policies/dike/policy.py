@@ -33,11 +33,17 @@ import msgspec
 from services.allocator.models.estimate import Kind, fitted_kind, prior_of, told
 from services.allocator.models.evidence import believable
 from services.allocator.models.fitting import Prior, closest
-from services.allocator.models.search import Probe, certain, means, next_probe
+from services.allocator.models.search import (
+    Probe,
+    certain_gain,
+    expected_gain,
+    means,
+    predicted,
+)
 from services.allocator.models.speed import NOISE, Fit, Form
 from services.allocator.placing.placement import Room, place, place_most
 from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want, at_start
-from services.allocator.policies.dike.offers import FreeNodes, offered
+from services.allocator.policies.dike.offers import FreeNodes, all_sizes, offered
 from shared.messages import Alternative
 from shared.words import counted
 
@@ -63,12 +69,15 @@ with each report.
 class DikeModel(msgspec.Struct, frozen=True):
     """The performance model of one job; None until a speed was seen at its batch.
 
-    `tried`: the sizes of these speeds; `log_speeds`: the model's mean for each of them.
+    `tried`: the sizes of these speeds; `log_speeds`: the model's mean for each of them. `untried`:
+    sizes that may be offered; `gains`: of each of them, as in `Probe`.
     """
 
     fit: Fit | None = None
     tried: tuple[Size, ...] = ()
     log_speeds: tuple[float, ...] = ()
+    untried: tuple[Size, ...] = ()
+    gains: tuple[float, ...] = ()
 
     def best_of(self, sizes: Container[Size]) -> Size:
         """Return the fastest of the sizes that were tried and are among these; one must be."""
@@ -127,8 +136,23 @@ def fit_jobs(jobs: Sequence[JobSeen]) -> list[DikeModel]:
         fit = next(fits)
         tried = [Size(one.ps, one.workers) for one in seen]
         log_speeds = means(fit, tried, job.batch).tolist()
-        models.append(DikeModel(fit, tuple(tried), tuple(log_speeds)))
+        untried = [size for size in all_sizes(job) if size not in tried]
+        gains = _gains(fit, untried, len(tried), job.batch, max(log_speeds))
+        models.append(DikeModel(fit, tuple(tried), tuple(log_speeds), tuple(untried), tuple(gains)))
     return models
+
+
+def _gains(fit: Fit, sizes: Sequence[Size], tried: int, batch: int, best: float) -> list[float]:
+    """Return the gain of a probe at each size; after `PROBES` only what is certain counts.
+
+    `best`: the largest mean of log speed among the sizes that were `tried`.
+    """
+    if not sizes:
+        return []
+    mean, spread = predicted(fit, sizes, batch)
+    gain = certain_gain if tried >= PROBES else expected_gain
+    gains: list[float] = gain(mean, spread, best).tolist()
+    return gains
 
 
 def _models(jobs: Sequence[JobSeen]) -> list[DikeModel]:
@@ -199,15 +223,22 @@ def _probe(job: JobSeen, model: DikeModel, fit: Fit, sizes: Sequence[Size]) -> P
     expected gain; after `PROBES` only a certain gain counts.
     """
     tried = model.tried
-    best = max(model.log_speeds)
-    if len(tried) >= PROBES:
-        return certain(fit, sizes, tried, job.batch, best)
     if len(tried) == 1 and job.progress and job.progress.profile:
         kind = fitted_kind(fit, tried[0], job.batch)
         named = by_kind(kind, fit, sizes, job.batch)
         if named is not None and named not in tried:
-            return next_probe(fit, [named], tried, job.batch, best)
-    return next_probe(fit, sizes, tried, job.batch, best)
+            sizes = [named]
+    known = dict(zip(model.untried, model.gains, strict=True))
+    others = [size for size in sizes if size not in known and size not in tried]
+    best = max(model.log_speeds)
+    known.update(zip(others, _gains(fit, others, len(tried), job.batch, best), strict=True))
+    probe: Probe | None = None
+    for size in sizes:
+        if size not in tried and (probe is None or known[size] > probe.gain):
+            probe = Probe(size, known[size])
+    if probe is not None and len(tried) >= PROBES and probe.gain <= 0.0:
+        return None
+    return probe
 
 
 def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:

@@ -300,15 +300,21 @@ def case_of(job: JobSeen) -> Case:
 
 
 def _shares(job: JobSeen) -> tuple[float, ...] | None:
-    """Return how an iteration divides among the model's terms, by the CPU use of the last report."""
+    """Return how an iteration divides among the model's terms, by the CPU use of the last report;
+    None where that does not tell, as for a job without ps.
+    """
     last = job.recent[-1] if job.recent else None
     if last is None or last.worker_cpu is None:
         return None
     now = tasks_of(job).plan
     if (last.ps, last.workers) != (now.ps, now.workers):
         return None
-    busy_ps = (last.ps_cpu or 0.0) / (now.ps * now.ps_cpu)
-    busy_workers = last.worker_cpu / (now.workers * now.worker_cpu)
+    ps_cpu = now.ps * now.ps_cpu
+    worker_cpu = now.workers * now.worker_cpu
+    if ps_cpu <= 0 or worker_cpu <= 0:
+        return None
+    busy_ps = (last.ps_cpu or 0.0) / ps_cpu
+    busy_workers = last.worker_cpu / worker_cpu
     return shares_of(busy_workers, busy_ps)
 
 

@@ -96,6 +96,12 @@ def test_cores_that_nobody_uses_are_given_back():
     assert uses.min() > 1.15 * used / (2 * 2 + 4 * 4)
 
 
+def test_the_use_of_cores_tells_nothing_of_a_job_without_ps():
+    job = running(reading(ps=0, worker_cpu=3.0))
+    alone = replace(job, size=Size(0, 4), tasks=tuple(task for task in job.tasks if task.role != "ps"))
+    assert case_of(alone).shares is None
+
+
 def test_a_ps_keeps_more_cores_than_the_busiest_one_uses():
     even = bid_of(running(reading(ps_cpu=2.0, worker_cpu=15.0), used=(1.0, 1.0)))
     uneven = bid_of(running(reading(ps_cpu=2.0, worker_cpu=15.0), used=(1.8, 0.2)))

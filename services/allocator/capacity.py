@@ -41,7 +41,7 @@ def free_nodes(state: State) -> list[Node]:
     return list(nodes.values())
 
 
-def still_free(state: State, job: Job, promised: Iterable[TaskPlan]) -> list[Resources]:
+def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> list[Resources]:
     """Return what each of these promised tasks takes of its node beyond what the node lists its pod
     with.
     """
@@ -54,7 +54,7 @@ def still_free(state: State, job: Job, promised: Iterable[TaskPlan]) -> list[Res
 
 
 def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
-    """What each namespace that has a quota may still take: the quota less what its pods have,
+    """Return what each namespace that has a quota may still take: the quota less what its pods have,
     wherever they are listed, and less what its decided tasks are to have beyond that. Of what
     ResourceQuotas leave, such tasks have taken nothing until their pods are listed: so nothing is
     promised twice, whenever a pod begins to count in the quota.

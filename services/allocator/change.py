@@ -285,7 +285,7 @@ def _try_target(
 
 
 def _placing(target: Want) -> Placing:
-    """How the tasks of a job that is resized are placed."""
+    """Return how the tasks of a job that is resized are placed."""
     if target.sizes is not None:
         return replaced
     return gathered if target.ps == 0 else place

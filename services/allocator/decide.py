@@ -102,7 +102,7 @@ def _decide_jobs(
     taken.
     """
     jobs = _by_priority(state, aside)
-    urgent, others = _parted(state, jobs)
+    urgent, others = _split_urgent(state, jobs)
     run = _Pass(state, jobs, _open_room(state, urgent, now, rules), now, rules, wishes)
 
     # 1. End jobs that are over; take the tasks of jobs that their users suspended.
@@ -138,10 +138,9 @@ def _open_room(state: State, urgent: Jobs, now: float, rules: Rules) -> Room:
     """
     shunned = leaving.shunned(urgent.values()) | relief.shunned(urgent.values(), now, rules)
     quotas = rules.quotas
-    left = purses(state, quotas)
     return Room(
         free_nodes(state),
-        left,
+        purses(state, quotas),
         slots(state, quotas),
         task_limits(quotas),
         shunned,
@@ -359,7 +358,7 @@ def _by_priority(state: State, aside: Collection[str]) -> Jobs:
     return {key: state.jobs[key] for key in ranks if key not in aside}
 
 
-def _parted(state: State, jobs: Jobs) -> tuple[Jobs, Jobs]:
+def _split_urgent(state: State, jobs: Jobs) -> tuple[Jobs, Jobs]:
     """Divide the jobs: those that may need something else than their policy's size, and all others."""
     marked = tables_of(state).urgent
     urgent: Jobs = {}

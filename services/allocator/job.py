@@ -247,7 +247,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def stands_still(self) -> bool:
-        """Whether no generation can be training: none ever did, or it has lost its chief, a ps or
+        """Return whether no generation can be training: none ever did, or it has lost its chief, a ps or
         every worker.
         """
         if self.runs is None:
@@ -570,7 +570,7 @@ def _newer(message: ProgressReported, last: ProgressReported) -> bool:
 
 
 def _changed(job: Job, message: JobChanged, stored_s: float) -> Job:
-    """What a user wants. A job that is resumed waits as of now."""
+    """Return what a user wants. A job that is resumed waits as of now."""
     resumes = job.suspended_by_user and not message.suspended
     request = replace(
         job.request,

@@ -73,7 +73,7 @@ def _believed(speed: float | None) -> float | None:
 
 
 def cost_s(job: JobSeen, rules: Rules) -> float:
-    """What a pause of this job is taken to cost."""
+    """Return what a pause of this job is taken to cost."""
     return rules.pause_default_s if job.pause_s is None else job.pause_s
 
 

@@ -102,7 +102,7 @@ def _without_faulty(
 
 
 def _error(want: Want, job: JobSeen | None) -> Exception | None:
-    """Why a want cannot hold; None where it can."""
+    """Return why a want cannot hold; None where it can."""
     reason = want.reason
     if not isinstance(reason, str) or not _is_unicode(reason):
         return TypeError(f"its reason for {want.job} is {reason!r}, and no text")

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from services.allocator import leaving
 from services.allocator.bisection import least
-from services.allocator.job import Job
+from services.allocator.job import Job, without_key
 from services.allocator.payback import Payback, payback
 from services.allocator.placing.placement import ladder, shrink
 from services.allocator.placing.trial import PlacementRequest
@@ -114,7 +114,7 @@ def find_victims(
     )
     chosen = _chosen(steps if count is None else steps[:count])
     for key in list(chosen):
-        others = {other: victim for other, victim in chosen.items() if other != key}
+        others = without_key(chosen, key)
         if tasks_with(others.values()) is not None:
             chosen = others
     for victim in list(chosen.values()):

@@ -13,13 +13,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from services.allocator import failures
-from services.allocator.capacity import node_view, promised_tasks, still_free
+from services.allocator.capacity import node_view, promised_tasks, reserved_amounts
 from services.allocator.job import Job
 from services.allocator.models.kin import by_program, kin_of
 from services.allocator.models.past import past_of
 from services.allocator.models.speed import Fit
 from services.allocator.placing.amounts import amounts, minus, together
-from services.allocator.placing.order import reindexed
+from services.allocator.placing.order import update_index
 from services.allocator.policies.contract import JobList, JobSeen
 from services.allocator.policies.registry import ARRAYS, FITTERS, POLICIES
 from services.allocator.policies.weir.policy import largest, rounded
@@ -127,8 +127,7 @@ def _with_nodes(tables: Tables, state: State, marks: Marks) -> Tables:
     biggest = tables.largest if is_same_cluster else largest(list(nodes.values()))
     return replace(
         tables,
-        nodes=nodes,
-        index=reindexed(tables.index, nodes, marks.nodes),
+        index=update_index(tables.index, nodes, marks.nodes),
         free=free,
         largest=biggest,
     )
@@ -207,13 +206,13 @@ def _with_jobs(
             by_policy.setdefault(policy_of(job, rules), []).append(key)
     for name, keys in by_policy.items():
         if name in FITTERS:
-            fitted = _fitted(name, [jobs[key] for key in keys])
+            fitted = _fit_models(name, [jobs[key] for key in keys])
             for key, model in zip(keys, fitted, strict=True):
                 jobs[key] = replace(jobs[key], model=model)
     return replace(tables, jobs=jobs, quotas=rules.quotas)
 
 
-def _fitted(name: str, jobs: list[JobSeen]) -> list[object]:
+def _fit_models(name: str, jobs: list[JobSeen]) -> list[object]:
     """Fit models to jobs; a job with which that fails has none, so that its policy fails with it
     and with no other job.
     """
@@ -224,7 +223,7 @@ def _fitted(name: str, jobs: list[JobSeen]) -> list[object]:
             return [None] * len(jobs)
         apart: list[object] = []
         for job in jobs:
-            apart += _fitted(name, [job])
+            apart += _fit_models(name, [job])
         return apart
 
 
@@ -244,7 +243,7 @@ def _with_total(
     held = dict(tables.held)
     for key in keys:
         if key in tables.jobs:
-            held[key] = _held(key, tables, state)
+            held[key] = _held_amount(key, tables, state)
         else:
             held.pop(key, None)
     parts = [*tables.free.values(), *held.values()]
@@ -253,7 +252,7 @@ def _with_total(
     return replace(tables, held=held, total=total)
 
 
-def _held(key: str, tables: Tables, state: State) -> Amounts:
+def _held_amount(key: str, tables: Tables, state: State) -> Amounts:
     """Return what the tasks of a job hold, less what is promised to them: that is still free."""
     parts = []
     for task in tables.jobs[key].tasks:
@@ -262,7 +261,7 @@ def _held(key: str, tables: Tables, state: State) -> Amounts:
     held = together(parts)
     promised = tables.promised.get(key)
     if promised:
-        held = minus(held, together(still_free(state, state.jobs[key], promised)))
+        held = minus(held, together(reserved_amounts(state, state.jobs[key], promised)))
     return amounts(held)
 
 
@@ -278,10 +277,10 @@ def _with_order(
         return tables
     urgent = set(tables.urgent - gone)
     ranks = dict(tables.ranks)
-    asked = dict(tables.asked)
+    policies = dict(tables.policies)
     for key in gone:
         ranks.pop(key, None)
-        asked.pop(key, None)
+        policies.pop(key, None)
     is_sorted = True
     for key in changed:
         job = state.jobs[key]
@@ -294,13 +293,13 @@ def _with_order(
             ranks[key] = rank
             is_sorted = False
         policy = "" if job.suspended_by_user else policy_of(job, rules)
-        if asked.get(key, "") != policy:
-            asked[key] = policy
+        if policies.get(key, "") != policy:
+            policies[key] = policy
             is_sorted = False
     if not is_sorted:
         ranks = dict(sorted(ranks.items(), key=_rank))
-        asked = {key: asked[key] for key in ranks if asked.get(key)}
-    return replace(tables, ranks=ranks, asked=asked, urgent=frozenset(urgent))
+        policies = {key: policies[key] for key in ranks if policies.get(key)}
+    return replace(tables, ranks=ranks, policies=policies, urgent=frozenset(urgent))
 
 
 def _rank(item: tuple[str, tuple[int, int]]) -> tuple[int, int]:
@@ -325,10 +324,10 @@ def needs_attention(job: Job) -> bool:
 
 def _with_lists(before: Tables, tables: Tables) -> Tables:
     """List the jobs of each policy, and make the arrays of those policies whose jobs changed."""
-    if tables.jobs is before.jobs and tables.asked is before.asked:
+    if tables.jobs is before.jobs and tables.policies is before.policies:
         return tables
-    by_policy = {name: JobList() for name in dict.fromkeys(tables.asked.values())}
-    for key, name in tables.asked.items():
+    by_policy = {name: JobList() for name in dict.fromkeys(tables.policies.values())}
+    for key, name in tables.policies.items():
         by_policy[name].append(tables.jobs[key])
     for name, jobs in by_policy.items():
         if name not in ARRAYS:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.allocator.job import Job
+from services.allocator.job import Job, without_key
 from services.allocator.placing.amounts import plus
 from services.allocator.placing.placement import Room
 from services.allocator.policies.contract import Node
@@ -102,7 +102,7 @@ def _without(
 ) -> Releases:
     if left:
         return replace(releases, open=releases.open | {key: replace(release, pods=left)})
-    still = {other: each for other, each in releases.open.items() if other != key}
+    still = without_key(releases.open, key)
     took = (*releases.took_s, max(now - release.begun_s, 0.0))
     return Releases(still, took[-KEPT:])
 

@@ -83,7 +83,7 @@ def size_of(decision: AllocationDecided) -> Size:
 
 
 def least_of(job: Job, size: Size) -> Size:
-    """How far a job of this size may shrink: to its gang floor, or as it is where that is less."""
+    """Return how far a job of this size may shrink: to its gang floor, or as it is where that is less."""
     return Size(min(size.ps, job.request.ps.min), min(size.workers, job.request.workers.min))
 
 

@@ -92,7 +92,7 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
 
 
 def same_world(before: State, after: State) -> bool:
-    """Whether a message changed nothing that a decision depends on: it was of no job that we know,
+    """Return whether a message changed nothing that a decision depends on: it was of no job that we know,
     or a repetition.
     """
     names = ("asked", "changes", "jobs", "closed", "nodes", "quotas", "claims", "spoken")

@@ -206,7 +206,7 @@ def belated(state: State, message: Message, stored_s: float) -> State:
 
 
 def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
-    """What the message changes of the one job that it is about; nothing, if that is over or another
+    """Return what the message changes of the one job that it is about; nothing, if that is over or another
     one.
     """
     if not isinstance(message, JobMessage) or type(message) not in OF_JOB:
@@ -316,7 +316,7 @@ def refuse(state: State, rejected: JobRejected | ChangeRejected) -> State:
 
 
 def _forget(state: State, message: ForgetRequested, sequence: int, stored_s: float) -> State:
-    """What was said stays known until it is removed (`removal.py`)."""
+    """Change nothing: the messages of a job stay known until they are removed (`removal.py`)."""
     return state
 
 

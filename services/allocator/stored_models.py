@@ -80,11 +80,11 @@ def models_by_job(stored: StoredModels) -> dict[str, Any]:
         if fitted is not None:
             found[key] = replace(row, fitted=fitted)
     for name, models in stored.others.items():
-        found.update(_decoded(name, models))
+        found.update(_decode_each(name, models))
     return found
 
 
-def _decoded(policy: str, models: Mapping[str, bytes]) -> dict[str, Any]:
+def _decode_each(policy: str, models: Mapping[str, bytes]) -> dict[str, Any]:
     kind = MODELS.get(policy)
     if kind is None:
         return {}

@@ -7,6 +7,8 @@ not follow from the facts: a state without tables gives the same decisions, afte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from services.allocator.models.speed import Fit
@@ -53,8 +55,8 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     policy: str
     oom_memory_factor: float
     quotas: dict[str, Quota] = {}
-    nodes: dict[str, Node] = {}
     index: NodeIndex = NO_NODES
+    """Of all nodes; those that take tasks in the order of a best fit."""
     free: dict[str, Amounts] = {}
     """By node that takes tasks: what is free on it."""
     promised: dict[str, tuple[TaskPlan, ...]] = {}
@@ -67,10 +69,10 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     """By open job, in the order of passes: by falling priority, then by submission."""
     urgent: frozenset[str] = frozenset()
     """Jobs that may need something else than the size that their policy wants."""
-    asked: dict[str, str] = {}
+    policies: dict[str, str] = {}
     """The policy of each job, in the order of passes, without the jobs that their users suspended."""
     by_policy: dict[str, JobList] = {}
-    """The jobs of `asked`, by their policy."""
+    """The jobs of `policies`, by their policy."""
     held: dict[str, Amounts] = {}
     """By job: what its tasks hold on nodes that take tasks, less what is promised to them and still
     free.
@@ -78,3 +80,8 @@ class Tables(msgspec.Struct, frozen=True, kw_only=True):
     total: Resources = Resources()
     largest: Resources = Resources()
     programs: Programs = Programs()
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """The nodes as policies see them, by name."""
+        return self.index.nodes

@@ -112,12 +112,12 @@ def _fits(cases: Sequence[tuple[Evidence, Prior]]) -> list[Fit]:
     for lot in _lots([len(known.times) for known, _ in cases]):
         known = [cases[at][0] for at in lot]
         priors = [cases[at][1] for at in lot]
-        found.update(zip(lot, _fitted(known, priors), strict=True))
+        found.update(zip(lot, _fit_lot(known, priors), strict=True))
     return [found[at] for at in range(len(cases))]
 
 
 def _lots(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Which models are fitted side by side: those with about as many observations."""
+    """Yield which models are fitted side by side: those with about as many observations."""
     alike: dict[int, list[int]] = {}
     for at, length in enumerate(lengths):
         power = 1 << (length - 1).bit_length()
@@ -211,7 +211,7 @@ def _quantile(numbers: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def _fitted(known: Sequence[Evidence], priors: Sequence[Prior]) -> list[Fit]:
+def _fit_lot(known: Sequence[Evidence], priors: Sequence[Prior]) -> list[Fit]:
     stack = _stacked(known, priors)
     there = stack.there
     basis = stack.points.columns(stack.form)

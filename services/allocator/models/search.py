@@ -55,22 +55,17 @@ def certain_gain(mean: Array, spread: Array, best: float) -> Array:
 
 
 def next_probe(
-    fitted: Fit,
-    sizes: Sequence[Size],
-    tried: Sequence[Size],
-    batch: int,
-    best: float | None = None,
+    fitted: Fit, sizes: Sequence[Size], tried: Sequence[Size], batch: int
 ) -> Probe | None:
     """Return the most promising size that was not tried; None where all were.
 
-    `tried` need not be among `sizes`; `best`: the largest mean of log speed among them, if known.
+    `tried` need not be among `sizes`.
     """
     new = _untried(sizes, tried)
     if not new:
         return None
     mean, spread = predicted(fitted, new, batch)
-    if best is None:
-        best = float(means(fitted, tried, batch).max() if tried else mean.max())
+    best = float(means(fitted, tried, batch).max() if tried else mean.max())
     gains = expected_gain(mean, spread, best)
     top = int(gains.argmax())
     return Probe(new[top], float(gains[top]))

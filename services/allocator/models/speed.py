@@ -83,7 +83,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
     device: float | Array = math.inf
 
     def columns(self, form: Form | Forms) -> Array:
-        """What each coefficient is multiplied with to give seconds for `batch` samples [..., sizes,
+        """Return what each coefficient is multiplied with to give seconds for `batch` samples [..., sizes,
         terms].
         """
         p = np.ascontiguousarray(self.rows[..., 0])
@@ -247,7 +247,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
 
 
 def leaning(columns: Array, coefficients: Array, doubts: Array) -> Array:
-    """How far each coefficient may move log T, as a standard deviation [..., sizes, terms].
+    """Return how far each coefficient may move log T, as a standard deviation [..., sizes, terms].
 
     No further than by the term's absence, because no time is saved beyond a term's own. So a term
     that seems to be nothing promises nothing, and the spread says how much faster a size may be

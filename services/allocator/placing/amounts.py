@@ -98,7 +98,7 @@ def together(parts: Iterable[Resources]) -> Resources:
 
 
 def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]:
-    """How many such tasks fit, up to `most`, and what they leave: `less`, one after the other."""
+    """Return how many such tasks fit, up to `most`, and what they leave: `less`, one after the other."""
     times, cpu, memory, gpu = 0, free.cpu, free.memory_gib, free.gpu
     want_cpu, want_memory, want_gpu = wants.cpu, wants.memory_gib, wants.gpu
     while (

@@ -108,7 +108,7 @@ class NodeIndex(NamedTuple):
 NO_NODES = NodeIndex({}, Order(()), {})
 
 
-def reindexed(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[str]) -> NodeIndex:
+def update_index(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[str]) -> NodeIndex:
     """Return the index of these nodes. `names`: those that are not as they are in `index`."""
     order = index.order.copy()
     homes = dict(index.homes)

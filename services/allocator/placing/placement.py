@@ -186,7 +186,7 @@ class Room:
         return self.purses.get(_space(job)) if self.purses else None
 
     def slots_of(self, job: str) -> int | None:
-        """How many more tasks its namespace may have; None: any number."""
+        """Return how many more tasks its namespace may have; None: any number."""
         return self.slots.get(_space(job)) if self.slots else None
 
     def limits_of(self, job: str) -> TaskLimits | None:

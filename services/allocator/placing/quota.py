@@ -62,7 +62,7 @@ def roles_of(size: Size) -> list[Role]:
 def gang_shortage(
     room: Room, job: str, size: Size, sizes: RoleResources, quota: Quota | None
 ) -> str:
-    """Why the quota has no room for a job of this size that has no task, now or ever; empty where
+    """Return why the quota has no room for a job of this size that has no task, now or ever; empty where
     it has.
     """
     never = never_granted(job.partition(".")[0], size, sizes, quota)
@@ -70,7 +70,7 @@ def gang_shortage(
 
 
 def shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> str:
-    """Why a job's quota has no room for so much more, or for so many more tasks; empty where it
+    """Return why a job's quota has no room for so much more, or for so many more tasks; empty where it
     has.
     """
     namespace = job.partition(".")[0]
@@ -95,7 +95,7 @@ def describe_shortage(
 
 
 def never_granted(namespace: str, size: Size, sizes: RoleResources, quota: Quota | None) -> str:
-    """Why a quota, or the LimitRanges, will never do for a job of this size; empty where they
+    """Return why a quota, or the LimitRanges, will never do for a job of this size; empty where they
     can.
     """
     refused = too_large(quota, namespace, roles_of(size), sizes)
@@ -103,7 +103,7 @@ def never_granted(namespace: str, size: Size, sizes: RoleResources, quota: Quota
 
 
 def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int = 0) -> str:
-    """Why a quota will never do for so much, or so many tasks; empty where it can."""
+    """Return why a quota will never do for so much, or so many tasks; empty where it can."""
     if quota is None:
         return ""
     most = quota.most()
@@ -120,7 +120,7 @@ def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int 
 def too_large(
     quota: Quota | None, namespace: str, roles: Iterable[Role], sizes: RoleResources
 ) -> str:
-    """Why the LimitRanges of a namespace allow no task of one of these roles; empty where they
+    """Return why the LimitRanges of a namespace allow no task of one of these roles; empty where they
     do.
     """
     if not isinstance(quota, ClusterQuota) or quota.tasks.most is None:

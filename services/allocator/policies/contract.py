@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -320,6 +320,20 @@ class JobList(list[JobSeen]):
     """The arrays that the policy made of all these jobs when one of them changed
     (`registry.ARRAYS`); None: it makes them itself.
     """
+
+
+M = TypeVar("M")
+
+
+def models_of(
+    jobs: Sequence[JobSeen], kind: type[M], fit_jobs: Callable[[Sequence[JobSeen]], Sequence[M]]
+) -> list[M]:
+    """Return the models that jobs carry; those of the other jobs are fitted together."""
+    fitted = iter(fit_jobs([job for job in jobs if not isinstance(job.model, kind)]))
+    models = []
+    for job in jobs:
+        models.append(job.model if isinstance(job.model, kind) else next(fitted))
+    return models
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -23,7 +23,7 @@ from services.allocator.policies.optimus.policy import optimus
 from services.allocator.policies.optimus.probes import ProbeOrder
 from services.allocator.policies.optimus.probes import fit_jobs as fit_optimus
 from services.allocator.policies.static import static
-from services.allocator.policies.weir.field import side_by_side
+from services.allocator.policies.weir.field import arrays_of
 from services.allocator.policies.weir.policy import weir
 
 POLICIES: dict[str, Policy] = {
@@ -55,7 +55,7 @@ MODELS: dict[str, type[Any]] = {
 }
 """By policy: the type of its models, so that they can be stored."""
 
-ARRAYS: dict[str, Callable[[Sequence[JobSeen]], Any]] = {"weir": side_by_side}
+ARRAYS: dict[str, Callable[[Sequence[JobSeen]], Any]] = {"weir": arrays_of}
 """By policy: make arrays of all its jobs, a function of these jobs alone. The allocator keeps them in its state, and
 makes them again when the facts of one of these jobs change. The policy finds them in the `JobList` that it is given.
 """

@@ -42,7 +42,15 @@ from services.allocator.models.search import (
 )
 from services.allocator.models.speed import NOISE, Fit, Form
 from services.allocator.placing.placement import Room, place, place_most
-from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want, at_start
+from services.allocator.policies.contract import (
+    JobSeen,
+    Node,
+    Observed,
+    Size,
+    Want,
+    at_start,
+    models_of,
+)
 from services.allocator.policies.dike.offers import FreeNodes, all_sizes, offered
 from shared.messages import Alternative
 from shared.words import counted
@@ -107,7 +115,7 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
             running.append(job)
 
     nodes = FreeNodes(room.nodes.values())
-    for job, model in zip(running, _models(running), strict=True):
+    for job, model in zip(running, models_of(running, DikeModel, fit_jobs), strict=True):
         want = _sized(job, model, nodes)
         if want.size != job.size:
             tasks = place(room, job.key, job.tasks, want.size, job.sizes, serial=0) or ()
@@ -153,16 +161,6 @@ def _gains(fit: Fit, sizes: Sequence[Size], tried: int, batch: int, best: float)
     gain = certain_gain if tried >= PROBES else expected_gain
     gains: list[float] = gain(mean, spread, best).tolist()
     return gains
-
-
-def _models(jobs: Sequence[JobSeen]) -> list[DikeModel]:
-    """Return the jobs' models; those that the jobs do not carry are fitted together."""
-    missing = [job for job in jobs if not isinstance(job.model, DikeModel)]
-    fitted = iter(fit_jobs(missing))
-    models = []
-    for job in jobs:
-        models.append(job.model if isinstance(job.model, DikeModel) else next(fitted))
-    return models
 
 
 def _believed(job: JobSeen) -> list[Observed]:

@@ -25,7 +25,15 @@ from msgspec.structs import replace
 
 from services.allocator.models.foresight import limit_due, limit_for
 from services.allocator.models.history import Guess
-from services.allocator.policies.contract import JobSeen, Node, Plan, Want, at_start, left_open
+from services.allocator.policies.contract import (
+    JobSeen,
+    Node,
+    Plan,
+    Want,
+    at_start,
+    left_open,
+    models_of,
+)
 from services.allocator.policies.dlrover.bidding import Array, Bid, greedy
 from services.allocator.policies.dlrover.bounds import bounds
 from services.allocator.policies.dlrover.candidates import generations, memory_due
@@ -98,17 +106,12 @@ def dlrover(
 
 def _models(jobs: Sequence[JobSeen], ways: Ways) -> dict[str, DlroverModel]:
     """Return the models by job; those that have none are fitted together."""
-    models = {}
-    lacking = []
-    for job in jobs:
-        if isinstance(job.model, DlroverModel):
-            models[job.key] = job.model
-        else:
-            lacking.append(job)
-    sized = [not _is_fixed(job, ways) for job in lacking]
-    for job, model in zip(lacking, fit_with_sizes(lacking, sized), strict=True):
-        models[job.key] = model
-    return models
+
+    def fit_lacking(lacking: Sequence[JobSeen]) -> list[DlroverModel]:
+        return fit_with_sizes(lacking, [not _is_fixed(job, ways) for job in lacking])
+
+    models = models_of(jobs, DlroverModel, fit_lacking)
+    return {job.key: model for job, model in zip(jobs, models, strict=True)}
 
 
 def _is_fixed(job: JobSeen, ways: Ways) -> bool:

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import astuple
 
-from services.allocator.policies.contract import JobSeen, Node, Size, Want
+from services.allocator.policies.contract import JobSeen, Node, Size, Want, models_of
 from services.allocator.policies.elastic_batch.pool import (
     Pool,
     core_pool,
@@ -322,16 +322,6 @@ def fit_jobs(jobs: Sequence[JobSeen]) -> list[Timing]:
     return fitted_each(cases)
 
 
-def _timings(jobs: Sequence[JobSeen]) -> list[Timing]:
-    """Return the jobs' timings; those that the jobs do not carry are fitted together."""
-    missing = [job for job in jobs if not isinstance(job.model, Timing)]
-    fitted = iter(fit_jobs(missing))
-    timings = []
-    for job in jobs:
-        timings.append(job.model if isinstance(job.model, Timing) else next(fitted))
-    return timings
-
-
 def limits_of(job: JobSeen) -> Limits:
     request = job.request
     served = job.start.ps > 0
@@ -402,7 +392,7 @@ def _lots(jobs: Sequence[JobSeen]) -> Iterator[Sequence[JobSeen]]:
 
 def _tables(jobs: Sequence[JobSeen], limits: Sequence[Limits]) -> Iterator[tuple[Table, float]]:
     """Yield the table of each job, and the scale of the size that it has."""
-    timings = _timings(jobs)
+    timings = models_of(jobs, Timing, fit_jobs)
     at = 0
     for lot in _lots(jobs):
         lot_limits = limits[at : at + len(lot)]

@@ -64,7 +64,7 @@ def pooled(jobs: Sequence[JobSeen]) -> dict[str, Points]:
 
 
 class ProbeOrder(msgspec.Struct, frozen=True):
-    """The sizes that a job may probe, in its random order; a size may occur several times."""
+    """The sizes that a job may probe, in its random order."""
 
     sizes: tuple[Size, ...]
 
@@ -81,7 +81,7 @@ def probe_order(job: JobSeen) -> ProbeOrder:
         digest = hashlib.sha256(f"{job.key}/{side}".encode()).digest()
         places.append((digest, _within(side, job.least, job.most)))
     places.sort()
-    return ProbeOrder(tuple(size for _, size in places))
+    return ProbeOrder(tuple(dict.fromkeys(size for _, size in places)))
 
 
 def probes(job: JobSeen, known: Points) -> list[Size]:
@@ -89,7 +89,7 @@ def probes(job: JobSeen, known: Points) -> list[Size]:
     if len(known) >= PROBES:
         return []
     order = job.model if isinstance(job.model, ProbeOrder) else probe_order(job)
-    return [size for size in dict.fromkeys(order.sizes) if size not in known]
+    return [size for size in order.sizes if size not in known]
 
 
 def _within(side: int, least: Size, most: Size) -> Size:

@@ -378,26 +378,26 @@ class Field:
         return found
 
 
-class SideBySide(NamedTuple):
+class PolicyArrays(NamedTuple):
     """All jobs of the policy, and those that may change; None: none may."""
 
     table: Jobs
     field: Field | None
 
 
-def side_by_side(jobs: Sequence[JobSeen]) -> SideBySide | None:
+def arrays_of(jobs: Sequence[JobSeen]) -> PolicyArrays | None:
     """Return the arrays of these jobs; None if they have no rows, or not for one cluster."""
     rows = [job.model for job in jobs]
     if not all(isinstance(row, JobRow) for row in rows) or len({row.there for row in rows}) != 1:
         return None
-    return arrays_of(jobs, rows)
+    return build_arrays(jobs, rows)
 
 
-def arrays_of(jobs: Sequence[JobSeen], rows: Sequence[JobRow]) -> SideBySide:
+def build_arrays(jobs: Sequence[JobSeen], rows: Sequence[JobRow]) -> PolicyArrays:
     """Put jobs side by side."""
     table = Jobs(jobs, rows)
     places = table.may_change()
-    return SideBySide(table, Field(table, places) if len(places) else None)
+    return PolicyArrays(table, Field(table, places) if len(places) else None)
 
 
 def pays_from(pause_s: Array, speed: Array, left: Array) -> Array:

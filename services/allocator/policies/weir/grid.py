@@ -121,7 +121,7 @@ def _left_over(fits: Sequence[Fit], grid: Grid, cores: Array) -> Array:
 
 
 def _observed(fits: Sequence[Fit]) -> tuple[Array, Array]:
-    """What each observation pulls [jobs, 1, observations], and logarithms of where it was; a
+    """Return what each observation pulls [jobs, 1, observations], and logarithms of where it was; a
     missing one pulls not.
     """
     most = 1

@@ -86,7 +86,7 @@ def hulls(cost: Array, speed: Array, base: Array) -> list[list[int]]:
 
 
 def _kept(cost: Sequence[float], speed: Sequence[float]) -> list[int]:
-    """Which of the points after the first, the base, are on the hull; both rise."""
+    """Return which of the points after the first, the base, are on the hull; both rise."""
     kept, slopes = [0], [math.inf]
     for n, (costs, gives) in enumerate(zip(cost[1:], speed[1:], strict=True), start=1):
         while True:

@@ -96,7 +96,7 @@ def usual_s(stays: Stays, asked_s: Array, work_s: Array, now: float) -> float:
 
 
 def stretched(stays: Stays) -> float:
-    """How many times longer jobs take with their pauses."""
+    """Return how many times longer jobs take with their pauses."""
     alone_s = float(np.median(stays.alone_s))
     return 1.0 + PAUSES * float(np.median(stays.pause_s)) / alone_s if alone_s > 0 else 1.0
 

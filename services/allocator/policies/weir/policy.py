@@ -34,7 +34,7 @@ from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import amounts
 from services.allocator.policies.contract import JobList, JobSeen, Node, Want
 from services.allocator.policies.weir.auction import NONE, Ints, granted
-from services.allocator.policies.weir.field import Field, SideBySide, arrays_of, side_by_side
+from services.allocator.policies.weir.field import Field, PolicyArrays, arrays_of, build_arrays
 from services.allocator.policies.weir.hindrance import Hindrance, hindrances
 from services.allocator.policies.weir.reasons import want_of_too_large, want_to_try, wants_of
 from services.allocator.policies.weir.rows import fit_rows
@@ -45,7 +45,7 @@ from shared.messages import Resources
 def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
     """Return a want for each job that may change."""
     # 1. Take the jobs' arrays, which the allocator keeps.
-    table, field = _side_by_side(cluster, jobs)
+    table, field = _policy_arrays(cluster, jobs)
     too_large = table.too_large().tolist()
     wants = [want_of_too_large(jobs[at]) for at in too_large]
     if field is None:
@@ -67,15 +67,15 @@ def weir(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
     return wants
 
 
-def _side_by_side(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> SideBySide:
+def _policy_arrays(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> PolicyArrays:
     """Return the jobs' arrays: those that the allocator keeps, or new ones."""
     if isinstance(jobs, JobList) and jobs.arrays is not None:
-        known: SideBySide = jobs.arrays
+        known: PolicyArrays = jobs.arrays
         return known
-    made = side_by_side(jobs)
+    made = arrays_of(jobs)
     if made is not None:
         return made
-    return arrays_of(jobs, fit_rows(jobs, rounded(_everything(cluster, jobs)), largest(cluster)))
+    return build_arrays(jobs, fit_rows(jobs, rounded(_everything(cluster, jobs)), largest(cluster)))
 
 
 def _granted_steps(field: Field, offers: Array, rooms: Array, now: float) -> Ints:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from services.allocator.models.past import past_of
 from services.allocator.models.speed import Fit
 from services.allocator.placing.amounts import amounts, minus, together
 from services.allocator.placing.order import update_index
-from services.allocator.policies.contract import JobList, JobSeen
+from services.allocator.policies.contract import JobList, JobSeen, Quota
 from services.allocator.policies.registry import ARRAYS, FITTERS, POLICIES
 from services.allocator.policies.weir.policy import largest, rounded
 from services.allocator.policies.weir.programs import Evidence, evidence_of, fit_programs, program
@@ -28,7 +29,7 @@ from services.allocator.policies.weir.rows import JobRow, rows_of
 from services.allocator.rules import Rules
 from services.allocator.seen import seen
 from services.allocator.state import State
-from services.allocator.stored_models import decode_models, models_by_job
+from services.allocator.stored_models import StoredModels, decode_models, stored_model
 from services.allocator.tables import NO_MARKS, Amounts, Marks, Programs, Tables
 from shared.messages import Resources
 
@@ -42,9 +43,10 @@ def refreshed(state: State, rules: Rules) -> State:
     `rules`: with the cluster's quotas in them (`cluster_quotas.py`).
     """
     tables, marks = state.tables, state.marks
-    models: Mapping[str, Any] = {}
+    stored: StoredModels | None = None
     if tables is None or not _is_made_by(tables, rules):
-        tables, models = _from_stored_models(state, rules)
+        stored = _stored_models(state, rules)
+        tables = _empty_tables(stored, rules)
         every = frozenset(state.jobs)
         marks = Marks(every, frozenset(state.nodes), every, closed=True)
     elif marks == NO_MARKS and tables.quotas == rules.quotas:
@@ -54,7 +56,7 @@ def refreshed(state: State, rules: Rules) -> State:
     tables = _with_promised(tables, state, marks)
     tables = _with_kins(tables, state, marks)
     changed = _changed_jobs(before, tables, state, marks, rules)
-    tables = _with_jobs(tables, state, changed, models, rules)
+    tables = _with_jobs(tables, state, changed, stored, rules)
     tables = _with_total(before, tables, state, marks, changed)
     tables = _with_rows(before, tables, state, changed, rules)
     tables = _with_order(before, tables, state, changed, rules)
@@ -62,27 +64,22 @@ def refreshed(state: State, rules: Rules) -> State:
     return replace(state, tables=tables, marks=NO_MARKS, models=b"")
 
 
-def _from_stored_models(state: State, rules: Rules) -> tuple[Tables, dict[str, Any]]:
-    """Return tables to begin with, and the stored models that still hold, by job.
-
-    A model holds unless a fact of its job was heard since, or of a job that ended. Jobs in
-    namespaces with a quota are fitted again, for it may bound the size of their tasks.
-    """
+def _stored_models(state: State, rules: Rules) -> StoredModels | None:
+    """Return the models that were stored with the state, if they were fitted by these settings."""
     stored = decode_models(state.models) if state.models else None
-    plain = Tables(policy=rules.policy, oom_memory_factor=rules.oom_memory_factor)
     if stored is None:
-        return plain, {}
+        return None
     if (stored.policy, stored.oom_memory_factor) != (rules.policy, rules.oom_memory_factor):
-        return plain, {}
-    models = {}
-    for key, model in models_by_job(stored).items():
-        job = state.jobs.get(key)
-        if job is None or key in state.marks.jobs or job.request.namespace in rules.quotas:
-            continue
-        if isinstance(model, JobRow) or not state.marks.closed:
-            models[key] = model
-    tables = replace(plain, total=stored.total, largest=stored.largest, programs=stored.programs)
-    return tables, models
+        return None
+    return stored
+
+
+def _empty_tables(stored: StoredModels | None, rules: Rules) -> Tables:
+    """Return tables without entries, for the cluster and with the programs of the stored models."""
+    empty = Tables(policy=rules.policy, oom_memory_factor=rules.oom_memory_factor)
+    if stored is None:
+        return empty
+    return replace(empty, total=stored.total, largest=stored.largest, programs=stored.programs)
 
 
 def _is_made_by(tables: Tables, rules: Rules) -> bool:
@@ -183,12 +180,12 @@ def _with_jobs(
     tables: Tables,
     state: State,
     changed: Collection[str],
-    models: Mapping[str, Any],
+    stored: StoredModels | None,
     rules: Rules,
 ) -> Tables:
     """Make the entries of changed jobs, with the model that their policy fits to each.
 
-    `models`: those that are known, by job.
+    A stored model is used where its job is still what the model was fitted to.
     """
     gone = tables.jobs.keys() - state.jobs.keys()
     if not changed and not gone:
@@ -199,11 +196,13 @@ def _with_jobs(
     by_policy: dict[str, list[str]] = {}
     for key in changed:
         job = state.jobs[key]
+        policy = policy_of(job, rules)
         jobs[key] = seen(job, rules, kin_of(tables.kins, job.request))
-        if key in models:
-            jobs[key] = replace(jobs[key], model=models[key])
+        model = stored_model(stored, policy, jobs[key]) if stored else None
+        if model is not None:
+            jobs[key] = replace(jobs[key], model=model)
         else:
-            by_policy.setdefault(policy_of(job, rules), []).append(key)
+            by_policy.setdefault(policy, []).append(key)
     for name, keys in by_policy.items():
         if name in FITTERS:
             fitted = _fit_models(name, [jobs[key] for key in keys])
@@ -327,8 +326,11 @@ def _with_lists(before: Tables, tables: Tables) -> Tables:
     if tables.jobs is before.jobs and tables.policies is before.policies:
         return tables
     by_policy = {name: JobList() for name in dict.fromkeys(tables.policies.values())}
+    quotas = _shared_quotas(tables)
     for key, name in tables.policies.items():
-        by_policy[name].append(tables.jobs[key])
+        job = tables.jobs[key]
+        quota = quotas.get((name, job.request.namespace))
+        by_policy[name].append(job if quota is None else replace(job, quota=quota))
     for name, jobs in by_policy.items():
         if name not in ARRAYS:
             continue
@@ -338,6 +340,31 @@ def _with_lists(before: Tables, tables: Tables) -> Tables:
         else:
             jobs.arrays = _arrays(name, jobs)
     return replace(tables, by_policy=by_policy)
+
+
+def _shared_quotas(tables: Tables) -> dict[tuple[str, str], Quota]:
+    """Return by policy and namespace what jobs of other policies leave of the namespace's quota.
+
+    Only of namespaces with a quota and jobs of several policies.
+    """
+    if not tables.quotas:
+        return {}
+    held: defaultdict[str, dict[str, list[Resources]]] = defaultdict(dict)
+    for key, policy in tables.policies.items():
+        job = tables.jobs[key]
+        if job.quota is not None:
+            amounts_of = held[job.request.namespace].setdefault(policy, [])
+            amounts_of += [task.resources for task in job.tasks]
+    found = {}
+    for space, by_policy in held.items():
+        for policy in by_policy:
+            others: list[Resources] = []
+            for other, taken in by_policy.items():
+                if other != policy:
+                    others += taken
+            if others:
+                found[policy, space] = tables.quotas[space].without(together(others))
+    return found
 
 
 def _arrays(name: str, jobs: JobList) -> Any:
@@ -362,12 +389,14 @@ def _with_rows(
     whose program or cluster, are no longer the same.
     """
     same_cluster = (before.total, before.largest) == (tables.total, tables.largest)
+    gone = {key for key in tables.programs.of_job if key not in state.jobs}
     mine = []
     for key in changed:
-        is_new = tables.jobs[key].model is None
-        if is_new and policy_of(state.jobs[key], rules) == WEIR:
+        if policy_of(state.jobs[key], rules) != WEIR:
+            gone.add(key)  # the name may have been another job's, of policy `weir`
+        elif tables.jobs[key].model is None:
             mine.append(key)
-    gone = [key for key in tables.programs.of_job if key not in state.jobs]
+    gone &= tables.programs.of_job.keys()
     begins = not before.jobs
     if same_cluster and not (mine or gone or begins):
         return tables

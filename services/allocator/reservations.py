@@ -56,7 +56,8 @@ from shared.messages import Resources, RoleResources, TaskPlan
 MOST = 16
 """So many jobs at the head of the queue have reservations at a time."""
 TRIES = 16
-"""So many sizes of a namespace's jobs may have no place, before none of its other jobs is tried."""
+"""So many sizes of a namespace's jobs may have no place, before none of its other jobs is tried.
+Sizes with more than all nodes have together, or with a task larger than each node, do not count."""
 
 
 Impossible = tuple[Size, RoleResources, tuple[TaskPlan, ...], frozenset[str]]
@@ -180,6 +181,8 @@ class Reserve:
         many jobs without a place are tried.
         """
         nowhere = self._nowhere[request.namespace]
+        if not supply.may_hold(request):
+            return False
         question = request.most, request.sizes, tuple(request.keep), request.avoid
         if question in nowhere or len(nowhere) == TRIES:
             return False

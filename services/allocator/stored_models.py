@@ -6,13 +6,14 @@ makes what it cannot read anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from services.allocator.models.speed import Fit
+from services.allocator.policies.contract import JobSeen
 from services.allocator.policies.registry import MODELS
 from services.allocator.policies.weir.hull import Config
 from services.allocator.policies.weir.rows import JobRow, Numbers
@@ -27,7 +28,9 @@ NO_FIT = Fit("synchronous", (1.0, 1.0, 1.0, 1.0), 0.0, 0, b"")
 
 
 class StoredModels(msgspec.Struct, frozen=True, kw_only=True):
-    """`total`, `largest`: the cluster for which rows were made. `others`: by policy and job."""
+    """`total`, `largest`: the cluster for which rows were made. `others`: by policy and job.
+    `fitted_to`: by job, `_digest` of the job that its model was fitted to.
+    """
 
     layout: str
     policy: str
@@ -37,12 +40,14 @@ class StoredModels(msgspec.Struct, frozen=True, kw_only=True):
     programs: Programs
     rows: dict[str, JobRow]
     others: dict[str, dict[str, bytes]]
+    fitted_to: dict[str, bytes]
 
 
 def encode_models(tables: Tables) -> bytes:
     """Return the models of all jobs as bytes."""
     rows: dict[str, JobRow] = {}
     others: dict[str, dict[str, bytes]] = {}
+    fitted_to = {key: _digest(job) for key, job in tables.jobs.items() if job.model is not None}
     for key, job in tables.jobs.items():
         if isinstance(job.model, JobRow):
             rows[key] = replace(job.model, fitted=NO_FIT)
@@ -59,6 +64,7 @@ def encode_models(tables: Tables) -> bytes:
         programs=tables.programs,
         rows=rows,
         others=others,
+        fitted_to=fitted_to,
     )
     return msgspec.msgpack.encode(stored)
 
@@ -72,20 +78,24 @@ def decode_models(stored: bytes) -> StoredModels | None:
     return found if found.layout == LAYOUT else None
 
 
-def models_by_job(stored: StoredModels) -> dict[str, Any]:
-    """Return each job's model as its policy expects it."""
-    found: dict[str, Any] = {}
-    for key, row in stored.rows.items():
+def stored_model(stored: StoredModels, policy: str, job: JobSeen) -> Any:
+    """Return the stored model of a job as its policy expects it; None without one, or if the job is
+    no longer what the model was fitted to.
+    """
+    key = job.key
+    if key not in stored.fitted_to or stored.fitted_to[key] != _digest(job):
+        return None
+    if policy == "weir" and key in stored.rows:
+        row = stored.rows[key]
         fitted = stored.programs.fits.get(row.program)
-        if fitted is not None:
-            found[key] = replace(row, fitted=fitted)
-    for name, models in stored.others.items():
-        found.update(_decode_each(name, models))
-    return found
+        return replace(row, fitted=fitted) if fitted is not None else None
+    model = stored.others.get(policy, {}).get(key)
+    return msgspec.msgpack.decode(model, type=MODELS[policy]) if model is not None else None
 
 
-def _decode_each(policy: str, models: Mapping[str, bytes]) -> dict[str, Any]:
-    kind = MODELS.get(policy)
-    if kind is None:
-        return {}
-    return {key: msgspec.msgpack.decode(model, type=kind) for key, model in models.items()}
+def _digest(job: JobSeen) -> bytes:
+    """Return a digest of all that a model may depend on: its job with the settings and the history
+    that count for it.
+    """
+    facts = msgspec.msgpack.encode(replace(job, model=None), order="deterministic")
+    return blake2b(facts, digest_size=16).digest()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from math import inf
 
 import msgspec
@@ -17,8 +18,8 @@ from msgspec.structs import replace
 
 from services.allocator.bisection import least
 from services.allocator.job import Job
-from services.allocator.placing.amounts import larger, less, plus, together
-from services.allocator.placing.placement import Room
+from services.allocator.placing.amounts import NO_MORE, fits, larger, less, plus, together
+from services.allocator.placing.placement import ROLES, Room
 from services.allocator.placing.trial import Placed, PlacementRequest, Shortage, try_place
 from services.allocator.policies.contract import Node
 from services.allocator.state import State
@@ -94,6 +95,7 @@ class Supply:
         self.held = sorted(_all_held(state), key=lambda held: held.started_s)
         self.starts = (-inf, *sorted({held.started_s for held in self.held} - {-inf}))
         self._end: tuple[tuple[Reservation, ...], str, Room] | None = None
+        self._empty: tuple[Resources, Resources] | None = None
 
     def trial(
         self,
@@ -156,6 +158,24 @@ class Supply:
         """Place a job in the room that there is then; None where it does not fit."""
         trial = try_place(self.trial(until_s, reserved, freed, keeps), request)
         return trial.tasks if isinstance(trial, Placed) else None
+
+    def may_hold(self, request: PlacementRequest) -> bool:
+        """Return False where a new task is larger than each node, or all new tasks are larger than
+        all nodes together, once all running tasks have ended. A place is not looked for.
+        """
+        if self._empty is None:
+            room = self.trial(self.starts[-1], ())
+            free = [node.free for node in room.nodes.values() if node.open]
+            self._empty = together(free), reduce(larger, free, NO_MORE)
+        total, largest = self._empty
+        if not fits(request.growth(request.most), total):
+            return False
+        kept = Counter([task.role for task in request.keep])
+        for role in ROLES:
+            is_new = request.most.of(role) > kept[role]
+            if is_new and not fits(getattr(request.sizes, role), largest):
+                return False
+        return True
 
     def holds(
         self, request: PlacementRequest, reserved: tuple[Reservation, ...], keeps: str

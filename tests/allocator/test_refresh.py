@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from services.allocator import memory
 from services.allocator.decide import decide, prepared
-from services.allocator.policies.contract import JobList
+from services.allocator.policies.contract import ClusterQuota, JobList, Quota, TaskLimits
 from services.allocator.policies.weir.rows import JobRow
 from services.allocator.rules import Rules
 from services.allocator.state import State, without_tables
 from services.allocator.stored_models import decode_models, encode_models
 from services.allocator.tables import Tables
-from shared.messages import CancelRequested, JobFinished, Taint
+from shared.messages import CancelRequested, JobAccepted, JobFinished, Resources, Taint
 from tests.bench.decide_world import Cluster, with_quotas
 
 WEIR = Rules(policy="weir")
@@ -34,7 +34,9 @@ def is_alike(one: State, other: State, rules: Rules) -> bool:
     assert mine is not None and theirs is not None
     assert [*mine.ranks] == [*theirs.ranks]
     for listed in mine.by_policy.values():
-        assert listed == [mine.jobs[job.key] for job in listed]
+        assert [replace(job, quota=None) for job in listed] == [
+            replace(mine.jobs[job.key], quota=None) for job in listed
+        ]
     for key, job in mine.jobs.items():
         if isinstance(job.model, JobRow):
             row = theirs.jobs[key].model
@@ -109,6 +111,70 @@ def test_a_state_that_was_stored_and_read_again_is_decided_on_alike(policy: str)
         told = cluster.story.state
         from_facts = replace(without_tables(told), models=b"")
         assert decide(told, now, rules) == decide(from_facts, now, rules)
+
+
+def restarted(state: State) -> State:
+    return msgspec.json.decode(zlib.decompress(memory.encoded(state)), type=State)
+
+
+def is_as_from_facts(state: State, rules: Rules) -> bool:
+    return is_alike(state, replace(without_tables(state), models=b""), rules)
+
+
+@pytest.mark.parametrize("policy", ["weir", "dlrover"])
+def test_stored_models_of_other_task_sizes_are_fitted_again(policy: str) -> None:
+    """A LimitRange demanded larger tasks when the models were stored. It is gone after the restart."""
+    rules = Rules(policy=policy)
+    least = TaskLimits(least=Resources(cpu=8.0, memory_gib=8.0))
+    state = grown(rules).story.state
+    spaces = {job.request.namespace for job in state.jobs.values()}
+    limited = replace(rules, quotas={space: ClusterQuota(tasks=least) for space in spaces})
+    again = restarted(prepared(state, limited))
+    assert is_as_from_facts(again, rules)
+    assert decide(again, 5000.0, rules) == decide(replace(without_tables(state), models=b""), 5000.0, rules)
+
+
+def test_stored_rows_learn_of_a_job_of_their_program_that_ends_after_the_restart() -> None:
+    cluster = grown(WEIR)
+    cluster.story.state = restarted(prepared(cluster.story.state, WEIR))
+    job = next(job for job in cluster.story.state.jobs.values() if job.running and job.progress)
+    over = JobFinished(job=job.request.job, namespace=job.request.namespace, uid=job.uid, outcome="succeeded")
+    cluster.story.hear(over)
+    assert is_as_from_facts(cluster.story.state, WEIR)
+
+
+def test_a_name_that_another_policy_uses_again_leaves_the_programs() -> None:
+    """The end of the first job and the second one are heard before the next decision."""
+    cluster = grown(WEIR)
+    story = cluster.story
+    story.state = prepared(story.state, WEIR)
+    job = next(iter(story.state.jobs.values()))
+    asked = replace(job.request, policy="static")
+    story.hear(
+        JobFinished(job=asked.job, namespace=asked.namespace, uid=job.uid, outcome="succeeded"),
+        JobAccepted(job=asked.job, namespace=asked.namespace, uid=900, request=asked, accepted_s=story.now),
+    )
+    state = prepared(story.state, WEIR)
+    assert state.tables is not None and job.key not in state.tables.programs.of_job
+    assert is_as_from_facts(state, WEIR)
+
+
+def test_a_policy_sees_what_the_jobs_of_others_leave_of_a_quota() -> None:
+    cluster = grown(WEIR)
+    story = cluster.story
+    first = next(job for job in story.state.jobs.values() if job.runs)
+    space = first.request.namespace
+    alone = prepared(story.state, replace(WEIR, quotas={space: Quota(cpu=100.0)})).tables
+    assert alone is not None
+    assert {job.quota for job in alone.by_policy["weir"] if job.request.namespace == space} == {Quota(cpu=100.0)}
+    jobs = story.state.jobs | {first.key: replace(first, request=replace(first.request, policy="static"))}
+    mixed = replace(without_tables(story.state), jobs=jobs)
+    tables = prepared(mixed, replace(WEIR, quotas={space: Quota(cpu=100.0)})).tables
+    assert tables is not None
+    held = sum(task.resources.cpu for task in first.runs.tasks)
+    seen = {job.quota for job in tables.by_policy["weir"] if job.request.namespace == space}
+    assert held > 0 and seen == {Quota(cpu=100.0 - held)}
+    assert tables.jobs[first.key].quota == Quota(cpu=100.0)
 
 
 def test_models_of_another_version_are_not_read() -> None:

@@ -14,7 +14,7 @@ from services.allocator.explaining.history import Moment
 from services.allocator.placing.placement import Room
 from services.allocator.policies.contract import Quota
 from services.allocator.reservations import MOST, TRIES, Reserve
-from shared.messages import JobFinished, JobRequested
+from shared.messages import JobFinished, JobRequested, Resources, RoleResources
 from tests.allocator.builders import AT_ONCE, Story, accepted, exited, node, own, request, resumed, span, tasks
 
 RULES = replace(AT_ONCE, policy="static")
@@ -146,8 +146,7 @@ def test_only_the_head_of_the_queue_has_reservations() -> None:
 
 @pytest.mark.parametrize("sizes", [1, 2 * TRIES], ids=["of one size", "each of another size"])
 @pytest.mark.parametrize("namespace", ["default", "other"])
-def test_jobs_that_fit_nowhere_take_nobodys_turn(sizes: int, namespace: str) -> None:
-    """Too many sizes that fit nowhere cost only other jobs of their own namespace a turn."""
+def test_jobs_larger_than_the_cluster_take_nobodys_turn(sizes: int, namespace: str) -> None:
     story = Story(RULES)
     story.hear(node(cpu=8), accepted(fixed("running", 6), uid=1))
     started = story.decided()
@@ -157,7 +156,21 @@ def test_jobs_that_fit_nowhere_take_nobodys_turn(sizes: int, namespace: str) -> 
         story.hear(accepted(vast, uid=10 + number))
     story.hear(accepted(fixed("large", 6), uid=100))
     found = reserve(story, story.now + 2 * AFTER_S).reservations
-    assert list(found) == ([] if sizes > TRIES and namespace == "default" else ["default.large"])
+    assert list(found) == ["default.large"]
+
+
+@pytest.mark.parametrize("namespace", ["default", "other"])
+def test_sizes_without_a_place_on_scattered_nodes_cost_only_their_namespace_a_turn(namespace: str) -> None:
+    """All together they are smaller than the cluster, but no node has room for two of their tasks."""
+    story = Story(RULES).hear(*(node(f"n{number}", cpu=10) for number in range(2)))
+    for number in range(2 * TRIES):
+        cores = Resources(cpu=6.0 + number / 100, memory_gib=1.0)
+        sizes = RoleResources(chief=cores, ps=cores, worker=cores)
+        scattered = request(f"s-{number}", namespace=namespace, ps=span(2), workers=span(2), resources=sizes)
+        story.hear(accepted(scattered, uid=10 + number))
+    story.hear(accepted(fixed("large", 6), uid=100))
+    found = reserve(story, story.now + 2 * AFTER_S).reservations
+    assert list(found) == ([] if namespace == "default" else ["default.large"])
 
 
 @pytest.mark.parametrize("kept", [0, 2], ids=["all of them", "all but two"])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -113,6 +113,15 @@ class Quota(
         memory_gib = math.inf if self.memory_gib is None else self.memory_gib
         gpu = BOUNDLESS if self.gpu is None else self.gpu
         return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
+
+    def without(self, taken: Resources) -> Self:
+        """Return the quota less an amount; nothing is left of a limit that is exceeded."""
+        cpu = None if self.cpu is None else max(0.0, self.cpu - taken.cpu)
+        memory_gib = (
+            None if self.memory_gib is None else max(0.0, self.memory_gib - taken.memory_gib)
+        )
+        gpu = None if self.gpu is None else max(0, self.gpu - taken.gpu)
+        return replace(self, cpu=cpu, memory_gib=memory_gib, gpu=gpu)
 
 
 class ClusterQuota(Quota, frozen=True, kw_only=True):
@@ -269,7 +278,9 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     curve: tuple[Learned, ...] = ()
     pause_s: float | None = None
     quota: Quota | None = None
-    """Of its namespace: the capacity that all jobs in it may hold together."""
+    """Of its namespace: the capacity that all jobs of the policy in it may hold together, which is
+    what the jobs of other policies leave of it.
+    """
     kin: Kin | None = None
     """The history of its program, of jobs that are over."""
 

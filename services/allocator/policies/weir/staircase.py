@@ -33,6 +33,10 @@ FEW = 4
 """Larger counts that are tried by exploration: the next, the largest, and some between."""
 REACH = 2.0
 """No step to more than so many times what was ever observed: models err far away."""
+FLOOR_COST = 1.05
+"""A gang floor may cost so much: what there is has been rounded to two digits (`rounded`), so a job
+that costs more than 1 may still fit. What is granted is bounded by the exact room (`auction.py`).
+"""
 SIDE_BY_SIDE = 1 << 12
 """Sizes, of all jobs together, in one pass: so that arrays stay small."""
 
@@ -207,10 +211,13 @@ def _built(cases: Sequence[Case], grid: Grid, there: Resources) -> list[Array]:
     shares = _shares(takes, there)
     cost = shares.max(axis=0)
     speed, apart = _speeds(cases, grid, sizes)
-    speed[(cost > 1.0 + 1e-9) | (cost <= 0.0) | ~np.isfinite(speed)] = 0.0
+    number_of_floors = grid.batches.shape[1]
+    most = np.full(cost.shape[1], 1.0 + 1e-9)
+    most[:number_of_floors] = FLOOR_COST
+    speed[(cost > most) | (cost <= 0.0) | ~np.isfinite(speed)] = 0.0
     # The floor with its fastest batch is the first step.
     jobs = np.arange(len(cases))
-    floors = speed[:, : grid.batches.shape[1]].argmax(axis=1)
+    floors = speed[:, :number_of_floors].argmax(axis=1)
     base = np.stack([cost[jobs, floors], speed[jobs, floors]], axis=1)
     above = hulls(cost, np.where(cost > base[:, :1], speed, 0.0), base)
     # All that is known of each size, in the order of `hull.Config` [jobs, sizes, 10].

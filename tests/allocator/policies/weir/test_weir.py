@@ -62,6 +62,14 @@ def test_the_shorter_of_two_gets_more():
     assert got["short"] > got["long"] >= 1
 
 
+def test_a_job_that_needs_more_than_the_rounded_total_still_fits_the_exact_one():
+    """There are 104 cores, rounded 100; the job needs 102. With 101 cores it has no room."""
+    large = waiting("large")
+    large = replace(large, request=replace(large.request, workers=span(203, 203, 203)))
+    assert workers(weir([node(104.0)], [large], 0.0)) == {"large": 203}
+    assert workers(weir([node(101.0)], [large], 0.0)) == {"large": 0}
+
+
 def test_a_job_that_has_just_paused_does_not_grow():
     assert workers(weir([node(2.0)], [running("one", 10_000, since_s=-0.2)], 0.0)) == {"one": 1}
 

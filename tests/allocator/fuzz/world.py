@@ -30,6 +30,7 @@ from shared.messages import (
     ChangeRequested,
     GenerationAbandoned,
     JobAccepted,
+    JobChanged,
     JobFinished,
     JobRequested,
     Message,
@@ -191,10 +192,12 @@ class World:
             self.hear(report(job, speed, loss, total, usage(job, speed, abs(loss)) if whom % 2 else ()))
 
     def extreme(self, whom: int) -> None:
-        """Something is said again with an odd number in it, if it can be read."""
+        """Something is said again with an odd number in it, if it can be read. Not what the allocator says
+        itself, after it has validated a request.
+        """
         for message in some(self.old[-8:], whom):
             changed = odd(message, seed(whom, self.sequence))
-            if changed is not None and not isinstance(message, JobAccepted | AllocationDecided):
+            if changed is not None and not isinstance(message, JobAccepted | JobChanged | AllocationDecided):
                 self.hear(changed)
 
     def stranger(self, whom: int) -> None:

@@ -67,11 +67,7 @@ def refreshed(state: State, rules: Rules) -> State:
 def _stored_models(state: State, rules: Rules) -> StoredModels | None:
     """Return the models that were stored with the state, if they were fitted by these settings."""
     stored = decode_models(state.models) if state.models else None
-    if stored is None:
-        return None
-    if (stored.policy, stored.oom_memory_factor) != (rules.policy, rules.oom_memory_factor):
-        return None
-    return stored
+    return stored if stored is not None and _is_made_by(stored, rules) else None
 
 
 def _empty_tables(stored: StoredModels | None, rules: Rules) -> Tables:
@@ -82,7 +78,7 @@ def _empty_tables(stored: StoredModels | None, rules: Rules) -> Tables:
     return replace(empty, total=stored.total, largest=stored.largest, programs=stored.programs)
 
 
-def _is_made_by(tables: Tables, rules: Rules) -> bool:
+def _is_made_by(tables: Tables | StoredModels, rules: Rules) -> bool:
     made_by = (tables.policy, tables.oom_memory_factor)
     return made_by == (rules.policy, rules.oom_memory_factor)
 
@@ -343,9 +339,9 @@ def _with_lists(before: Tables, tables: Tables) -> Tables:
 
 
 def _shared_quotas(tables: Tables) -> dict[tuple[str, str], Quota]:
-    """Return by policy and namespace what jobs of other policies leave of the namespace's quota.
+    """Return, by policy and namespace, the quota less what jobs of other policies hold.
 
-    Only of namespaces with a quota and jobs of several policies.
+    Only namespaces with a quota and jobs of several policies are in it.
     """
     if not tables.quotas:
         return {}

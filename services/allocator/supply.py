@@ -160,8 +160,8 @@ class Supply:
         return trial.tasks if isinstance(trial, Placed) else None
 
     def may_hold(self, request: PlacementRequest) -> bool:
-        """Return False where a new task is larger than each node, or all new tasks are larger than
-        all nodes together, once all running tasks have ended. A place is not looked for.
+        """Return False if a new task is larger than every node, or all new tasks together are larger
+        than all nodes, once all running tasks have ended. True does not mean that there is a place.
         """
         if self._empty is None:
             room = self.trial(self.starts[-1], ())

@@ -113,7 +113,7 @@ def test_a_state_that_was_stored_and_read_again_is_decided_on_alike(policy: str)
         assert decide(told, now, rules) == decide(from_facts, now, rules)
 
 
-def restarted(state: State) -> State:
+def read_back(state: State) -> State:
     return msgspec.json.decode(zlib.decompress(memory.encoded(state)), type=State)
 
 
@@ -129,14 +129,14 @@ def test_stored_models_of_other_task_sizes_are_fitted_again(policy: str) -> None
     state = grown(rules).story.state
     spaces = {job.request.namespace for job in state.jobs.values()}
     limited = replace(rules, quotas={space: ClusterQuota(tasks=least) for space in spaces})
-    again = restarted(prepared(state, limited))
+    again = read_back(prepared(state, limited))
     assert is_as_from_facts(again, rules)
     assert decide(again, 5000.0, rules) == decide(replace(without_tables(state), models=b""), 5000.0, rules)
 
 
 def test_stored_rows_learn_of_a_job_of_their_program_that_ends_after_the_restart() -> None:
     cluster = grown(WEIR)
-    cluster.story.state = restarted(prepared(cluster.story.state, WEIR))
+    cluster.story.state = read_back(prepared(cluster.story.state, WEIR))
     job = next(job for job in cluster.story.state.jobs.values() if job.running and job.progress)
     over = JobFinished(job=job.request.job, namespace=job.request.namespace, uid=job.uid, outcome="succeeded")
     cluster.story.hear(over)

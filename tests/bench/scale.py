@@ -128,14 +128,19 @@ async def monitored(stack: Stack, watched: Trial, http: aiohttp.ClientSession) -
     full_s = max(heard.stored_s for heard in told) - began_s
     say(f"full picture after {full_s:.2f} s")
     shown: dict[str, float] = {}
+    all_shown = asyncio.Event()
 
     async def on_line(event: dict[str, Any]) -> None:
         if event["type"] == "DELETED":
             shown[event["object"]["spec"]["nodeName"]] = time.time()
+            if len(shown) == DELETIONS:
+                all_shown.set()
 
     async with watching(http, {}, on_line):
         deleted = await crowd.delete(http, crowd.names(NODES), DELETIONS, A_SECOND)
         await watched.until(lambda: len(heard_of(watched, deleted)) == DELETIONS, PATIENCE_S, "every change")
+        # Our own watch may be slower than the monitor's.
+        await asyncio.wait_for(all_shown.wait(), PATIENCE_S)
     return {
         "monitor_full_picture_s": full_s,
         "monitor_memory_mb": most_memory_mb(stack, "monitor"),

@@ -20,7 +20,6 @@ from services.allocator.policies.registry import POLICIES
 from services.allocator.state import State, tables_of
 from shared.messages import Alternative, Span
 
-FACTORS = ("faster", "speed_now", "apart")
 _key_of = attrgetter("key")
 
 
@@ -103,22 +102,23 @@ def _without_faulty(
 
 def _error(want: Want, job: JobSeen | None) -> Exception | None:
     """Return why a want cannot hold; None where it can."""
-    reason = want.reason
-    if not isinstance(reason, str) or not _is_unicode(reason):
-        return TypeError(f"its reason for {want.job} is {reason!r}, and no text")
+    if not _is_text(want.reason):
+        return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
     for other in want.alternatives:
-        if not isinstance(other, Alternative) or not _is_unicode(other.why):
+        if not isinstance(other, Alternative) or not _is_text(other.why):
             return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")
     if job is None:
         return ValueError(f"it wants something for {want.job}, of which it was not asked")
     return _bound_error(want, job) or _number_error(want)
 
 
-def _is_unicode(text: str) -> bool:
-    """Return whether a value can be part of a message."""
-    if text.isascii():
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a text that can be part of a message."""
+    if not isinstance(value, str):
+        return False
+    if value.isascii():
         return True
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
@@ -147,15 +147,23 @@ def _outside(span: Span, number: Any, what: str) -> ValueError:
 
 
 def _number_error(want: Want) -> ValueError | None:
-    for field, value in zip(FACTORS, (want.faster, want.speed_now, want.apart), strict=True):
-        # Infinitely many times as fast is a way to say: try it.
-        if value is not None and not value >= 0:
-            return ValueError(f"its `{field}` for {want.job} is {value!r}")
+    # Infinitely many times as fast is a way to say: try it.
+    if not _is_factor(want.faster):
+        return ValueError(f"its `faster` for {want.job} is {want.faster!r}")
+    if not _is_factor(want.speed_now):
+        return ValueError(f"its `speed_now` for {want.job} is {want.speed_now!r}")
+    if not _is_factor(want.apart):
+        return ValueError(f"its `apart` for {want.job} is {want.apart!r}")
     if want.sizes is None:
         return None
     for role in ROLES:
         size = getattr(want.sizes, role)
-        amounts = (size.cpu, size.memory_gib, size.gpu)
-        if not all(math.isfinite(amount) and amount >= 0 for amount in amounts):
-            return ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
+        for amount in (size.cpu, size.memory_gib, size.gpu):
+            if not math.isfinite(amount) or amount < 0:
+                amounts = (size.cpu, size.memory_gib, size.gpu)
+                return ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
     return None
+
+
+def _is_factor(value: float | None) -> bool:
+    return value is None or value >= 0

@@ -310,7 +310,7 @@ class Room:
         these.
         """
         slots = self.slots_of(job)
-        if slots is not None and sum(number for _, number in parts) > slots:
+        if slots is not None and sum([number for _, number in parts]) > slots:
             return False
         if not self.limits:
             return True
@@ -322,8 +322,9 @@ class Room:
         """Take all tasks of a job without tasks from the one node that they would all go to, one
         after the other; None: they go to several.
         """
-        tasks = sum(number for _, number in parts)
-        if not tasks or self.purse(job) is not None:
+        tasks = sum([number for _, number in parts])
+        purse = self.purse(job)
+        if not tasks or (purse is not None and not fits(whole, purse)):
             return None
         name = self.order().first(whole)
         if name is None:

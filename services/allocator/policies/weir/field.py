@@ -47,14 +47,8 @@ class Jobs:
         self.numbers = _columns(self.table)
         self.steps = np.frombuffer(b"".join([row.steps for row in rows])).reshape(-1, COLUMNS)
         self.counts = np.array([len(row.steps) for row in rows], dtype=int) // (8 * COLUMNS)
-        numbers: dict[str, int] = {}
-        for row in rows:
-            numbers.setdefault(row.digest, len(numbers))
-        self.programs = np.array([numbers[row.digest] for row in rows], dtype=int)
-        models: dict[str, int] = {}
-        for row in rows:
-            models.setdefault(row.program, len(models))
-        self.models = np.array([models[row.program] for row in rows], dtype=int)
+        self.programs = _numbered([row.digest for row in rows])
+        self.models = _numbered([row.program for row in rows])
         self.left = self._samples_left()
         of = self.numbers
         self.pause_s = pauses(of["pause_s"], self.programs, of["kin_pause_s"])
@@ -85,6 +79,12 @@ class Jobs:
     def too_large(self) -> Ints:
         """Return the places of the jobs that wait, and whose least is larger than the cluster."""
         return np.flatnonzero((self.counts == 0) & (self.numbers["waits"] > 0))
+
+
+def _numbered(names: Sequence[str]) -> Ints:
+    """Return a number for each name, the same for equal names."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.array([numbers[name] for name in names], dtype=int)
 
 
 def _columns(table: Array) -> Columns:
@@ -388,9 +388,10 @@ class PolicyArrays(NamedTuple):
 def arrays_of(jobs: Sequence[JobSeen]) -> PolicyArrays | None:
     """Return the arrays of these jobs; None if they have no rows, or not for one cluster."""
     rows = [job.model for job in jobs]
-    if not all(isinstance(row, JobRow) for row in rows) or len({row.there for row in rows}) != 1:
-        return None
-    return build_arrays(jobs, rows)
+    for row in rows:
+        if not isinstance(row, JobRow) or row.there != rows[0].there:
+            return None
+    return build_arrays(jobs, rows) if rows else None
 
 
 def build_arrays(jobs: Sequence[JobSeen], rows: Sequence[JobRow]) -> PolicyArrays:

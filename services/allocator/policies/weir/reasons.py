@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from services.allocator.policies.weir.auction import NONE, Ints
 from services.allocator.policies.weir.field import KEEP, Field
 from services.allocator.policies.weir.hindrance import Cause, Hindrance
 from services.allocator.policies.weir.hull import APART, BATCH, COST, SPEED, Config
-from services.allocator.policies.weir.rows import JobRow, config_of
+from services.allocator.policies.weir.rows import JobRow, config_of, model_speeds
 from shared.messages import Alternative
 from shared.words import lasting
 
@@ -47,6 +47,9 @@ def wants_of(field: Field, given: Ints, hindered: Sequence[Hindrance | None]) ->
     little = ~field.waits & ~gives & (steps[:, SPEED] < (1 + KEEP) * field.speed)
     keeps = ((given != NONE) & same).tolist()
     stays = ((given != NONE) & ~same & little).tolist()
+    shrinks = np.flatnonzero((given != NONE) & ~field.waits & gives & ~same)
+    configs = {at: Config.of_row(steps[at].tolist()) for at in shrinks.tolist()}
+    notes = _other_role_notes(field, configs)
     # Most jobs keep what they have.
     wants = []
     texts = _Texts(field, given, steps)
@@ -64,7 +67,7 @@ def wants_of(field: Field, given: Ints, hindered: Sequence[Hindrance | None]) ->
             reason = f"keeps what it has: {_too_little(case, config)}"
             wants.append(_want(case, case.job.size or config.size, case.job.batch, reason, others))
         else:
-            wants.append(_to_have(case, config, others))
+            wants.append(_to_have(case, config, others, notes.get(at, "")))
     return wants
 
 
@@ -214,8 +217,9 @@ def _want_of_none(case: Case, hindered: Hindrance | None) -> Want:
     return _want(case, least.size, least.batch, f"has its least: even that {why}")
 
 
-def _to_have(case: Case, config: Config, others: Others = ()) -> Want:
-    reason = _reason_to_have(case, config)
+def _to_have(case: Case, config: Config, others: Others, note: str) -> Want:
+    """Return the want for a step. `note`: on the other role, behind the reason."""
+    reason = _reason_to_have(case, config) + note
     lesser = partial(_part, case)
     foreseen = _foreseen(case, config)
     return _want(case, config.size, config.batch, reason, others, foreseen, lesser)
@@ -224,7 +228,8 @@ def _to_have(case: Case, config: Config, others: Others = ()) -> Want:
 def _part(case: Case, size: Size, batch: int) -> Want:
     """Return what is said where there is no room for more than this."""
     config = config_of(case.job, case.row, size, batch)
-    reason = _reason_to_have(case, config)
+    notes = _other_role_notes(case.field, {case.at: config})
+    reason = _reason_to_have(case, config) + notes.get(case.at, "")
     return _want(case, size, batch, reason, (), _foreseen(case, config))
 
 
@@ -275,24 +280,35 @@ def _reason_to_have(case: Case, config: Config) -> str:
     reason = f"{config.speed:,.0f} examples/s with {room}, of which there is no better use"
     if case.job.size and config.cost < case.cost * (1 - 1e-9):
         reason += "; what it gives up is for who gains more by it, now or when they come"
-        reason += _other_role(case, config)
     return reason
 
 
-def _other_role(case: Case, config: Config) -> str:
-    """Return what giving up the other role would have cost a job that gives up workers alone, or ps
-    alone; empty where that could not give as much, or would have been no slower.
+def _other_role_notes(field: Field, configs: Mapping[int, Config]) -> dict[int, str]:
+    """Return, by place, what giving up the other role would have cost jobs that shrink to these
+    sizes by workers alone, or by ps alone.
+
+    Jobs are left out where that could not give as much, or would have been no slower.
     """
-    other = cut_other_role(case.job, case.row, config)
-    if other is None or not config.speed:
-        return ""
-    slower = 1 - other.speed / config.speed
-    if slower <= NOTICED:
-        return ""
-    return f"; with {other.size.told()} it would be {slower:.0%} slower"
+    sizes: dict[int, Size] = {}
+    for at, config in configs.items():
+        job = field.jobs[at]
+        is_smaller = config.cost < float(field.cost[at]) * (1 - 1e-9)
+        is_known = not math.isnan(field.left[at])
+        size = other_role_cut(job, config) if job.size and is_smaller and is_known else None
+        if size is not None and config.speed:
+            sizes[at] = size
+    fits = [field.rows[at].fitted for at in sizes]
+    asked = [(size.ps, size.workers, configs[at].batch) for at, size in sizes.items()]
+    notes = {}
+    for (at, size), speed in zip(sizes.items(), model_speeds(fits, asked), strict=True):
+        config = configs[at]
+        slower = 1 - field.jobs[at].worth(config.batch) * speed / config.speed
+        if slower > NOTICED:
+            notes[at] = f"; with {size.told()} it would be {slower:.0%} slower"
+    return notes
 
 
-def cut_other_role(job: JobSeen, row: JobRow, config: Config) -> Config | None:
+def other_role_cut(job: JobSeen, config: Config) -> Size | None:
     """Return the size of a job that keeps all of the role that `config` cuts, and frees as much of
     what is scarce by tasks of the other role.
 
@@ -312,7 +328,7 @@ def cut_other_role(job: JobSeen, row: JobRow, config: Config) -> Config | None:
     least = job.least
     if count <= 0 or size.ps < least.ps or size.workers < least.workers:
         return None
-    return config_of(job, row, size, config.batch)
+    return size
 
 
 def _too_little(case: Case, config: Config) -> str:

@@ -218,22 +218,37 @@ def _present_speeds(jobs: Sequence[JobSeen], fits: Sequence[Fit]) -> dict[int, f
     else by its model.
     """
     found = {}
-    unknown: dict[Fit, list[int]] = {}
+    unknown = []
+    sizes = []
     for at, job in enumerate(jobs):
         if job.size is None or job.size.workers < 1:
             continue
         speed = measured(job, job.size)
-        if speed is None:
-            unknown.setdefault(fits[at], []).append(at)
-        else:
+        if speed is not None:
             found[at] = speed
-    for fitted, places in unknown.items():
-        rows = np.empty((len(places), 6))
-        for number, at in enumerate(places):
-            size = jobs[at].size or Size(0, 0)
-            rows[number] = (size.ps, size.workers, jobs[at].batch, *fitted.usual[1:])
+        else:
+            unknown.append(at)
+            sizes.append((job.size.ps, job.size.workers, job.batch))
+    speeds = model_speeds([fits[at] for at in unknown], sizes)
+    found.update(zip(unknown, speeds, strict=True))
+    return found
+
+
+def model_speeds(fits: Sequence[Fit], sizes: Sequence[tuple[int, int, int]]) -> list[float]:
+    """Return the speed (examples/s) at each size (ps, workers, batch) by its own model, with the
+    usual cores and traffic. Equal models compute all their sizes at once.
+    """
+    places: dict[Fit, list[int]] = {}
+    for at, fitted in enumerate(fits):
+        places.setdefault(fitted, []).append(at)
+    found = [0.0] * len(fits)
+    for fitted, mine in places.items():
+        rows = np.empty((len(mine), 6))
+        rows[:, :3] = [sizes[at] for at in mine]
+        rows[:, 3:] = fitted.usual[1:]
         speeds = np.exp(fitted.mean(Points(rows, fitted.device)))
-        found.update(zip(places, speeds.tolist(), strict=True))
+        for at, speed in zip(mine, speeds.tolist(), strict=True):
+            found[at] = speed
     return found
 
 

@@ -116,9 +116,7 @@ def _is_text(value: Any) -> bool:
     """Return whether a value is a text that can be part of a message."""
     if not isinstance(value, str):
         return False
-    if value.isascii():
-        return True
-    return not any("\ud800" <= character <= "\udfff" for character in value)
+    return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
@@ -147,23 +145,19 @@ def _outside(span: Span, number: Any, what: str) -> ValueError:
 
 
 def _number_error(want: Want) -> ValueError | None:
-    # Infinitely many times as fast is a way to say: try it.
-    if not _is_factor(want.faster):
+    # Infinitely many times as fast is a way to say: try it. A comparison with nan is false.
+    if want.faster is not None and not want.faster >= 0:
         return ValueError(f"its `faster` for {want.job} is {want.faster!r}")
-    if not _is_factor(want.speed_now):
+    if want.speed_now is not None and not want.speed_now >= 0:
         return ValueError(f"its `speed_now` for {want.job} is {want.speed_now!r}")
-    if not _is_factor(want.apart):
+    if want.apart is not None and not want.apart >= 0:
         return ValueError(f"its `apart` for {want.job} is {want.apart!r}")
     if want.sizes is None:
         return None
     for role in ROLES:
         size = getattr(want.sizes, role)
-        for amount in (size.cpu, size.memory_gib, size.gpu):
+        amounts = (size.cpu, size.memory_gib, size.gpu)
+        for amount in amounts:
             if not math.isfinite(amount) or amount < 0:
-                amounts = (size.cpu, size.memory_gib, size.gpu)
                 return ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
     return None
-
-
-def _is_factor(value: float | None) -> bool:
-    return value is None or value >= 0

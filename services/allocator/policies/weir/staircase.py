@@ -159,11 +159,13 @@ def _axes(asked: Asked, fitted: Fit) -> Axes:
     return counts(asked.ps, ps_seen), workers, batches(asked.batch)
 
 
-def larger_sizes(asked: Asked, fitted: Fit, has: Sequence[int]) -> Array:
+def larger_sizes(asked: Asked, fitted: Fit, has: tuple[int, int]) -> Array:
     """Return some sizes [sizes, (ps, workers, batch)] that have more of one role than the job, and
     no less of the other. `has`: its ps and workers.
     """
     ps, workers, batch = _axes(asked, fitted)
+    if ps[-1] <= has[0] and workers[-1] <= has[1]:
+        return np.zeros((0, 3))
     more_ps = _few([count for count in ps if count >= has[0]])
     more_workers = _few([count for count in workers if count >= has[1]])
     axes = [np.array([axis], dtype=np.float64) for axis in (more_ps, more_workers, batch)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,19 +18,17 @@ from services.allocator.capacity import node_view, promised_tasks, reserved_amou
 from services.allocator.job import Job
 from services.allocator.models.kin import by_program, kin_of
 from services.allocator.models.past import past_of
-from services.allocator.models.speed import Fit
 from services.allocator.placing.amounts import amounts, minus, together
 from services.allocator.placing.order import update_index
 from services.allocator.policies.contract import JobList, JobSeen, Quota
 from services.allocator.policies.registry import ARRAYS, FITTERS, POLICIES
 from services.allocator.policies.weir.policy import largest, rounded
-from services.allocator.policies.weir.programs import Evidence, evidence_of, fit_programs, program
-from services.allocator.policies.weir.rows import JobRow, rows_of
+from services.allocator.policies.weir.row_updates import update_rows
 from services.allocator.rules import Rules
 from services.allocator.seen import seen
 from services.allocator.state import State
 from services.allocator.stored_models import StoredModels, decode_models, stored_model
-from services.allocator.tables import NO_MARKS, Amounts, Marks, Programs, Tables
+from services.allocator.tables import NO_MARKS, Amounts, Marks, Tables
 from shared.messages import Resources
 
 WEIR = "weir"
@@ -58,8 +56,8 @@ def refreshed(state: State, rules: Rules) -> State:
     changed = _changed_jobs(before, tables, state, marks, rules)
     tables = _with_jobs(tables, state, changed, stored, rules)
     tables = _with_total(before, tables, state, marks, changed)
-    tables = _with_rows(before, tables, state, changed, rules)
     tables = _with_order(before, tables, state, changed, rules)
+    tables = _with_rows(before, tables, state, changed, rules)
     tables = _with_lists(before, tables)
     return replace(state, tables=tables, marks=NO_MARKS, models=b"")
 
@@ -381,116 +379,14 @@ def _arrays(name: str, jobs: JobList) -> Any:
 def _with_rows(
     before: Tables, tables: Tables, state: State, changed: Collection[str], rules: Rules
 ) -> Tables:
-    """Fit the programs of which jobs have shown something else, and make the rows of jobs that, or
-    whose program or cluster, are no longer the same.
-    """
-    same_cluster = (before.total, before.largest) == (tables.total, tables.largest)
-    gone = {key for key in tables.programs.of_job if key not in state.jobs}
+    """Update the programs and the rows of the jobs of policy `weir`."""
+    of_job = tables.programs.of_job
+    gone = {key for key in of_job if key not in state.jobs}
     mine = []
     for key in changed:
         if policy_of(state.jobs[key], rules) != WEIR:
-            gone.add(key)  # the name may have been another job's, of policy `weir`
+            if key in of_job:
+                gone.add(key)  # the name may have been another job's, of policy `weir`
         elif tables.jobs[key].model is None:
             mine.append(key)
-    gone &= tables.programs.of_job.keys()
-    begins = not before.jobs
-    if same_cluster and not (mine or gone or begins):
-        return tables
-    # 1. Programs of which a job came, changed or went.
-    of_job = dict(tables.programs.of_job)
-    stale = {of_job.pop(key) for key in gone}
-    for key in mine:
-        stale.add(of_job.get(key, ""))
-        of_job[key] = program(tables.jobs[key])
-        stale.add(of_job[key])
-    if begins:
-        stale.update(of_job.values())  # since the models were stored, jobs may have ended
-    # 2. Their evidence, and a new fit where it has changed.
-    members = _members(of_job, stale, state)
-    programs, refitted = _with_fits(tables, of_job, stale, members)
-    # 3. The rows of these jobs.
-    keys = set(mine)
-    for name in refitted:
-        keys.update(members[name])
-    if not same_cluster:
-        keys.update(of_job)
-    jobs = dict(tables.jobs)
-    ready = [key for key in sorted(keys) if of_job[key] in programs.fits]
-    for key, row in _rows_each(ready, of_job, programs.fits, tables).items():
-        jobs[key] = replace(jobs[key], model=row)
-    return replace(tables, jobs=jobs, programs=programs)
-
-
-def _with_fits(
-    tables: Tables,
-    of_job: dict[str, str],
-    stale: Collection[str],
-    members: Mapping[str, list[str]],
-) -> tuple[Programs, list[str]]:
-    """Return the programs with fits to what their jobs have shown, and which were fitted again."""
-    evidence = dict(tables.programs.evidence)
-    fits = dict(tables.programs.fits)
-    to_fit = []
-    for name in stale:
-        shown = _evidence(members.get(name, ()), tables)
-        if shown is None:
-            evidence.pop(name, None)
-            fits.pop(name, None)
-        elif evidence.get(name) != shown or name not in fits:
-            evidence[name] = shown
-            to_fit.append(name)
-    fits |= _fit_each(to_fit, evidence, fits)
-    return Programs(of_job, evidence, fits), to_fit
-
-
-def _members(
-    of_job: Mapping[str, str], stale: Collection[str], state: State
-) -> dict[str, list[str]]:
-    """Return the jobs of each of these programs, by priority, then in the order of submission."""
-    keys = [key for key, name in of_job.items() if name in stale]
-    keys.sort(key=lambda key: (-state.jobs[key].request.priority, state.jobs[key].uid))
-    found: dict[str, list[str]] = {}
-    for key in keys:
-        found.setdefault(of_job[key], []).append(key)
-    return found
-
-
-def _evidence(keys: Iterable[str], tables: Tables) -> Evidence | None:
-    jobs = [tables.jobs[key] for key in keys]
-    return evidence_of(jobs) if jobs else None
-
-
-def _fit_each(
-    names: list[str], evidence: Mapping[str, Evidence], fits: dict[str, Fit]
-) -> dict[str, Fit]:
-    """Fit programs together, or each alone if that fails. One that cannot be fitted has none."""
-    for name in names:
-        fits.pop(name, None)
-    try:
-        found = fit_programs([evidence[name] for name in names])
-    except Exception:
-        if len(names) == 1:
-            return {}
-        apart: dict[str, Fit] = {}
-        for name in names:
-            apart |= _fit_each([name], evidence, fits)
-        return apart
-    return dict(zip(names, found, strict=True))
-
-
-def _rows_each(
-    keys: list[str], of_job: Mapping[str, str], fits: Mapping[str, Fit], tables: Tables
-) -> dict[str, JobRow]:
-    """Make rows together, or each alone if that fails. The policy fails with a job without one."""
-    jobs = [tables.jobs[key] for key in keys]
-    fitted = [fits[of_job[key]] for key in keys]
-    try:
-        rows = rows_of(jobs, fitted, tables.total, tables.largest)
-    except Exception:
-        if len(keys) == 1:
-            return {}
-        apart: dict[str, JobRow] = {}
-        for key in keys:
-            apart |= _rows_each([key], of_job, fits, tables)
-        return apart
-    return dict(zip(keys, rows, strict=True))
+    return update_rows(before, tables, mine, gone)

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from services.allocator.models.programs import Programs
 from services.allocator.models.speed import Fit
 from services.allocator.policies.contract import JobSeen
 from services.allocator.policies.registry import MODELS
 from services.allocator.policies.weir.hull import Config
 from services.allocator.policies.weir.rows import JobRow, Numbers
-from services.allocator.tables import Programs, Tables
+from services.allocator.tables import Tables
 from shared.messages import Resources
 from shared.version import VERSION
 

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from services.allocator.models.speed import Fit
+from services.allocator.models.programs import Programs
 from services.allocator.placing.order import NO_NODES, NodeIndex
 from services.allocator.policies.contract import JobList, JobSeen, Kin, Node, Past, Quota
-from services.allocator.policies.weir.programs import Evidence
 from shared.messages import Resources, TaskPlan
 
 Amounts = tuple[float, float, float]
@@ -33,14 +32,6 @@ class Marks(msgspec.Struct, frozen=True):
 
 
 NO_MARKS = Marks()
-
-
-class Programs(msgspec.Struct, frozen=True):
-    """Programs of policy `weir`: what their jobs have shown, and the models fitted to that."""
-
-    of_job: dict[str, str] = {}
-    evidence: dict[str, Evidence] = {}
-    fits: dict[str, Fit] = {}
 
 
 class Tables(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ from services.allocator.explaining.explanation import Prospect
 from services.allocator.job import Job
 from services.allocator.models.evidence import believable
 from services.allocator.models.kin import by_program
+from services.allocator.models.programs import models, program
 from services.allocator.models.speed import Fit
 from services.allocator.policies.contract import Size
-from services.allocator.policies.weir.programs import models, program
 from services.allocator.policies.weir.rows import measured
 from services.allocator.rules import Rules
 from services.allocator.seen import seen, size_of

@@ -15,13 +15,13 @@ import numpy as np
 
 from services.allocator.models.evidence import SPEEDS
 from services.allocator.models.priority import priority_weight
+from services.allocator.models.programs import Program, models, program
 from services.allocator.models.search import expected_gain
 from services.allocator.models.speed import Array, Fit, Points
 from services.allocator.placing.amounts import amounts, fits, plus, plus_times, together
 from services.allocator.placing.gathering import spread
 from services.allocator.policies.contract import JobSeen, Size
 from services.allocator.policies.weir.hull import COLUMNS, COST, SPEED, Config
-from services.allocator.policies.weir.programs import Program, models, program
 from services.allocator.policies.weir.staircase import (
     Asked,
     asked_of,

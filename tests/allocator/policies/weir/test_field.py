@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from services.allocator.models.fitting import fit
+from services.allocator.models.programs import program
 from services.allocator.policies.contract import JobSeen, Kin, Size
 from services.allocator.policies.weir.field import Field, Jobs
 from services.allocator.policies.weir.hull import Config
-from services.allocator.policies.weir.programs import program
 from services.allocator.policies.weir.rows import JobRow, Numbers
 from shared.messages import Program, Resources
 from tests.allocator.builders import EVEN, request

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from services.allocator.models.programs import models, program
 from services.allocator.placing.amounts import together
 from services.allocator.policies.contract import JobSeen, Node, Observed, Size, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.policies.weir.hull import COLUMNS, Config
 from services.allocator.policies.weir.policy import largest, rounded, weir
-from services.allocator.policies.weir.programs import models, program
 from services.allocator.policies.weir.rows import JobRow, Numbers, fit_rows, measured, rows_of
 from shared.messages import ProgressReported, Resources, RoleResources, TaskPlan
 from tests.allocator.builders import request, span

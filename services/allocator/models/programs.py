@@ -8,7 +8,7 @@ second job of a program starts with what the first one learned.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -44,6 +44,16 @@ class Evidence(msgspec.Struct, frozen=True):
     served: bool
 
 
+class Programs(msgspec.Struct, frozen=True):
+    """The program of each job, what the jobs of each program have shown, and the model fitted to
+    that. A program that cannot be fitted has no model.
+    """
+
+    of_job: dict[str, Program] = {}
+    evidence: dict[Program, Evidence] = {}
+    fits: dict[Program, Fit] = {}
+
+
 def models(jobs: Sequence[JobSeen]) -> dict[Program, Fit]:
     """Fit each program's model to what all its jobs have shown."""
     together: dict[Program, list[JobSeen]] = {}
@@ -69,6 +79,66 @@ def evidence_of(jobs: Sequence[JobSeen]) -> Evidence:
 def fit_programs(evidence: Sequence[Evidence]) -> list[Fit]:
     """Fit a model to each program's evidence, all in one pass."""
     return closest([(one.seen, _priors(one)) for one in evidence])
+
+
+def update_programs(
+    programs: Programs,
+    jobs: Mapping[str, JobSeen],
+    order: Iterable[str],
+    changed: Collection[str],
+    gone: Collection[str],
+    is_first: bool,
+) -> tuple[Programs, set[Program]]:
+    """Return the programs after some of their jobs came, changed or went, and which were fitted
+    again: those of which the evidence changed.
+
+    `jobs`: open jobs, by key; `order`: their keys, in the order of priority and submission.
+    `is_first`: the programs were stored, and other jobs may have changed since then.
+    """
+    # 1. The programs of which a job came, changed or went, and their jobs.
+    of_job = dict(programs.of_job)
+    stale = {of_job.pop(key) for key in gone if key in of_job}
+    for key in changed:
+        if key in of_job:
+            stale.add(of_job[key])
+        of_job[key] = program(jobs[key])
+        stale.add(of_job[key])
+    if is_first:
+        stale.update(of_job.values())
+    members: dict[Program, list[JobSeen]] = {name: [] for name in stale}
+    for key in order:
+        name = of_job.get(key)
+        if name in members:
+            members[name].append(jobs[key])
+    # 2. Their evidence, and a new fit where it has changed.
+    evidence = dict(programs.evidence)
+    fits = dict(programs.fits)
+    to_fit = []
+    for name, alike in members.items():
+        shown = evidence_of(alike) if alike else None
+        if shown is None:
+            evidence.pop(name, None)
+            fits.pop(name, None)
+        elif evidence.get(name) != shown or name not in fits:
+            evidence[name] = shown
+            fits.pop(name, None)
+            to_fit.append(name)
+    fits |= _fit_each(to_fit, evidence)
+    return Programs(of_job, evidence, fits), set(to_fit)
+
+
+def _fit_each(names: list[Program], evidence: Mapping[Program, Evidence]) -> dict[Program, Fit]:
+    """Fit programs together, or each alone if that fails. One that cannot be fitted has no fit."""
+    try:
+        found = fit_programs([evidence[name] for name in names])
+    except Exception:
+        if len(names) == 1:
+            return {}
+        apart: dict[Program, Fit] = {}
+        for name in names:
+            apart |= _fit_each([name], evidence)
+        return apart
+    return dict(zip(names, found, strict=True))
 
 
 def pooled(shown: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:

@@ -42,6 +42,8 @@ Placing = Callable[
     ["Room", str, Sequence[TaskPlan], Size, RoleResources, int], tuple[TaskPlan, ...] | None
 ]
 """As `place`."""
+Parts = Sequence[tuple[Resources, int]]
+"""Tasks of a job by kind: the size of one, and their number."""
 Homes = Mapping[str, frozenset[str]]
 """By job: the names of its nodes."""
 NOWHERE: frozenset[str] = frozenset()
@@ -108,35 +110,35 @@ class Room:
     def order(self) -> Order:
         """Return the nodes that take tasks, in the order of what they have free."""
         if self._order is None:
-            known = self._index.nodes
-            order = self._index.order.copy()
+            self._order = self._index.order.copy()
             others = []
-            for name, node in self.nodes.items():
-                before = known.get(name)
-                if before is node:
-                    continue
+            for name, node in self._changed_nodes().items():
+                before = self._index.nodes.get(name)
                 if before is not None and before.takes:
-                    order.leave(name, before.free)
+                    self._order.leave(name, before.free)
                 if node.takes:
                     others.append((name, node.free))
-            order.add(others)
-            self._order = order
+            self._order.add(others)
         return self._order
 
     def first_homes(self) -> Homes:
         """Return the nodes of each job as they were before anything was placed here."""
         if self._first_homes is None:
-            known = self._index.nodes
             homes = dict(self._index.homes)
-            more: dict[str, set[str]] = {}
-            for name, node in self.nodes.items():
-                if known.get(name) is not node:
-                    for job in node.hosts:
-                        more.setdefault(job, set()).add(name)
-            for job, names in more.items():
-                homes[job] = homes.get(job, NOWHERE) | names
+            for name, node in self._changed_nodes().items():
+                for job in node.hosts:
+                    homes[job] = homes.get(job, NOWHERE) | {name}
             self._first_homes = homes
         return self._first_homes
+
+    def _changed_nodes(self) -> dict[str, Node]:
+        """Return the nodes that are not as they are in the index."""
+        known = self._index.nodes
+        changed = {}
+        for name, node in self.nodes.items():
+            if known.get(name) is not node:
+                changed[name] = node
+        return changed
 
     @property
     def shapes(self) -> tuple[Resources, ...]:
@@ -216,17 +218,22 @@ class Room:
         """Return the best node for the first of so many more tasks: beside the job's others, else
         for all of them and the `rest` of the job, else for most of them.
         """
-        beside = []
-        for node in self._homes(job):
-            if node.takes and fits(wants, node.free):
-                beside.append(rank(node.free, node.name))
-        if beside:
-            return min(beside)[-1]
+        beside = self._best_home(job, wants)
+        if beside is not None:
+            return beside
         if rest is not NO_MORE:
             name = self.order().first(plus_times(rest, wants, count))
             if name:
                 return name
         return self._for_most(wants, count)
+
+    def _best_home(self, job: str, wants: Resources) -> str | None:
+        """Return the best fit of the nodes on which the job has tasks."""
+        ranks = []
+        for node in self._homes(job):
+            if node.takes and fits(wants, node.free):
+                ranks.append(rank(node.free, node.name))
+        return min(ranks)[-1] if ranks else None
 
     def most_free(self) -> tuple[float, float, int]:
         """Return the most cores, GiB and devices that are free on one node that takes new tasks."""
@@ -263,14 +270,7 @@ class Room:
         The best node stays the best until it is full: it is the job's then, and has less free than
         before.
         """
-        if not self.allows(job, wants):
-            return []
-        purse = self.purse(job)
-        if purse is not None:
-            count, _ = taken(purse, wants, count)
-        slots = self.slots_of(job)
-        if slots is not None:
-            count = min(count, slots)
+        count = self._granted_count(job, wants, count)
         nodes: list[str] = []
         while len(nodes) < count:
             name = self.choose(job, wants, count - len(nodes), rest)
@@ -281,13 +281,22 @@ class Room:
             nodes += [name] * number
         return nodes
 
-    def fill_all(self, job: str, parts: Sequence[tuple[Resources, int]]) -> list[list[str]] | None:
+    def _granted_count(self, job: str, wants: Resources, count: int) -> int:
+        """Return how many of so many tasks the limits and the quota allow."""
+        if not self.allows(job, wants):
+            return 0
+        purse = self.purse(job)
+        if purse is not None:
+            count, _ = taken(purse, wants, count)
+        slots = self.slots_of(job)
+        return count if slots is None else min(count, slots)
+
+    def fill_all(self, job: str, parts: Parts) -> list[list[str]] | None:
         """Take so many tasks of each kind, one kind after the other, and return their nodes. None,
         and nothing taken, if they do not all fit.
         """
         if not self._may_have(job, parts):
             return None
-        mark = self.mark()
         rests = [NO_MORE]  # what is still to be placed, from behind
         for wants, number in reversed(parts):
             rests.append(plus_times(rests[-1], wants, number))
@@ -296,6 +305,15 @@ class Room:
             name = self._at_once(job, parts, whole)
             if name:
                 return [[name] * number for _, number in parts]
+        return self._fill_in_turn(job, parts, rests)
+
+    def _fill_in_turn(
+        self, job: str, parts: Parts, rests: list[Resources]
+    ) -> list[list[str]] | None:
+        """Take the tasks of one kind after the other. `rests`: what is to be placed after each
+        kind, the last one first.
+        """
+        mark = self.mark()
         found: list[list[str]] = []
         for wants, number in parts:
             nodes = self.fill(job, wants, number, rests.pop())
@@ -305,7 +323,7 @@ class Room:
             found.append(nodes)
         return found
 
-    def _may_have(self, job: str, parts: Sequence[tuple[Resources, int]]) -> bool:
+    def _may_have(self, job: str, parts: Parts) -> bool:
         """Return whether the cluster allows so many tasks of each kind, and kinds as large as
         these.
         """
@@ -316,9 +334,7 @@ class Room:
             return True
         return all(self.allows(job, wants) for wants, number in parts if number)
 
-    def _at_once(
-        self, job: str, parts: Sequence[tuple[Resources, int]], whole: Resources
-    ) -> str | None:
+    def _at_once(self, job: str, parts: Parts, whole: Resources) -> str | None:
         """Take all tasks of a job without tasks from the one node that they would all go to, one
         after the other; None: they go to several.
         """
@@ -420,16 +436,10 @@ class Room:
         """Add so much to the nodes and to the quotas meanwhile; tasks taken meanwhile have to be
         given back before the end.
         """
-        free: dict[str, Resources] = {}
-        more_free: dict[str, Resources] = {}
-        for name in nodes.keys() & self.nodes.keys():
-            free[name] = self.nodes[name].free
-            more_free[name] = plus(free[name], nodes[name])
-        purses: dict[str, Resources] = {}
-        more_left: dict[str, Resources] = {}
-        for space in quotas.keys() & self.purses.keys():
-            purses[space] = self.purses[space]
-            more_left[space] = plus(purses[space], quotas[space])
+        free = {name: self.nodes[name].free for name in nodes.keys() & self.nodes.keys()}
+        purses = {space: self.purses[space] for space in quotas.keys() & self.purses.keys()}
+        more_free = {name: plus(has, nodes[name]) for name, has in free.items()}
+        more_left = {space: plus(has, quotas[space]) for space, has in purses.items()}
         self._set_free(more_free, more_left)
         try:
             yield
@@ -438,22 +448,12 @@ class Room:
 
     def hold_back(self, nodes: Mapping[str, Resources], quotas: Mapping[str, Resources]) -> None:
         """Hold back these amounts, as far as they are there, in place of those held back before."""
-        free: dict[str, Resources] = {}
-        for name, held in self._held_nodes.items():
-            free[name] = plus(self.nodes[name].free, held)
-        purses: dict[str, Resources] = {}
-        for space, held in self._held_quotas.items():
-            purses[space] = plus(self.purses[space], held)
-        self._held_nodes = {}
-        for name in nodes.keys() & self.nodes.keys():
-            has = free.get(name, self.nodes[name].free)
-            self._held_nodes[name] = smaller(has, nodes[name])
-            free[name] = less(has, self._held_nodes[name])
-        self._held_quotas = {}
-        for space in quotas.keys() & self.purses.keys():
-            has = purses.get(space, self.purses[space])
-            self._held_quotas[space] = smaller(has, quotas[space])
-            purses[space] = less(has, self._held_quotas[space])
+        names = nodes.keys() & self.nodes.keys()
+        free = {name: self.nodes[name].free for name in names | self._held_nodes.keys()}
+        self._held_nodes = _move_reserve(free, self._held_nodes, nodes)
+        spaces = quotas.keys() & self.purses.keys()
+        purses = {space: self.purses[space] for space in spaces | self._held_quotas.keys()}
+        self._held_quotas = _move_reserve(purses, self._held_quotas, quotas)
         self._set_free(free, purses)
 
     def _set_free(self, frees: Mapping[str, Resources], purses: Mapping[str, Resources]) -> None:
@@ -478,6 +478,23 @@ class Room:
             order.come(other.name, other.free)
 
 
+def _move_reserve(
+    free: dict[str, Resources], held: Mapping[str, Resources], wanted: Mapping[str, Resources]
+) -> dict[str, Resources]:
+    """Give back the amounts that were held, and hold the wanted ones, as far as they are there.
+
+    `free` is changed; what is held of it is returned.
+    """
+    for name, amount in held.items():
+        free[name] = plus(free[name], amount)
+    holds = {}
+    for name, has in free.items():
+        if name in wanted:
+            holds[name] = smaller(has, wanted[name])
+            free[name] = less(has, holds[name])
+    return holds
+
+
 def _space(job: str) -> str:
     return job.partition(".")[0]
 
@@ -499,9 +516,10 @@ def place(
     stays: dict[Role, dict[int, TaskPlan]] = {}
     missing: dict[Role, Sequence[int]] = {}
     for role in ROLES:
-        stays[role] = _stay([task for task in keep if task.role == role], size.of(role))
+        stays[role] = _stay(keep, role, size.of(role))
         missing[role] = _gaps(stays[role], size.of(role))
-    filled = room.fill_all(job, [(getattr(sizes, role), len(missing[role])) for role in FILLED])
+    parts = [(getattr(sizes, role), len(missing[role])) for role in FILLED]
+    filled = room.fill_all(job, parts)
     if filled is None:
         return None
     nodes = dict(zip(FILLED, filled, strict=True))
@@ -546,18 +564,24 @@ def _gaps(stays: Mapping[int, TaskPlan], count: int) -> Sequence[int]:
     return [index for index in range(count) if index not in stays] if stays else range(count)
 
 
-def _stay(tasks: list[TaskPlan], count: int) -> dict[int, TaskPlan]:
-    """Return the tasks that stay, by index: an index below `count` is kept, a higher one moves down
-    into a gap.
+def _stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPlan]:
+    """Return the tasks of a role that stay, by index: an index below `count` is kept, a higher one
+    moves down into a gap.
     """
-    if not tasks:
-        return {}
-    oldest = sorted(tasks, key=_serial)[:count] if len(tasks) > count else tasks
-    stays = {task.index: task for task in oldest if task.index < count}
-    gaps = _gaps(stays, count)
-    movers = sorted([task for task in oldest if task.index >= count], key=_index)
-    for index, task in zip(gaps, movers, strict=False):
-        stays[index] = replace(task, index=index)
+    tasks = [task for task in keep if task.role == role]
+    if len(tasks) > count:
+        tasks = sorted(tasks, key=_serial)[:count]
+    stays = {}
+    movers = []
+    for task in tasks:
+        if task.index < count:
+            stays[task.index] = task
+        else:
+            movers.append(task)
+    if movers:
+        gaps = _gaps(stays, count)
+        for index, task in zip(gaps, sorted(movers, key=_index), strict=False):
+            stays[index] = replace(task, index=index)
     return stays
 
 
@@ -573,7 +597,7 @@ def shrink(tasks: Sequence[TaskPlan], size: Size) -> tuple[TaskPlan, ...]:
     """Return the tasks that a job keeps at a smaller size: the oldest of each role."""
     kept: list[TaskPlan] = []
     for role in ROLES:
-        stays = _stay([task for task in tasks if task.role == role], size.of(role))
+        stays = _stay(tasks, role, size.of(role))
         kept += sorted(stays.values(), key=_index)
     return tuple(kept)
 
@@ -601,7 +625,8 @@ def place_most(
             room.refused.add(question)
         return None
     steps = ladder(most, least)
-    low, high = 0, len(steps) - 1  # steps[high:] fit
+    low = 0
+    high = len(steps) - 1  # steps[high:] fit
     while low < high:
         middle = (low + high) // 2
         if has_room(room, job, keep, steps[middle], sizes):
@@ -623,14 +648,16 @@ def has_room(
     need not be made.
     """
     mark = room.mark()
-    if how is place:
-        stand = Counter([task.role for task in keep])
-        missing = []
-        for role in FILLED:
-            missing.append((getattr(sizes, role), max(0, size.of(role) - stand[role])))
-        found = room.fill_all(job, missing) is not None
-    else:
+    if how is not place:
         found = how(room, job, keep, size, sizes, 0) is not None
+        room.undo(mark)
+        return found
+    stand = Counter([task.role for task in keep])
+    missing = []
+    for role in FILLED:
+        count = size.of(role) - stand[role]
+        missing.append((getattr(sizes, role), max(0, count)))
+    found = room.fill_all(job, missing) is not None
     room.undo(mark)
     return found
 
@@ -639,15 +666,16 @@ def ladder(most: Size, least: Size) -> tuple[Size, ...]:
     """Sizes from `most` down to `least`, one task fewer each, giving up whichever has more of its
     range left; workers where both have as much.
     """
-    ps, workers = most.ps, most.workers
-    all_ps, all_workers = most.ps - least.ps, most.workers - least.workers
+    floor = Size(min(most.ps, least.ps), min(most.workers, least.workers))
+    left_ps = more_ps = most.ps - floor.ps
+    left_workers = more_workers = most.workers - floor.workers
     steps = [most]
-    while ps > least.ps or workers > least.workers:
-        # (workers left) / (all workers) >= (ps left) / (all ps), without the divisions.
-        left_workers, left_ps = workers - least.workers, ps - least.ps
-        if all_ps <= 0 or (all_workers > 0 and left_workers * all_ps >= left_ps * all_workers):
-            workers -= 1
+    while left_ps or left_workers:
+        # left_workers / more_workers >= left_ps / more_ps, without the divisions.
+        has_more_workers = left_workers * more_ps >= left_ps * more_workers
+        if left_workers and (not left_ps or has_more_workers):
+            left_workers -= 1
         else:
-            ps -= 1
-        steps.append(Size(ps, workers))
+            left_ps -= 1
+        steps.append(Size(floor.ps + left_ps, floor.workers + left_workers))
     return tuple(steps)

@@ -35,27 +35,29 @@ def lacking(
     question = None if keep else room.question(job, size, size, sizes)
     if question is not None and question in room.lacks:
         return room.lacks[question]
-    names = _lacking(room, job, keep, size, sizes, how)
-    told = ""
+    text = ""
+    names = _short_resources(room, job, keep, size, sizes, how)
     if names:
-        stand = Counter([task.role for task in keep])
-        missing = [role for role in ROLES if size.of(role) > stand[role]]
-        told = _told(names, _too_large(room, missing, sizes, names))
+        missing = _missing_roles(keep, size)
+        text = _describe(names, _too_large(room, missing, sizes, names))
     if question is not None:
-        room.lacks[question] = told
-    return told
+        room.lacks[question] = text
+    return text
 
 
-def _lacking(
+def _missing_roles(keep: Sequence[TaskPlan], size: Size) -> list[Role]:
+    """Return the roles of which the job has fewer tasks than at a size."""
+    stand = Counter([task.role for task in keep])
+    return [role for role in ROLES if size.of(role) > stand[role]]
+
+
+def _short_resources(
     room: Room, job: str, keep: Sequence[TaskPlan], size: Size, sizes: RoleResources, how: Placing
 ) -> tuple[str, ...]:
     """Return the fewest resources that would have to be plenty, in the order of `WORDS`. The caller
     has found that there is no room.
     """
-    wanted = []
-    for name in WORDS:
-        if any(getattr(getattr(sizes, role), name) for role in ROLES):
-            wanted.append(name)
+    wanted = [name for name in WORDS if _largest_amount(sizes, ROLES, name)[0]]
     for count in range(1, len(wanted) + 1):
         for names in combinations(wanted, count):
             if has_room(room, job, keep, size, _without(sizes, names), how):
@@ -63,7 +65,20 @@ def _lacking(
     return ()
 
 
+def _largest_amount(sizes: RoleResources, roles: Sequence[Role], name: str) -> tuple[float, Role]:
+    """Return the most that a task of these roles wants of a resource, and the first such role."""
+    largest = 0.0
+    largest_role = roles[0]
+    for role in roles:
+        amount = getattr(getattr(sizes, role), name)
+        if amount > largest:
+            largest = amount
+            largest_role = role
+    return largest, largest_role
+
+
 def _without(sizes: RoleResources, names: Sequence[str]) -> RoleResources:
+    """Return the sizes of tasks that want nothing of these resources."""
     nothing = dict.fromkeys(names, 0)
     return RoleResources(
         chief=replace(sizes.chief, **nothing),
@@ -76,24 +91,27 @@ def _too_large(
     room: Room, roles: Sequence[Role], sizes: RoleResources, names: Sequence[str]
 ) -> list[str]:
     """Return, for each resource, the task that wants most of it, if no node has so much free."""
-    told = []
+    texts: list[str] = []
+    if not roles:
+        return texts
     most = dict(zip(WORDS, room.most_free(), strict=True))
     for name in names:
-        wants = {role: getattr(getattr(sizes, role), name) for role in roles}
-        role = max(wants, key=wants.__getitem__, default=None)
-        if role is not None and wants[role] > most[name] + ROUNDING:
-            told.append(_wants(role, wants[role], name, most[name]))
-    return told
+        amount, role = _largest_amount(sizes, roles, name)
+        if amount > most[name] + ROUNDING:
+            texts.append(_describe_task(role, amount, name, most[name]))
+    return texts
 
 
-def _wants(role: Role, amount: float, name: str, most: float) -> str:
+def _describe_task(role: Role, amount: float, name: str, most: float) -> str:
+    """Return the text for a task that is larger than what any node has free."""
     if most <= ROUNDING:
         return f"no node has any {WORDS[name]} free"
     free = math.floor(100 * (most + ROUNDING)) / 100
     return f"a {role} wants {amount:g} {UNITS[name]}, and the most free on one node is {free:g}"
 
 
-def _told(names: Sequence[str], too_large: Sequence[str]) -> str:
+def _describe(names: Sequence[str], too_large: Sequence[str]) -> str:
+    """Return the text that follows `waits for room`."""
     little = "few" if names == ("gpu",) else "little"
     words = " and ".join([WORDS[name] for name in names])
     why = f": {'; '.join(too_large)}" if too_large else ""

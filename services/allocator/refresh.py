@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from services.allocator.models.kin import by_program, kin_of
 from services.allocator.models.past import past_of
 from services.allocator.placing.amounts import amounts, minus, together
 from services.allocator.placing.order import update_index
-from services.allocator.policies.contract import JobList, JobSeen, Quota
+from services.allocator.policies.contract import JobList, JobSeen, Node, Quota
 from services.allocator.policies.registry import ARRAYS, FITTERS, POLICIES
 from services.allocator.policies.weir.policy import largest, rounded
 from services.allocator.policies.weir.row_updates import update_rows
@@ -40,17 +40,17 @@ def refreshed(state: State, rules: Rules) -> State:
 
     `rules`: with the cluster's quotas in them (`cluster_quotas.py`).
     """
-    tables, marks = state.tables, state.marks
+    before = state.tables
+    marks = state.marks
     stored: StoredModels | None = None
-    if tables is None or not _is_made_by(tables, rules):
+    if before is None or not _is_made_by(before, rules):
         stored = _stored_models(state, rules)
-        tables = _empty_tables(stored, rules)
+        before = _empty_tables(stored, rules)
         every = frozenset(state.jobs)
         marks = Marks(every, frozenset(state.nodes), every, closed=True)
-    elif marks == NO_MARKS and tables.quotas == rules.quotas:
+    elif marks == NO_MARKS and before.quotas == rules.quotas:
         return state
-    before = tables
-    tables = _with_nodes(tables, state, marks)
+    tables = _with_nodes(before, state, marks)
     tables = _with_promised(tables, state, marks)
     tables = _with_kins(tables, state, marks)
     changed = _changed_jobs(before, tables, state, marks, rules)
@@ -95,33 +95,33 @@ def _with_nodes(tables: Tables, state: State, marks: Marks) -> Tables:
         return tables
     nodes = dict(tables.nodes)
     free = dict(tables.free)
-    is_same_cluster = True
     for name in marks.nodes:
-        seen_node = state.nodes.get(name)
-        had = nodes.get(name)
-        if seen_node is None:
+        if name not in state.nodes:
             nodes.pop(name, None)
             free.pop(name, None)
-            is_same_cluster = False
             continue
-        view = node_view(seen_node)
+        view = node_view(state.nodes[name])
         nodes[name] = view
         if view.open:
             free[name] = amounts(view.free)
         else:
             free.pop(name, None)
-        if had is None or (had.open, had.allocatable) != (view.open, view.allocatable):
-            is_same_cluster = False
-    if len(nodes) > len(tables.nodes):
+    came = (nodes.keys() & marks.nodes) - tables.nodes.keys()
+    if came:
         # In the order of the state, as if all were made at once.
         nodes = {name: nodes[name] for name in state.nodes}
-    biggest = tables.largest if is_same_cluster else largest(list(nodes.values()))
-    return replace(
-        tables,
-        index=update_index(tables.index, nodes, marks.nodes),
-        free=free,
-        largest=biggest,
-    )
+    biggest = tables.largest
+    if any(_is_resized(tables.nodes.get(name), nodes.get(name)) for name in marks.nodes):
+        biggest = largest(list(nodes.values()))
+    index = update_index(tables.index, nodes, marks.nodes)
+    return replace(tables, index=index, free=free, largest=biggest)
+
+
+def _is_resized(before: Node | None, after: Node | None) -> bool:
+    """Return whether a node came, went, opened, closed, or has another size."""
+    if before is None or after is None:
+        return True
+    return (before.open, before.allocatable) != (after.open, after.allocatable)
 
 
 def _with_promised(tables: Tables, state: State, marks: Marks) -> Tables:
@@ -156,17 +156,20 @@ def _changed_jobs(
     before: Tables, tables: Tables, state: State, marks: Marks, rules: Rules
 ) -> set[str]:
     """Return the open jobs that policies see otherwise than before."""
-    changed = {key for key in marks.jobs if key in state.jobs}
-    if before.kins is not tables.kins:
-        for key, job in state.jobs.items():
-            kin = kin_of(tables.kins, job.request)
-            if key not in changed and tables.jobs[key].kin != kin:
-                changed.add(key)
-    if tables.quotas != rules.quotas:
-        for key, job in state.jobs.items():
-            space = job.request.namespace
-            if tables.quotas.get(space) != rules.quotas.get(space):
-                changed.add(key)
+    changed = set(marks.jobs & state.jobs.keys())
+    new_history = before.kins is not tables.kins
+    new_quotas = tables.quotas != rules.quotas
+    if not new_history and not new_quotas:
+        return changed
+    for key, job in state.jobs.items():
+        if key in changed:
+            continue
+        space = job.request.namespace
+        kin = kin_of(tables.kins, job.request) if new_history else None
+        other_history = new_history and tables.jobs[key].kin != kin
+        other_quota = new_quotas and tables.quotas.get(space) != rules.quotas.get(space)
+        if other_history or other_quota:
+            changed.add(key)
     return changed
 
 
@@ -187,21 +190,18 @@ def _with_jobs(
     jobs = dict(tables.jobs)
     for key in gone:
         del jobs[key]
-    by_policy: dict[str, list[str]] = {}
+    to_fit: dict[str, list[JobSeen]] = {}
     for key in changed:
         job = state.jobs[key]
         policy = policy_of(job, rules)
-        jobs[key] = seen(job, rules, kin_of(tables.kins, job.request))
-        model = stored_model(stored, policy, jobs[key]) if stored else None
-        if model is not None:
-            jobs[key] = replace(jobs[key], model=model)
-        else:
-            by_policy.setdefault(policy, []).append(key)
-    for name, keys in by_policy.items():
-        if name in FITTERS:
-            fitted = _fit_models(name, [jobs[key] for key in keys])
-            for key, model in zip(keys, fitted, strict=True):
-                jobs[key] = replace(jobs[key], model=model)
+        view = seen(job, rules, kin_of(tables.kins, job.request))
+        model = stored_model(stored, policy, view) if stored else None
+        jobs[key] = view if model is None else replace(view, model=model)
+        if model is None and policy in FITTERS:
+            to_fit.setdefault(policy, []).append(view)
+    for policy, views in to_fit.items():
+        for view, model in zip(views, _fit_models(policy, views), strict=True):
+            jobs[view.key] = replace(view, model=model)
     return replace(tables, jobs=jobs, quotas=rules.quotas)
 
 
@@ -239,10 +239,14 @@ def _with_total(
             held[key] = _held_amount(key, tables, state)
         else:
             held.pop(key, None)
-    parts = [*tables.free.values(), *held.values()]
-    cpu, memory_gib, gpu = [math.fsum(column) for column in zip(*parts, strict=True)] or NOTHING
-    total = rounded(Resources(cpu=cpu, memory_gib=memory_gib, gpu=int(gpu)))
+    total = rounded(_sum_of([*tables.free.values(), *held.values()]))
     return replace(tables, held=held, total=total)
+
+
+def _sum_of(parts: Sequence[Amounts]) -> Resources:
+    """Return the sum, whatever the order of its parts."""
+    cpu, memory_gib, gpu = [math.fsum(column) for column in zip(*parts, strict=True)] or NOTHING
+    return Resources(cpu=cpu, memory_gib=memory_gib, gpu=int(gpu))
 
 
 def _held_amount(key: str, tables: Tables, state: State) -> Amounts:
@@ -268,7 +272,8 @@ def _with_order(
     gone = before.jobs.keys() - state.jobs.keys()
     if not changed and not gone:
         return tables
-    urgent = set(tables.urgent - gone)
+    unchanged = tables.urgent - gone - set(changed)
+    urgent = [key for key in changed if needs_attention(state.jobs[key])]
     ranks = dict(tables.ranks)
     policies = dict(tables.policies)
     for key in gone:
@@ -277,26 +282,17 @@ def _with_order(
     is_sorted = True
     for key in changed:
         job = state.jobs[key]
-        if needs_attention(job):
-            urgent.add(key)
-        else:
-            urgent.discard(key)
         rank = (-job.request.priority, job.uid)
-        if ranks.get(key) != rank:
-            ranks[key] = rank
-            is_sorted = False
         policy = "" if job.suspended_by_user else policy_of(job, rules)
-        if policies.get(key, "") != policy:
+        if ranks.get(key) != rank or policies.get(key, "") != policy:
+            ranks[key] = rank
             policies[key] = policy
             is_sorted = False
     if not is_sorted:
-        ranks = dict(sorted(ranks.items(), key=_rank))
-        policies = {key: policies[key] for key in ranks if policies.get(key)}
-    return replace(tables, ranks=ranks, policies=policies, urgent=frozenset(urgent))
-
-
-def _rank(item: tuple[str, tuple[int, int]]) -> tuple[int, int]:
-    return item[1]
+        keys = sorted(ranks, key=ranks.__getitem__)
+        ranks = {key: ranks[key] for key in keys}
+        policies = {key: policies[key] for key in keys if policies.get(key)}
+    return replace(tables, ranks=ranks, policies=policies, urgent=unchanged.union(urgent))
 
 
 def needs_attention(job: Job) -> bool:
@@ -325,11 +321,10 @@ def _with_lists(before: Tables, tables: Tables) -> Tables:
         job = tables.jobs[key]
         quota = quotas.get((name, job.request.namespace))
         by_policy[name].append(job if quota is None else replace(job, quota=quota))
-    for name, jobs in by_policy.items():
-        if name not in ARRAYS:
-            continue
-        known = before.by_policy.get(name)
-        if known is not None and len(known) == len(jobs) and all(map(operator.is_, known, jobs)):
+    for name in by_policy.keys() & ARRAYS.keys():
+        jobs = by_policy[name]
+        known = before.by_policy.get(name, JobList())
+        if len(known) == len(jobs) and all(map(operator.is_, known, jobs)):
             jobs.arrays = known.arrays
         else:
             jobs.arrays = _arrays(name, jobs)
@@ -347,18 +342,24 @@ def _shared_quotas(tables: Tables) -> dict[tuple[str, str], Quota]:
     for key, policy in tables.policies.items():
         job = tables.jobs[key]
         if job.quota is not None:
-            amounts_of = held[job.request.namespace].setdefault(policy, [])
-            amounts_of += [task.resources for task in job.tasks]
+            held_by_policy = held[job.request.namespace].setdefault(policy, [])
+            held_by_policy += [task.resources for task in job.tasks]
     found = {}
     for space, by_policy in held.items():
         for policy in by_policy:
-            others: list[Resources] = []
-            for other, taken in by_policy.items():
-                if other != policy:
-                    others += taken
+            others = _held_by_others(by_policy, policy)
             if others:
                 found[policy, space] = tables.quotas[space].without(together(others))
     return found
+
+
+def _held_by_others(by_policy: Mapping[str, list[Resources]], policy: str) -> list[Resources]:
+    """Return what the tasks of all policies but one hold."""
+    others: list[Resources] = []
+    for name, held in by_policy.items():
+        if name != policy:
+            others += held
+    return others
 
 
 def _arrays(name: str, jobs: JobList) -> Any:

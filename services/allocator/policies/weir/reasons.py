@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from services.allocator.models.speed import Array
 from services.allocator.placing.amounts import ROUNDING, UNITS, WORDS, amounts
@@ -40,34 +41,33 @@ def wants_of(field: Field, given: Ints, hindered: Sequence[Hindrance | None]) ->
 
     `given` [jobs]: the last step that each gets, `NONE`: none.
     """
-    # The granted step, and whether it is what the job has, or gains too little to change [jobs].
+    # The granted step; whether it is what the job has, less, or too little to change for [jobs].
     steps = field.stairs.steps[field.stairs.starts + np.maximum(given, 0)]
-    same = ~field.waits & (steps[:, : BATCH + 1] == field.sizes).all(axis=1)
-    gives = steps[:, COST] < field.cost * (1 - 1e-9)
-    little = ~field.waits & ~gives & (steps[:, SPEED] < (1 + KEEP) * field.speed)
-    keeps = ((given != NONE) & same).tolist()
-    stays = ((given != NONE) & ~same & little).tolist()
-    shrinks = np.flatnonzero((given != NONE) & ~field.waits & gives & ~same)
-    configs = {at: Config.of_row(steps[at].tolist()) for at in shrinks.tolist()}
-    notes = _other_role_notes(field, configs)
+    runs = (given != NONE) & ~field.waits
+    keeps = runs & (steps[:, : BATCH + 1] == field.sizes).all(axis=1)
+    gives = runs & (steps[:, COST] < field.cost * (1 - 1e-9))
+    stays = runs & ~gives & (steps[:, SPEED] < (1 + KEEP) * field.speed)
+    shrinks = {}
+    for at in np.flatnonzero(gives & ~keeps).tolist():
+        shrinks[at] = Config.of_row(steps[at].tolist())
+    notes = _other_role_notes(field, shrinks)
     # Most jobs keep what they have.
     wants = []
     texts = _Texts(field, given, steps)
-    for at, step in enumerate(given.tolist()):
-        if keeps[at]:
-            wants.append(texts.want_to_keep(at, hindered[at]))
+    columns = zip(given.tolist(), keeps.tolist(), stays.tolist(), hindered, strict=True)
+    for at, (step, keeps_all, keeps_size, why) in enumerate(columns):
+        if keeps_all:
+            wants.append(texts.want_to_keep(at, why))
             continue
         case = Case(field, at)
         if step == NONE:
-            wants.append(_want_of_none(case, hindered[at]))
+            wants.append(_want_of_none(case, why))
             continue
-        config = case.step(step)
-        others = _next_step(case, step, hindered[at])
-        if stays[at]:
-            reason = f"keeps what it has: {_too_little(case, config)}"
-            wants.append(_want(case, case.job.size or config.size, case.job.batch, reason, others))
+        others = _next_step(case, step, why)
+        if keeps_size:
+            wants.append(_want_to_stay(case, case.step(step), others))
         else:
-            wants.append(_to_have(case, config, others, notes.get(at, "")))
+            wants.append(_want_to_have(case, case.step(step), others, notes.get(at, "")))
     return wants
 
 
@@ -87,6 +87,29 @@ class Case:
     def step(self, number: int) -> Config:
         """Return a step of its staircase."""
         return self.field.stairs.config(self.at, number)
+
+    def want(self, size: Size, batch: int, reason: str, others: Others = ()) -> Want:
+        """Return the want for a size of which no speed is foreseen."""
+        return Want(
+            job=self.job.key,
+            ps=size.ps,
+            workers=size.workers,
+            batch=batch,
+            reason=reason,
+            alternatives=others,
+            speed_now=self.speed or None,
+        )
+
+    def want_step(self, config: Config, reason: str, others: Others, lesser: Lesser) -> Want:
+        """Return the want for a size with how many times as fast as now it would be, and as much
+        where its devices stand apart.
+        """
+        want = self.want(config.size, config.batch, reason, others)
+        if not self.speed:
+            return replace(want, lesser=lesser)
+        faster = config.speed / self.speed
+        apart = None if math.isnan(config.apart) else config.apart / self.speed
+        return replace(want, faster=faster, apart=apart, lesser=lesser)
 
 
 class _Texts:
@@ -178,9 +201,7 @@ def want_to_try(field: Field, at: int, config: Config) -> Want:
         f"tries {config.size.told()} in room that is free: faster or not, but in the mean "
         f"{gain:.0%} faster, if what proves slower is given up again"
     )
-    foreseen = _foreseen(case, config)
-    lesser = partial(_no_part, case)
-    return _want(case, config.size, config.batch, reason, (), foreseen, lesser)
+    return case.want_step(config, reason, (), partial(_no_part, case))
 
 
 def want_of_too_large(job: JobSeen) -> Want:
@@ -213,16 +234,20 @@ def _want_of_none(case: Case, hindered: Hindrance | None) -> Want:
     why = why_not(hindered) if hindered else ""
     if case.job.size is None:
         reason = f"waits: a chief, {least.size.told()} {why}"
-        return _want(case, Size(0, 0), case.job.request.batch.start, reason)
-    return _want(case, least.size, least.batch, f"has its least: even that {why}")
+        return case.want(Size(0, 0), case.job.request.batch.start, reason)
+    return case.want(least.size, least.batch, f"has its least: even that {why}")
 
 
-def _to_have(case: Case, config: Config, others: Others, note: str) -> Want:
+def _want_to_stay(case: Case, config: Config, others: Others) -> Want:
+    """Return the want of a job that would gain too little by a step."""
+    reason = f"keeps what it has: {_too_little(case, config)}"
+    return case.want(case.job.size or config.size, case.job.batch, reason, others)
+
+
+def _want_to_have(case: Case, config: Config, others: Others, note: str) -> Want:
     """Return the want for a step. `note`: on the other role, behind the reason."""
     reason = _reason_to_have(case, config) + note
-    lesser = partial(_part, case)
-    foreseen = _foreseen(case, config)
-    return _want(case, config.size, config.batch, reason, others, foreseen, lesser)
+    return case.want_step(config, reason, others, partial(_part, case))
 
 
 def _part(case: Case, size: Size, batch: int) -> Want:
@@ -230,43 +255,12 @@ def _part(case: Case, size: Size, batch: int) -> Want:
     config = config_of(case.job, case.row, size, batch)
     notes = _other_role_notes(case.field, {case.at: config})
     reason = _reason_to_have(case, config) + notes.get(case.at, "")
-    return _want(case, size, batch, reason, (), _foreseen(case, config))
+    return case.want_step(config, reason, (), partial(_part, case))
 
 
 def _no_part(case: Case, size: Size, batch: int) -> Want:
     """A job tries all of a size or nothing."""
-    return _want(case, size, batch, "tries no part of a size", (), (1.0, None))
-
-
-def _foreseen(case: Case, config: Config) -> tuple[float | None, float | None]:
-    """Return how many times as fast as now it would be, and as much where its devices stand apart."""
-    if not case.speed:
-        return None, None
-    apart = None if math.isnan(config.apart) else config.apart / case.speed
-    return config.speed / case.speed, apart
-
-
-def _want(
-    case: Case,
-    size: Size,
-    batch: int,
-    reason: str,
-    others: Others = (),
-    foreseen: tuple[float | None, float | None] = (None, None),
-    lesser: Lesser | None = None,
-) -> Want:
-    return Want(
-        job=case.job.key,
-        ps=size.ps,
-        workers=size.workers,
-        batch=batch,
-        reason=reason,
-        alternatives=others,
-        faster=foreseen[0],
-        speed_now=case.speed or None,
-        apart=foreseen[1],
-        lesser=lesser,
-    )
+    return replace(case.want(size, batch, "tries no part of a size"), faster=1.0)
 
 
 # ---------------------------------------------------------------- reasons

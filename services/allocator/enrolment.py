@@ -29,7 +29,7 @@ def enrol(names: Iterable[str]) -> None:
         if name in POLICIES:
             continue
         try:
-            POLICIES[name] = _imported(name)
+            POLICIES[name] = _imported_policy(name)
         except _Unusable as unusable:
             wrong.append(f"policy {name!r}: {unusable}")
     if wrong:
@@ -40,7 +40,7 @@ class _Unusable(Exception):
     """A name is that of no policy."""
 
 
-def _imported(name: str) -> Policy:
+def _imported_policy(name: str) -> Policy:
     module, colon, function = name.partition(":")
     if not colon:
         known = ", ".join(sorted(POLICIES))
@@ -49,7 +49,8 @@ def _imported(name: str) -> Policy:
     if here not in sys.path:
         sys.path.append(here)
     try:
-        found: Policy = getattr(importlib.import_module(module), function)
+        imported = importlib.import_module(module)
+        found: Policy = getattr(imported, function)
     except Exception as error:  # whatever a stranger's module raises
         raise _Unusable(f"it cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):

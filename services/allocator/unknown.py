@@ -27,6 +27,7 @@ def unknown_policies(state: State, otherwise: str) -> str:
     if not job_of_policy:
         return ""
     unknown = sorted(job_of_policy)
-    jobs = ", ".join(job_of_policy[policy].replace(".", "/") for policy in unknown)
+    jobs = ", ".join([job_of_policy[policy].replace(".", "/") for policy in unknown])
+    policies = ", ".join(unknown)
     remedy = REMEDY.format(",".join(unknown))
-    return f"policy {', '.join(unknown)} (of {jobs}) cannot be asked here, so {otherwise}; {remedy}"
+    return f"policy {policies} (of {jobs}) cannot be asked here, so {otherwise}; {remedy}"

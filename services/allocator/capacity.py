@@ -22,6 +22,8 @@ from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskP
 
 HARD = ("NoSchedule", "NoExecute")
 NOBODY: frozenset[str] = frozenset()
+Pods = dict[str, Resources]
+"""What pods are listed with, by name."""
 
 
 def free_nodes(state: State) -> list[Node]:
@@ -68,10 +70,12 @@ def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> li
 
 
 def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
-    """Return what each namespace that has a quota may still take: the quota less what its pods have,
-    wherever they are listed, and less what its decided tasks are to have beyond that. Of what
-    ResourceQuotas leave, such tasks have taken nothing until their pods are listed: so nothing is
-    promised twice, whenever a pod begins to count in the quota.
+    """Return what each namespace that has a quota may still take.
+
+    That is the quota less what its pods have, wherever they are listed, and less what its decided
+    tasks are to have beyond that. Of what ResourceQuotas leave, such tasks have taken nothing until
+    their pods are listed: so nothing is promised twice, whenever a pod begins to count in the
+    quota.
     """
     found = {}
     for space, use in uses(state, quotas).items():
@@ -120,7 +124,7 @@ def uses(state: State, namespaces: Collection[str]) -> dict[str, Use]:
 
 
 def _add_promised(
-    use: Use, pods: Collection[str], state: State, job: Job, promised: Iterable[TaskPlan]
+    use: Use, pods: Pods, state: State, job: Job, promised: Iterable[TaskPlan]
 ) -> None:
     """Add the promised tasks of a job to the use of its namespace. `pods`: the listed ones."""
     for task in promised:
@@ -133,11 +137,9 @@ def _add_promised(
             use.new.append(task)
 
 
-def _listed_pods(
-    state: State, namespaces: Collection[str], jobs: Iterable[Job]
-) -> dict[str, dict[str, Resources]]:
-    """Return by namespace what pods are listed with, without those that were heard to have ended."""
-    found: dict[str, dict[str, Resources]] = {}
+def _listed_pods(state: State, namespaces: Collection[str], jobs: Iterable[Job]) -> dict[str, Pods]:
+    """Return the listed pods by namespace, without those that were heard to have ended."""
+    found: dict[str, Pods] = {}
     for space in namespaces:
         found[space] = {}
     for seen in state.nodes.values():
@@ -211,14 +213,12 @@ def promised_tasks(job: Job, nodes: Mapping[str, CapacityChanged]) -> tuple[Task
             if before is not None:
                 task = replace(task, resources=larger(before.resources, task.resources))
             wanted[task.serial] = task
-    if job.exits:
-        return tuple([task for task in wanted.values() if job.exit_of(task) is None])
-    return tuple(wanted.values())
+    return tuple([task for task in wanted.values() if job.exit_of(task) is None])
 
 
 def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged]) -> bool:
     """Return whether every pod of a decision is listed, on its node, with just what was decided."""
-    listed: dict[str, Resources] = {}
+    listed: Pods = {}
     for name in {task.node for task in decision.tasks}:
         seen = nodes.get(name)
         if seen is None:

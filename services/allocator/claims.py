@@ -56,16 +56,21 @@ class Reach:
         outside = self.unreachable_nodes(job)
         if not outside:
             return ""
-        names = []
-        for name, terms in self._bound_claims(job).items():
-            if self._nodes_without(terms):
-                names.append(name)
+        names = self._limiting_claims(job)
         word = "claim" if len(names) == 1 else "claims"
         claims = f"{word} {listed(names, NAMED)}"
         reached = sorted(self.state.nodes.keys() - outside)
         if not reached:
             return f"no node can use its {claims}"
         return f"its {claims} can be used on {some(reached, 'node')} only"
+
+    def _limiting_claims(self, job: Job) -> list[str]:
+        """Return the job's claims that some nodes cannot use."""
+        names = []
+        for name, terms in self._bound_claims(job).items():
+            if self._nodes_without(terms):
+                names.append(name)
+        return names
 
     def _bound_claims(self, job: Job) -> dict[str, tuple[NodeTerm, ...]]:
         """Return the node terms of each of the job's claims that is bound to some nodes."""

@@ -38,16 +38,20 @@ def with_cluster_quotas(state: State, rules: Rules) -> Rules:
 
 def slots(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
     """Return how many more tasks each namespace may have, where the cluster limits that."""
-    limited = []
-    for space, quota in quotas.items():
-        if isinstance(quota, ClusterQuota) and quota.pods is not None:
-            limited.append(space)
     found = {}
-    for space, use in uses(state, limited).items():
+    for space, use in uses(state, _spaces_with_pod_limit(quotas)).items():
         left = unused_pods(state.quotas[space])
         if left is not None:
             found[space] = max(0, left - len(use.new))
     return found
+
+
+def _spaces_with_pod_limit(quotas: Mapping[str, Quota]) -> list[str]:
+    spaces = []
+    for space, quota in quotas.items():
+        if isinstance(quota, ClusterQuota) and quota.pods is not None:
+            spaces.append(space)
+    return spaces
 
 
 def task_limits(quotas: Mapping[str, Quota]) -> dict[str, TaskLimits]:

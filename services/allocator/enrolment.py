@@ -45,9 +45,7 @@ def _imported_policy(name: str) -> Policy:
     if not colon:
         known = ", ".join(sorted(POLICIES))
         raise _Unusable(f"there are {known}; one of your own is called `module:function`")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    _look_in_current_folder()
     try:
         imported = importlib.import_module(module)
         found: Policy = getattr(imported, function)
@@ -56,3 +54,10 @@ def _imported_policy(name: str) -> Policy:
     if not callable(found):
         raise _Unusable(f"it is {found!r}, and not a function of (cluster, jobs, now)")
     return found
+
+
+def _look_in_current_folder() -> None:
+    """Let modules be found in the current folder, too."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)

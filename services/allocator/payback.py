@@ -49,7 +49,6 @@ def payback(
     """`speed_now`: by which `faster` is told, so that a reason's speed and what is saved are of one
     piece.
     """
-    cost = cost_s(job, rules)
     now = None
     if job.size:
         now = _learning_speed(job, job.size, job.batch)
@@ -58,8 +57,14 @@ def payback(
         then: float | None = now * faster
     else:
         then = _learning_speed(job, new, batch)
-    now = _credible_speed(now)
-    then = _credible_speed(then)
+    return _payback_of_speeds(job, rules, _credible_speed(now), _credible_speed(then))
+
+
+def _payback_of_speeds(
+    job: JobSeen, rules: Rules, now: float | None, then: float | None
+) -> Payback:
+    """Return the payback from the samples a second now and at the new size; None: not known."""
+    cost = cost_s(job, rules)
     if job.progress is None or now is None or then is None:
         return Payback(0.0, cost, pays=True)
     remaining = max(0, job.progress.total_samples - job.progress.samples)

@@ -4,16 +4,20 @@ Law: a job that fits the empty cluster starts, at its smallest size, within `res
 the longest time that what runs then still needs to end or shrink, whatever is submitted later with
 its priority or a lower one.
 
-    head of the queue   waiting jobs (`waiting.py`), by priority, then in the order of submission; `MOST` of those that
-                        have a place at a time. One that fits nowhere takes nobody's turn
-    who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is above the lowest,
-                        or, if it lost tasks, when their room had the time to come free by itself. One that was not
-                        started in so many tries that it would have failed, had it never run, has none in the pauses
-                        between further tries: others may start in them
-    what is reserved    the places of its smallest size (gang floor), tried on what would be free without the jobs that
-                        started up to some moment: the earliest moment for which there is a place
-    from whom           jobs of lower priority; after `reserve_after_s` from those of the same priority, too, except
-                        ones that wait and were submitted earlier. They may use everything else (backfill).
+    head of the queue   waiting jobs (`waiting.py`), by priority, then in the order of submission;
+                        `MOST` of those that have a place at a time. One that fits nowhere takes
+                        nobody's turn
+    who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is
+                        above the lowest, or, if it lost tasks, when their room had the time to
+                        come free by itself. One that was not started in so many tries that it
+                        would have failed, had it never run, has none in the pauses between further
+                        tries: others may start in them
+    what is reserved    the places of its smallest size (gang floor), tried on what would be free
+                        without the jobs that started up to some moment: the earliest moment for
+                        which there is a place
+    from whom           jobs of lower priority; after `reserve_after_s` from those of the same
+                        priority, too, except ones that wait and were submitted earlier. They may
+                        use everything else (backfill).
 
 Nothing is remembered: the choice follows from the state. It is stable because newcomers start
 elsewhere, so the jobs in the way of a reserved job are only ever those that started before it was
@@ -167,13 +171,14 @@ class Reserve:
             tasks = supply.earliest(request, earlier, _keeper(request))
         if tasks is None:
             return
-        nodes: dict[str, Resources] = {}
-        if not is_short:
-            nodes = needed_nodes(_new_tasks(request, tasks))
-        quota = NO_MORE
-        if request.namespace in self.room.purses:
-            quota = request.growth(request.most)
-        self.reservations[job.key] = replace(claim, nodes=nodes, quota=quota)
+        nodes = {} if is_short else needed_nodes(_new_tasks(request, tasks))
+        self.reservations[job.key] = replace(claim, nodes=nodes, quota=self._needed_quota(request))
+
+    def _needed_quota(self, request: PlacementRequest) -> Resources:
+        """Return what the job takes of its namespace's quota; nothing if there is none."""
+        if request.namespace not in self.room.purses:
+            return NO_MORE
+        return request.growth(request.most)
 
     def _smallest_request(self, job: Job) -> PlacementRequest:
         """Return the placement of a job at its smallest size, beside the tasks that it keeps."""
@@ -189,7 +194,7 @@ class Reserve:
         if request.namespace not in self.room.purses:
             return False
         purse = supply.trial(-inf, earlier).purses[request.namespace]
-        return not fits(request.growth(request.most), purse)
+        return not fits(self._needed_quota(request), purse)
 
     def _has_place(self, request: PlacementRequest, supply: Supply, earlier: Reservations) -> bool:
         """Return whether the job has a place once all others have ended. Of one namespace only so
@@ -230,7 +235,8 @@ class Reserve:
         """Return the job's target; one with a reservation starts as soon as it can, even against
         its policy.
         """
-        job, target = situation.job, situation.target
+        job = situation.job
+        target = situation.target
         claim = self.reservations.get(job.key)
         if claim is None or job.wanted is not None:
             return target

@@ -1,8 +1,9 @@
 """The capacity that the ResourceQuotas and LimitRanges of one namespace leave, in the units of
 tasks: pure functions of its fact.
 
-    left    =  hard - used                    of each resource, the least of all quotas that name it
-    others  =  used - what our tasks have     not below nothing: a new pod counts in `used` before it is on a node
+    left    =  hard - used                   of each resource, the least of all quotas that name it
+    others  =  used - what our tasks have    not below nothing: a new pod counts in `used` before it
+                                             is on a node
 
 Limits of cpu and memory count as requests: a task's are the same.
 """

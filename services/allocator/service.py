@@ -97,8 +97,8 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
 
 
 def same_world(before: State, after: State) -> bool:
-    """Return whether a message changed nothing that a decision depends on: it was of no job that we know,
-    or a repetition.
+    """Return whether a message changed nothing that a decision depends on: it was of no job that we
+    know, or a repetition.
     """
     return all(getattr(before, name) is getattr(after, name) for name in DECISIVE_FIELDS)
 

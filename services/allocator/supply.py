@@ -64,6 +64,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Reservations = tuple[Reservation, ...]
+Pod = tuple[str, str]
+"""The key of a job, and the name of one of its pods."""
 
 
 def describe_claim(claim: Reservation) -> str:
@@ -177,8 +179,9 @@ class Supply:
         return trial.tasks if isinstance(trial, Placed) else None
 
     def may_hold(self, request: PlacementRequest) -> bool:
-        """Return False if a new task is larger than every node, or all new tasks together are larger
-        than all nodes, once all running tasks have ended. True does not mean that there is a place.
+        """Return False if a new task is larger than every node, or all new tasks together are
+        larger than all nodes, once all running tasks have ended. True does not mean that there is a
+        place.
         """
         total, largest = self._empty_cluster()
         if not fits(request.growth(request.most), total):
@@ -191,8 +194,8 @@ class Supply:
         return True
 
     def _empty_cluster(self) -> tuple[Resources, Resources]:
-        """Return what all open nodes together, and the largest of each resource, have once all running
-        tasks have ended.
+        """Return what the open nodes have together, and the most that one has of each resource, once
+        all running tasks have ended.
         """
         if self._empty is None:
             room = self.trial(self.starts[-1], ())
@@ -256,12 +259,8 @@ def _balance(has: Resources, given: Resources | None, gone: Resources | None) ->
 # ---------------------------------------------------------------- what is held now
 
 
-Pod = tuple[str, str]
-"""The key of a job, and the name of one of its pods."""
-
-
 def _held_by_pods(state: State) -> Iterator[Held]:
-    """Yield the capacity of each listed pod, then that of decided tasks whose pods are not listed."""
+    """Yield the capacity of each listed pod, then that of decided tasks without a listed pod."""
     wanted = _wanted_tasks(state)
     listed = set[Pod]()
     for node in state.nodes.values():

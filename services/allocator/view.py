@@ -138,13 +138,7 @@ def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
     if job.runs is not None:
         view = _with_running_size(view, job.runs)
     if job.wanted is not None:
-        size = size_of(job.wanted)
-        view = replace(
-            view,
-            wanted_ps=size.ps,
-            wanted_workers=size.workers,
-            reason=job.wanted.reason,
-        )
+        view = _with_wanted_size(view, job.wanted)
     if job.progress is not None:
         view = _with_progress(view, job.progress)
     return view
@@ -158,6 +152,16 @@ def _with_running_size(view: JobView, runs: AllocationDecided) -> JobView:
         workers=size.workers,
         batch=runs.batch,
         generation=runs.generation,
+    )
+
+
+def _with_wanted_size(view: JobView, wanted: AllocationDecided) -> JobView:
+    size = size_of(wanted)
+    return replace(
+        view,
+        wanted_ps=size.ps,
+        wanted_workers=size.workers,
+        reason=wanted.reason,
     )
 
 

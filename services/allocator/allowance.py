@@ -21,8 +21,7 @@ from shared.messages import AllocationDecided, Alternative
 def allowed(situation: Situation, current: AllocationDecided, target: Want) -> Want:
     """Return the target of a running job, or as much of its growth as the quota has room for."""
     now = situation.size
-    grows = target.ps >= now.ps and target.workers >= now.workers and target.size != now
-    if not grows or situation.job.request.namespace not in situation.room.purses:
+    if situation.job.request.namespace not in situation.room.purses or not _grows(now, target.size):
         return target
     how = place if target.sizes is None else replaced
     sizes = situation.sizes(target)
@@ -30,12 +29,18 @@ def allowed(situation: Situation, current: AllocationDecided, target: Want) -> W
     granted, why = quota_grant(situation.room, request)
     if granted == target.size:
         return target
-    return _cut(target, granted, now, current.batch, why)
+    return _cut_target(target, granted, now, current.batch, why)
+
+
+def _grows(now: Size, target: Size) -> bool:
+    """Return whether the target has more tasks, and of no role fewer."""
+    return target != now and target.ps >= now.ps and target.workers >= now.workers
 
 
 def short_of_floor(situation: Situation) -> str:
     """Return why the quota has no room for a job's gang floor; empty: it has."""
-    request, room = situation.job.request, situation.room
+    request = situation.job.request
+    room = situation.room
     if request.namespace not in room.purses:
         return ""
     floor = Size(request.ps.min, request.workers.min)
@@ -43,10 +48,11 @@ def short_of_floor(situation: Situation) -> str:
     return gang_shortage(room, situation.job.key, floor, situation.sizes(), quota)
 
 
-def _cut(target: Want, size: Size, now: Size, batch: int, why: str) -> Want:
+def _cut_target(target: Want, size: Size, now: Size, batch: int, why: str) -> Want:
     """Return the target at a smaller size, with the running batch: the wanted one was for more
     workers.
     """
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
     cut = target.cut(size, batch, "as far as its quota allows")
-    return replace(cut, reason=why if size == now else cut.reason, alternatives=(lost,))
+    reason = why if size == now else cut.reason
+    return replace(cut, reason=reason, alternatives=(lost,))

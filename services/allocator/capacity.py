@@ -22,23 +22,38 @@ from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskP
 
 HARD = ("NoSchedule", "NoExecute")
 NOBODY: frozenset[str] = frozenset()
+Pods = dict[str, Resources]
+"""What pods are listed with, by name."""
 
 
 def free_nodes(state: State) -> list[Node]:
     """Return every node with what is neither used nor promised."""
-    tables = fresh_tables(state)
-    if tables is not None:
-        nodes, promised = dict(tables.nodes), tables.promised
-    else:
-        nodes = {name: node_view(seen) for name, seen in state.nodes.items()}
-        promised = all_promised(state)
-    for key, tasks in promised.items():
+    nodes = _listed_nodes(state)
+    for key, tasks in _promised_now(state).items():
         job = state.jobs[key]
         for task in tasks:
-            if task.node in nodes:
+            node = nodes.get(task.node)
+            if node is not None:
                 has = _listed_with(state.nodes[task.node], job, task)
-                nodes[task.node] = _give(nodes[task.node], key, task.resources, has)
+                nodes[task.node] = _give(node, key, task.resources, has)
     return list(nodes.values())
+
+
+def _listed_nodes(state: State) -> dict[str, Node]:
+    """Return every node by name, without what is promised on it."""
+    tables = fresh_tables(state)
+    if tables is not None:
+        return dict(tables.nodes)
+    nodes = {}
+    for name, seen in state.nodes.items():
+        nodes[name] = node_view(seen)
+    return nodes
+
+
+def _promised_now(state: State) -> Mapping[str, tuple[TaskPlan, ...]]:
+    """Return the promised tasks by job, from the tables where these are up to date."""
+    tables = fresh_tables(state)
+    return all_promised(state) if tables is None else tables.promised
 
 
 def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> list[Resources]:
@@ -47,23 +62,29 @@ def reserved_amounts(state: State, job: Job, promised: Iterable[TaskPlan]) -> li
     """
     found = []
     for task in promised:
-        if task.node in state.nodes:
-            has = _listed_with(state.nodes[task.node], job, task)
+        node = state.nodes.get(task.node)
+        if node is not None:
+            has = _listed_with(node, job, task)
             found.append(less(task.resources, has))
     return found
 
 
 def purses(state: State, quotas: Mapping[str, Quota]) -> dict[str, Resources]:
-    """Return what each namespace that has a quota may still take: the quota less what its pods have,
-    wherever they are listed, and less what its decided tasks are to have beyond that. Of what
-    ResourceQuotas leave, such tasks have taken nothing until their pods are listed: so nothing is
-    promised twice, whenever a pod begins to count in the quota.
+    """Return what each namespace that has a quota may still take.
+
+    That is the quota less what its pods have, wherever they are listed, and less what its decided
+    tasks are to have beyond that. Of what ResourceQuotas leave, such tasks have taken nothing until
+    their pods are listed: so nothing is promised twice, whenever a pod begins to count in the
+    quota.
     """
     found = {}
     for space, use in uses(state, quotas).items():
-        found[space] = less(quotas[space].most(), use.total())
-        if space in state.quotas:
-            found[space] = smaller(found[space], less(unused(state.quotas[space]), use.promised()))
+        left = less(quotas[space].most(), use.total())
+        fact = state.quotas.get(space)
+        if fact is not None:
+            left_in_cluster = less(unused(fact), use.promised())
+            left = smaller(left, left_in_cluster)
+        found[space] = left
     return found
 
 
@@ -95,41 +116,49 @@ def uses(state: State, namespaces: Collection[str]) -> dict[str, Use]:
     listed = _listed_pods(state, found, jobs)
     for space, pods in listed.items():
         found[space].listed.extend(pods.values())
-    tables = fresh_tables(state)
-    promised = tables.promised if tables else all_promised(state)
+    promised = _promised_now(state)
     for job in jobs:
-        use = found[job.request.namespace]
-        pods = listed[job.request.namespace]
-        for task in promised.get(job.key, ()):
-            has = Resources()
-            if task.node in state.nodes:
-                has = _listed_with(state.nodes[task.node], job, task)
-            use.beyond.append(less(task.resources, has))
-            if job.pod(task) not in pods:
-                use.new.append(task)
+        space = job.request.namespace
+        _add_promised(found[space], listed[space], state, job, promised.get(job.key, ()))
     return found
 
 
-def _listed_pods(
-    state: State, namespaces: Collection[str], jobs: Iterable[Job]
-) -> dict[str, dict[str, Resources]]:
-    """Return by namespace what pods are listed with, without those that were heard to have ended."""
-    found: dict[str, dict[str, Resources]] = {space: {} for space in namespaces}
+def _add_promised(
+    use: Use, pods: Pods, state: State, job: Job, promised: Iterable[TaskPlan]
+) -> None:
+    """Add the promised tasks of a job to the use of its namespace. `pods`: the listed ones."""
+    for task in promised:
+        has = Resources()
+        node = state.nodes.get(task.node)
+        if node is not None:
+            has = _listed_with(node, job, task)
+        use.beyond.append(less(task.resources, has))
+        if job.pod(task) not in pods:
+            use.new.append(task)
+
+
+def _listed_pods(state: State, namespaces: Collection[str], jobs: Iterable[Job]) -> dict[str, Pods]:
+    """Return the listed pods by namespace, without those that were heard to have ended."""
+    found: dict[str, Pods] = {}
+    for space in namespaces:
+        found[space] = {}
     for seen in state.nodes.values():
         for own in seen.own:
             if own.namespace in found:
                 found[own.namespace][own.pod] = own.resources
     for job in jobs:
+        pods = found[job.request.namespace]
         for pod in job.exits:
-            found[job.request.namespace].pop(pod, None)
+            pods.pop(pod, None)
     return found
 
 
 def _listed_with(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
     """Return what the node lists the task's pod with; nothing if it does not list it."""
     pod = job.pod(task)
+    space = job.request.namespace
     for own in seen.own:
-        if own.pod == pod and own.namespace == job.request.namespace:
+        if own.pod == pod and own.namespace == space:
             return own.resources
     return Resources()
 
@@ -139,9 +168,6 @@ def _listed_with(seen: CapacityChanged, job: Job, task: TaskPlan) -> Resources:
 
 def node_view(seen: CapacityChanged) -> Node:
     """Return a node as policies see it, without what is promised on it."""
-    is_open = seen.ready and seen.schedulable
-    if is_open and seen.taints:
-        is_open = not any(taint.effect in HARD for taint in seen.taints)
     hosts = NOBODY
     if seen.own:
         hosts = frozenset([f"{own.namespace}.{own.job}" for own in seen.own])
@@ -149,9 +175,17 @@ def node_view(seen: CapacityChanged) -> Node:
         name=seen.node,
         free=seen.free,
         allocatable=seen.allocatable,
-        open=is_open,
+        open=_is_open(seen),
         hosts=hosts,
     )
+
+
+def _is_open(seen: CapacityChanged) -> bool:
+    """Return whether a node is ready, not cordoned, and without a hard taint."""
+    if not seen.ready or not seen.schedulable:
+        return False
+    effects = {taint.effect for taint in seen.taints}
+    return effects.isdisjoint(HARD)
 
 
 def all_promised(state: State) -> dict[str, tuple[TaskPlan, ...]]:
@@ -179,12 +213,12 @@ def promised_tasks(job: Job, nodes: Mapping[str, CapacityChanged]) -> tuple[Task
             if before is not None:
                 task = replace(task, resources=larger(before.resources, task.resources))
             wanted[task.serial] = task
-    return tuple(task for task in wanted.values() if job.exit_of(task) is None)
+    return tuple([task for task in wanted.values() if job.exit_of(task) is None])
 
 
 def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged]) -> bool:
     """Return whether every pod of a decision is listed, on its node, with just what was decided."""
-    listed: dict[str, Resources] = {}
+    listed: Pods = {}
     for name in {task.node for task in decision.tasks}:
         seen = nodes.get(name)
         if seen is None:
@@ -196,7 +230,8 @@ def _all_listed(decision: AllocationDecided, nodes: Mapping[str, CapacityChanged
 
 
 def _give(node: Node, job: str, wants: Resources, has: Resources) -> Node:
-    free, back = less(node.free, less(wants, has)), plus(node.returning, less(has, wants))
-    return Node(
-        node.name, free, node.allocatable, node.open, node.hosts | {job}, back, node.shunned
-    )
+    """Return a node with a task promised on it: `wants` is decided, `has` is what its pod has."""
+    free = less(node.free, less(wants, has))
+    returning = plus(node.returning, less(has, wants))
+    hosts = node.hosts | {job}
+    return Node(node.name, free, node.allocatable, node.open, hosts, returning, node.shunned)

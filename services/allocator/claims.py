@@ -37,7 +37,9 @@ class Reach:
     def of(self, job: Job, room: Room) -> AbstractContextManager[None]:
         """Send new tasks meanwhile only to nodes that can use the job's claims."""
         outside = self.unreachable_nodes(job)
-        return room.avoiding(outside) if outside else EVERYWHERE
+        if not outside:
+            return EVERYWHERE
+        return room.avoiding(outside)
 
     def unreachable_nodes(self, job: Job) -> frozenset[str]:
         if not self.state.claims:
@@ -54,15 +56,21 @@ class Reach:
         outside = self.unreachable_nodes(job)
         if not outside:
             return ""
+        names = self._limiting_claims(job)
+        word = "claim" if len(names) == 1 else "claims"
+        claims = f"{word} {listed(names, NAMED)}"
+        reached = sorted(self.state.nodes.keys() - outside)
+        if not reached:
+            return f"no node can use its {claims}"
+        return f"its {claims} can be used on {some(reached, 'node')} only"
+
+    def _limiting_claims(self, job: Job) -> list[str]:
+        """Return the job's claims that some nodes cannot use."""
         names = []
         for name, terms in self._bound_claims(job).items():
             if self._nodes_without(terms):
                 names.append(name)
-        reached = [name for name in self.state.nodes if name not in outside]
-        claims = f"{'claim' if len(names) == 1 else 'claims'} {listed(names, NAMED)}"
-        if not reached:
-            return f"no node can use its {claims}"
-        return f"its {claims} can be used on {some(sorted(reached), 'node')} only"
+        return names
 
     def _bound_claims(self, job: Job) -> dict[str, tuple[NodeTerm, ...]]:
         """Return the node terms of each of the job's claims that is bound to some nodes."""
@@ -91,7 +99,8 @@ def claims_of(job: Job, rules: Rules) -> tuple[str, ...]:
     """Return the claims that every task of the job mounts, as the launcher makes its pods."""
     claims = [volume.claim for volume in job.request.volumes if volume.claim]
     own_folder = location(job.request, job.uid, job.checkpoint_folder)
-    folders = (own_folder, job.request.checkpoint.continue_from or own_folder)
-    if rules.checkpoint_claim and not all("://" in folder for folder in folders):
+    first_folder = job.request.checkpoint.continue_from or own_folder
+    is_remote = "://" in own_folder and "://" in first_folder
+    if rules.checkpoint_claim and not is_remote:
         claims.append(rules.checkpoint_claim)
     return tuple(dict.fromkeys(claims))

@@ -24,27 +24,34 @@ def with_cluster_quotas(state: State, rules: Rules) -> Rules:
     """Return the rules with the cluster's quotas in them."""
     if not state.quotas:
         return rules
-    spaces = sorted({job.request.namespace for job in state.jobs.values()} & state.quotas.keys())
+    with_jobs = {job.request.namespace for job in state.jobs.values()}
+    spaces = sorted(with_jobs & state.quotas.keys())
+    if not spaces:
+        return rules
     use = uses(state, spaces)
-    found = {}
+    quotas = dict(rules.quotas)
     for space in spaces:
         quota = rules.quotas.get(space, Quota())
-        found[space] = _together(state.quotas[space], use[space], quota)
-    return replace(rules, quotas=rules.quotas | found) if found else rules
+        quotas[space] = _combined_quota(state.quotas[space], use[space], quota)
+    return replace(rules, quotas=quotas)
 
 
 def slots(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
     """Return how many more tasks each namespace may have, where the cluster limits that."""
-    limited = []
-    for space, quota in quotas.items():
-        if isinstance(quota, ClusterQuota) and quota.pods is not None:
-            limited.append(space)
     found = {}
-    for space, use in uses(state, limited).items():
+    for space, use in uses(state, _spaces_with_pod_limit(quotas)).items():
         left = unused_pods(state.quotas[space])
         if left is not None:
             found[space] = max(0, left - len(use.new))
     return found
+
+
+def _spaces_with_pod_limit(quotas: Mapping[str, Quota]) -> list[str]:
+    spaces = []
+    for space, quota in quotas.items():
+        if isinstance(quota, ClusterQuota) and quota.pods is not None:
+            spaces.append(space)
+    return spaces
 
 
 def task_limits(quotas: Mapping[str, Quota]) -> dict[str, TaskLimits]:
@@ -72,11 +79,14 @@ def _with_use(fact: QuotaChanged, had: Use, has: Use) -> QuotaChanged:
     """Return the very same fact where nothing changes."""
     if had.listed == has.listed:
         return fact
-    return moved(fact, together(had.listed), len(had.listed), together(has.listed), len(has.listed))
+    before = together(had.listed)
+    after = together(has.listed)
+    return moved(fact, before, len(had.listed), after, len(has.listed))
 
 
-def _together(fact: QuotaChanged, use: Use, quota: Quota) -> ClusterQuota:
-    ours = ours_in_all(fact, use.total(), len(use.listed) + len(use.new))
+def _combined_quota(fact: QuotaChanged, use: Use, quota: Quota) -> ClusterQuota:
+    pods = len(use.listed) + len(use.new)
+    ours = ours_in_all(fact, use.total(), pods)
     gpu = _smaller(ours.get("gpu"), quota.gpu)
     return ClusterQuota(
         cpu=_smaller(ours.get("cpu"), quota.cpu),

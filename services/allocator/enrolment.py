@@ -29,7 +29,7 @@ def enrol(names: Iterable[str]) -> None:
         if name in POLICIES:
             continue
         try:
-            POLICIES[name] = _imported(name)
+            POLICIES[name] = _imported_policy(name)
         except _Unusable as unusable:
             wrong.append(f"policy {name!r}: {unusable}")
     if wrong:
@@ -40,18 +40,24 @@ class _Unusable(Exception):
     """A name is that of no policy."""
 
 
-def _imported(name: str) -> Policy:
+def _imported_policy(name: str) -> Policy:
     module, colon, function = name.partition(":")
     if not colon:
         known = ", ".join(sorted(POLICIES))
         raise _Unusable(f"there are {known}; one of your own is called `module:function`")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)
+    _look_in_current_folder()
     try:
-        found: Policy = getattr(importlib.import_module(module), function)
+        imported = importlib.import_module(module)
+        found: Policy = getattr(imported, function)
     except Exception as error:  # whatever a stranger's module raises
         raise _Unusable(f"it cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
         raise _Unusable(f"it is {found!r}, and not a function of (cluster, jobs, now)")
     return found
+
+
+def _look_in_current_folder() -> None:
+    """Let modules be found in the current folder, too."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)

@@ -50,12 +50,13 @@ KNOWN_TO_0_2_0 = (
 
 async def recall(connection: Bus) -> State:
     """Return the stored state, for a reader that decides nothing."""
-    return replace(await _stored(connection), known=(), models=b"")
+    state = await _stored_state(connection)
+    return replace(state, known=(), models=b"")
 
 
 async def recall_for_leader(connection: Bus) -> State:
     """Return the stored state, with the messages of those kinds that its writer did not know."""
-    state = await _stored(connection)
+    state = await _stored_state(connection)
     known = state.known or KNOWN_TO_0_2_0
     kinds = [kind for kind in HEARD if subjects.tag_of(kind) not in known]
     async for heard in connection.stored(kinds, state.sequences):
@@ -63,7 +64,7 @@ async def recall_for_leader(connection: Bus) -> State:
     return replace(state, known=())
 
 
-async def _stored(connection: Bus) -> State:
+async def _stored_state(connection: Bus) -> State:
     try:
         stored = await snapshots.load(connection, KEY)
         state = msgspec.json.decode(zlib.decompress(stored), type=State)
@@ -85,9 +86,8 @@ def encoded(state: State) -> bytes:
     known = tuple(map(subjects.tag_of, HEARD))
     tables = fresh_tables(state)
     models = b"" if tables is None else encode_models(tables)
-    return zlib.compress(
-        msgspec.json.encode(replace(without_tables(state), known=known, models=models)), level=LEVEL
-    )
+    stored = replace(without_tables(state), known=known, models=models)
+    return zlib.compress(msgspec.json.encode(stored), level=LEVEL)
 
 
 async def remember(connection: Bus, state: State) -> None:

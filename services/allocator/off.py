@@ -1,7 +1,8 @@
 """The time for which a job could not have trained because its whole cluster was off: that is no
 pause of a hand-over. Pure.
 
-    off = the decision that gives it new tasks - the end of the last task that was shut down with the cluster   [s]
+    off = the decision that gives it new tasks
+          - the end of the last task that was shut down with the cluster   [s]
 
 A cluster that goes on decides at once, so of a job that lost one node of many nearly nothing of its
 pause is left out.
@@ -9,8 +10,11 @@ pause is left out.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from services.allocator.exits import SHUT_DOWN
 from services.allocator.job import Job
+from shared.messages import TaskPlan
 
 
 def off_s(job: Job, now: float) -> float:
@@ -23,12 +27,17 @@ def off_s(job: Job, now: float) -> float:
         return max(now - job.suspended_s, 0.0)
     if job.runs is None or not job.stands_still:
         return 0.0
+    shut_down_s = _last_shut_down_s(job, job.runs.tasks)
+    if shut_down_s is None:
+        return 0.0
+    return max(now - shut_down_s, 0.0)
 
-    shut_down_s = []
-    for task in job.runs.tasks:
+
+def _last_shut_down_s(job: Job, tasks: Iterable[TaskPlan]) -> float | None:
+    """Return when (s) the last of the tasks was shut down with the cluster; None: none was."""
+    last_s = None
+    for task in tasks:
         end = job.exit_of(task)
         if end is not None and end.reason in SHUT_DOWN:
-            shut_down_s.append(end.at_s)
-    if not shut_down_s:
-        return 0.0
-    return max(now - max(shut_down_s), 0.0)
+            last_s = end.at_s if last_s is None else max(last_s, end.at_s)
+    return last_s

@@ -49,24 +49,33 @@ def payback(
     """`speed_now`: by which `faster` is told, so that a reason's speed and what is saved are of one
     piece.
     """
-    cost = cost_s(job, rules)
-    now = _taught(job, job.size, job.batch) if job.size else None
+    now = None
+    if job.size:
+        now = _learning_speed(job, job.size, job.batch)
     if now and faster:
         now = speed_now or now
         then: float | None = now * faster
     else:
-        then = _taught(job, new, batch)
-    now = _believed(now)
-    then = _believed(then)
+        then = _learning_speed(job, new, batch)
+    return _payback_of_speeds(job, rules, _credible_speed(now), _credible_speed(then))
+
+
+def _payback_of_speeds(
+    job: JobSeen, rules: Rules, now: float | None, then: float | None
+) -> Payback:
+    """Return the payback from the samples a second now and at the new size; None: not known."""
+    cost = cost_s(job, rules)
     if job.progress is None or now is None or then is None:
         return Payback(0.0, cost, pays=True)
     remaining = max(0, job.progress.total_samples - job.progress.samples)
-    saved = remaining / now - remaining / then
-    return Payback(saved, cost, pays=saved > rules.payback_factor * cost, left_s=remaining / now)
+    left_s = remaining / now
+    saved = left_s - remaining / then
+    pays = saved > rules.payback_factor * cost
+    return Payback(saved, cost, pays, left_s)
 
 
-def _believed(speed: float | None) -> float | None:
-    """None where it cannot be true: by such a one all and nothing would be saved."""
+def _credible_speed(speed: float | None) -> float | None:
+    """Return the speed; None if it cannot be true: by such a one all and nothing would be saved."""
     if speed is None or not SPEEDS[0] <= speed <= SPEEDS[1]:
         return None
     return speed
@@ -77,10 +86,12 @@ def cost_s(job: JobSeen, rules: Rules) -> float:
     return rules.pause_default_s if job.pause_s is None else job.pause_s
 
 
-def _taught(job: JobSeen, size: Size, batch: int) -> float | None:
-    """Samples a second, each counted with its worth."""
+def _learning_speed(job: JobSeen, size: Size, batch: int) -> float | None:
+    """Return the samples a second at a size, each counted with its worth."""
     found = speed(job.observed, size, batch)
-    return found and found * job.worth(batch)
+    if not found:
+        return found
+    return found * job.worth(batch)
 
 
 def speed(observed: Sequence[Observed], size: Size, batch: int) -> float | None:

@@ -66,25 +66,16 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Outlook:
     """Return the outcome of a request, if it were made now."""
     at_once = replace(rules, window_s=0.0, max_delay_s=0.0, cooldown_s=0.0)
-    key = request.key()
-    # Fold the request and the answer to it.
-    sequence = state.sequences.get(ORDERS, 0) + 1
-    asked = apply(state, request, ORDERS, sequence, now)
-    answer = admission.answer(asked, sequence, 0, now, at_once)
-    if isinstance(answer, JobRejected):
-        return Outlook(reasons=answer.reasons)
-    there = apply(asked, answer, ORDERS, sequence + 1, now)
-    # Decide with the job, and without it.
-    beside = decide(there, now, at_once)
+    with_job = _state_with_job(state, request, now, at_once)
+    if isinstance(with_job, JobRejected):
+        return Outlook(reasons=with_job.reasons)
+    beside = decide(with_job, now, at_once)
     without = decide(state, now, at_once)
-    first = _decided(beside).get(key)
     free = [node for node in free_nodes(state) if node.takes]
     unsure = f"{rules.policy} is asked in its place and may answer otherwise"
-    return Outlook(
-        tasks=first.tasks if first else (),
-        batch=first.batch if first else request.batch.start,
-        why=beside.why.get(key, ""),
-        alternatives=first.alternatives if first else (),
+    waits = Outlook(
+        batch=request.batch.start,
+        why=beside.why.get(request.key(), ""),
         effects=tuple(_effects(state, beside, without)),
         free=tuple(free),
         sizes=request.resources or RoleResources(),
@@ -92,12 +83,28 @@ def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Ou
         named=request.policy is not None,
         unsure=unknown_policies(state, unsure),
     )
+    first = _newest_decisions(beside).get(request.key())
+    if first is None:
+        return waits
+    return replace(waits, tasks=first.tasks, batch=first.batch, alternatives=first.alternatives)
+
+
+def _state_with_job(
+    state: State, request: JobRequested, now: float, rules: Rules
+) -> State | JobRejected:
+    """Return the state once the request is accepted, or its rejection."""
+    sequence = state.sequences.get(ORDERS, 0) + 1
+    asked = apply(state, request, ORDERS, sequence, now)
+    answer = admission.answer(asked, sequence, 0, now, rules)
+    if isinstance(answer, JobRejected):
+        return answer
+    return apply(asked, answer, ORDERS, sequence + 1, now)
 
 
 def _effects(state: State, beside: Decisions, without: Decisions) -> Iterator[Effect]:
     """Yield the jobs that would have another size with the new job than without it."""
-    decided_beside = _decided(beside)
-    decided_without = _decided(without)
+    decided_beside = _newest_decisions(beside)
+    decided_without = _newest_decisions(without)
     for key, job in state.jobs.items():
         size_beside = _size(decided_beside.get(key, job.wanted))
         size_without = _size(decided_without.get(key, job.wanted))
@@ -115,7 +122,7 @@ def _size(decided: AllocationDecided | None) -> Size | None:
     return size_of(decided) if decided else None
 
 
-def _decided(decisions: Decisions) -> dict[str, AllocationDecided]:
+def _newest_decisions(decisions: Decisions) -> dict[str, AllocationDecided]:
     """Return the newest decision about each job that has one."""
     decided = {}
     for action in decisions.actions:

@@ -4,16 +4,20 @@ Law: a job that fits the empty cluster starts, at its smallest size, within `res
 the longest time that what runs then still needs to end or shrink, whatever is submitted later with
 its priority or a lower one.
 
-    head of the queue   waiting jobs (`waiting.py`), by priority, then in the order of submission; `MOST` of those that
-                        have a place at a time. One that fits nowhere takes nobody's turn
-    who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is above the lowest,
-                        or, if it lost tasks, when their room had the time to come free by itself. One that was not
-                        started in so many tries that it would have failed, had it never run, has none in the pauses
-                        between further tries: others may start in them
-    what is reserved    the places of its smallest size (gang floor), tried on what would be free without the jobs that
-                        started up to some moment: the earliest moment for which there is a place
-    from whom           jobs of lower priority; after `reserve_after_s` from those of the same priority, too, except
-                        ones that wait and were submitted earlier. They may use everything else (backfill).
+    head of the queue   waiting jobs (`waiting.py`), by priority, then in the order of submission;
+                        `MOST` of those that have a place at a time. One that fits nowhere takes
+                        nobody's turn
+    who has a claim     a job that has waited for `reserve_after_s`; at once, one whose priority is
+                        above the lowest, or, if it lost tasks, when their room had the time to
+                        come free by itself. One that was not started in so many tries that it
+                        would have failed, had it never run, has none in the pauses between further
+                        tries: others may start in them
+    what is reserved    the places of its smallest size (gang floor), tried on what would be free
+                        without the jobs that started up to some moment: the earliest moment for
+                        which there is a place
+    from whom           jobs of lower priority; after `reserve_after_s` from those of the same
+                        priority, too, except ones that wait and were submitted earlier. They may
+                        use everything else (backfill).
 
 Nothing is remembered: the choice follows from the state. It is stable because newcomers start
 elsewhere, so the jobs in the way of a reserved job are only ever those that started before it was
@@ -43,6 +47,7 @@ from services.allocator.situation import Situation
 from services.allocator.state import State, tables_of
 from services.allocator.supply import (
     Reservation,
+    Reservations,
     Supply,
     describe_amounts,
     describe_claim,
@@ -77,18 +82,20 @@ def claimants(
     waiting = [job for job in jobs.values() if waits(job)]
     if not waiting:
         return [], None
-    lowest = min([job.request.priority for job in jobs.values()])
+    lowest_priority = min([job.request.priority for job in jobs.values()])
     found = []
     next_due_s = inf
     for job in waiting:
         due_s = since_s(job) + rules.reserve_after_s
         if due_s > now:
             next_due_s = min(next_due_s, due_s)
-            if job.request.priority <= lowest:
+            if job.request.priority <= lowest_priority:
                 continue
         if not _pauses(job, now, rules) and not _may_come_back(job, now, rules, opened_s):
             found.append(job)
-    return found, None if next_due_s == inf else next_due_s
+    if next_due_s == inf:
+        return found, None
+    return found, next_due_s
 
 
 def _is_overdue(job: Job, now: float, rules: Rules) -> bool:
@@ -96,14 +103,18 @@ def _is_overdue(job: Job, now: float, rules: Rules) -> bool:
 
 
 def _pauses(job: Job, now: float, rules: Rules) -> bool:
-    return job.abandonments >= max(1, rules.max_start_failures) and now < retry_s(job, rules)
+    tries = max(1, rules.max_start_failures)
+    return job.abandonments >= tries and now < retry_s(job, rules)
 
 
 def _may_come_back(job: Job, now: float, rules: Rules, opened_s: float) -> bool:
     """Return whether a job has just lost tasks, or nodes are coming back, so that its own room may
     come back.
     """
-    return job.wanted is not None and now < max(since_s(job), opened_s) + rules.settle_s
+    if job.wanted is None:
+        return False
+    changed_s = max(since_s(job), opened_s)
+    return now < changed_s + rules.settle_s
 
 
 class Reserve:
@@ -118,7 +129,7 @@ class Reserve:
         self.reservations: dict[str, Reservation] = {}
         self.victims: list[Victim] = []
         self.wake_s: float | None = None
-        self._held: tuple[Reservation, ...] = ()
+        self._held: Reservations = ()
         self._nowhere: defaultdict[str, set[Impossible]] = defaultdict(set)
 
     # ------------------------------------------------------------ what is reserved
@@ -136,26 +147,19 @@ class Reserve:
         for job in found:
             if len(self.reservations) == MOST:
                 break
-            if job.key not in verdicts or verdicts[job.key].action is None:
+            verdict = verdicts.get(job.key)
+            if verdict is None or verdict.action is None:
                 self._reserve(job, candidates, supply)
 
     def _reserve(self, job: Job, candidates: Candidates, supply: Supply) -> None:
         """Reserve the places of a job's smallest size, if there are any."""
         earlier = tuple(self.reservations.values())
-        size = smallest(job)
-        seen_job = tables_of(self.state).jobs[job.key]
-        situation = Situation(job, seen_job, self.room, self.now, self.rules, self.state.cause)
-        outside = self.reach.unreachable_nodes(job)
-        request = situation.request(staying(job), size, avoid=outside)
+        request = self._smallest_request(job)
         if not self._has_place(request, supply, earlier):
             return
         claim = _claim(job, self.now, self.rules)
-        whole = request.growth(size)
-        is_short = False
-        if request.namespace in self.room.purses:
-            purse = supply.trial(-inf, earlier).purses[request.namespace]
-            is_short = not fits(whole, purse)
         # In what is ending, in what others give up, or else as early as possible.
+        is_short = self._is_quota_short(request, supply, earlier)
         tasks = supply.place(request, -inf, earlier)
         if tasks is None:
             found = find_victims(claim, request, supply, earlier, candidates)
@@ -167,16 +171,32 @@ class Reserve:
             tasks = supply.earliest(request, earlier, _keeper(request))
         if tasks is None:
             return
-        nodes: dict[str, Resources] = {}
-        if not is_short:
-            stay = {task.serial for task in request.keep}
-            nodes = needed_nodes([task for task in tasks if task.serial not in stay])
-        quota = whole if request.namespace in self.room.purses else NO_MORE
-        self.reservations[job.key] = replace(claim, nodes=nodes, quota=quota)
+        nodes = {} if is_short else needed_nodes(_new_tasks(request, tasks))
+        self.reservations[job.key] = replace(claim, nodes=nodes, quota=self._needed_quota(request))
 
-    def _has_place(
-        self, request: PlacementRequest, supply: Supply, earlier: tuple[Reservation, ...]
+    def _needed_quota(self, request: PlacementRequest) -> Resources:
+        """Return what the job takes of its namespace's quota; nothing if there is none."""
+        if request.namespace not in self.room.purses:
+            return NO_MORE
+        return request.growth(request.most)
+
+    def _smallest_request(self, job: Job) -> PlacementRequest:
+        """Return the placement of a job at its smallest size, beside the tasks that it keeps."""
+        seen_job = tables_of(self.state).jobs[job.key]
+        situation = Situation(job, seen_job, self.room, self.now, self.rules, self.state.cause)
+        outside = self.reach.unreachable_nodes(job)
+        return situation.request(staying(job), smallest(job), avoid=outside)
+
+    def _is_quota_short(
+        self, request: PlacementRequest, supply: Supply, earlier: Reservations
     ) -> bool:
+        """Return whether the quota has no room for the job, even with what is ending."""
+        if request.namespace not in self.room.purses:
+            return False
+        purse = supply.trial(-inf, earlier).purses[request.namespace]
+        return not fits(self._needed_quota(request), purse)
+
+    def _has_place(self, request: PlacementRequest, supply: Supply, earlier: Reservations) -> bool:
         """Return whether the job has a place once all others have ended. Of one namespace only so
         many jobs without a place are tried.
         """
@@ -200,9 +220,10 @@ class Reserve:
         """Hold back only the reservations that this job may not use."""
         if self.reservations:
             claims = self.reservations.values()
-            self._hold(tuple([each for each in claims if is_reserved_from(each, job)]))
+            others = [claim for claim in claims if is_reserved_from(claim, job)]
+            self._hold(tuple(others))
 
-    def _hold(self, wanted: tuple[Reservation, ...]) -> None:
+    def _hold(self, wanted: Reservations) -> None:
         if wanted != self._held:
             self._held = wanted
             nodes, quotas = _reserved_amounts(wanted)
@@ -214,7 +235,8 @@ class Reserve:
         """Return the job's target; one with a reservation starts as soon as it can, even against
         its policy.
         """
-        job, target = situation.job, situation.target
+        job = situation.job
+        target = situation.target
         claim = self.reservations.get(job.key)
         if claim is None or job.wanted is not None:
             return target
@@ -232,10 +254,12 @@ class Reserve:
             return f"reserved for it, because it {describe_claim(own)}: {describe_amounts(own)}"
         if job.wanted is not None and not wants_more:
             return ""
-        other = self._in_the_way(job)
-        return f"reserved for {other.job}: {describe_amounts(other)}" if other else ""
+        other = self._reservation_in_the_way(job)
+        if other is None:
+            return ""
+        return f"reserved for {other.job}: {describe_amounts(other)}"
 
-    def _in_the_way(self, job: Job) -> Reservation | None:
+    def _reservation_in_the_way(self, job: Job) -> Reservation | None:
         """Return the first reservation of capacity that the job could use, preferably in its
         namespace or on its nodes.
         """
@@ -243,12 +267,12 @@ class Reserve:
         nodes = {task.node for task in staying(job)}
         first = None
         for claim in self.reservations.values():
-            is_near = claim.namespace == space
-            if not is_reserved_from(claim, job) or not (claim.nodes or is_near):
+            if not is_reserved_from(claim, job):
                 continue
-            if is_near or not nodes.isdisjoint(claim.nodes):
+            if claim.namespace == space or not nodes.isdisjoint(claim.nodes):
                 return claim
-            first = first or claim
+            if first is None and claim.nodes:
+                first = claim
         return first
 
 
@@ -274,6 +298,12 @@ def is_reserved_from(claim: Reservation, job: Job) -> bool:
     if claim.priority > priority:
         return True
     return claim.overdue and (job.wanted is not None or job.uid > claim.uid)
+
+
+def _new_tasks(request: PlacementRequest, tasks: Iterable[TaskPlan]) -> list[TaskPlan]:
+    """Return the placed tasks without those that the job keeps."""
+    kept = {task.serial for task in request.keep}
+    return [task for task in tasks if task.serial not in kept]
 
 
 def _claim(job: Job, now: float, rules: Rules) -> Reservation:

@@ -1,8 +1,9 @@
 """The capacity that the ResourceQuotas and LimitRanges of one namespace leave, in the units of
 tasks: pure functions of its fact.
 
-    left    =  hard - used                    of each resource, the least of all quotas that name it
-    others  =  used - what our tasks have     not below nothing: a new pod counts in `used` before it is on a node
+    left    =  hard - used                   of each resource, the least of all quotas that name it
+    others  =  used - what our tasks have    not below nothing: a new pod counts in `used` before it
+                                             is on a node
 
 Limits of cpu and memory count as requests: a task's are the same.
 """
@@ -10,7 +11,7 @@ Limits of cpu and memory count as requests: a task's are the same.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -36,7 +37,7 @@ WITHOUT_LIMIT = Resources(cpu=math.inf, memory_gib=math.inf, gpu=MANY)
 
 def unused(fact: QuotaChanged) -> Resources:
     """Return the capacity that every quota of the namespace leaves."""
-    left = _left(fact)
+    left = _unused_by_name(fact)
     return Resources(
         cpu=left.get("cpu", math.inf),
         memory_gib=left.get("memory_gib", math.inf),
@@ -48,17 +49,17 @@ def unused_pods(fact: QuotaChanged) -> int | None:
     """Return the number of pods that every quota of the namespace still allows; None: any
     number.
     """
-    left = _left(fact)
-    return int(left["pods"]) if "pods" in left else None
+    left = _unused_by_name(fact)
+    if "pods" not in left:
+        return None
+    return int(left["pods"])
 
 
-def _left(fact: QuotaChanged) -> dict[str, float]:
+def _unused_by_name(fact: QuotaChanged) -> dict[str, float]:
     """Return the least amount that a quota leaves, by resource of a task."""
     left: dict[str, float] = {}
-    for bound in fact.bounds:
-        name = RESOURCES.get(bound.resource)
-        if name is not None:
-            _note_least(left, name, bound.hard - bound.used)
+    for name, bound in _bounds_of_tasks(fact.bounds):
+        _note_least(left, name, bound.hard - bound.used)
     return left
 
 
@@ -68,11 +69,9 @@ def ours_in_all(fact: QuotaChanged, ours: Resources, pods: int) -> dict[str, flo
     """
     has = _by_name(ours, pods)
     allowed: dict[str, float] = {}
-    for bound in fact.bounds:
-        name = RESOURCES.get(bound.resource)
-        if name is not None:
-            others = max(0.0, bound.used - has[name])
-            _note_least(allowed, name, bound.hard - others)
+    for name, bound in _bounds_of_tasks(fact.bounds):
+        others = max(0.0, bound.used - has[name])
+        _note_least(allowed, name, bound.hard - others)
     return allowed
 
 
@@ -101,15 +100,17 @@ def limits_of(fact: QuotaChanged) -> TaskLimits:
     least = Resources()
     most = WITHOUT_LIMIT
     names = []
-    for each in fact.task_bounds:
-        least = larger(least, Resources(cpu=each.least.cpu, memory_gib=each.least.memory_gib))
-        most = smaller(most, _most_of(each))
-        names.append(each.limit_range)
+    for bounds in fact.task_bounds:
+        demanded = Resources(cpu=bounds.least.cpu, memory_gib=bounds.least.memory_gib)
+        least = larger(least, demanded)
+        most = smaller(most, _most_of(bounds))
+        names.append(bounds.limit_range)
+    narrowest = _narrowest_quotas(fact.bounds)
     return TaskLimits(
         least=least,
         most=None if most == WITHOUT_LIMIT else most,
         limit_range=", ".join(names),
-        quotas=tuple(sorted(_narrowest(fact.bounds).items())),
+        quotas=tuple(sorted(narrowest.items())),
     )
 
 
@@ -125,15 +126,21 @@ def _most_of(bounds: TaskBounds) -> Resources:
     return most
 
 
-def _narrowest(bounds: Iterable[QuotaBound]) -> dict[str, str]:
+def _narrowest_quotas(bounds: Iterable[QuotaBound]) -> dict[str, str]:
     """Return the name of the quota that leaves least, by resource."""
     left: dict[str, tuple[float, str]] = {}
+    for name, bound in _bounds_of_tasks(bounds):
+        found = (bound.hard - bound.used, bound.quota)
+        left[name] = min(left.get(name, found), found)
+    return {name: quota for name, (_, quota) in left.items()}
+
+
+def _bounds_of_tasks(bounds: Iterable[QuotaBound]) -> Iterator[tuple[str, QuotaBound]]:
+    """Yield the bounds that limit tasks, each with the name of the amount that it limits."""
     for bound in bounds:
         name = RESOURCES.get(bound.resource)
         if name is not None:
-            found = (bound.hard - bound.used, bound.quota)
-            left[name] = min(left.get(name, found), found)
-    return {name: quota for name, (_, quota) in left.items()}
+            yield name, bound
 
 
 def _note_least(amounts: dict[str, float], name: str, amount: float) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
-from services.allocator.models.kin import kin_of
 from services.allocator.placing.amounts import larger
 from services.allocator.policies.contract import ClusterQuota, JobSeen, Kin, Quota, Size
 from services.allocator.rules import Rules
@@ -25,11 +24,15 @@ from shared.messages import (
 
 def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
     """Return a job as a policy sees it."""
-    wanted = job.wanted
-    size = None
     request = job.request
+    size = None
+    batch = 0
+    tasks: tuple[TaskPlan, ...] = ()
+    wanted = job.wanted
     if wanted is not None:
         size = size_of(wanted)
+        batch = wanted.batch
+        tasks = wanted.tasks
         if job.changed:
             request = _with_its_size(request, size)
     return JobSeen(
@@ -38,8 +41,8 @@ def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
         sizes=task_sizes(job, rules),
         submitted_s=job.asked_s,
         size=size,
-        batch=wanted.batch if wanted else 0,
-        tasks=wanted.tasks if wanted else (),
+        batch=batch,
+        tasks=tasks,
         since_s=job.resumed_s,
         busy=job.coming is not None,
         progress=job.progress,
@@ -47,30 +50,32 @@ def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
         tried=job.tried,
         recent=job.recent,
         curve=job.curve,
-        quota=rules.quotas.get(job.request.namespace),
-        pause_s=sum(job.pauses) / len(job.pauses) if job.pauses else None,
+        quota=rules.quotas.get(request.namespace),
+        pause_s=_mean_pause_s(job),
         kin=kin,
     )
 
 
-def all_seen(jobs: Collection[Job], rules: Rules, kins: Mapping[str, Kin]) -> list[JobSeen]:
-    """Return each job as a policy sees it, beside its own kin."""
-    return [seen(job, rules, kin_of(kins, job.request)) for job in jobs]
+def _mean_pause_s(job: Job) -> float | None:
+    if not job.pauses:
+        return None
+    return sum(job.pauses) / len(job.pauses)
 
 
 def _with_its_size(request: JobRequested, size: Size) -> JobRequested:
     """Return a request whose bounds include the size that its job still has, though its user has
     excluded that.
     """
-    return replace(
-        request,
-        ps=_including(request.ps, size.ps),
-        workers=_including(request.workers, size.workers),
-    )
+    ps = _widened_span(request.ps, size.ps)
+    workers = _widened_span(request.workers, size.workers)
+    return replace(request, ps=ps, workers=workers)
 
 
-def _including(span: Span, number: int) -> Span:
-    return replace(span, min=min(span.min, number), max=max(span.max, number))
+def _widened_span(span: Span, number: int) -> Span:
+    """Return a span that includes the number."""
+    lowest = min(span.min, number)
+    highest = max(span.max, number)
+    return replace(span, min=lowest, max=highest)
 
 
 def counted_size(tasks: Sequence[TaskPlan]) -> Size:
@@ -83,17 +88,18 @@ def size_of(decision: AllocationDecided) -> Size:
 
 
 def least_of(job: Job, size: Size) -> Size:
-    """Return how far a job of this size may shrink: to its gang floor, or as it is where that is less."""
-    return Size(min(size.ps, job.request.ps.min), min(size.workers, job.request.workers.min))
+    """Return how far a job of this size may shrink: to its gang floor; not at all if it has less."""
+    ps = min(size.ps, job.request.ps.min)
+    workers = min(size.workers, job.request.workers.min)
+    return Size(ps, workers)
 
 
 def task_sizes(job: Job, rules: Rules) -> RoleResources:
     """As requested (or Weir's default), but no less than the cluster demands, with more memory for
     a role whose tasks ran out of it: never the same again.
     """
-    sizes = _at_least(
-        job.request.resources or RoleResources(), rules.quotas.get(job.request.namespace)
-    )
+    asked = job.request.resources or RoleResources()
+    sizes = _at_least(asked, rules.quotas.get(job.request.namespace))
     if not job.exits:
         return sizes
     return RoleResources(
@@ -105,7 +111,9 @@ def task_sizes(job: Job, rules: Rules) -> RoleResources:
 
 def _at_least(sizes: RoleResources, quota: Quota | None) -> RoleResources:
     """Return the sizes, raised to what the LimitRanges of the cluster demand of a task."""
-    least = quota.tasks.least if isinstance(quota, ClusterQuota) else Resources()
+    if not isinstance(quota, ClusterQuota):
+        return sizes
+    least = quota.tasks.least
     if least == Resources():
         return sizes
     return RoleResources(
@@ -116,5 +124,9 @@ def _at_least(sizes: RoleResources, quota: Quota | None) -> RoleResources:
 
 
 def _grown(job: Job, role: Role, size: Resources, rules: Rules) -> Resources:
-    times = sum(e.role == role and e.reason == OUT_OF_MEMORY for e in job.exits.values())
+    """Return the size of a role's tasks, with more memory for each of them that ran out of it."""
+    times = 0
+    for ended in job.exits.values():
+        if ended.role == role and ended.reason == OUT_OF_MEMORY:
+            times += 1
     return replace(size, memory_gib=size.memory_gib * rules.oom_memory_factor**times)

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 import structlog
@@ -72,6 +72,11 @@ FAILURE_TOLD_S = 600.0
 PLAINTS_KEPT = 1_000
 
 
+DECISIVE_FIELDS = ("asked", "changes", "jobs", "closed", "nodes", "quotas", "claims", "spoken")
+"""The fields of the state that decisions depend on."""
+
+M = TypeVar("M", bound=Message)
+Refusal = JobRejected | ChangeRejected
 Answer = JobAccepted | JobRejected | JobChanged | ChangeRejected
 ANSWERED_AT_ONCE = 8
 """Requests of one namespace that are answered before the next decision; unreadable ones are counted
@@ -92,11 +97,10 @@ def first_of_each(namespaces: Mapping[int, str], most: int) -> list[int]:
 
 
 def same_world(before: State, after: State) -> bool:
-    """Return whether a message changed nothing that a decision depends on: it was of no job that we know,
-    or a repetition.
+    """Return whether a message changed nothing that a decision depends on: it was of no job that we
+    know, or a repetition.
     """
-    names = ("asked", "changes", "jobs", "closed", "nodes", "quotas", "claims", "spoken")
-    return all(getattr(before, name) is getattr(after, name) for name in names)
+    return all(getattr(before, name) is getattr(after, name) for name in DECISIVE_FIELDS)
 
 
 class Settings(Rules, frozen=True, kw_only=True):
@@ -120,28 +124,29 @@ class Settings(Rules, frozen=True, kw_only=True):
 
 class Allocator:
     def __init__(self, bus: Bus, rules: Settings, state: State) -> None:
-        self.bus, self.rules, self.state = bus, rules, state
+        self.bus = bus
+        self.rules = rules
+        self.state = state
         self.decisions = Decisions()
         self.expected: dict[str, int] = {}
-        self.resting = set[
-            str
-        ]()  # subjects on which the last message was refused: nothing is published for `RETRY_S`
-        self.maybe_purged = set[
-            str
-        ]()  # jobs whose subject held less than we know when their last decision was refused
-        self.refused_in: dict[
-            int, str
-        ] = {}  # by sequence of an unreadable request: the namespace that it came from
+        # Subjects on which the last message was refused: nothing is published for `RETRY_S`.
+        self.resting = set[str]()
+        # Jobs whose subject held less than we know when their last decision was refused.
+        self.maybe_purged = set[str]()
+        # By sequence of an unreadable request: the namespace that it came from.
+        self.refused_in: dict[int, str] = {}
         self.replaying = True
         self.node_facts = LastNodeFacts()
         self.forget_asked = asyncio.Event()
-        self.awake, self.folded = asyncio.Event(), asyncio.Condition()
-        self.changed, self.unsaved = asyncio.Event(), asyncio.Event()
-        self.meters, self.snapshots = Meters(), Snapshots(bus, memory.KEY)
+        self.awake = asyncio.Event()
+        self.folded = asyncio.Condition()
+        self.changed = asyncio.Event()
+        self.unsaved = asyncio.Event()
+        self.meters = Meters()
+        self.snapshots = Snapshots(bus, memory.KEY)
         self.plaints: dict[tuple[str, str], Plaint] = {}
-        self.stirred_s: float | None = (
-            None  # when the first fact since the last pass was stored; the server's clock
-        )
+        # When the first fact since the last pass was stored, by the server's clock.
+        self.stirred_s: float | None = None
 
     # ------------------------------------------------------------ hearing
 
@@ -149,10 +154,9 @@ class Allocator:
         """Know this before the log is read on. `node_facts`: the last ones, for nodes that it does
         not tell.
         """
-        self.state, self.node_facts = (
-            state,
-            LastNodeFacts(node_facts, state.sequences.get(subjects.FACTS, 0)),
-        )
+        self.state = state
+        last_fact = state.sequences.get(subjects.FACTS, 0)
+        self.node_facts = LastNodeFacts(node_facts, last_fact)
 
     async def on_fact(self, heard: Heard) -> None:
         """Remember; then look again."""
@@ -163,12 +167,15 @@ class Allocator:
         if isinstance(heard.message, ForgetRequested):
             self.forget_asked.set()
         unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
-        if not self.replaying and not unchanged:
-            self.meters.heard(heard.message, before, heard.stored_s)
-            if same_world(before, self.state):
-                return await self._tell_folded()
-            self.stirred_s = heard.stored_s if self.stirred_s is None else self.stirred_s
-            await self._look_again()
+        if self.replaying or unchanged:
+            return
+        self.meters.heard(heard.message, before, heard.stored_s)
+        if same_world(before, self.state):
+            await self._tell_folded()
+            return
+        if self.stirred_s is None:
+            self.stirred_s = heard.stored_s
+        await self._look_again()
 
     async def on_unusable(self, subject: str, body: bytes, sequence: int, error: str) -> bool:
         """Answer a request that cannot be read: a person waits for it."""
@@ -181,15 +188,15 @@ class Allocator:
             await self._look_again()
         return True
 
-    def _refusal(
-        self, subject: str, body: bytes, sequence: int, error: str
-    ) -> JobRejected | ChangeRejected | None:
+    def _refusal(self, subject: str, body: bytes, sequence: int, error: str) -> Refusal | None:
         """Return the answer to what cannot be read; None: it is nothing that a person asks for."""
-        if f"{subject}.".startswith(subjects.pattern(JobRequested, "")):
-            found = check(body, self.rules)
-            reasons = found.reasons if isinstance(found, Wrong) else (error,)
-            return admission.refused(Wrong(*answered_as(subject, body), reasons), sequence)
-        return changes.refusal(subject, sequence, error)
+        requests = subjects.pattern(JobRequested, "")
+        if not f"{subject}.".startswith(requests):
+            return changes.refusal(subject, sequence, error)
+        found = check(body, self.rules)
+        reasons = found.reasons if isinstance(found, Wrong) else (error,)
+        job, namespace = answered_as(subject, body)
+        return admission.refused(Wrong(job, namespace, reasons), sequence)
 
     async def live(self) -> None:
         """The replay is over: add the nodes and quotas that it did not tell of, and begin to
@@ -224,20 +231,21 @@ class Allocator:
             self.awake.clear()
             await self._answer_requests()
             await self._answer_changes()
-            since_s, self.stirred_s = self.stirred_s, None
-            self.decisions = self._decided()
+            since_s = self.stirred_s
+            self.stirred_s = None
+            self.decisions = self._decide()
             self.changed.set()
             for action in self.decisions.actions:
                 await self._say(action, since_s)
             await self._sleep(self.decisions.wake_s)
 
-    def _decided(self) -> Decisions:
+    def _decide(self) -> Decisions:
+        """Take one pass over the state, and report the failures in it."""
         begun_s = time.monotonic()
         last = self.decisions
         self.state = prepared(self.state, self.rules)
-        decisions = decide(
-            self.state, time.time(), self.rules, last.wishes, last.failures, last.untried
-        )
+        now = time.time()
+        decisions = decide(self.state, now, self.rules, last.wishes, last.failures, last.untried)
         self.meters.deciding.observe(time.monotonic() - begun_s)
         for failure in decisions.failures:
             self._report_failure(failure)
@@ -257,46 +265,73 @@ class Allocator:
             traceback=failure.traceback,
         )
         while len(self.plaints) > PLAINTS_KEPT:
-            del self.plaints[next(iter(self.plaints))]
+            oldest = next(iter(self.plaints))
+            del self.plaints[oldest]
 
     async def _sleep(self, until_s: float | None) -> None:
-        wait = (
-            None
-            if until_s is None
-            else max(RETRY_S if self.resting else 0.0, until_s - time.time())
-        )
+        timeout_s = None
+        if until_s is not None:
+            shortest_s = RETRY_S if self.resting else 0.0
+            timeout_s = max(shortest_s, until_s - time.time())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.awake.wait(), wait)
+            await asyncio.wait_for(self.awake.wait(), timeout_s)
 
     async def _answer_requests(self) -> None:
         """Answer the oldest requests of each namespace, a few at a time: the others' jobs are
         decided in between.
         """
-        refused = {
-            uid: each for uid, each in self.state.refused.items() if self._may_answer(each.key())
-        }
-        open_requests = {
-            uid: asked
-            for uid, asked in admission.unanswered(self.state).items()
-            if self._may_answer(asked.request.key())
-        }
-        unreadable = first_of_each(
-            {uid: self.refused_in.get(uid, each.namespace) for uid, each in refused.items()},
-            ANSWERED_AT_ONCE,
-        )
-        readable = first_of_each(
-            {uid: asked.request.namespace for uid, asked in open_requests.items()}, ANSWERED_AT_ONCE
-        )
-        if len(unreadable) < len(refused) or len(readable) < len(open_requests):
-            self.awake.set()
-        same_name: dict[str, list[JobRejected | ChangeRejected]] = {}
-        for uid in unreadable:
-            same_name.setdefault(refused[uid].key(), []).append(refused[uid])
-        answering = [self._answer_in_turn(answers) for answers in same_name.values()]
-        answering += [self._answer_request(uid) for uid in readable]  # each of another name
+        refusals_of_name: dict[str, list[Refusal]] = {}
+        for refusal in self._next_refusals():
+            refusals_of_name.setdefault(refusal.key(), []).append(refusal)
+        requests = self._next_requests()  # each of another name
+        answering: list[Coroutine[None, None, None]] = []
+        for refusals in refusals_of_name.values():
+            answering.append(self._answer_in_turn(refusals))
+        for uid in requests:
+            answering.append(self._answer_request(uid))
         await asyncio.gather(*answering)
 
-    async def _answer_in_turn(self, answers: Sequence[JobRejected | ChangeRejected]) -> None:
+    def _next_refusals(self) -> list[Refusal]:
+        """Return the refusals of unreadable requests that are published next."""
+        refusals = self._answerable(self.state.refused)
+        namespaces = {}
+        for uid, refusal in refusals.items():
+            namespaces[uid] = self.refused_in.get(uid, refusal.namespace)
+        return [refusals[uid] for uid in self._next_numbers(namespaces)]
+
+    def _next_requests(self) -> list[int]:
+        """Return the numbers of the requests that are answered next."""
+        requests = {}
+        for uid, asked in admission.unanswered(self.state).items():
+            requests[uid] = asked.request
+        namespaces = {}
+        for uid, request in self._answerable(requests).items():
+            namespaces[uid] = request.namespace
+        return self._next_numbers(namespaces)
+
+    def _next_changes(self) -> list[int]:
+        """Return the sequences of the changes that are answered next."""
+        namespaces = {}
+        for sequence, change in self._answerable(unanswered_changes(self.state)).items():
+            namespaces[sequence] = change.namespace
+        return self._next_numbers(namespaces)
+
+    def _answerable(self, messages: Mapping[int, M]) -> dict[int, M]:
+        """Return the messages about jobs on whose subjects answers may be published now."""
+        answerable = {}
+        for number, message in messages.items():
+            if self._may_answer(message.key()):
+                answerable[number] = message
+        return answerable
+
+    def _next_numbers(self, namespaces: Mapping[int, str]) -> list[int]:
+        """Return the first few numbers of each namespace. If there are more, look again soon."""
+        numbers = first_of_each(namespaces, ANSWERED_AT_ONCE)
+        if len(numbers) < len(namespaces):
+            self.awake.set()
+        return numbers
+
+    async def _answer_in_turn(self, answers: Sequence[Refusal]) -> None:
         """Publish answers on one subject, of which each has to be on top of the last, until one is
         refused.
         """
@@ -310,23 +345,16 @@ class Allocator:
     async def _answer_request(self, uid: int) -> None:
         program = await self._stored_program(self.state.asked[uid].request)
         if uid in self.state.asked:
-            await self._answer(admission.answer(self.state, uid, program, time.time(), self.rules))
+            answer = admission.answer(self.state, uid, program, time.time(), self.rules)
+            await self._answer(answer)
 
     async def _answer_changes(self) -> None:
         """Answer the oldest change of each job, of a few jobs of each namespace at a time."""
-        open_changes = {
-            sequence: change
-            for sequence, change in unanswered_changes(self.state).items()
-            if self._may_answer(change.key())
-        }
-        changing = first_of_each(
-            {number: each.namespace for number, each in open_changes.items()}, ANSWERED_AT_ONCE
-        )
-        if len(changing) < len(open_changes):
-            self.awake.set()
-        await asyncio.gather(
-            *(self._answer(answer_change(self.state, each, self.rules)) for each in changing)
-        )
+        answering = []
+        for sequence in self._next_changes():
+            answer = answer_change(self.state, sequence, self.rules)
+            answering.append(self._answer(answer))
+        await asyncio.gather(*answering)
 
     async def _answer(self, answer: Answer) -> None:
         """Publish an answer on top of all that is said of the name; where another message came
@@ -358,7 +386,9 @@ class Allocator:
             return ProgramFault.MISSING
         except programs.NotProvisioned:
             return ProgramFault.NO_BUCKET
-        return info.size if info.describes(digest) else ProgramFault.OTHER
+        if not info.describes(digest):
+            return ProgramFault.OTHER
+        return info.size
 
     # ------------------------------------------------------------ saying
 
@@ -367,24 +397,36 @@ class Allocator:
         if decided in self.resting:
             return
         with about(action):
+            last = self._expected(action)
             try:
-                sequence = await self.bus.publish(
-                    action, expect_last=self._expected(action), over=decided
-                )
+                sequence = await self.bus.publish(action, expect_last=last, over=decided)
             except Stale:
                 log.warning("DecidedOnAnOldState")
                 await self._catch_up(action)
                 self._rest(decided)
                 return
-            self.maybe_purged.discard(action.key())
-            log.info(type(action).__name__, why=self.decisions.why.get(action.key(), ""))
-            waited_s = None if since_s is None else max(0.0, time.time() - since_s)
-            self.meters.said(action, self.state, self.rules.policy, waited_s)
+            self._note_published(action, since_s)
             await self._heard(sequence)
 
     def _expected(self, action: Message) -> int:
-        """Sequence of the job's last decision that was folded; a stale leader's is another."""
-        return self.expected.pop(action.key(), self.state.spoken.get(action.key(), 0))
+        """Return the sequence of the job's last decision that was folded; a stale leader's is
+        another.
+        """
+        key = action.key()
+        folded = self.state.spoken.get(key, 0)
+        return self.expected.pop(key, folded)
+
+    def _note_published(
+        self, action: AllocationDecided | JobFinished, since_s: float | None
+    ) -> None:
+        """Log and count an action that the bus took."""
+        key = action.key()
+        self.maybe_purged.discard(key)
+        log.info(type(action).__name__, why=self.decisions.why.get(key, ""))
+        waited_s = None
+        if since_s is not None:
+            waited_s = max(0.0, time.time() - since_s)
+        self.meters.said(action, self.state, self.rules.policy, waited_s)
 
     async def _catch_up(self, action: Message) -> None:
         """Hear what we lacked; go by what the subject holds, be it more than we know (unreadable)
@@ -394,10 +436,8 @@ class Allocator:
         refused as well.
         """
         key = action.key()
-        known, last = (
-            self.state.spoken.get(key, 0),
-            await self.bus.last_sequence(AllocationDecided, key),
-        )
+        known = self.state.spoken.get(key, 0)
+        last = await self.bus.last_sequence(AllocationDecided, key)
         if last < known and key not in self.maybe_purged:
             self.maybe_purged.add(key)
             return
@@ -422,10 +462,9 @@ class Allocator:
     async def _heard(self, sequence: int) -> None:
         """Wait until the fold has reached this order."""
         async with self.folded:
+            until_folded = self.folded.wait_for(lambda: self._reached(sequence))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(
-                    self.folded.wait_for(lambda: self._reached(sequence)), self.rules.echo_s
-                )
+                await asyncio.wait_for(until_folded, self.rules.echo_s)
 
     def _reached(self, sequence: int) -> bool:
         return self.state.sequences.get(subjects.ORDERS, 0) >= sequence
@@ -445,11 +484,12 @@ class Allocator:
         """Take it that nothing of a name is on the bus any more."""
         self.state = forget_messages(self.state, key)
 
+    def _new_removal(self) -> Removal:
+        return Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed)
+
     async def remove_for_ever(self) -> None:
-        removal, plaint = (
-            Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed),
-            Plaint(),
-        )
+        removal = self._new_removal()
+        plaint = Plaint()
         while self.rules.finished_kept_s:
             await asyncio.sleep(self.rules.removal_s)
             try:
@@ -459,10 +499,8 @@ class Allocator:
 
     async def remove_forgotten_for_ever(self) -> None:
         """Remove what somebody asks to forget, as soon as it is asked."""
-        removal, plaint = (
-            Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed),
-            Plaint(),
-        )
+        removal = self._new_removal()
+        plaint = Plaint()
         while True:
             await self.forget_asked.wait()
             self.forget_asked.clear()
@@ -489,7 +527,8 @@ async def show_for_ever(allocator: Allocator, views: Views) -> None:
     """Keep the jobs' view up with the state; what the bus could not take is shown when it is
     back.
     """
-    plaint, unreported_s = Plaint(), allocator.rules.unreported_s
+    plaint = Plaint()
+    unreported_s = allocator.rules.unreported_s
     while True:
         await wait_for_change(allocator.changed, allocator.state.jobs.values(), unreported_s)
         allocator.changed.clear()
@@ -505,28 +544,31 @@ async def follow(bus: Bus, allocator: Allocator) -> None:
     """Hear what the state lacks; all, where a stream was set back and the state is of messages that
     are no more.
     """
-    heard = partial(
+    follow_from = partial(
         bus.follow, HEARD, allocator.on_fact, unusable=allocator.on_unusable, strays=True
     )
-    node_facts, known = await read_last_node_facts(bus), allocator.state
+    node_facts = await read_last_node_facts(bus)
+    known = allocator.state
     allocator.begin_from(known, node_facts)
     try:
-        await heard(known.sequences, stored_s=known.stored_s)
+        await follow_from(known.sequences, stored_s=known.stored_s)
     except SetBack as error:
         log.warning("StartsFromTheLog", reason=str(error))
         allocator.begin_from(State(), node_facts)
-        await heard({})
+        await follow_from({})
 
 
 async def start(bus: Bus, settings: Settings) -> None:
     know_policies(settings)
-    allocator = Allocator(bus, settings, await memory.recall_for_leader(bus))
+    state = await memory.recall_for_leader(bus)
+    allocator = Allocator(bus, settings, state)
     bus.vitals.tell("the snapshot", allocator.snapshots.measures)
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
     await follow(bus, allocator)
     await allocator.live()
     bus.spawn(allocator.decide_for_ever())
-    bus.spawn(show_for_ever(allocator, Views(bus, await bus.bucket(subjects.JOBS))))
+    views = Views(bus, await bus.bucket(subjects.JOBS))
+    bus.spawn(show_for_ever(allocator, views))
     bus.spawn(allocator.keep_for_ever())
     bus.spawn(allocator.remove_for_ever())
     bus.spawn(allocator.remove_forgotten_for_ever())

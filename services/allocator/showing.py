@@ -31,11 +31,10 @@ class Views:
         views = job_views(state, why, time.time(), unreported_s)
         self.shown = {key: view for key, view in self.shown.items() if key in views}
         for key, view in views.items():
-            if self.shown.get(key) == view:
-                continue
-            self.bus.must_lead()
-            await self.bucket.put(key, msgspec.json.encode(view))
-            self.shown[key] = view
+            if self.shown.get(key) != view:
+                self.bus.must_lead()
+                await self.bucket.put(key, msgspec.json.encode(view))
+                self.shown[key] = view
 
 
 def job_views(

@@ -48,14 +48,18 @@ def encode_models(tables: Tables) -> bytes:
     """Return the models of all jobs as bytes."""
     rows: dict[str, JobRow] = {}
     others: dict[str, dict[str, bytes]] = {}
-    fitted_to = {key: _digest(job) for key, job in tables.jobs.items() if job.model is not None}
+    fitted_to: dict[str, bytes] = {}
     for key, job in tables.jobs.items():
+        if job.model is None:
+            continue
+        fitted_to[key] = _digest(job)
         if isinstance(job.model, JobRow):
             rows[key] = replace(job.model, fitted=NO_FIT)
             continue
         for name, kind in MODELS.items():
             if type(job.model) is kind:
-                others.setdefault(name, {})[key] = msgspec.msgpack.encode(job.model)
+                models = others.setdefault(name, {})
+                models[key] = msgspec.msgpack.encode(job.model)
     stored = StoredModels(
         layout=LAYOUT,
         policy=tables.policy,
@@ -76,7 +80,9 @@ def decode_models(stored: bytes) -> StoredModels | None:
         found = msgspec.msgpack.decode(stored, type=StoredModels)
     except msgspec.DecodeError:
         return None
-    return found if found.layout == LAYOUT else None
+    if found.layout != LAYOUT:
+        return None
+    return found
 
 
 def stored_model(stored: StoredModels, policy: str, job: JobSeen) -> Any:
@@ -84,14 +90,23 @@ def stored_model(stored: StoredModels, policy: str, job: JobSeen) -> Any:
     no longer what the model was fitted to.
     """
     key = job.key
-    if key not in stored.fitted_to or stored.fitted_to[key] != _digest(job):
+    fitted_to = stored.fitted_to.get(key)
+    if fitted_to is None or fitted_to != _digest(job):
         return None
     if policy == "weir" and key in stored.rows:
-        row = stored.rows[key]
-        fitted = stored.programs.fits.get(row.program)
-        return replace(row, fitted=fitted) if fitted is not None else None
-    model = stored.others.get(policy, {}).get(key)
-    return msgspec.msgpack.decode(model, type=MODELS[policy]) if model is not None else None
+        return _stored_row(stored, stored.rows[key])
+    models = stored.others.get(policy, {})
+    if key not in models:
+        return None
+    return msgspec.msgpack.decode(models[key], type=MODELS[policy])
+
+
+def _stored_row(stored: StoredModels, row: JobRow) -> JobRow | None:
+    """Return the row with the fit of its program; None if that is not stored."""
+    fit = stored.programs.fits.get(row.program)
+    if fit is None:
+        return None
+    return replace(row, fitted=fit)
 
 
 def _digest(job: JobSeen) -> bytes:

@@ -8,6 +8,7 @@ keeps the others: what these hold is never free for the job itself.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
@@ -24,7 +25,7 @@ from services.allocator.placing.trial import Placed, PlacementRequest, Shortage,
 from services.allocator.policies.contract import Node
 from services.allocator.state import State
 from services.allocator.waiting import staying
-from shared.messages import Resources, TaskPlan
+from shared.messages import OwnPod, Resources, TaskPlan
 from shared.words import some
 
 
@@ -62,6 +63,11 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
         return self.job.partition(".")[0]
 
 
+Reservations = tuple[Reservation, ...]
+Pod = tuple[str, str]
+"""The key of a job, and the name of one of its pods."""
+
+
 def describe_claim(claim: Reservation) -> str:
     """Return why a job has a reservation, to be put behind its name."""
     if claim.overdue:
@@ -71,18 +77,20 @@ def describe_claim(claim: Reservation) -> str:
 
 def describe_amounts(claim: Reservation) -> str:
     """Return the reserved amounts, by node or of the quota."""
-    parts = [f"{_describe(amount)} on {name}" for name, amount in sorted(claim.nodes.items())]
+    parts = []
+    for name, amount in sorted(claim.nodes.items()):
+        parts.append(f"{_describe(amount)} on {name}")
     if parts:
         return some(parts, "node")
     return f"{_describe(claim.quota)} of the quota of namespace {claim.namespace}"
 
 
 def _describe(amount: Resources) -> str:
-    told = []
+    parts = []
     for number, unit in ((amount.cpu, "cpu"), (amount.memory_gib, "GiB"), (amount.gpu, "gpu")):
         if number:
-            told.append(f"{number:g} {unit}")
-    return ", ".join(told) or "nothing"
+            parts.append(f"{number:g} {unit}")
+    return ", ".join(parts) or "nothing"
 
 
 class Supply:
@@ -92,9 +100,11 @@ class Supply:
 
     def __init__(self, state: State, room: Room) -> None:
         self.room = room
-        self.held = sorted(_all_held(state), key=lambda held: held.started_s)
-        self.starts = (-inf, *sorted({held.started_s for held in self.held} - {-inf}))
-        self._end: tuple[tuple[Reservation, ...], str, Room] | None = None
+        self.held = sorted(_held_by_pods(state), key=lambda held: held.started_s)
+        starts = {held.started_s for held in self.held}
+        starts.discard(-inf)
+        self.starts = (-inf, *sorted(starts))
+        self._end: tuple[Reservations, str, Room] | None = None
         self._empty: tuple[Resources, Resources] | None = None
 
     def trial(
@@ -107,27 +117,27 @@ class Supply:
         """Return the room without the jobs that started up to then, except the one that `keeps` its
         tasks; with the `freed` capacity, less all that is `reserved`.
         """
-        back = []
-        for held in self.held:
-            if held.started_s > until_s:
-                break
-            back.append(held)
+        back = self._held_until(until_s)
         back += freed
         if keeps:
             back = [held for held in back if held.job != keeps or held.started_s == -inf]
         in_quota = [held for held in back if held.in_quota]
-        pods_back = Counter([held.namespace for held in in_quota])
-        slots = {space: number + pods_back[space] for space, number in self.room.slots.items()}
         nodes = self._nodes_with(back, reserved)
-        return self.room.with_changes(nodes, self._purses_with(in_quota, reserved), slots)
+        purses = self._purses_with(in_quota, reserved)
+        return self.room.with_changes(nodes, purses, self._slots_with(in_quota))
+
+    def _held_until(self, until_s: float) -> list[Held]:
+        """Return the capacity of the jobs that started up to then."""
+        count = bisect_right(self.held, until_s, key=lambda held: held.started_s)
+        return self.held[:count]
 
     def _nodes_with(self, back: Sequence[Held], reserved: Sequence[Reservation]) -> list[Node]:
         """Return the nodes with another free capacity."""
         given = _sums([(held.node, held.amount) for held in back])
-        held_back: list[tuple[str, Resources]] = []
+        amounts_reserved: list[tuple[str, Resources]] = []
         for claim in reserved:
-            held_back += claim.nodes.items()
-        gone = _sums(held_back)
+            amounts_reserved += claim.nodes.items()
+        gone = _sums(amounts_reserved)
         nodes = []
         for name in given.keys() | gone.keys():
             node = self.room.nodes.get(name)
@@ -135,6 +145,15 @@ class Supply:
                 free = _balance(node.free, given.get(name), gone.get(name))
                 nodes.append(replace(node, free=free))
         return nodes
+
+    def _slots_with(self, back: Sequence[Held]) -> dict[str, int]:
+        """Return how many more tasks each namespace may have."""
+        slots = dict(self.room.slots)
+        for held in back:
+            space = held.namespace
+            if space in slots:
+                slots[space] += 1
+        return slots
 
     def _purses_with(
         self, back: Sequence[Held], reserved: Sequence[Reservation]
@@ -160,14 +179,11 @@ class Supply:
         return trial.tasks if isinstance(trial, Placed) else None
 
     def may_hold(self, request: PlacementRequest) -> bool:
-        """Return False if a new task is larger than every node, or all new tasks together are larger
-        than all nodes, once all running tasks have ended. True does not mean that there is a place.
+        """Return False if a new task is larger than every node, or all new tasks together are
+        larger than all nodes, once all running tasks have ended. True does not mean that there is a
+        place.
         """
-        if self._empty is None:
-            room = self.trial(self.starts[-1], ())
-            free = [node.free for node in room.nodes.values() if node.open]
-            self._empty = together(free), reduce(larger, free, NO_MORE)
-        total, largest = self._empty
+        total, largest = self._empty_cluster()
         if not fits(request.growth(request.most), total):
             return False
         kept = Counter([task.role for task in request.keep])
@@ -177,14 +193,23 @@ class Supply:
                 return False
         return True
 
-    def holds(
-        self, request: PlacementRequest, reserved: tuple[Reservation, ...], keeps: str
-    ) -> bool:
+    def _empty_cluster(self) -> tuple[Resources, Resources]:
+        """Return what the open nodes have together, and the most that one has of each resource, once
+        all running tasks have ended.
+        """
+        if self._empty is None:
+            room = self.trial(self.starts[-1], ())
+            free = [node.free for node in room.nodes.values() if node.open]
+            self._empty = together(free), reduce(larger, free, NO_MORE)
+        return self._empty
+
+    def holds(self, request: PlacementRequest, reserved: Reservations, keeps: str) -> bool:
         """Return whether there is a place once all running tasks have ended, except those that the
         job keeps.
         """
         if self._end is None or self._end[:2] != (reserved, keeps):
-            self._end = reserved, keeps, self.trial(self.starts[-1], reserved, keeps=keeps)
+            empty_room = self.trial(self.starts[-1], reserved, keeps=keeps)
+            self._end = reserved, keeps, empty_room
         trial = try_place(self._end[-1], request)
         if isinstance(trial, Shortage):
             return False
@@ -216,33 +241,54 @@ def _sums(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
     found: defaultdict[str, list[Resources]] = defaultdict(list)
     for name, amount in parts:
         found[name].append(amount)
-    return {name: together(listed) for name, listed in found.items()}
+    sums = {}
+    for name, amounts in found.items():
+        sums[name] = together(amounts)
+    return sums
 
 
 def _balance(has: Resources, given: Resources | None, gone: Resources | None) -> Resources:
-    total = has if given is None else plus(has, given)
-    return total if gone is None else less(total, gone)
+    total = has
+    if given is not None:
+        total = plus(total, given)
+    if gone is not None:
+        total = less(total, gone)
+    return total
 
 
 # ---------------------------------------------------------------- what is held now
 
 
-def _all_held(state: State) -> Iterator[Held]:
-    wanted: dict[tuple[str, str], tuple[Job, TaskPlan]] = {}
+def _held_by_pods(state: State) -> Iterator[Held]:
+    """Yield the capacity of each listed pod, then that of decided tasks without a listed pod."""
+    wanted = _wanted_tasks(state)
+    listed = set[Pod]()
+    for node in state.nodes.values():
+        for own in node.own:
+            pod = f"{own.namespace}.{own.job}", own.pod
+            listed.add(pod)
+            if pod in wanted:
+                job, task = wanted[pod]
+                amount = larger(own.resources, task.resources)
+                yield Held(job.started_s, job.key, node.node, amount)
+            else:
+                yield _held_by_ending_pod(state, node.node, own)
+    for pod, (job, task) in wanted.items():
+        if pod not in listed:
+            yield Held(job.started_s, job.key, task.node, task.resources)
+
+
+def _wanted_tasks(state: State) -> dict[Pod, tuple[Job, TaskPlan]]:
+    wanted = {}
     for job in state.jobs.values():
         for task in staying(job):
             wanted[job.key, job.pod(task)] = job, task
-    listed: set[tuple[str, str]] = set()
-    for node in state.nodes.values():
-        for own in node.own:
-            key, name = f"{own.namespace}.{own.job}", own.pod
-            listed.add((key, name))
-            if (key, name) in wanted:
-                job, task = wanted[key, name]
-                yield Held(job.started_s, key, node.node, larger(own.resources, task.resources))
-            else:
-                ended = key in state.jobs and name in state.jobs[key].exits
-                yield Held(-inf, key, node.node, own.resources, in_quota=not ended)
-    for (key, name), (job, task) in wanted.items():
-        if (key, name) not in listed:
-            yield Held(job.started_s, key, task.node, task.resources)
+    return wanted
+
+
+def _held_by_ending_pod(state: State, node: str, own: OwnPod) -> Held:
+    """Return the capacity of a listed pod that no decision wants any more."""
+    key = f"{own.namespace}.{own.job}"
+    job = state.jobs.get(key)
+    has_ended = job is not None and own.pod in job.exits
+    return Held(-inf, key, node, own.resources, in_quota=not has_ended)

@@ -19,14 +19,21 @@ def unknown_policies(state: State, otherwise: str) -> str:
 
     `otherwise`: the consequence, for the text.
     """
-    job_of_policy: dict[str, str] = {}
+    job_of_policy = _jobs_of_unknown_policies(state)
+    if not job_of_policy:
+        return ""
+    unknown = sorted(job_of_policy)
+    jobs = ", ".join([job_of_policy[policy].replace(".", "/") for policy in unknown])
+    policies = ", ".join(unknown)
+    remedy = REMEDY.format(",".join(unknown))
+    return f"policy {policies} (of {jobs}) cannot be asked here, so {otherwise}; {remedy}"
+
+
+def _jobs_of_unknown_policies(state: State) -> dict[str, str]:
+    """Return one job of each policy that is not known."""
+    job_of_policy = {}
     for key, job in sorted(state.jobs.items()):
         policy = job.request.policy
         if policy and policy not in POLICIES:
             job_of_policy[policy] = key
-    if not job_of_policy:
-        return ""
-    unknown = sorted(job_of_policy)
-    jobs = ", ".join(job_of_policy[policy].replace(".", "/") for policy in unknown)
-    remedy = REMEDY.format(",".join(unknown))
-    return f"policy {', '.join(unknown)} (of {jobs}) cannot be asked here, so {otherwise}; {remedy}"
+    return job_of_policy

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections import defaultdict
 
 import msgspec
 from nats.js.api import RawStreamMsg
@@ -31,8 +32,11 @@ class Streams(msgspec.Struct):
 
 def programs_in_use(state: State, since_s: float) -> set[Use]:
     """Return the programs of jobs that are asked for, run, or have ended since then."""
-    requests = [asked.request for asked in state.asked.values()]
-    requests += [job.request for job in state.jobs.values()]
+    requests = []
+    for asked in state.asked.values():
+        requests.append(asked.request)
+    for job in state.jobs.values():
+        requests.append(job.request)
     for end in state.closed.values():
         if not end.removed and end.finished.finished_s > since_s:
             requests.append(end.job.request)
@@ -41,11 +45,12 @@ def programs_in_use(state: State, since_s: float) -> set[Use]:
 
 async def remove_unused_programs(bus: Bus, state: State, until_s: float) -> None:
     """Take one pass over the programs of all namespaces. `until_s`: later ones stay."""
-    used = programs_in_use(state, until_s)
+    used: defaultdict[str, set[str]] = defaultdict(set)
+    for namespace, digest in programs_in_use(state, until_s):
+        used[namespace].add(digest)
     for namespace in await _namespaces(bus):
-        digests = {digest for where, digest in used if where == namespace}
         bucket = _Bucket(bus, f"{PROGRAMS}-{namespace}", until_s)
-        await bucket.remove_unused(digests)
+        await bucket.remove_unused(used[namespace])
 
 
 async def remove_program(bus: Bus, state: State, program: Use, until_s: float) -> None:
@@ -60,8 +65,8 @@ async def remove_program(bus: Bus, state: State, program: Use, until_s: float) -
 async def _namespaces(bus: Bus) -> list[str]:
     """Return the namespaces that have a bucket for programs."""
     prefix = f"OBJ_{PROGRAMS}-"
-    asked = msgspec.json.encode({"subject": f"{descriptions('*')}.*"})
-    answer = await bus.asked(lambda: bus.client.request(f"{API}.STREAM.NAMES", asked, timeout=5.0))
+    query = msgspec.json.encode({"subject": f"{descriptions('*')}.*"})
+    answer = await bus.asked(lambda: bus.client.request(f"{API}.STREAM.NAMES", query, timeout=5.0))
     listed = msgspec.json.decode(answer.data, type=Streams)
     namespaces = []
     for stream in listed.streams or []:
@@ -83,6 +88,15 @@ class _Bucket:
         """Remove descriptions of unused programs, and contents without a description. `used`:
         digests.
         """
+        described = await self._remove_unused_descriptions(used)
+        for subject in await self._subjects(chunks(self.bucket)):
+            if _last_token(subject) not in described:
+                await self._purge_if_old(subject)
+
+    async def _remove_unused_descriptions(self, used: set[str]) -> set[str]:
+        """Remove descriptions of unused programs. Return the places of the contents to which any
+        description led.
+        """
         described = set[str]()
         for subject in await self._subjects(descriptions(self.bucket)):
             raw = await self._last(subject)
@@ -91,12 +105,12 @@ class _Bucket:
             described.add(_nuid(raw))
             if _digest(subject) not in used and self._is_old(raw):
                 await self._purge(subject, raw)
-        for subject in await self._subjects(chunks(self.bucket)):
-            if subject.rpartition(".")[2] in described:
-                continue
-            raw = await self._last(subject)
-            if raw is not None and self._is_old(raw):
-                await self._purge(subject, raw)
+        return described
+
+    async def _purge_if_old(self, subject: str) -> None:
+        raw = await self._last(subject)
+        if raw is not None and self._is_old(raw):
+            await self._purge(subject, raw)
 
     async def remove(self, digest: str) -> None:
         """Remove one program: its description, and the contents that it leads to."""
@@ -127,12 +141,15 @@ class _Bucket:
             return None
 
     def _is_old(self, raw: RawStreamMsg) -> bool:
-        return raw.time is not None and raw.time.timestamp() <= self.until_s
+        if raw.time is None:
+            return False
+        return raw.time.timestamp() <= self.until_s
 
     async def _purge(self, subject: str, raw: RawStreamMsg) -> None:
         """Remove a subject up to this message: one that was stored since stays."""
         self.bus.must_lead()
-        await self.bus.js.purge_stream(self.stream, seq=int(raw.seq or 0) + 1, subject=subject)
+        next_sequence = int(raw.seq or 0) + 1
+        await self.bus.js.purge_stream(self.stream, seq=next_sequence, subject=subject)
 
 
 def _nuid(raw: RawStreamMsg) -> str:
@@ -146,6 +163,10 @@ def _nuid(raw: RawStreamMsg) -> str:
 def _digest(subject: str) -> str:
     """Return the digest of the program that a description is about."""
     try:
-        return base64.urlsafe_b64decode(subject.rpartition(".")[2]).decode()
+        return base64.urlsafe_b64decode(_last_token(subject)).decode()
     except (binascii.Error, UnicodeDecodeError):
         return ""
+
+
+def _last_token(subject: str) -> str:
+    return subject.rpartition(".")[2]

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from services.allocator.job import Job
 from services.allocator.seen import size_of
 from services.allocator.state import Closed
-from shared.messages import Outcome
+from shared.messages import AllocationDecided, Outcome, ProgressReported
 
 Phase = Literal[
     "Pending", "Starting", "Running", "Scaling", "Resuming", "Succeeded", "Failed", "Cancelled"
@@ -110,8 +110,9 @@ def mean_speed_of(job: Job) -> float:
     if not now or runs is None:
         return now
     size = size_of(runs)
+    running = (size.ps, size.workers, runs.batch)
     for observed in reversed(job.observed):
-        if (observed.ps, observed.workers, observed.batch) == (size.ps, size.workers, runs.batch):
+        if (observed.ps, observed.workers, observed.batch) == running:
             mean = observed.samples_per_second
             return mean if isfinite(mean) else now
     return now
@@ -119,16 +120,13 @@ def mean_speed_of(job: Job) -> float:
 
 def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
     """Return the view of a job that is not over. `why`: the reason of its size, or a remark."""
-    runs = job.runs
-    wanted = job.wanted
-    progress = job.progress
     view = JobView(
         job=job.request.job,
         namespace=job.request.namespace,
         uid=job.uid,
         phase=phase_of(job),
         silent=silent,
-        suspended=job.suspended_by_user and wanted is None,
+        suspended=job.suspended_by_user and job.wanted is None,
         revision=job.revision,
         samples_per_second=0.0 if silent else speed_of(job),
         mean_samples_per_second=0.0 if silent else mean_speed_of(job),
@@ -137,33 +135,45 @@ def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
         submitted_s=job.asked_s,
         resumed_s=job.resumed_s,
     )
-    if runs is not None:
-        size = size_of(runs)
-        view = replace(
-            view,
-            ps=size.ps,
-            workers=size.workers,
-            batch=runs.batch,
-            generation=runs.generation,
-        )
-    if wanted is not None:
-        size = size_of(wanted)
-        view = replace(
-            view,
-            wanted_ps=size.ps,
-            wanted_workers=size.workers,
-            reason=wanted.reason,
-        )
-    if progress is not None:
-        view = replace(
-            view,
-            step=progress.step,
-            epoch=progress.epoch,
-            samples=progress.samples,
-            total_samples=progress.total_samples,
-            loss=progress.loss,
-        )
+    if job.runs is not None:
+        view = _with_running_size(view, job.runs)
+    if job.wanted is not None:
+        view = _with_wanted_size(view, job.wanted)
+    if job.progress is not None:
+        view = _with_progress(view, job.progress)
     return view
+
+
+def _with_running_size(view: JobView, runs: AllocationDecided) -> JobView:
+    size = size_of(runs)
+    return replace(
+        view,
+        ps=size.ps,
+        workers=size.workers,
+        batch=runs.batch,
+        generation=runs.generation,
+    )
+
+
+def _with_wanted_size(view: JobView, wanted: AllocationDecided) -> JobView:
+    size = size_of(wanted)
+    return replace(
+        view,
+        wanted_ps=size.ps,
+        wanted_workers=size.workers,
+        reason=wanted.reason,
+    )
+
+
+def _with_progress(view: JobView, progress: ProgressReported) -> JobView:
+    return replace(
+        view,
+        step=progress.step,
+        epoch=progress.epoch,
+        samples=progress.samples,
+        total_samples=progress.total_samples,
+        loss=progress.loss,
+    )
 
 
 def closed_view(closed: Closed) -> JobView:

@@ -10,7 +10,7 @@ from services.allocator.job import Job
 from services.allocator.models.evidence import believable
 from services.allocator.models.kin import by_program
 from services.allocator.models.speed import Fit
-from services.allocator.policies.contract import Size
+from services.allocator.policies.contract import JobSeen, Size
 from services.allocator.policies.weir.programs import models, program
 from services.allocator.policies.weir.rows import measured
 from services.allocator.rules import Rules
@@ -69,12 +69,12 @@ def expected_speed(state: State, job: Job, rules: Rules) -> float:
 def fitted_to(state: State, job: Job, rules: Rules) -> Fit:
     """Return the model that is fitted to all jobs of the job's program."""
     kin = by_program(state.closed)
-    jobs = []
-    for one in state.jobs.values():
-        digest = one.request.program.digest
-        jobs.append(seen(one, rules, kin.get(digest)))
-    digest = job.request.program.digest
-    mine = seen(job, rules, kin.get(digest))
+
+    def seen_with_kin(one: Job) -> JobSeen:
+        return seen(one, rules, kin.get(one.request.program.digest))
+
+    jobs = [seen_with_kin(one) for one in state.jobs.values()]
+    mine = seen_with_kin(job)
     if mine not in jobs:
         jobs.append(mine)
     return models(jobs)[program(mine)]

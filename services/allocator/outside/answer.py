@@ -147,12 +147,7 @@ def decided(name: str, job: Job, why: str) -> Decided:
         return Decided(job=name, batch=job.request.batch.start, reason=why)
 
     chiefs = _nodes_of(wanted, "chief")
-    gain_s = 0.0
-    cost_s = 0.0
     pending = job.flies
-    if pending:
-        gain_s = pending.gain_s
-        cost_s = pending.cost_s
     return Decided(
         job=name,
         chief=chiefs[0] if chiefs else None,
@@ -160,8 +155,8 @@ def decided(name: str, job: Job, why: str) -> Decided:
         workers=_nodes_of(wanted, "worker"),
         batch=wanted.batch,
         reason=why or wanted.reason,
-        gain=gain_s,
-        cost_s=cost_s,
+        gain=pending.gain_s if pending else 0.0,
+        cost_s=pending.cost_s if pending else 0.0,
     )
 
 

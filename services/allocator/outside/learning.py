@@ -34,6 +34,7 @@ def learned(job: Job, said: JobSaid, now: float) -> Job:
 
 
 def _is_number(value: float | None) -> bool:
+    """Tell if a value is known, finite and not negative."""
     return value is not None and isfinite(value) and value >= 0
 
 
@@ -123,10 +124,15 @@ def _with_progress(job: Job, said: Progress, now: float) -> Job:
     report = _progress_report(job, runs, said, now)
     last = job.progress
     job = replace(job, progress=report)
-    if last and last.samples == report.samples and last.generation == report.generation:
+    if last and _says_same(last, report):
         return job
     recent = (*job.recent, _reading(runs, report, now))
     return replace(job, recent=recent[-RECENT_KEPT:])
+
+
+def _says_same(last: ProgressReported, report: ProgressReported) -> bool:
+    """Tell if a report has nothing new, so that it is no further reading."""
+    return last.samples == report.samples and last.generation == report.generation
 
 
 def _progress_report(
@@ -187,9 +193,14 @@ def _loss_curve(known: tuple[Learned, ...], said: Progress) -> tuple[Learned, ..
     first = points[0].samples
     curve = [point for point in known if point.samples < first]
     curve += points
+    return tuple(_thinned_curve(curve))
+
+
+def _thinned_curve(curve: list[Learned]) -> list[Learned]:
+    """Leave out every second point, but not the last one, until the curve is short enough."""
     while len(curve) > CURVE_KEPT:
         curve = [*curve[:-1:2], curve[-1]]
-    return tuple(curve)
+    return curve
 
 
 def _loss_points(said: Progress) -> list[Learned]:

@@ -135,6 +135,7 @@ class Mirror:
         return learned(job, said, now)
 
     def _has_progressed(self, key: str, said: JobSaid) -> bool:
+        """Tell if the job has more samples than in the last document."""
         if said.progress is None:
             return False
         before = self.said.get(key)
@@ -146,7 +147,8 @@ class Mirror:
         """Keep the pods of the running decisions; return the nodes on which they changed."""
         touched: set[str] = set()
         for key in self.running.keys() | jobs.keys():
-            runs = jobs[key].runs if key in jobs else None
+            job = jobs.get(key)
+            runs = job.runs if job else None
             before = self.running.get(key)
             if runs is not before:
                 touched |= self._remove_pods(key, before)
@@ -259,9 +261,10 @@ def _resources(said: NodeSaid) -> Resources:
 
 def _free_resources(said: Free, has: Resources, own: Sequence[OwnPod]) -> Resources:
     """Return the free resources as said, or else those that our pods leave."""
-    cpu = has.cpu - sum(pod.resources.cpu for pod in own)
-    memory_gib = has.memory_gib - sum(pod.resources.memory_gib for pod in own)
-    gpu = has.gpu - sum(pod.resources.gpu for pod in own)
+    ours = [pod.resources for pod in own]
+    cpu = has.cpu - sum(amount.cpu for amount in ours)
+    memory_gib = has.memory_gib - sum(amount.memory_gib for amount in ours)
+    gpu = has.gpu - sum(amount.gpu for amount in ours)
     return Resources(
         cpu=_possible(said.cpu, max(0.0, cpu)),
         memory_gib=_possible(said.memory_gib, max(0.0, memory_gib)),

@@ -53,6 +53,7 @@ def _against_span(name: str, span: Any) -> Iterator[str]:
         low = msgspec.convert(span["min"], int)
         high = msgspec.convert(span["max"], int)
     except (KeyError, TypeError, msgspec.ValidationError):
+        # `field_reasons` has the reason against another span.
         if name == "ps":
             yield "ps: needs start, min and max, whole numbers of at least 0"
         return

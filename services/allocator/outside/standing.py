@@ -27,6 +27,9 @@ from services.allocator.seen import task_sizes
 from services.allocator.verdict import decision
 from shared.messages import AllocationDecided, Resources, Role, TaskPlan, TrainingResumed
 
+TaskCounts = Counter[tuple[Role, str]]
+"""Tasks of each role on each node."""
+
 
 def standing(
     job: Job, said: Current | UnsetType | None, progressed: bool, now: float, rules: Rules
@@ -86,16 +89,26 @@ def _has_same_tasks(decided: AllocationDecided, said: Current) -> bool:
     batch = _known_batch(said)
     if batch is not None and batch != decided.batch:
         return False
-    ours: Counter[tuple[Role, str]] = Counter()
+    return _tasks_decided(decided) == _tasks_said(said)
+
+
+def _tasks_decided(decided: AllocationDecided) -> TaskCounts:
+    """Return the number of tasks, without the chief."""
+    counts: TaskCounts = Counter()
     for task in decided.tasks:
         if task.role != "chief":
-            ours[task.role, task.node] += 1
-    theirs: Counter[tuple[Role, str]] = Counter()
+            counts[task.role, task.node] += 1
+    return counts
+
+
+def _tasks_said(said: Current) -> TaskCounts:
+    """Return the number of tasks, without the chief."""
+    counts: TaskCounts = Counter()
     for node in said.ps:
-        theirs["ps", node] += 1
+        counts["ps", node] += 1
     for node in said.workers:
-        theirs["worker", node] += 1
-    return ours == theirs
+        counts["worker", node] += 1
+    return counts
 
 
 def _known_batch(said: Current) -> int | None:

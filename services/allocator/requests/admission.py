@@ -70,18 +70,13 @@ def answer(
     """
     request = state.asked[uid].request
     whole = completed(_with_whole_roles(request), rules)
-    reasons = list(reasons_against(request, rules))
-    reasons += _too_large(whole, rules)
-    reasons += _too_many(state, request.namespace, rules)
-    reasons += _name_in_use(state, request)
-    reasons += _folder_in_use(state, request)
-    reasons += _program_reasons(request, program)
+    reasons = tuple(_reasons_against_job(state, request, whole, program, rules))
     if reasons:
         return JobRejected(
             job=request.job,
             namespace=request.namespace,
             uid=uid,
-            reasons=tuple(reasons),
+            reasons=reasons,
         )
     return JobAccepted(
         job=request.job,
@@ -91,6 +86,22 @@ def answer(
         accepted_s=now,
         checkpoint_folder=new_folder(whole, uid, now),
     )
+
+
+def _reasons_against_job(
+    state: State,
+    request: JobRequested,
+    whole: JobRequested,
+    program: int | ProgramFault,
+    rules: Rules,
+) -> Iterator[str]:
+    """Yield every reason against a job. `whole`: its request, completed."""
+    yield from reasons_against(request, rules)
+    yield from _too_large(whole, rules)
+    yield from _too_many(state, request.namespace, rules)
+    yield from _name_in_use(state, request)
+    yield from _folder_in_use(state, request)
+    yield from _program_reasons(request, program)
 
 
 def _name_in_use(state: State, request: JobRequested) -> Iterator[str]:

@@ -42,9 +42,7 @@ def unanswered_changes(state: State) -> dict[int, Change]:
     """Return the oldest open change of each job by sequence, without those for a name with an older
     request that is not answered.
     """
-    oldest_request: dict[str, int] = {}
-    for uid in sorted(state.asked):
-        oldest_request.setdefault(state.asked[uid].request.key(), uid)
+    oldest_request = _oldest_requests(state)
     unanswered = {}
     for key, sequence in _oldest_changes(state).items():
         if oldest_request.get(key, sequence) >= sequence:
@@ -56,7 +54,17 @@ def _oldest_changes(state: State) -> dict[str, int]:
     """Return the sequence of each job's oldest open change."""
     oldest: dict[str, int] = {}
     for sequence in sorted(state.changes):
-        oldest.setdefault(state.changes[sequence].key(), sequence)
+        key = state.changes[sequence].key()
+        oldest.setdefault(key, sequence)
+    return oldest
+
+
+def _oldest_requests(state: State) -> dict[str, int]:
+    """Return the uid of the oldest open request of each name."""
+    oldest: dict[str, int] = {}
+    for uid in sorted(state.asked):
+        name = state.asked[uid].request.key()
+        oldest.setdefault(name, uid)
     return oldest
 
 

@@ -410,11 +410,15 @@ def _volume_reasons(volumes: tuple[Volume, ...]) -> Iterator[str]:
     for i, volume in enumerate(volumes):
         for why in _mount_reasons(volume):
             yield f"volumes[{i}].{why}"
-    for field in ("name", "mount_path"):
-        numbers = Counter(getattr(volume, field) for volume in volumes)
-        for value in sorted(numbers):
-            if numbers[value] > 1:
-                yield f"volumes: {field} {value!r} occurs twice"
+    yield from _repeated_values("name", [volume.name for volume in volumes])
+    yield from _repeated_values("mount_path", [volume.mount_path for volume in volumes])
+
+
+def _repeated_values(field: str, values: list[str]) -> Iterator[str]:
+    numbers = Counter(values)
+    for value in sorted(numbers):
+        if numbers[value] > 1:
+            yield f"volumes: {field} {value!r} occurs twice"
 
 
 def _mount_reasons(volume: Volume) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
     trained(state)     each generation in flight has taken over, and the nodes list just the pods
                        that are wanted
-    rested(state)      the last pause of every job, and its last abandoned generation, lie a day back
+    rested(state)      the last pause and the last abandoned generation of every job lie a day back
     outcome(state)     both, after each decision, with timers of 0, until the job is given more or
                        nothing moves
 

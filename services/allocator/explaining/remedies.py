@@ -82,7 +82,7 @@ class Bench:
 
 
 def remedies(state: State, key: str, now: float, rules: Rules) -> tuple[Means, ...]:
-    """Return the means that each help alone; if there is none, other bounds with one other change."""
+    """Return the means that help alone; if there is none, other bounds with one other change."""
     bench = Bench(state, key, now, rules)
     found = list(_means_beside_bounds(bench))
     bounds = _bounds(bench)

@@ -2,7 +2,7 @@
 
     trained(state)     each generation in flight has taken over, and the nodes list just the pods
                        that are wanted
-    rested(state)      the last pause of every job, and its last abandoned generation, lie a day back
+    rested(state)      the last pause and the last abandoned generation of every job lie a day back
     outcome(state)     both, after each decision, with timers of 0, until the job is given more or
                        nothing moves
 
@@ -85,7 +85,7 @@ def outcome(state: State, key: str, now: float, rules: Rules, to_the_end: bool =
     """
     job = state.jobs[key]
     rules = without_timers(rules)
-    state = rested(trained(state, now), now)
+    state = landed_state(state, now)
     given: AllocationDecided | None = None
     why: dict[str, str] = {}
     for _ in range(ROUNDS):
@@ -97,8 +97,13 @@ def outcome(state: State, key: str, now: float, rules: Rules, to_the_end: bool =
         if given and not to_the_end:
             break
         state = said(state, found.actions, now)
-        state = rested(trained(state, now), now)
+        state = landed_state(state, now)
     return Outcome(given, why, state)
+
+
+def landed_state(state: State, now: float) -> State:
+    """Return the state once everything in flight has landed and no job has to rest."""
+    return rested(trained(state, now), now)
 
 
 def without_timers(rules: Rules) -> Rules:
@@ -142,44 +147,57 @@ def trained(state: State, now: float, keys: Collection[str] | None = None) -> St
     """
     jobs = dict(state.jobs)
     for key, job in state.jobs.items():
-        if job.coming is not None and (keys is None or key in keys):
-            jobs[key] = _resumed(job, now)
-    own = _own(jobs.values())
-    nodes = {}
-    for name, node in state.nodes.items():
-        nodes[name] = _listing(node, own.get(name, ()))
+        if job.coming is None:
+            continue
+        if keys is None or key in keys:
+            jobs[key] = _resumed_job(job, now)
     before = replace(without_tables(state), jobs=jobs)
-    after = replace(before, nodes=nodes)
+    after = replace(before, nodes=_nodes_with_wanted_pods(before))
     return replace(after, quotas=quotas_after(before, after))
 
 
-def _resumed(job: Job, now: float) -> Job:
+def _resumed_job(job: Job, now: float) -> Job:
     """Return the job as if the trainers of its generation in flight had taken over."""
+    progress = job.progress
     fact = TrainingResumed(
         job=job.request.job,
         namespace=job.request.namespace,
         uid=job.uid,
         generation=job.coming or 0,
-        step=job.progress.step if job.progress else 0,
-        samples=job.progress.samples if job.progress else 0,
+        step=progress.step if progress else 0,
+        samples=progress.samples if progress else 0,
     )
     resumed: Job = OF_JOB[TrainingResumed](job, fact, now)
     return resumed
 
 
-def _own(jobs: Iterable[Job]) -> dict[str, list[OwnPod]]:
-    """Return each node's pods."""
-    own: dict[str, list[OwnPod]] = {}
+def _nodes_with_wanted_pods(state: State) -> dict[str, CapacityChanged]:
+    """Return the nodes, each with just the pods that are wanted there."""
+    pods = _wanted_pods(state.jobs.values())
+    nodes = {}
+    for name, node in state.nodes.items():
+        nodes[name] = _listing(node, pods.get(name, ()))
+    return nodes
+
+
+def _wanted_pods(jobs: Iterable[Job]) -> dict[str, list[OwnPod]]:
+    """Return the pods that are wanted on each node."""
+    wanted: dict[str, list[OwnPod]] = {}
     for job in jobs:
         for task in held(job):
-            pod = OwnPod(
-                namespace=job.request.namespace,
-                job=job.request.job,
-                pod=job.pod(task),
-                resources=task.resources,
-            )
-            own.setdefault(task.node, []).append(pod)
-    return own
+            pods = wanted.setdefault(task.node, [])
+            pods.append(_own_pod(job, task))
+    return wanted
+
+
+def _own_pod(job: Job, task: TaskPlan) -> OwnPod:
+    """Return the pod of a task, as its node would list it."""
+    return OwnPod(
+        namespace=job.request.namespace,
+        job=job.request.job,
+        pod=job.pod(task),
+        resources=task.resources,
+    )
 
 
 def _listing(node: CapacityChanged, own: Iterable[OwnPod]) -> CapacityChanged:

@@ -113,47 +113,53 @@ def asked_otherwise(state: State, key: str, **fields: Any) -> State:
     """Return the state in which these fields of a job's request are different."""
     job = state.jobs[key]
     request: JobRequested = replace(job.request, **fields)
-    changed_job = replace(job, request=request)
-    return replace(without_tables(state), jobs=state.jobs | {key: changed_job})
+    jobs = state.jobs | {key: replace(job, request=request)}
+    return replace(without_tables(state), jobs=jobs)
 
 
-def _nothing(state: State, key: str, change: Change) -> State:
+def _change_nothing(state: State, key: str, change: Change) -> State:
     return state
 
 
-def _freed(state: State, key: str, change: Frees) -> State:
+def _free_room(state: State, key: str, change: Frees) -> State:
     node = state.nodes[change.node]
     free = plus(node.free, change.more)
-    return _with_node(state, replace(node, free=free))
+    freer = replace(node, free=free)
+    return _with_node(state, freer)
 
 
-def _added(state: State, key: str, change: Adds) -> State:
+def _add_nodes(state: State, key: str, change: Adds) -> State:
     labels = state.nodes[change.like].labels if change.like else {}
     for number in range(change.nodes):
         # Placement looks at a node's name only to break ties.
         name = f"another-{number + 1}"
-        node = CapacityChanged(
-            node=name,
-            node_uid=name,
-            seen="-",
-            allocatable=change.shape,
-            free=change.shape,
-            labels=labels,
-        )
+        node = _empty_node(name, change.shape, labels)
         state = _with_node(state, node)
     return state
 
 
-def _opened(state: State, key: str, change: Opens) -> State:
+def _empty_node(name: str, shape: Resources, labels: dict[str, str]) -> CapacityChanged:
+    return CapacityChanged(
+        node=name,
+        node_uid=name,
+        seen="-",
+        allocatable=shape,
+        free=shape,
+        labels=labels,
+    )
+
+
+def _open_node(state: State, key: str, change: Opens) -> State:
     node = state.nodes[change.node]
-    return _with_node(state, replace(node, ready=True, schedulable=True, taints=()))
+    usable = replace(node, ready=True, schedulable=True, taints=())
+    return _with_node(state, usable)
 
 
-def _raised(state: State, key: str, change: Raises) -> State:
+def _raise_priority(state: State, key: str, change: Raises) -> State:
     return asked_otherwise(state, key, priority=change.priority)
 
 
-def _widened(state: State, key: str, change: Widens) -> State:
+def _widen_bounds(state: State, key: str, change: Widens) -> State:
     return asked_otherwise(
         state,
         key,
@@ -164,18 +170,19 @@ def _widened(state: State, key: str, change: Widens) -> State:
 
 
 def _with_node(state: State, node: CapacityChanged) -> State:
-    return replace(without_tables(state), nodes=state.nodes | {node.node: node})
+    nodes = state.nodes | {node.node: node}
+    return replace(without_tables(state), nodes=nodes)
 
 
 DONE: dict[type[Change], Callable[[State, str, Any], State]] = {
-    Waits: _nothing,
-    Settles: _nothing,
-    Trains: _nothing,
-    Reports: _nothing,
-    Frees: _freed,
-    Adds: _added,
-    Opens: _opened,
-    Raises: _raised,
-    Widens: _widened,
+    Waits: _change_nothing,
+    Settles: _change_nothing,
+    Trains: _change_nothing,
+    Reports: _change_nothing,
+    Frees: _free_room,
+    Adds: _add_nodes,
+    Opens: _open_node,
+    Raises: _raise_priority,
+    Widens: _widen_bounds,
 }
 """The function that makes each kind of change."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from services.allocator.decide import Decisions, decide
-from services.allocator.explaining.change import bounds_of
+from services.allocator.explaining.change import AnyChange, bounds_of
 from services.allocator.explaining.explanation import Explanation, Ground, Means, holding
 from services.allocator.explaining.history import Decided, Moment
 from services.allocator.explaining.prospect import prospect
@@ -61,42 +61,62 @@ def _of_closed(moment: Moment, closed: Closed, rules: Rules) -> Explanation:
 
 
 def _of_open(moment: Moment, job: Job, rules: Rules) -> Explanation:
-    found = replace(
-        _as_it_is(moment, job, rules),
-        prospect=prospect(moment.state, job.key, rules),
-    )
-    unasked = unknown_policies(moment.state, LEFT_OUT)
+    state = moment.state
+    found = _as_it_is(moment, job, rules)
+    found = replace(found, prospect=prospect(state, job.key, rules))
+    unasked = unknown_policies(state, LEFT_OUT)
     if unasked:
         return replace(found, unasked=unasked)
+    return _with_obstacle(found, moment, job, rules)
+
+
+def _with_obstacle(found: Explanation, moment: Moment, job: Job, rules: Rules) -> Explanation:
+    """Return the explanation with the obstacle to more, and with the means against it."""
     decisions = decide(moment.state, moment.at_s, rules, moment.wishes)
     why = decisions.why.get(job.key, "")
     if _ends(decisions, job.key):
         return replace(found, why=why, nothing=why)
     means, nothing = _means(moment, job.key, rules)
     until_s = _until_s(decisions, job, moment.at_s, rules)
-    return replace(found, why=why, until_s=until_s, means=means, nothing=nothing)
+    return replace(
+        found,
+        why=why,
+        until_s=until_s,
+        means=means,
+        nothing=nothing,
+    )
 
 
 def _means(moment: Moment, key: str, rules: Rules) -> tuple[tuple[Means, ...], str]:
     """Return the means that help, or none and the reason why nothing does."""
-    soon = by_waiting(moment.state, key, moment.at_s, rules, moment.wishes)
+    now = moment.at_s
+    soon = by_waiting(moment.state, key, now, rules, moment.wishes)
     if soon is not None:
         return (soon,), ""
     nothing = ""
-    for changes, there in grounds(moment.state, key, moment.at_s, rules):
-        found = remedies(there, key, moment.at_s, rules)
+    for changes, there in grounds(moment.state, key, now, rules):
+        found = remedies(there, key, now, rules)
         if found:
-            together = []
-            for means in found:
-                together.append(replace(means, changes=(*changes, *means.changes)))
-            return tuple(together), ""
-        nothing = hindrance(there, key, moment.at_s, rules)
+            return _with_changes_before(found, changes), ""
+        nothing = hindrance(there, key, now, rules)
     return (), nothing
 
 
+def _with_changes_before(
+    found: tuple[Means, ...], changes: tuple[AnyChange, ...]
+) -> tuple[Means, ...]:
+    """Return the means with the changes that have to come first."""
+    whole = []
+    for means in found:
+        all_changes = (*changes, *means.changes)
+        whole.append(replace(means, changes=all_changes))
+    return tuple(whole)
+
+
 def _ends(found: Decisions, key: str) -> bool:
-    ended = [action.key() for action in found.actions if isinstance(action, JobFinished)]
-    return key in ended
+    """Tell if the job is finished by these decisions."""
+    finished = [action.key() for action in found.actions if isinstance(action, JobFinished)]
+    return key in finished
 
 
 def _until_s(found: Decisions, job: Job, now: float, rules: Rules) -> float | None:
@@ -113,17 +133,18 @@ def _until_s(found: Decisions, job: Job, now: float, rules: Rules) -> float | No
 
 
 def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
+    request = job.request
     progress = job.progress
     return Explanation(
-        job=job.request.job,
-        namespace=job.request.namespace,
+        job=request.job,
+        namespace=request.namespace,
         uid=job.uid,
         at_s=moment.at_s,
         phase=phase_of(job),
-        since_s=job.resumed_s if job.running is not None else job.asked_s,
-        policy=job.request.policy or rules.policy,
-        priority=job.request.priority,
-        bounds=bounds_of(job.request),
+        since_s=job.asked_s if job.running is None else job.resumed_s,
+        policy=request.policy or rules.policy,
+        priority=request.priority,
+        bounds=bounds_of(request),
         samples=progress.samples if progress else 0,
         total_samples=progress.total_samples if progress else 0,
         samples_per_second=speed_of(job),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from services.allocator.explaining.change import AnyChange, Widens
@@ -10,7 +12,7 @@ from services.allocator.proposal import Effect
 from services.allocator.seen import size_of
 from services.allocator.simulator.log_file import Told
 from services.allocator.view import Phase
-from shared.messages import AllocationDecided, Alternative
+from shared.messages import AllocationDecided, Alternative, TaskPlan
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,12 +116,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def holding(decision: AllocationDecided) -> Holding:
     """Return the holding of a job under a decision."""
     size = size_of(decision)
-    in_order = sorted(decision.tasks, key=lambda task: (ROLES.index(task.role), task.index))
-    nodes: dict[str, tuple[str, ...]] = {}
-    for task in in_order:
-        nodes[task.node] = (*nodes.get(task.node, ()), task.role)
-    cpu = sum(task.resources.cpu for task in decision.tasks)
-    memory_gib = sum(task.resources.memory_gib for task in decision.tasks)
+    amounts = [task.resources for task in decision.tasks]
+    cpu = sum(amount.cpu for amount in amounts)
+    memory_gib = sum(amount.memory_gib for amount in amounts)
     return Holding(
         generation=decision.generation,
         ps=size.ps,
@@ -127,6 +126,18 @@ def holding(decision: AllocationDecided) -> Holding:
         batch=decision.batch,
         cpu=round(cpu, 6),
         memory_gib=round(memory_gib, 6),
-        gpu=sum(task.resources.gpu for task in decision.tasks),
-        nodes=nodes,
+        gpu=sum(amount.gpu for amount in amounts),
+        nodes=_roles_by_node(decision.tasks),
     )
+
+
+def _roles_by_node(tasks: Iterable[TaskPlan]) -> dict[str, tuple[str, ...]]:
+    """Return the roles of the tasks on each node, in the order of the roles."""
+    by_node: dict[str, list[str]] = {}
+    for task in sorted(tasks, key=_role_and_index):
+        by_node.setdefault(task.node, []).append(task.role)
+    return {node: tuple(roles) for node, roles in by_node.items()}
+
+
+def _role_and_index(task: TaskPlan) -> tuple[int, int]:
+    return ROLES.index(task.role), task.index

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -86,7 +86,7 @@ class History:
         self.events[said.id()] = told
         if isinstance(said, TaskExited) and said.key() == self.key:
             self.events[said.pod] = told  # a replacement names the pod as its cause
-        _forget(self.events, EVENTS_KEPT)
+        _forget_oldest(self.events, EVENTS_KEPT)
 
     def _note_about(self, said: AllocationDecided | JobAccepted | JobRejected) -> None:
         """Keep a decision or an answer, if it is about the job."""
@@ -95,7 +95,7 @@ class History:
         if isinstance(said, AllocationDecided):
             event = self.events.get(said.cause)
             self.decided[said.revision] = Decided(said, event)
-            _forget(self.decided, DECISIONS_KEPT)
+            _forget_oldest(self.decided, DECISIONS_KEPT)
         elif isinstance(said, JobRejected):
             self.rejected = said
         else:
@@ -108,15 +108,19 @@ class History:
         state = self.before
         looked_s = newest_s - self.horizon_s
         wishes = self._wishes(state, looked_s, {})
-        # A message is decided on only if the next one comes some time later.
-        following = [told.at_s for told in self.recent]
-        following.append(math.inf)
-        for told, following_s in zip(self.recent, following[1:], strict=True):
+        for told, next_s in self._recent_and_next_s():
             state = _after(state, told)
-            if following_s - looked_s >= self.horizon_s / LOOKS_MOST:
+            # A message is decided on only if the next one comes some time later.
+            if next_s - looked_s >= self.horizon_s / LOOKS_MOST:
                 wishes = self._wishes(state, told.at_s, wishes)
                 looked_s = told.at_s
         return Moment(state, at_s, wishes, dict(self.decided), self.rejected)
+
+    def _recent_and_next_s(self) -> Iterator[tuple[Told, float]]:
+        """Yield each recent message, and the time of the next one."""
+        times = [told.at_s for told in self.recent]
+        times.append(math.inf)
+        yield from zip(self.recent, times[1:], strict=True)
 
     def _wishes(self, state: State, now: float, wishes: Mapping[str, Wish]) -> dict[str, Wish]:
         return decide(state, now, self.rules, wishes).wishes
@@ -132,7 +136,7 @@ def _after(state: State, told: Told) -> State:
     return apply(state, told.message, told.stream, told.sequence, told.at_s)
 
 
-def _forget(known: dict[K, V], most: int) -> None:
+def _forget_oldest(known: dict[K, V], most: int) -> None:
     """Drop the oldest entries, where there are more than `most`."""
     while len(known) > most:
         oldest = next(iter(known))

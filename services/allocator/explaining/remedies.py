@@ -26,11 +26,12 @@ from services.allocator.explaining.change import (
 from services.allocator.explaining.explanation import Means, holding
 from services.allocator.explaining.rooms import added, freed, largest, open_nodes
 from services.allocator.job import Job
+from services.allocator.policies.contract import Size
 from services.allocator.proposal import Effect
 from services.allocator.rules import Rules
 from services.allocator.seen import size_of
 from services.allocator.state import State
-from shared.messages import Span
+from shared.messages import CapacityChanged, Span
 
 STEPS_MOST = 64
 """Bounds and priorities are moved by so much at most."""
@@ -65,6 +66,10 @@ class Bench:
         state = changed(self.state, self.key, changes)
         return outcome(state, self.key, self.now, self.rules, to_the_end)
 
+    def reason(self, *changes: AnyChange) -> str:
+        """Return the reason of the job after the changes."""
+        return self.outcome(*changes).why.get(self.key, "")
+
     def helps(self, change: AnyChange) -> bool:
         return self.outcome(change).given is not None
 
@@ -77,17 +82,16 @@ class Bench:
 
 
 def remedies(state: State, key: str, now: float, rules: Rules) -> tuple[Means, ...]:
-    """Return the means that each help alone; if there is none, other bounds with one other change."""
+    """Return the means that help alone; if there is none, other bounds with one other change."""
     bench = Bench(state, key, now, rules)
-    found = list(_of_others(bench))
+    found = list(_means_beside_bounds(bench))
     bounds = _bounds(bench)
     if bounds is not None:
         found.append(bounds)
-    if not found:
-        together = _together(bench)
-        if together is not None:
-            found.append(together)
-    return tuple(found)
+    if found:
+        return tuple(found)
+    together = _bounds_with_another(bench)
+    return () if together is None else (together,)
 
 
 def hindrance(state: State, key: str, now: float, rules: Rules) -> str:
@@ -100,16 +104,16 @@ def hindrance(state: State, key: str, now: float, rules: Rules) -> str:
     wide = _more_of_both(bench.job, STEPS_MOST)
     plenty = Bench(state, key, now, rules, (wide,))
     room = Adds(nodes=1, shape=largest(plenty.job))
-    reason = bench.outcome().why.get(key, "")
-    with_plenty = plenty.outcome(room).why.get(key, "")
+    reason = bench.reason()
+    with_plenty = plenty.reason(room)
     if with_plenty == reason:
         return reason
     return f"{reason}; with more room and larger bounds: {with_plenty}"
 
 
-def _of_others(bench: Bench) -> Iterator[Means]:
+def _means_beside_bounds(bench: Bench) -> Iterator[Means]:
     """Yield the means other than bounds: room on a node, a closed node, more nodes, priority."""
-    for search in (freed, _opened, added):
+    for search in (freed, _opened_node, added):
         change = search(bench)
         if change is None:
             continue
@@ -121,7 +125,7 @@ def _of_others(bench: Bench) -> Iterator[Means]:
         yield means
 
 
-def _together(bench: Bench) -> Means | None:
+def _bounds_with_another(bench: Bench) -> Means | None:
     """Return other bounds with the first of the other means that helps."""
     kinds = (
         (_more_workers, 1),
@@ -131,22 +135,27 @@ def _together(bench: Bench) -> Means | None:
     for bounds, step in kinds:
         change = bounds(bench.job, step)
         wide = Bench(bench.before, bench.key, bench.now, bench.rules, (change,))
-        found = next(_of_others(wide), None)
+        found = next(_means_beside_bounds(wide), None)
         if found is not None:
             return found
     return None
 
 
-def _opened(bench: Bench) -> Opens | None:
+def _opened_node(bench: Bench) -> Opens | None:
     """Return the node with most free cores of those that take no tasks, if one is enough."""
-    takes = open_nodes(bench.state)
-    closed = [node for node in bench.state.nodes.values() if node.node not in takes]
-    closed.sort(key=lambda node: (-node.free.cpu, node.node))
-    for node in closed[:OPENED_MOST]:
+    for node in _closed_nodes(bench.state)[:OPENED_MOST]:
         change = Opens(node=node.node)
         if bench.helps(change):
             return change
     return None
+
+
+def _closed_nodes(state: State) -> list[CapacityChanged]:
+    """Return the nodes that take no tasks, those with most free cores first."""
+    takes = open_nodes(state)
+    closed = [node for node in state.nodes.values() if node.node not in takes]
+    closed.sort(key=lambda node: (-node.free.cpu, node.node))
+    return closed
 
 
 # ---------------------------------------------------------------- priority
@@ -154,17 +163,26 @@ def _opened(bench: Bench) -> Opens | None:
 
 def _priority(bench: Bench) -> Means | None:
     """Return the lowest priority that helps, and the jobs that would have less by it."""
-    own = bench.job.request.priority
-    highest = max(job.request.priority for job in bench.state.jobs.values())
-    most = max(STEPS_MOST, highest - own + 1)
-    step = least(most, lambda higher: higher > 0 and bench.helps(Raises(priority=own + higher)))
-    if not step:
+    change = _least_priority(bench)
+    if change is None:
         return None
-    change = Raises(priority=own + step)
     means = bench.means(change)
     if means is None:
         return None
     return replace(means, others=_losers(bench, change))
+
+
+def _least_priority(bench: Bench) -> Raises | None:
+    """Return the lowest priority that helps."""
+    own = bench.job.request.priority
+    highest = max(job.request.priority for job in bench.state.jobs.values())
+    most = max(STEPS_MOST, highest - own + 1)
+
+    def raised_by(step: int) -> Raises:
+        return Raises(priority=own + step)
+
+    step = least(most, lambda step: step > 0 and bench.helps(raised_by(step)))
+    return raised_by(step) if step else None
 
 
 def _losers(bench: Bench, change: AnyChange) -> tuple[Effect, ...]:
@@ -176,17 +194,19 @@ def _losers(bench: Bench, change: AnyChange) -> tuple[Effect, ...]:
         other = beside.state.jobs.get(key)
         if key == bench.key or other is None:
             continue
-        has_less = amount(held(other)) < amount(held(job))
-        if not has_less:
-            continue
-        effect = Effect(
-            job=key,
-            without=size_of(job.wanted) if job.wanted else None,
-            beside=size_of(other.wanted) if other.wanted else None,
-            why=beside.why.get(key, ""),
-        )
-        losers.append(effect)
+        if amount(held(other)) < amount(held(job)):
+            effect = Effect(
+                job=key,
+                without=_wanted_size(job),
+                beside=_wanted_size(other),
+                why=beside.why.get(key, ""),
+            )
+            losers.append(effect)
     return tuple(losers)
+
+
+def _wanted_size(job: Job) -> Size | None:
+    return size_of(job.wanted) if job.wanted else None
 
 
 # ---------------------------------------------------------------- bounds
@@ -201,13 +221,13 @@ def _bounds(bench: Bench) -> Means | None:
     if bench.job.wanted is None:
         kinds = (_less_of_both,)
     for bounds in kinds:
-        means = _stepped(bench, bounds)
+        means = _least_step(bench, bounds)
         if means is not None:
             return means
     return None
 
 
-def _stepped(bench: Bench, bounds: Bounds) -> Means | None:
+def _least_step(bench: Bench, bounds: Bounds) -> Means | None:
     """Return the smallest step of the bounds that helps."""
     step = least(STEPS_MOST, lambda step: step > 0 and bench.helps(bounds(bench.job, step)))
     if not step:
@@ -216,18 +236,21 @@ def _stepped(bench: Bench, bounds: Bounds) -> Means | None:
 
 
 def _more_workers(job: Job, step: int) -> Widens:
-    return replace(bounds_of(job.request), workers=_more(job.request.workers, step))
+    workers = _more(job.request.workers, step)
+    return replace(bounds_of(job.request), workers=workers)
 
 
 def _more_ps(job: Job, step: int) -> Widens:
-    return replace(bounds_of(job.request), ps=_more(job.request.ps, step))
+    ps = _more(job.request.ps, step)
+    return replace(bounds_of(job.request), ps=ps)
 
 
 def _more_of_both(job: Job, step: int) -> Widens:
-    batch = job.request.batch
+    request = job.request
+    batch = request.batch
     return Widens(
-        ps=_more(job.request.ps, step),
-        workers=_more(job.request.workers, step),
+        ps=_more(request.ps, step),
+        workers=_more(request.workers, step),
         batch=replace(batch, max=batch.max * (1 + step)),
     )
 

@@ -47,12 +47,13 @@ def freed(bench: Asked) -> Frees | None:
 
     Return None if not even all of it is enough.
     """
-    found: list[Frees] = []
+    found = []
     for node in _candidates(bench):
+        free_on_node = partial(_free_on, node.node)
         everything = strangers(node)
-        if bench.helps(Frees(node=node.node, more=everything)):
-            least_room = _tight(bench, everything, partial(_free_on, node.node))
-            found.append(Frees(node=node.node, more=least_room))
+        if bench.helps(free_on_node(everything)):
+            least_room = _tight(bench, everything, free_on_node)
+            found.append(free_on_node(least_room))
     return min(found, key=lambda change: _size(change.more), default=None)
 
 
@@ -68,7 +69,8 @@ def added(bench: Asked) -> Adds | None:
     large = largest(bench.job)
     if not bench.helps(_one_of(large)):
         return None
-    return _one_of(_tight(bench, large, _one_of))
+    least_shape = _tight(bench, large, _one_of)
+    return _one_of(least_shape)
 
 
 def open_nodes(state: State) -> set[str]:
@@ -105,9 +107,13 @@ def _candidates(bench: Asked) -> list[CapacityChanged]:
         taken = strangers(node)
         if node.node not in takes or taken == Resources():
             continue
-        beside = any(f"{own.namespace}.{own.job}" == bench.job.key for own in node.own)
+        beside = _has_pods_of(bench.job, node)
         alike.setdefault((node.free, taken, beside), node)
     return list(alike.values())[:NODES_LOOKED_AT]
+
+
+def _has_pods_of(job: Job, node: CapacityChanged) -> bool:
+    return any(f"{own.namespace}.{own.job}" == job.key for own in node.own)
 
 
 def _most_free_first(node: CapacityChanged) -> tuple[float, float, str]:
@@ -155,7 +161,8 @@ def _least_of(bench: Asked, enough: Resources, name: str, step: float, change: R
     steps = math.ceil(round(has / step, DIGITS))
 
     def at(n: int) -> Resources:
-        return replace(enough, **{name: min(has, round(n * step, DIGITS))})
+        amount = min(has, round(n * step, DIGITS))
+        return replace(enough, **{name: amount})
 
     fewest = least(steps, lambda n: bench.helps(change(at(n))))
     return enough if fewest is None else at(fewest)

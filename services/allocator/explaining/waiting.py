@@ -19,8 +19,8 @@ from services.allocator.bisection import least
 from services.allocator.decide import decide
 from services.allocator.explaining.aftermath import (
     given_more,
+    landed_state,
     outcome,
-    rested,
     said,
     trained,
     without_timers,
@@ -68,7 +68,7 @@ def _by_settling(state: State, key: str, now: float, rules: Rules) -> Means | No
     A report of the job comes first, if the job gets no more without it.
     """
     there = trained(state, now)
-    report = _report(there, key, rules)
+    report = _missing_report(there, key, rules)
     choices: list[tuple[Reports, ...]] = [()]
     if report is not None:
         choices.append((report,))
@@ -77,22 +77,23 @@ def _by_settling(state: State, key: str, now: float, rules: Rules) -> Means | No
         found = outcome(heard_there, key, now, rules)
         if found.given is None:
             continue
-        others = []
-        for name in found.state.jobs:
-            if name != key and _moved(state, found.state, name):
-                others.append(name)
-        settles = Settles(jobs=tuple(others))
+        settles = Settles(jobs=_others_decided(key, state, found.state))
         return Means(
-            changes=(*_own(state, key), settles, *reports),
+            changes=(*_own_flight(state, key), settles, *reports),
             gives=holding(found.given),
         )
     return None
 
 
-def _moved(before: State, after: State, key: str) -> bool:
-    if key not in before.jobs:
-        return True
-    return before.jobs[key].revision != after.jobs[key].revision
+def _others_decided(key: str, before: State, after: State) -> tuple[str, ...]:
+    """Return the other jobs about which something was decided meanwhile."""
+    others = []
+    for name, job in after.jobs.items():
+        if name == key:
+            continue
+        if name not in before.jobs or before.jobs[name].revision != job.revision:
+            others.append(name)
+    return tuple(others)
 
 
 def grounds(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
@@ -102,9 +103,9 @@ def grounds(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
     need to.
     """
     job = state.jobs[key]
-    there = rested(trained(state, now), now)
-    own = _own(state, key)
-    report = _report(there, key, rules)
+    there = landed_state(state, now)
+    own = _own_flight(state, key)
+    report = _missing_report(there, key, rules)
     if report is None or job.progress is None:
         yield own, there
     if report is not None:
@@ -116,23 +117,31 @@ def grounds(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
 
 def _rungs(state: State, key: str, now: float, rules: Rules) -> Iterator[Rung]:
     """Yield the steps 1 to 3 of the ladder above: the changes, and the state after them."""
-    own = _own(state, key)
-    everybody: list[Trains] = []
-    for each in state.jobs:
-        everybody += _own(state, each)
-    rungs: list[Rung] = [((), state)]
-    if own:
-        rungs.append((own, trained(state, now, {key})))
-    if len(everybody) > len(own):
-        rungs.append((tuple(everybody), trained(state, now)))
+    rungs = _rungs_without_report(state, key, now)
     yield from rungs
     for changes, there in rungs:
-        report = _report(there, key, rules)
+        report = _missing_report(there, key, rules)
         if report is not None:
             yield (*changes, report), heard(there, key, now, report)
 
 
-def _own(state: State, key: str) -> tuple[Trains, ...]:
+def _rungs_without_report(state: State, key: str, now: float) -> list[Rung]:
+    """Return the steps 1 and 2: nothing, the job's own generation in flight, everybody's."""
+    own = _own_flight(state, key)
+    everybody: list[Trains] = []
+    for each in state.jobs:
+        everybody += _own_flight(state, each)
+    rungs: list[Rung] = [((), state)]
+    if own:
+        own_lands = trained(state, now, {key})
+        rungs.append((own, own_lands))
+    if len(everybody) > len(own):
+        all_land = trained(state, now)
+        rungs.append((tuple(everybody), all_land))
+    return rungs
+
+
+def _own_flight(state: State, key: str) -> tuple[Trains, ...]:
     """Return the generation in flight of a job, if there is one."""
     coming = state.jobs[key].coming
     if coming is None:
@@ -148,16 +157,16 @@ def _in_time(
     The allocator looks by its timers; else once the policy itself, whose own times have none, wants
     more.
     """
-    found = _awake(state, key, now, rules, wishes)
+    found = _first_larger_decision(state, key, now, rules, wishes)
     if found is not None:
         return found
     look_s = _wants_more_s(state, key, now, rules)
     if look_s is None:
         return None
-    return _awake(state, key, now, rules, wishes, look_s)
+    return _first_larger_decision(state, key, now, rules, wishes, look_s)
 
 
-def _awake(
+def _first_larger_decision(
     state: State,
     key: str,
     now: float,
@@ -181,11 +190,17 @@ def _awake(
             if key not in state.jobs:
                 return None
             continue
-        later = [at_s for at_s in (found.wake_s, look_s) if at_s is not None and at_s > now]
-        if not later:
+        next_s = _next_look_s(found.wake_s, look_s, now)
+        if next_s is None:
             return None
-        now = min(later)
+        now = next_s
     return None
+
+
+def _next_look_s(wake_s: float | None, look_s: float, now: float) -> float | None:
+    """Return the earlier of the two times, of those that are still to come."""
+    times = [at_s for at_s in (wake_s, look_s) if at_s is not None and at_s > now]
+    return min(times, default=None)
 
 
 def _wants_more_s(state: State, key: str, now: float, rules: Rules) -> float | None:
@@ -207,7 +222,7 @@ def _wants_more_s(state: State, key: str, now: float, rules: Rules) -> float | N
 # ---------------------------------------------------------------- a report that has not come
 
 
-def _report(state: State, key: str, rules: Rules) -> Reports | None:
+def _missing_report(state: State, key: str, rules: Rules) -> Reports | None:
     """Return the report that the job would make; None if its speed is known, or nothing runs."""
     job = state.jobs.get(key)
     if job is None or job.runs is None or job.coming is not None:
@@ -231,22 +246,33 @@ def heard(state: State, key: str, now: float, *reports: Reports) -> State:
     """Fold such reports. Each says the progress of the job's last real one."""
     for report in reports:
         job = state.jobs[key]
-        told: Job = OF_JOB[ProgressReported](job, _progress(job, report), now)
-        state = replace(without_tables(state), jobs=state.jobs | {key: told})
+        fact = _progress_report(job, report)
+        told: Job = OF_JOB[ProgressReported](job, fact, now)
+        jobs = state.jobs | {key: told}
+        state = replace(without_tables(state), jobs=jobs)
     return state
 
 
-def _progress(job: Job, report: Reports) -> ProgressReported:
-    last = job.progress
-    return ProgressReported(
+def _progress_report(job: Job, report: Reports) -> ProgressReported:
+    first = ProgressReported(
         job=job.request.job,
         namespace=job.request.namespace,
         uid=job.uid,
         generation=report.generation,
-        step=last.step + 1 if last else 1,
-        epoch=last.epoch if last else 0,
-        samples=last.samples if last else 0,
-        total_samples=last.total_samples if last else PLENTY,
+        step=1,
+        epoch=0,
+        samples=0,
+        total_samples=PLENTY,
         samples_per_second=report.samples_per_second,
-        profile=last.profile if last else None,
+    )
+    last = job.progress
+    if last is None:
+        return first
+    return replace(
+        first,
+        step=last.step + 1,
+        epoch=last.epoch,
+        samples=last.samples,
+        total_samples=last.total_samples,
+        profile=last.profile,
     )

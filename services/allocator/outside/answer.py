@@ -85,15 +85,18 @@ class Desk:
             return Refusal(line=self.lines, errors=tuple(wrong.reasons))
         before = self.clock()
         self._decide(said)
+        decisions = self._decisions_of_jobs()
+        passed_s = self.clock() - before
+        return Answer(decisions=decisions, decision_ms=passed_s * 1000.0)
 
+    def _decisions_of_jobs(self) -> tuple[Decided, ...]:
+        """Return the newest decision about each job of the last document."""
         found = []
-        for key, one in self.mirror.said.items():
+        for key, said in self.mirror.said.items():
             job = self.mirror.state.jobs[key]
             why = self.decisions.why.get(key, "")
-            found.append(decided(one.job, job, why))
-
-        passed_s = self.clock() - before
-        return Answer(decisions=tuple(found), decision_ms=passed_s * 1000.0)
+            found.append(decided(said.job, job, why))
+        return tuple(found)
 
     def _check(self, said: Document) -> None:
         """Raise `Wrong` with every reason against the document.
@@ -119,9 +122,10 @@ class Desk:
             self.rules = replace(self.rules, quotas=said.quotas)
 
         self.mirror.look(said)
+        state = self.mirror.state
         self.decisions = decide(
-            self.mirror.state,
-            said.now,
+            state,
+            self.now,
             self.rules,
             wishes,
             last.failures,
@@ -143,11 +147,7 @@ def decided(name: str, job: Job, why: str) -> Decided:
         return Decided(job=name, batch=job.request.batch.start, reason=why)
 
     chiefs = _nodes_of(wanted, "chief")
-    gain_s = 0.0
-    cost_s = 0.0
-    if job.flies:
-        gain_s = job.flies.gain_s
-        cost_s = job.flies.cost_s
+    pending = job.flies
     return Decided(
         job=name,
         chief=chiefs[0] if chiefs else None,
@@ -155,8 +155,8 @@ def decided(name: str, job: Job, why: str) -> Decided:
         workers=_nodes_of(wanted, "worker"),
         batch=wanted.batch,
         reason=why or wanted.reason,
-        gain=gain_s,
-        cost_s=cost_s,
+        gain=pending.gain_s if pending else 0.0,
+        cost_s=pending.cost_s if pending else 0.0,
     )
 
 

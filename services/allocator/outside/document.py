@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -135,18 +135,13 @@ def _document_of_python(line: bytes) -> Document:
 
     Raise `Wrong` with every reason if that fails, too.
     """
-    try:
-        raw = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise Wrong([f"not JSON: {error}; {FORM}"]) from error
-    if not isinstance(raw, dict):
-        raise Wrong([FORM])
-
+    raw = _json_object(line)
     reasons = []
     unknown_fields = []
     for why in field_reasons(Document, raw, ""):
         if why.endswith(NO_SUCH_FIELD):
-            unknown_fields.append(why.removesuffix(NO_SUCH_FIELD))
+            path = why.removesuffix(NO_SUCH_FIELD)
+            unknown_fields.append(path)
         else:
             reasons.append(why)
     if reasons:
@@ -154,11 +149,22 @@ def _document_of_python(line: bytes) -> Document:
         raise Wrong(reasons)
 
     for path in unknown_fields:
-        _drop(raw, path)
+        _drop_field(raw, path)
     try:
         return msgspec.convert(raw, Document)
     except msgspec.ValidationError as error:
         raise Wrong([str(error)]) from error
+
+
+def _json_object(line: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line, or raise `Wrong`."""
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Wrong([f"not JSON: {error}; {FORM}"]) from error
+    if not isinstance(raw, dict):
+        raise Wrong([FORM])
+    return raw
 
 
 def _requests_against(jobs: Any) -> Iterator[str]:
@@ -168,9 +174,10 @@ def _requests_against(jobs: Any) -> Iterator[str]:
     for number, job in enumerate(jobs):
         if not isinstance(job, dict):
             continue
+        name = str(job.get("job"))
         fields = job.get("request")
         if isinstance(fields, dict):
-            yield from request_against(number, str(job.get("job")), fields)
+            yield from request_against(number, name, fields)
 
 
 def request_against(number: int, job: str, fields: dict[str, Any]) -> Iterator[str]:
@@ -179,7 +186,7 @@ def request_against(number: int, job: str, fields: dict[str, Any]) -> Iterator[s
         yield f"jobs[{number}].request.{why}"
 
 
-def _drop(raw: Any, path: str) -> None:
+def _drop_field(raw: Any, path: str) -> None:
     """Take a field out. Its path is as in a reason, e.g. `jobs[2].progress.speed`."""
     steps = path.replace("[", ".").replace("]", "").split(".")
     field = steps.pop()
@@ -190,11 +197,13 @@ def _drop(raw: Any, path: str) -> None:
 
 def names_against(said: Document) -> Iterator[str]:
     """Yield a reason for each name that two nodes or two jobs have."""
-    yield from _twice("nodes", Counter(node.name for node in said.nodes))
-    yield from _twice("jobs", Counter(job.job for job in said.jobs))
+    node_names = [node.name for node in said.nodes]
+    job_names = [job.job for job in said.jobs]
+    yield from _repeated_names("nodes", node_names)
+    yield from _repeated_names("jobs", job_names)
 
 
-def _twice(field: str, times: Counter[str]) -> Iterator[str]:
-    for name, number in times.items():
+def _repeated_names(field: str, names: Iterable[str]) -> Iterator[str]:
+    for name, number in Counter(names).items():
         if number > 1:
             yield f"{field}: {name!r} is there {number} times"

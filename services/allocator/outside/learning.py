@@ -6,7 +6,6 @@ over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import isfinite
 from statistics import fmean
 
@@ -27,69 +26,84 @@ def learned(job: Job, said: JobSaid, now: float) -> Job:
     pauses = job.pauses
     if said.pause_s is not None and _is_number(said.pause_s):
         pauses = (said.pause_s,)
-    observed = _observed(job, said.observed or ())
+    observed = _all_observed(job, said.observed or ())
     job = replace(job, observed=observed, pauses=pauses)
     if said.progress is None:
         return job
-    return _progressed(job, said.progress, now)
+    return _with_progress(job, said.progress, now)
 
 
 def _is_number(value: float | None) -> bool:
+    """Tell if a value is known, finite and not negative."""
     return value is not None and isfinite(value) and value >= 0
 
 
 # ---------------------------------------------------------------- speed
 
 
-def _observed(job: Job, said: tuple[Speed, ...]) -> tuple[Observed, ...]:
-    """Return the observed speeds of all sizes; a new speed of a size replaces its old one.
-
-    Two new speeds of one size count with their mean. The cores of a task are those of its request.
-    """
-    speeds_by_size: dict[Size, list[float]] = {}
-    for size, speed in _speeds(job, said):
-        speeds_by_size.setdefault(size, []).append(speed)
-
+def _all_observed(job: Job, said: tuple[Speed, ...]) -> tuple[Observed, ...]:
+    """Return the observed speeds of all sizes; a new speed of a size replaces its old one."""
+    speeds_by_size = _speeds_by_size(job, said)
     observed = []
     for known in job.observed:
         size = (known.ps, known.workers, known.batch, known.nodes)
         if size not in speeds_by_size:
             observed.append(known)
-
-    resources = job.request.resources or RoleResources()
-    for (ps, workers, batch, nodes), speeds in speeds_by_size.items():
-        new = Observed(
-            ps,
-            workers,
-            batch,
-            fmean(speeds),
-            resources.ps.cpu,
-            resources.worker.cpu,
-            nodes,
-        )
+    for size, speeds in speeds_by_size.items():
+        new = _observed_at(size, speeds, job)
         observed.append(new)
     return tuple(observed)
 
 
-def _speeds(job: Job, said: tuple[Speed, ...]) -> Iterator[tuple[Size, float]]:
-    """Yield the size and the speed (samples a second) of each usable observation."""
+def _observed_at(size: Size, speeds: list[float], job: Job) -> Observed:
+    """Return the mean of the speeds of one size. The cores of a task are those of its request."""
+    ps, workers, batch, nodes = size
+    resources = job.request.resources or RoleResources()
+    return Observed(
+        ps,
+        workers,
+        batch,
+        fmean(speeds),
+        resources.ps.cpu,
+        resources.worker.cpu,
+        nodes,
+    )
+
+
+def _speeds_by_size(job: Job, said: tuple[Speed, ...]) -> dict[Size, list[float]]:
+    """Return the speeds (samples a second) of all usable observations."""
     usual = job.runs.batch if job.runs else job.request.batch.start
+    by_size: dict[Size, list[float]] = {}
     for one in said:
         batch = usual if one.batch is None else one.batch
-        speed = one.samples_per_second
-        if speed is None and one.step_s and one.step_s > 0:
-            speed = batch / one.step_s
+        speed = _samples_per_second(one, batch)
         if speed is None or not isfinite(speed + one.workers + one.ps + batch):
             continue
         if speed > 0 and one.workers >= 1 and one.ps >= 0:
-            size = (round(one.ps), round(one.workers), round(batch), _node_count(one))
-            yield size, speed
+            size = _rounded_size(one, batch)
+            by_size.setdefault(size, []).append(speed)
+    return by_size
 
 
-def _node_count(one: Speed) -> int | None:
+def _samples_per_second(said: Speed, batch: float) -> float | None:
+    """Return the speed as said, or else that of its steps; None if it is unknown."""
+    if said.samples_per_second is not None:
+        return said.samples_per_second
+    if said.step_s and said.step_s > 0:
+        return batch / said.step_s
+    return None
+
+
+def _rounded_size(said: Speed, batch: float) -> Size:
+    ps = round(said.ps)
+    workers = round(said.workers)
+    return ps, workers, round(batch), _node_count(said)
+
+
+def _node_count(said: Speed) -> int | None:
     """Return the number of nodes. It counts only where devices stand side by side."""
-    nodes = one.nodes
-    if nodes is None or one.ps >= 1:
+    nodes = said.nodes
+    if nodes is None or said.ps >= 1:
         return None
     if not isinstance(nodes, int):
         nodes = len(set(nodes))
@@ -99,38 +113,38 @@ def _node_count(one: Speed) -> int | None:
 # ---------------------------------------------------------------- progress and loss
 
 
-def _progressed(job: Job, said: Progress, now: float) -> Job:
+def _with_progress(job: Job, said: Progress, now: float) -> Job:
     """Return the job with the loss curve, and with a report if a decision of it runs."""
-    job = replace(job, curve=_curve(job.curve, said))
+    job = replace(job, curve=_loss_curve(job.curve, said))
     runs = job.runs
     if runs is None:
         return job
     if not _is_number(said.samples) or not _is_number(said.total_samples):
         return job
-    report = _report(job, runs, said, now)
+    report = _progress_report(job, runs, said, now)
     last = job.progress
     job = replace(job, progress=report)
-    if last and last.samples == report.samples and last.generation == report.generation:
+    if last and _says_same(last, report):
         return job
     recent = (*job.recent, _reading(runs, report, now))
     return replace(job, recent=recent[-RECENT_KEPT:])
 
 
-def _report(job: Job, runs: AllocationDecided, said: Progress, now: float) -> ProgressReported:
-    size = (counted(runs, "ps"), counted(runs, "worker"), runs.batch)
-    speed = 0.0
-    for known in job.observed:
-        if (known.ps, known.workers, known.batch) == size:
-            speed = known.samples_per_second
-            break
+def _says_same(last: ProgressReported, report: ProgressReported) -> bool:
+    """Tell if a report has nothing new, so that it is no further reading."""
+    return last.samples == report.samples and last.generation == report.generation
 
+
+def _progress_report(
+    job: Job, runs: AllocationDecided, said: Progress, now: float
+) -> ProgressReported:
+    """Return the report that the trainers of a decision would make of this progress."""
     loss = None
     if said.loss and job.curve:
         loss = job.curve[-1].loss
     noise = None
     if _is_number(said.gradient_noise):
         noise = said.gradient_noise
-
     samples = round(said.samples or 0)
     return ProgressReported(
         job=job.request.job,
@@ -141,12 +155,21 @@ def _report(job: Job, runs: AllocationDecided, said: Progress, now: float) -> Pr
         epoch=0,
         samples=samples,
         total_samples=round(said.total_samples or 0),
-        samples_per_second=speed,
+        samples_per_second=_observed_speed(job, runs),
         loss=loss,
         gradient_noise=noise,
         profile=_profile(said.profile),
         reported_s=now,
     )
+
+
+def _observed_speed(job: Job, runs: AllocationDecided) -> float:
+    """Return the speed of the job at the size of a decision; 0 if it is unknown."""
+    size = (counted(runs, "ps"), counted(runs, "worker"), runs.batch)
+    for known in job.observed:
+        if (known.ps, known.workers, known.batch) == size:
+            return known.samples_per_second
+    return 0.0
 
 
 def _reading(runs: AllocationDecided, report: ProgressReported, now: float) -> Reading:
@@ -161,21 +184,33 @@ def _reading(runs: AllocationDecided, report: ProgressReported, now: float) -> R
     )
 
 
-def _curve(known: tuple[Learned, ...], said: Progress) -> tuple[Learned, ...]:
+def _loss_curve(known: tuple[Learned, ...], said: Progress) -> tuple[Learned, ...]:
     """Return the known curve, replaced from the first new point on; thinned as in the fold."""
-    points = []
-    for at, loss in said.loss:
-        if loss is not None and isfinite(loss + at):
-            points.append(Learned(round(at), loss))
+    points = _loss_points(said)
     if not points:
         return known
 
     first = points[0].samples
     curve = [point for point in known if point.samples < first]
     curve += points
+    return tuple(_thinned_curve(curve))
+
+
+def _thinned_curve(curve: list[Learned]) -> list[Learned]:
+    """Leave out every second point, but not the last one, until the curve is short enough."""
     while len(curve) > CURVE_KEPT:
         curve = [*curve[:-1:2], curve[-1]]
-    return tuple(curve)
+    return curve
+
+
+def _loss_points(said: Progress) -> list[Learned]:
+    """Return the points of the loss that are numbers."""
+    points = []
+    for at, loss in said.loss:
+        if loss is not None and isfinite(loss + at):
+            point = Learned(round(at), loss)
+            points.append(point)
+    return points
 
 
 def _profile(said: Profile | None) -> ModelProfile | None:

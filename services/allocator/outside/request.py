@@ -41,16 +41,19 @@ def reasons_against(job: str, fields: Fields) -> Iterator[str]:
         yield from _against_span(name, said[name])
     policy = said.get("policy")
     if isinstance(policy, str) and policy not in POLICIES:
-        yield f"policy: {policy!r} is none; there are {', '.join(sorted(POLICIES))}"
+        names = ", ".join(sorted(POLICIES))
+        yield f"policy: {policy!r} is none; there are {names}"
 
 
 def _against_span(name: str, span: Any) -> Iterator[str]:
+    """Yield the reason against a span, if there is one."""
     least = 0 if name == "ps" else 1
     try:
         start = msgspec.convert(span["start"], int)
         low = msgspec.convert(span["min"], int)
         high = msgspec.convert(span["max"], int)
     except (KeyError, TypeError, msgspec.ValidationError):
+        # `field_reasons` has the reason against another span.
         if name == "ps":
             yield "ps: needs start, min and max, whole numbers of at least 0"
         return
@@ -63,22 +66,31 @@ def _completed(job: str, fields: Fields) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for name, value in fields.items():
         if value is not None:
-            said[name] = _whole(value)
+            said[name] = _whole_number(value)
 
-    unknown = hashlib.sha256(job.encode()).hexdigest()
-    said.setdefault("program", {"name": "unknown", "digest": f"sha256-{unknown}"})
+    said.setdefault("program", _unknown_program(job))
     said.setdefault("epochs", 1)
-
     for name, default in SPANS.items():
         value = said.get(name, default)
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = {"start": value, "min": value, "max": value}
-        said[name] = value
+        said[name] = _span_of(value)
 
     sizes = said.setdefault("resources", {})
     if isinstance(sizes, dict):
         said["resources"] = {"chief": NO_CHIEF} | sizes
     return said
+
+
+def _unknown_program(job: str) -> dict[str, str]:
+    """Return a program that no other job has."""
+    digest = hashlib.sha256(job.encode()).hexdigest()
+    return {"name": "unknown", "digest": f"sha256-{digest}"}
+
+
+def _span_of(value: Any) -> Any:
+    """Return the span of one number; anything else as it is."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return {"start": value, "min": value, "max": value}
+    return value
 
 
 def _checkable(said: Fields) -> dict[str, Any]:
@@ -89,12 +101,12 @@ def _checkable(said: Fields) -> dict[str, Any]:
     return {**said, "job": "any", "ps": {"start": 1, "min": 1, "max": 1}}
 
 
-def _whole(value: Any) -> Any:
+def _whole_number(value: Any) -> Any:
     """Return the value with 128 in place of `128.0`, however deep."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, dict):
-        return {name: _whole(inner) for name, inner in value.items()}
+        return {name: _whole_number(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_whole(inner) for inner in value]
+        return [_whole_number(inner) for inner in value]
     return value

@@ -27,27 +27,36 @@ from services.allocator.seen import task_sizes
 from services.allocator.verdict import decision
 from shared.messages import AllocationDecided, Resources, Role, TaskPlan, TrainingResumed
 
+TaskCounts = Counter[tuple[Role, str]]
+"""Tasks of each role on each node."""
+
 
 def standing(
     job: Job, said: Current | UnsetType | None, progressed: bool, now: float, rules: Rules
 ) -> Job:
     """Return the job as it stands by the newest word (see the table above)."""
+    pending = job.flies
     if isinstance(said, UnsetType):
-        if job.flies and progressed:
-            return _resumed(job, job.flies, now)
+        if pending and progressed:
+            return _resumed(job, pending, now)
         return job
     if said is None or not (said.ps or said.workers):
         if job.decided:
-            return _only(job, None)
+            return _with_one_decision(job, None)
         return job
-    if job.flies and _same(job.flies, said):
-        since_s = job.flies.decided_s if said.since_s is None else said.since_s
-        return _resumed(job, job.flies, since_s)
-    if job.runs and _same(job.runs, said):
-        if job.flies is None:
+    if pending and _has_same_tasks(pending, said):
+        since_s = pending.decided_s if said.since_s is None else said.since_s
+        return _resumed(job, pending, since_s)
+    if job.runs and _has_same_tasks(job.runs, said):
+        if pending is None:
             return job
-        return _only(job, job.running)
-    found = _found(job, said, rules)
+        return _with_one_decision(job, job.running)
+    return _changed_by_others(job, said, now, rules)
+
+
+def _changed_by_others(job: Job, said: Current, now: float, rules: Rules) -> Job:
+    """Return the job as if the tasks that run had been decided, and had taken over."""
+    found = _decision_as_it_runs(job, said, rules)
     since_s = now if said.since_s is None else said.since_s
     changed = OF_JOB[AllocationDecided](job, found, now)
     return _resumed(changed, found, since_s)
@@ -67,7 +76,7 @@ def _resumed(job: Job, decided: AllocationDecided, since_s: float) -> Job:
     return OF_JOB[TrainingResumed](job, resumed, since_s)
 
 
-def _only(job: Job, running: int | None) -> Job:
+def _with_one_decision(job: Job, running: int | None) -> Job:
     """Return the job with no decision but the running one (None: with none)."""
     decided = {}
     if running is not None and running in job.decided:
@@ -75,18 +84,34 @@ def _only(job: Job, running: int | None) -> Job:
     return replace(job, running=running, coming=None, decided=decided)
 
 
-def _same(decided: AllocationDecided, said: Current) -> bool:
+def _has_same_tasks(decided: AllocationDecided, said: Current) -> bool:
     """Tell if both have as many tasks of each role on each node, and the same batch."""
-    ours = Counter((task.role, task.node) for task in decided.tasks if task.role != "chief")
-    theirs: Counter[tuple[Role, str]] = Counter()
+    batch = _known_batch(said)
+    if batch is not None and batch != decided.batch:
+        return False
+    return _tasks_decided(decided) == _tasks_said(said)
+
+
+def _tasks_decided(decided: AllocationDecided) -> TaskCounts:
+    """Return the number of tasks, without the chief."""
+    counts: TaskCounts = Counter()
+    for task in decided.tasks:
+        if task.role != "chief":
+            counts[task.role, task.node] += 1
+    return counts
+
+
+def _tasks_said(said: Current) -> TaskCounts:
+    """Return the number of tasks, without the chief."""
+    counts: TaskCounts = Counter()
     for node in said.ps:
-        theirs["ps", node] += 1
+        counts["ps", node] += 1
     for node in said.workers:
-        theirs["worker", node] += 1
-    return ours == theirs and _batch(said) in (None, decided.batch)
+        counts["worker", node] += 1
+    return counts
 
 
-def _batch(said: Current) -> int | None:
+def _known_batch(said: Current) -> int | None:
     """Return the batch, or None if it is unknown."""
     if said.batch is None or not isfinite(said.batch):
         return None
@@ -96,25 +121,40 @@ def _batch(said: Current) -> int | None:
 # ---------------------------------------------------------------- tasks without a known decision
 
 
-def _found(job: Job, said: Current, rules: Rules) -> AllocationDecided:
+def _decision_as_it_runs(job: Job, said: Current, rules: Rules) -> AllocationDecided:
     """Return a decision that is as the running tasks. Tasks that were there keep their serial."""
-    known: list[TaskPlan] = []
-    for decided in (job.runs, job.flies):
-        if decided:
-            known += decided.tasks
-    batch = _batch(said)
-    if not batch:
-        batch = job.wanted.batch if job.wanted else job.request.batch.start
+    known = _known_tasks(job)
     chief = said.chief or _chief_node(said, known)
     sizes = task_sizes(job, rules)
     serials = count(job.serials)
     tasks = [
-        *_tasks("chief", [chief], sizes.chief, known, serials),
-        *_tasks("ps", said.ps, sizes.ps, known, serials),
-        *_tasks("worker", said.workers, sizes.worker, known, serials),
+        *_tasks_of_role("chief", [chief], sizes.chief, known, serials),
+        *_tasks_of_role("ps", said.ps, sizes.ps, known, serials),
+        *_tasks_of_role("worker", said.workers, sizes.worker, known, serials),
     ]
+    batch = _running_batch(job, said)
     found = decision(job, tasks, batch, 0.0, reason="as it runs", cause="-")
-    return replace(found, generation=max(job.generation + 1, said.generation or 0))
+    generation = max(job.generation + 1, said.generation or 0)
+    return replace(found, generation=generation)
+
+
+def _known_tasks(job: Job) -> list[TaskPlan]:
+    """Return the tasks of the running decision, then those of the one in flight."""
+    known: list[TaskPlan] = []
+    for decided in (job.runs, job.flies):
+        if decided:
+            known += decided.tasks
+    return known
+
+
+def _running_batch(job: Job, said: Current) -> int:
+    """Return the batch as said; unknown, it is that of the newest decision or of the request."""
+    batch = _known_batch(said)
+    if batch:
+        return batch
+    if job.wanted:
+        return job.wanted.batch
+    return job.request.batch.start
 
 
 def _chief_node(said: Current, known: Iterable[TaskPlan]) -> str:
@@ -125,7 +165,7 @@ def _chief_node(said: Current, known: Iterable[TaskPlan]) -> str:
     return (*said.workers, *said.ps)[0]
 
 
-def _tasks(
+def _tasks_of_role(
     role: Role,
     nodes: Sequence[str],
     size: Resources,
@@ -145,7 +185,14 @@ def _tasks(
             serial = next(serials)
         else:
             left = [task for task in left if task.serial != serial]
-        tasks.append(TaskPlan(role=role, index=index, serial=serial, node=node, resources=size))
+        task = TaskPlan(
+            role=role,
+            index=index,
+            serial=serial,
+            node=node,
+            resources=size,
+        )
+        tasks.append(task)
     return tasks
 
 

@@ -33,7 +33,7 @@ from shared.words import counted
 def unanswered(state: State) -> dict[int, Asked]:
     """Return the oldest open request of each name, by uid."""
     names = set[str]()
-    oldest: dict[int, Asked] = {}
+    oldest = {}
     for uid in sorted(state.asked):
         asked = state.asked[uid]
         name = asked.request.key()
@@ -63,28 +63,20 @@ class ProgramFault(Enum):
 def answer(
     state: State, uid: int, program: int | ProgramFault, now: float, rules: Rules
 ) -> JobAccepted | JobRejected:
-    """Return the job as accepted, or every reason against it. `program`: the size in bytes of the
-    stored program with the request's digest, or the reason why there is none.
+    """Return the job as accepted, or every reason against it.
+
+    `program`: the size in bytes of the stored program with the request's digest, or the reason why
+    there is none.
     """
     request = state.asked[uid].request
     whole = completed(_with_whole_roles(request), rules)
-    reasons = list(reasons_against(request, rules))
-    reasons += _too_large(whole, rules)
-    reasons += _too_many(state, request.namespace, rules)
-    if request.key() in state.jobs:
-        reasons.append(f"job: {request.job!r} is open already in namespace {request.namespace!r}")
-    reasons += _folder_in_use(state, request)
-    if isinstance(program, ProgramFault):
-        digest = request.program.digest
-        reasons.append(program.value.format(namespace=request.namespace, digest=digest))
-    elif program > LARGEST_PROGRAM:
-        reasons.append(f"program: it has {program:,} bytes, more than {LARGEST_PROGRAM:,}")
+    reasons = tuple(_reasons_against_job(state, request, whole, program, rules))
     if reasons:
         return JobRejected(
             job=request.job,
             namespace=request.namespace,
             uid=uid,
-            reasons=tuple(reasons),
+            reasons=reasons,
         )
     return JobAccepted(
         job=request.job,
@@ -96,14 +88,46 @@ def answer(
     )
 
 
+def _reasons_against_job(
+    state: State,
+    request: JobRequested,
+    whole: JobRequested,
+    program: int | ProgramFault,
+    rules: Rules,
+) -> Iterator[str]:
+    """Yield every reason against a job. `whole`: its request, completed."""
+    yield from reasons_against(request, rules)
+    yield from _too_large(whole, rules)
+    yield from _too_many(state, request.namespace, rules)
+    yield from _name_in_use(state, request)
+    yield from _folder_in_use(state, request)
+    yield from _program_reasons(request, program)
+
+
+def _name_in_use(state: State, request: JobRequested) -> Iterator[str]:
+    """Refuse the name of a job that is open."""
+    if request.key() in state.jobs:
+        yield f"job: {request.job!r} is open already in namespace {request.namespace!r}"
+
+
+def _program_reasons(request: JobRequested, program: int | ProgramFault) -> Iterator[str]:
+    """Refuse a program that the store does not have, or that is too large."""
+    if isinstance(program, ProgramFault):
+        digest = request.program.digest
+        yield program.value.format(namespace=request.namespace, digest=digest)
+    elif program > LARGEST_PROGRAM:
+        yield f"program: it has {program:,} bytes, more than {LARGEST_PROGRAM:,}"
+
+
 def _folder_in_use(state: State, request: JobRequested) -> Iterator[str]:
     """Refuse to continue from the checkpoints of a job that may still write them."""
     wanted = request.checkpoint.continue_from
     if wanted is None:
         return
+    wanted_path = wanted.strip("/")
     for job in state.jobs.values():
         folder = location(job.request, job.uid, job.checkpoint_folder)
-        if wanted.strip("/") == folder.strip("/"):
+        if folder.strip("/") == wanted_path:
             yield (
                 f"checkpoint.continue_from: {wanted!r} belongs to job {job.request.job!r}, "
                 "which is not finished"
@@ -125,12 +149,20 @@ def _too_many(state: State, namespace: str, rules: Rules) -> Iterator[str]:
 
 def _too_large(request: JobRequested, rules: Rules) -> Iterator[str]:
     """Refuse a job with a least size beyond its namespace's quota: it would wait for ever."""
+    why = excess_of_quota(request, rules)
+    if why:
+        least = Size(request.ps.min, request.workers.min)
+        yield f"{why} (a chief, {least.told()})"
+
+
+def excess_of_quota(request: JobRequested, rules: Rules) -> str:
+    """Return the reason why no job of the least size fits into the namespace's quota; empty: it
+    fits.
+    """
     least = Size(request.ps.min, request.workers.min)
     wants = gang(request.resources or RoleResources(), least)
     quota = rules.quotas.get(request.namespace)
-    why = too_small(quota, request.namespace, wants)
-    if why:
-        yield f"{why} (a chief, {least.told()})"
+    return too_small(quota, request.namespace, wants)
 
 
 def completed(request: JobRequested, rules: Rules) -> JobRequested:
@@ -157,10 +189,15 @@ def _with_whole_roles(request: JobRequested) -> JobRequested:
     for role in ROLES:
         given = getattr(request.resources, role)
         usual = getattr(default, role)
-        cpu = given.cpu or usual.cpu
-        memory_gib = given.memory_gib or usual.memory_gib
-        whole[role] = replace(given, cpu=cpu, memory_gib=memory_gib)
+        whole[role] = _with_amounts(given, usual)
     return replace(request, resources=RoleResources(**whole))
+
+
+def _with_amounts(given: Resources, usual: Resources) -> Resources:
+    """Return the given resources, with the usual cores and memory in place of none."""
+    cpu = given.cpu or usual.cpu
+    memory_gib = given.memory_gib or usual.memory_gib
+    return replace(given, cpu=cpu, memory_gib=memory_gib)
 
 
 def refused(wrong: Wrong, uid: int) -> JobRejected:

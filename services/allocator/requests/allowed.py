@@ -76,25 +76,30 @@ def never(path: str) -> str:
 
 def reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     """Yield the reasons against the namespace, the image and the folders that a request names.
+
     `parts`: its fields, as far as they can be read.
     """
-    yield from _namespace(parts.get("namespace", "default"), rules.job_namespaces)
-    yield from _image(parts.get("image"), rules.images)
-    for i, volume in enumerate(parts.get("volumes", ())):
-        for why in _folder(volume, rules.host_paths):
+    namespace = parts.get("namespace", "default")
+    volumes = parts.get("volumes", ())
+    yield from _namespace_reasons(namespace, rules.job_namespaces)
+    yield from _image_reasons(parts.get("image"), rules.images)
+    for i, volume in enumerate(volumes):
+        for why in _folder_reasons(volume, rules.host_paths):
             yield f"volumes[{i}].{why}"
 
 
-def _namespace(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
+def _namespace_reasons(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
     if allowed and name not in allowed:
         yield f"namespace: jobs may not run in {name!r}; they may in {', '.join(allowed)}"
 
 
-def _image(name: str | None, allowed: tuple[str, ...]) -> Iterator[str]:
+def _image_reasons(name: str | None, allowed: tuple[str, ...]) -> Iterator[str]:
     if name is None or not allowed:
         return
-    if not any(_is_of(name, prefix) for prefix in allowed):
-        yield f"image: {name!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows {', '.join(allowed)}"
+    for prefix in allowed:
+        if _is_of(name, prefix):
+            return
+    yield f"image: {name!r} is not allowed; WEIR_ALLOCATOR_IMAGES allows {', '.join(allowed)}"
 
 
 def _is_of(name: str, prefix: str) -> bool:
@@ -109,7 +114,7 @@ def _is_of(name: str, prefix: str) -> bool:
     return rest[0] in ":@" and "/" not in rest
 
 
-def _folder(volume: Volume, allowed: tuple[str, ...]) -> Iterator[str]:
+def _folder_reasons(volume: Volume, allowed: tuple[str, ...]) -> Iterator[str]:
     """Refuse a folder of the node that the cluster does not allow."""
     path = volume.host_path
     if path is None:
@@ -129,4 +134,5 @@ def _folder(volume: Volume, allowed: tuple[str, ...]) -> Iterator[str]:
 
 def _is_below(path: str, folder: str) -> bool:
     """Return True if a path is a folder or below it."""
-    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
+    beginning = folder.rstrip("/") + "/"
+    return f"{path}/".startswith(beginning)

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from services.allocator.job import Job, reader_blocks
-from services.allocator.placing.quota import gang, too_small
-from services.allocator.policies.contract import Size
+from services.allocator.requests.admission import excess_of_quota
 from services.allocator.requests.validate import LONGEST_REASON, reasons_against
 from services.allocator.rules import Rules
 from services.allocator.state import State
@@ -29,7 +28,6 @@ from shared.messages import (
     JobChanged,
     JobRequested,
     ResumeRequested,
-    RoleResources,
     Span,
     SuspendRequested,
 )
@@ -44,17 +42,30 @@ def unanswered_changes(state: State) -> dict[int, Change]:
     """Return the oldest open change of each job by sequence, without those for a name with an older
     request that is not answered.
     """
-    oldest_change: dict[str, int] = {}
-    for sequence in sorted(state.changes):
-        oldest_change.setdefault(state.changes[sequence].key(), sequence)
-    oldest_request: dict[str, int] = {}
-    for uid in sorted(state.asked):
-        oldest_request.setdefault(state.asked[uid].request.key(), uid)
+    oldest_request = _oldest_requests(state)
     unanswered = {}
-    for key, sequence in oldest_change.items():
+    for key, sequence in _oldest_changes(state).items():
         if oldest_request.get(key, sequence) >= sequence:
             unanswered[sequence] = state.changes[sequence]
     return unanswered
+
+
+def _oldest_changes(state: State) -> dict[str, int]:
+    """Return the sequence of each job's oldest open change."""
+    oldest: dict[str, int] = {}
+    for sequence in sorted(state.changes):
+        key = state.changes[sequence].key()
+        oldest.setdefault(key, sequence)
+    return oldest
+
+
+def _oldest_requests(state: State) -> dict[str, int]:
+    """Return the uid of the oldest open request of each name."""
+    oldest: dict[str, int] = {}
+    for uid in sorted(state.asked):
+        name = state.asked[uid].request.key()
+        oldest.setdefault(name, uid)
+    return oldest
 
 
 def answer_change(state: State, sequence: int, rules: Rules) -> JobChanged | ChangeRejected:
@@ -62,9 +73,10 @@ def answer_change(state: State, sequence: int, rules: Rules) -> JobChanged | Cha
     change = state.changes[sequence]
     job = state.jobs.get(change.key())
     if job is None:
-        return rejected(change.job, change.namespace, sequence, _no_job(state, change))
+        reason = _no_such_job(state, change)
+        return rejected(change.job, change.namespace, sequence, reason)
     request = _changed_request(job.request, change)
-    reasons = list(_reasons(job, request, change, rules))
+    reasons = tuple(_reasons_against_change(job, request, change, rules))
     if reasons:
         return rejected(change.job, change.namespace, sequence, *reasons)
     return JobChanged(
@@ -88,13 +100,15 @@ def refusal(subject: str, sequence: int, error: str) -> ChangeRejected | None:
     of no job.
     """
     tokens = subject.split(".")
-    if ".".join(tokens[1:3]) not in TAGS or len(tokens) not in (4, 5):
+    tag = ".".join(tokens[1:3])
+    if tag not in TAGS or len(tokens) not in (4, 5):
         return None
+    job = tokens[-1]
     namespace = tokens[3] if len(tokens) == 5 else DEFAULT_NAMESPACE
-    return rejected(tokens[-1], namespace, sequence, error[:LONGEST_REASON])
+    return rejected(job, namespace, sequence, error[:LONGEST_REASON])
 
 
-def _no_job(state: State, change: Change) -> str:
+def _no_such_job(state: State, change: Change) -> str:
     name = f"job: {change.job!r} in namespace {change.namespace!r}"
     if change.key() in state.closed:
         return f"{name} is over"
@@ -107,9 +121,11 @@ def _changed_request(request: JobRequested, change: Change) -> JobRequested:
     if change.priority is not None:
         request = replace(request, priority=change.priority)
     if change.ps is not None:
-        request = replace(request, ps=_with_bounds(request.ps, change.ps))
+        ps = _with_bounds(request.ps, change.ps)
+        request = replace(request, ps=ps)
     if change.workers is not None:
-        request = replace(request, workers=_with_bounds(request.workers, change.workers))
+        workers = _with_bounds(request.workers, change.workers)
+        request = replace(request, workers=workers)
     return request
 
 
@@ -123,7 +139,10 @@ def _is_suspended(job: Job, change: Change) -> bool:
     return isinstance(change, SuspendRequested)
 
 
-def _reasons(job: Job, request: JobRequested, change: Change, rules: Rules) -> Iterator[str]:
+def _reasons_against_change(
+    job: Job, request: JobRequested, change: Change, rules: Rules
+) -> Iterator[str]:
+    """Yield the reasons against a change. `request`: the job's request, changed by it."""
     if job.cancelled:
         yield f"job: {change.job!r} is being cancelled"
     if isinstance(change, ResumeRequested) and not job.suspended_by_user:
@@ -132,22 +151,31 @@ def _reasons(job: Job, request: JobRequested, change: Change, rules: Rules) -> I
         return
     if change.priority is None and change.ps is None and change.workers is None:
         yield "priority, ps or workers: one of them is required"
+    reasons = _reasons_against_fields(request, rules)
+    yield from reasons
+    if not reasons:
+        why = excess_of_quota(request, rules)
+        if why:
+            yield why
+    yield from _reader_reasons(job, request)
 
+
+def _reasons_against_fields(request: JobRequested, rules: Rules) -> list[str]:
+    """Return the reasons against the fields that a change can name."""
     startable = replace(
         request,
         ps=_with_start_inside(request.ps),
         workers=_with_start_inside(request.workers),
     )
-    reasons = [each for each in reasons_against(startable, rules) if each.startswith(FIELDS)]
-    yield from reasons
-    if not reasons:
-        least = Size(request.ps.min, request.workers.min)
-        wants = gang(request.resources or RoleResources(), least)
-        quota = rules.quotas.get(request.namespace)
-        why = too_small(quota, request.namespace, wants)
-        if why:
-            yield why
+    found = []
+    for reason in reasons_against(startable, rules):
+        if reason.startswith(FIELDS):
+            found.append(reason)
+    return found
 
+
+def _reader_reasons(job: Job, request: JobRequested) -> Iterator[str]:
+    """Refuse more tasks than the job's credentials have readers of the bus for."""
     blocks = job.reader_blocks
     if not blocks and job.decided:
         blocks = reader_blocks(job.request)

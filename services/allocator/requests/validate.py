@@ -12,7 +12,7 @@ import hashlib
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -64,13 +64,13 @@ def check(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
     try:
         raw = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        return Wrong(_invalid(body), "-", (f"not JSON: {error}",))
+        return _nameless(body, f"not JSON: {error}")
     if not isinstance(raw, dict):
-        return Wrong(_invalid(body), "-", ("a request is a JSON object",))
+        return _nameless(body, "a request is a JSON object")
     reasons = _size_reasons(body)
     if not reasons:
         reasons += field_reasons(JobRequested, raw, "")
-        reasons += _rule_reasons(_parts(raw), rules)
+        reasons += _rule_reasons(_readable_fields(raw), rules)
     if not reasons:
         try:
             return msgspec.json.decode(body, type=JobRequested)
@@ -103,6 +103,7 @@ def brief(reasons: list[str]) -> tuple[str, ...]:
 
 
 def _size_reasons(body: bytes) -> list[str]:
+    """Refuse a request that is too large."""
     if len(body) <= LARGEST:
         return []
     return [f"the request has {len(body):,} bytes, more than {LARGEST:,}"]
@@ -111,13 +112,18 @@ def _size_reasons(body: bytes) -> list[str]:
 # ---------------------------------------------------------------- the name it is answered under
 
 
+def _nameless(body: bytes, reason: str) -> Wrong:
+    """Return the reason against a request without a name that could be read."""
+    return Wrong(_invalid_name(body), "-", (reason,))
+
+
 def _name(raw: Mapping[str, Any], body: bytes) -> tuple[str, str]:
     """Return the job and the namespace under which a request is answered."""
     job = raw.get("job", "")
-    if not _label(job, LONGEST_JOB):
-        job = _invalid(body)
+    if not _is_label(job, LONGEST_JOB):
+        job = _invalid_name(body)
     namespace = raw.get("namespace", "default")
-    if not _label(namespace, LONGEST_NAMESPACE):
+    if not _is_label(namespace, LONGEST_NAMESPACE):
         namespace = "-"
     return job, namespace
 
@@ -129,17 +135,22 @@ def answered_as(subject: str, body: bytes) -> tuple[str, str]:
     The server checks who may publish on a subject; a body can name anybody's job.
     """
     _, _, _, *names = subject.split(".")
-    if len(names) == 2 and _label(names[1], LONGEST_JOB) and _label(names[0], LONGEST_NAMESPACE):
-        return names[1], names[0]
-    return _invalid(body), "-"
+    if len(names) == 2:
+        namespace, job = names
+        if _is_label(job, LONGEST_JOB) and _is_label(namespace, LONGEST_NAMESPACE):
+            return job, namespace
+    return _invalid_name(body), "-"
 
 
-def _label(name: object, longest: int) -> bool:
-    return isinstance(name, str) and len(name) <= longest and bool(re.fullmatch(DNS_LABEL, name))
+def _is_label(name: object, longest: int) -> bool:
+    if not isinstance(name, str) or len(name) > longest:
+        return False
+    return re.fullmatch(DNS_LABEL, name) is not None
 
 
-def _invalid(body: bytes) -> str:
-    return f"invalid-{hashlib.sha256(body).hexdigest()[:12]}"
+def _invalid_name(body: bytes) -> str:
+    digest = hashlib.sha256(body).hexdigest()
+    return f"invalid-{digest[:12]}"
 
 
 # ---------------------------------------------------------------- field by field
@@ -148,8 +159,9 @@ def _invalid(body: bytes) -> str:
 def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str) -> list[str]:
     """Return the reasons against an object's fields, each for itself. `path`: of the object."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    unknown = [name for name in raw if name not in fields and name != _tag(kind)]
-    reasons = [_unknown(path + name, name, fields) for name in unknown[: MOST_REASONS + 1]]
+    reasons = []
+    for name in _unknown_names(kind, raw, fields)[: MOST_REASONS + 1]:
+        reasons.append(_unknown_reason(path + name, name, fields))
     for name, field in fields.items():
         if name in raw:
             reasons += _value_reasons(field.type, raw[name], path + name)
@@ -158,27 +170,46 @@ def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str)
     return reasons
 
 
+def _unknown_names(
+    kind: type[msgspec.Struct], raw: Mapping[str, Any], fields: Collection[str]
+) -> list[str]:
+    """Return the names in an object that are neither of a field nor of its tag."""
+    tag = kind.__struct_config__.tag_field
+    return [name for name in raw if name not in fields and name != tag]
+
+
 def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
-    reasons: list[str] = []
     if get_origin(kind) is dict and isinstance(value, dict):
-        for name, entry in value.items():
-            reasons += _entry_reasons(kind, name, entry, path)
-        return reasons
+        return _mapping_reasons(kind, value, path)
     struct = struct_type(kind)
     if struct and isinstance(value, dict):
         return field_reasons(struct, value, f"{path}.")
     if struct and isinstance(value, list) and getattr(kind, "__origin__", None) is tuple:
-        for i, item in enumerate(value):
-            reasons += _value_reasons(struct, item, f"{path}[{i}]")
-        return reasons
+        return _item_reasons(struct, value, path)
     wrong = _conversion_error(kind, value)
     if wrong:
-        reasons.append(f"{path}: {wrong}")
-    return reasons
+        return [f"{path}: {wrong}"]
+    return []
 
 
 def quota_reasons(raw: Any, path: str) -> list[str]:
     return _value_reasons(Quotas, raw, path)
+
+
+def _item_reasons(struct: type[msgspec.Struct], items: list[Any], path: str) -> list[str]:
+    """Return the reasons against the items of a list of objects."""
+    reasons = []
+    for i, item in enumerate(items):
+        reasons += _value_reasons(struct, item, f"{path}[{i}]")
+    return reasons
+
+
+def _mapping_reasons(kind: Any, entries: dict[Any, Any], path: str) -> list[str]:
+    """Return the reasons against the entries of a mapping."""
+    reasons = []
+    for name, entry in entries.items():
+        reasons += _entry_reasons(kind, name, entry, path)
+    return reasons
 
 
 def _entry_reasons(kind: Any, name: str, value: Any, path: str) -> list[str]:
@@ -198,7 +229,8 @@ def _conversion_error(kind: Any, value: Any) -> str:
     return ""
 
 
-def _unknown(path: str, name: str, fields: Iterable[str]) -> str:
+def _unknown_reason(path: str, name: str, fields: Iterable[str]) -> str:
+    """Return the reason against a field that does not exist."""
     why = allowed.never(path)
     if why:
         return f"{path}: {why}"
@@ -208,20 +240,19 @@ def _unknown(path: str, name: str, fields: Iterable[str]) -> str:
     return f"{path}: no such field"
 
 
-def _tag(kind: type[msgspec.Struct]) -> str | None:
-    return kind.__struct_config__.tag_field
-
-
 # ---------------------------------------------------------------- between fields
 
 
-def _parts(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _readable_fields(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return each field that can be read for itself."""
-    parts: dict[str, Any] = {}
+    parts = {}
     for field in msgspec.structs.fields(JobRequested):
         name = field.encode_name
-        if name in raw and not _conversion_error(field.type, raw[name]):
-            parts[name] = msgspec.convert(raw[name], field.type)
+        if name not in raw:
+            continue
+        value = raw[name]
+        if not _conversion_error(field.type, value):
+            parts[name] = msgspec.convert(value, field.type)
     return parts
 
 
@@ -230,61 +261,67 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     ps = parts.get("ps")
     workers = parts.get("workers")
     batch = parts.get("batch")
-    yield from _span("ps", ps)
-    yield from _span("workers", workers)
-    yield from _span("batch", batch)
-    yield from _device_batch(parts.get("device_batch_max"), batch)
-    yield from _amounts(parts.get("resources"))
-    yield from _owner_limits(parts, rules)
-    yield from _policy(parts.get("policy"))
-    yield from _checkpoint(parts.get("checkpoint"), parts.get("namespace", "default"))
-    yield from _volumes(parts.get("volumes", ()))
-    yield from _grace(parts.get("grace_s"), rules)
-    yield from _trainers(ps, workers)
+    namespace = parts.get("namespace", "default")
+    yield from _span_reasons("ps", ps)
+    yield from _span_reasons("workers", workers)
+    yield from _span_reasons("batch", batch)
+    yield from _device_batch_reasons(parts.get("device_batch_max"), batch)
+    yield from _amount_reasons(parts.get("resources"))
+    yield from _priority_reasons(parts.get("priority", 0), namespace, rules)
+    yield from _limit_reasons(parts, namespace, rules)
+    yield from _policy_reasons(parts.get("policy"))
+    yield from _checkpoint_reasons(parts.get("checkpoint"), namespace)
+    yield from _volume_reasons(parts.get("volumes", ()))
+    yield from _grace_reasons(parts.get("grace_s"), rules)
+    yield from _task_reasons(ps, workers)
     yield from allowed.reasons(parts, rules)
 
 
-def _span(name: str, span: Span | None) -> list[str]:
+def _span_reasons(name: str, span: Span | None) -> Iterator[str]:
     if span is None:
-        return []
+        return
     if not span.min <= span.start <= span.max:
-        return [f"{name}: min {span.min} <= start {span.start} <= max {span.max} does not hold"]
-    if name != "batch" and span.max > MOST_TASKS:
+        yield f"{name}: min {span.min} <= start {span.start} <= max {span.max} does not hold"
+    elif name != "batch" and span.max > MOST_TASKS:
         most = counted(MOST_TASKS, "task")
-        return [f"{name}.max: {span.max} is more than {most}"]
-    return []
+        yield f"{name}.max: {span.max} is more than {most}"
 
 
-def _trainers(ps: Span | None, workers: Span | None) -> list[str]:
+def _task_reasons(ps: Span | None, workers: Span | None) -> Iterator[str]:
+    """Refuse more tasks than a job may have in all."""
     if ps is None or workers is None:
-        return []
-    together = ps.max + workers.max
-    if together < MOST_TRAINERS:
-        return []
-    most = counted(MOST_TRAINERS, "task")
-    return [f"ps.max + workers.max: {together} and a chief are more than {most}"]
+        return
+    tasks = ps.max + workers.max
+    if tasks >= MOST_TRAINERS:
+        most = counted(MOST_TRAINERS, "task")
+        yield f"ps.max + workers.max: {tasks} and a chief are more than {most}"
 
 
-def _device_batch(most: int | None, batch: Span | None) -> list[str]:
-    if most is None or batch is None or most >= batch.min:
-        return []
-    return [f"device_batch_max: {most} is less than batch.min, {batch.min}"]
+def _device_batch_reasons(most: int | None, batch: Span | None) -> Iterator[str]:
+    if most is None or batch is None:
+        return
+    if most < batch.min:
+        yield f"device_batch_max: {most} is less than batch.min, {batch.min}"
 
 
-def _grace(grace_s: float | None, rules: Rules) -> list[str]:
-    if grace_s is None or grace_s <= rules.grace_max_s:
-        return []
-    limit = f"{rules.grace_max_s:g}, the limit of this cluster (WEIR_ALLOCATOR_GRACE_MAX_S)"
-    return [f"grace_s: {grace_s:g} is more than {limit}"]
+def _grace_reasons(grace_s: float | None, rules: Rules) -> Iterator[str]:
+    limit_s = rules.grace_max_s
+    if grace_s is None or grace_s <= limit_s:
+        return
+    yield (
+        f"grace_s: {grace_s:g} is more than {limit_s:g}, "
+        "the limit of this cluster (WEIR_ALLOCATOR_GRACE_MAX_S)"
+    )
 
 
-def _amounts(resources: RoleResources | None) -> Iterator[str]:
+def _amount_reasons(resources: RoleResources | None) -> Iterator[str]:
     """Refuse amounts too small for Kubernetes and the policies to count with; 0: absent."""
     if resources is None:
         return
     for role in ROLES:
+        size = getattr(resources, role)
         for name in ("cpu", "memory_gib"):
-            amount = getattr(getattr(resources, role), name)
+            amount = getattr(size, name)
             if 0 < amount < LEAST_AMOUNT:
                 yield (
                     f"resources.{role}.{name}: {amount:g} is less than {LEAST_AMOUNT}, "
@@ -292,59 +329,63 @@ def _amounts(resources: RoleResources | None) -> Iterator[str]:
                 )
 
 
-def _owner_limits(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
-    """Refuse more than the cluster's owner allows, everywhere or in one namespace."""
-    namespace = parts.get("namespace", "default")
+def _priority_reasons(priority: int, namespace: str, rules: Rules) -> Iterator[str]:
+    """Refuse a higher priority than the cluster's owner allows, in the namespace or everywhere."""
     limit = rules.limits.get(namespace, Limit())
     most = limit.priority
     setting = LIMITS
     if most is None:
         most = rules.max_priority
         setting = MAX_PRIORITY
-    priority = parts.get("priority", 0)
     if priority > most:
         yield (
             f"priority: {priority} is more than {most}, "
             f"the highest in namespace {namespace!r} ({setting})"
         )
+
+
+def _limit_reasons(parts: Mapping[str, Any], namespace: str, rules: Rules) -> Iterator[str]:
+    """Refuse larger bounds than the cluster's owner allows in the namespace."""
+    limit = rules.limits.get(namespace, Limit())
     for name in ("ps", "workers", "batch"):
         span = parts.get(name)
         largest = getattr(limit, name)
-        if span is not None and largest is not None and span.max > largest:
+        if span is None or largest is None:
+            continue
+        if span.max > largest:
             yield (
                 f"{name}.max: {span.max} is more than {largest}, "
                 f"the largest in namespace {namespace!r} ({LIMITS})"
             )
 
 
-def _policy(name: str | None) -> list[str]:
+def _policy_reasons(name: str | None) -> Iterator[str]:
     if name is None or name in POLICIES:
-        return []
-    reason = f"policy: {name!r} is none; there are {', '.join(sorted(POLICIES))}"
+        return
+    names = ", ".join(sorted(POLICIES))
+    reason = f"policy: {name!r} is none; there are {names}"
     if ":" in name:
         reason += f"; one of your own is known where WEIR_ALLOCATOR_POLICIES={name} is set"
-    return [reason]
+    yield reason
 
 
-def _checkpoint(rule: CheckpointRule | None, namespace: str) -> list[str]:
+def _checkpoint_reasons(rule: CheckpointRule | None, namespace: str) -> Iterator[str]:
     if rule is None:
-        return []
-    reasons = []
+        return
     if rule.path is not None and not _is_folder(rule.path):
-        reasons.append(
+        yield (
             f"checkpoint.path: {rule.path!r} is neither a relative path "
             "below the namespace's checkpoint folder "
             "nor the URL of an object store's, such as gs://bucket/folder"
         )
     earlier = rule.continue_from
     if earlier is None:
-        return reasons
+        return
     if not _is_folder(earlier) or not checkpoint_folders.is_in_namespace(earlier, namespace):
-        reasons.append(
+        yield (
             f"checkpoint.continue_from: {earlier!r} is not the folder of a job "
             f"in namespace {namespace!r}, such as {namespace}/{checkpoint_folders.EXAMPLE}"
         )
-    return reasons
 
 
 def _is_folder(path: str) -> bool:
@@ -362,26 +403,31 @@ def _is_folder(path: str) -> bool:
     return rest != ""
 
 
-def _volumes(volumes: tuple[Volume, ...]) -> Iterator[str]:
+def _volume_reasons(volumes: tuple[Volume, ...]) -> Iterator[str]:
     for i, volume in enumerate(volumes):
         if (volume.claim is None) == (volume.host_path is None):
             yield f"volumes[{i}]: needs either claim or host_path"
     for i, volume in enumerate(volumes):
-        for why in _mount(volume):
+        for why in _mount_reasons(volume):
             yield f"volumes[{i}].{why}"
-    for field in ("name", "mount_path"):
-        numbers = Counter(getattr(volume, field) for volume in volumes)
-        for value in sorted(numbers):
-            if numbers[value] > 1:
-                yield f"volumes: {field} {value!r} occurs twice"
+    yield from _repeated_values("name", [volume.name for volume in volumes])
+    yield from _repeated_values("mount_path", [volume.mount_path for volume in volumes])
 
 
-def _mount(volume: Volume) -> Iterator[str]:
+def _repeated_values(field: str, values: list[str]) -> Iterator[str]:
+    numbers = Counter(values)
+    for value in sorted(numbers):
+        if numbers[value] > 1:
+            yield f"volumes: {field} {value!r} occurs twice"
+
+
+def _mount_reasons(volume: Volume) -> Iterator[str]:
     """Refuse a volume in the way of the folders that every pod has of Weir."""
     if volume.name.startswith("weir-"):
         yield f"name: {volume.name!r}: names that begin with weir- are Weir's"
     path = posixpath.normpath(volume.mount_path)
-    if path.strip("/") in ("", "tmp") or ":" in path:
+    relative = path.strip("/")
+    if relative in ("", "tmp") or ":" in path:
         yield (
             f"mount_path: {volume.mount_path!r} cannot be mounted; "
             "`/` is the image's, /tmp is each pod's own"

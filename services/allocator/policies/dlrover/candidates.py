@@ -197,10 +197,7 @@ def candidates(
     remaining = _remaining_examples(job)
     speed = plans.changed_speed(remaining)
     cost = plans.prices()
-    if busy is None:
-        best = front(cost, speed)
-    else:
-        best = busy[front(cost[busy], speed[busy])]
+    best = _front_among(busy, cost, speed)
 
     closeness = CLOSE_S * float(plans.psi[0]) / remaining
     bid = Bid(
@@ -213,6 +210,13 @@ def candidates(
         now=(float(speed[0]), float(cost[0])),
     )
     return Candidates(bid, plans, standard)
+
+
+def _front_among(plans: NDArray[np.intp] | None, cost: Array, speed: Array) -> NDArray[np.intp]:
+    """Return the indices of those of the plans that no other of them beats; None: of all plans."""
+    if plans is None:
+        return front(cost, speed)
+    return plans[front(cost[plans], speed[plans])]
 
 
 def _remaining_examples(job: JobSeen) -> float:

@@ -77,17 +77,20 @@ def inherited(past: Sequence[Past]) -> tuple[int, RoleResources]:
     """Return the number of ps and the sizes of tasks: the largest cores of any, the mean total of
     ps, the most memory.
     """
-    ps_cpu = max([job.plan.ps_cpu for job in past])
-    worker_cpu = max([job.plan.worker_cpu for job in past])
-    ps_gib = max([job.ps_gib for job in past])
-    worker_gib = max([job.worker_gib for job in past])
-    all_ps_cpu = fmean([job.plan.ps * job.plan.ps_cpu for job in past])
-    count = max(1, min(MOST_PS, math.ceil(all_ps_cpu / ps_cpu)))
-    sizes = RoleResources(
-        ps=Resources(cpu=ps_cpu, memory_gib=PS_MARGIN * ps_gib / count),
-        worker=Resources(cpu=worker_cpu, memory_gib=WORKER_MARGIN * worker_gib),
-    )
-    return count, sizes
+    ps_cpu = worker_cpu = ps_gib = worker_gib = -math.inf
+    all_ps_cpu = []
+    for job in past:
+        plan = job.plan
+        ps_cpu = max(ps_cpu, plan.ps_cpu)
+        worker_cpu = max(worker_cpu, plan.worker_cpu)
+        ps_gib = max(ps_gib, job.ps_gib)
+        worker_gib = max(worker_gib, job.worker_gib)
+        all_ps_cpu.append(plan.ps * plan.ps_cpu)
+    wanted = math.ceil(fmean(all_ps_cpu) / ps_cpu)
+    count = max(1, min(MOST_PS, wanted))
+    ps = Resources(cpu=ps_cpu, memory_gib=PS_MARGIN * ps_gib / count)
+    worker = Resources(cpu=worker_cpu, memory_gib=WORKER_MARGIN * worker_gib)
+    return count, RoleResources(ps=ps, worker=worker)
 
 
 def process_cpu(use: Use, workers: int) -> tuple[float, float]:
@@ -107,8 +110,10 @@ def relieved(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> float:
     """Return the cores of a ps once the busiest is hot; what it has, where none is."""
     if use.hottest < HOT * ps_cpu:
         return ps_cpu
-    most_workers = math.floor(limit_cpu / sum(process_cpu(use, workers)))
-    factor = min(max(1.0, most_workers / workers), NODE_CPU / use.hottest)
+    on_ps, on_worker = process_cpu(use, workers)
+    most_workers = math.floor(limit_cpu / (on_ps + on_worker))
+    factor = max(1.0, most_workers / workers)
+    factor = min(factor, NODE_CPU / use.hottest)
     return max(ps_cpu, round(use.hottest * factor, 1))
 
 

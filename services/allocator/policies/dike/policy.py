@@ -126,9 +126,12 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
 
 def _place_resized(job: JobSeen, size: Size, room: Room, nodes: FreeNodes) -> None:
     """Place a running job at another size, where it fits."""
-    tasks = place(room, job.key, job.tasks, size, job.sizes, serial=0)
-    if tasks:
-        nodes.update([room.nodes[task.node] for task in tasks if task.node in room.nodes])
+    changed = []
+    for task in place(room, job.key, job.tasks, size, job.sizes, serial=0) or ():
+        node = room.nodes.get(task.node)
+        if node is not None:
+            changed.append(node)
+    nodes.update(changed)
 
 
 # ---------------------------------------------------------------- a job's model
@@ -182,7 +185,11 @@ def _gains(fit: Fit, sizes: Sequence[Size], tried: int, batch: int, best: float)
 
 def _believed(job: JobSeen) -> list[Observed]:
     """Return the speeds at the job's batch that can be right."""
-    return [seen for seen in job.observed if seen.batch == job.batch and believable(seen)]
+    believed = []
+    for seen in job.observed:
+        if seen.batch == job.batch and believable(seen):
+            believed.append(seen)
+    return believed
 
 
 def _priors(job: JobSeen) -> list[Prior]:
@@ -286,7 +293,7 @@ def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size 
 
 def _most_workers(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     """Return as many workers as there are, and the fewest ps that keep the job compute-bound."""
-    most = max(size.workers for size in sizes)
+    most = max([size.workers for size in sizes])
     widest = [size for size in sizes if size.workers == most]
     widest.sort(key=lambda size: size.ps)
     for size in widest:

@@ -128,7 +128,8 @@ class Reach(NamedTuple):
     def on_nodes(self, node_cpu: float) -> Reach:
         """Put the cores of a node in place of what is more than that."""
         most = _hundredths(max(node_cpu, CORES_LEAST))
-        if max(self.ps_cores[-1], self.worker_cores[-1]) <= most:
+        tried = max(self.ps_cores[-1], self.worker_cores[-1])
+        if tried <= most:
             return self
         ps_cores = np.minimum(self.ps_cores, most)
         worker_cores = np.minimum(self.worker_cores, most)
@@ -166,7 +167,8 @@ def _counts(now: int, least: int, most: int) -> Array:
 
 def _cores(now: float) -> Array:
     """Return cores of a task [numbers]."""
-    tried = np.round(now * np.array(CORES) / CORES_STEP) * CORES_STEP
+    steps = np.round(now * np.array(CORES) / CORES_STEP)
+    tried = steps * CORES_STEP
     tried = np.maximum(tried, CORES_LEAST)
     return np.unique(_hundredths(tried))
 
@@ -185,7 +187,8 @@ def front(cost: Array, gain: Array) -> NDArray[np.intp]:
     near.sort()
 
     # Of these, by cost and then by gain, each that gains more than all before it.
-    order = near[np.lexsort((-gain[near], cost[near]))]
+    by_cost_and_gain = np.lexsort((-gain[near], cost[near]))
+    order = near[by_cost_and_gain]
     best = np.maximum.accumulate(gain[order])
     rises = np.append(True, best[1:] > best[:-1])
     unbeaten: NDArray[np.intp] = order[rises]
@@ -228,8 +231,9 @@ def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | 
     more_cpu, more_gib = bid.additional(here, first + best)
     if more_cpu > cpu or more_gib > gib:
         # It does not fit: the best of those that do.
-        rates *= bid.cpu[first:] - bid.cpu[here] <= cpu
-        rates *= bid.gib[first:] - bid.gib[here] <= gib
+        all_more_cpu = bid.cpu[first:] - bid.cpu[here]
+        all_more_gib = bid.gib[first:] - bid.gib[here]
+        rates *= (all_more_cpu <= cpu) & (all_more_gib <= gib)
         best = int(rates.argmax())
     rate = float(rates[best])
     if rate <= 0:
@@ -239,8 +243,9 @@ def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | 
 
 def _rates(bid: Bid, here: int) -> Array:
     """Return TG / RC of every later candidate, counted from the present one; 0: it does not pay."""
-    gain = bid.speed[here + 1 :] / bid.speed[here] - 1
-    paid = bid.cost[here + 1 :] - bid.cost[here]
+    later = slice(here + 1, None)
+    gain = bid.speed[later] / bid.speed[here] - 1
+    paid = bid.cost[later] - bid.cost[here]
     pays = gain >= LEAST_ELASTICITY * paid / bid.cost[here]
     rates: Array = gain / np.maximum(paid, 1e-9) * pays
     return rates

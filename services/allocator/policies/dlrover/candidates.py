@@ -63,6 +63,11 @@ class Tasks(msgspec.Struct, frozen=True):
         return Plan(self.ps, self.workers, self.ps_size.cpu, self.worker_size.cpu)
 
     @property
+    def cpu(self) -> float:
+        """Of all ps and workers."""
+        return self.ps * self.ps_size.cpu + self.workers * self.worker_size.cpu
+
+    @property
     def ps_gib(self) -> float:
         """Of all ps together; they have as much on every plan."""
         return self.ps_size.memory_gib * self.ps
@@ -146,7 +151,8 @@ def _plans(job: JobSeen, tasks: Tasks, model: Model, reach: Reach) -> Plans:
 
     # The plans in reach [ps, workers, cores a ps, cores a worker], and [ps, workers] alone.
     ps, workers, ps_cpu, worker_cpu = reach.grid()
-    psi = workers * job.batch / step_s(reach.grid(), job.batch, model)
+    iteration_s = step_s(reach.grid(), job.batch, model)
+    psi = workers * job.batch / iteration_s
     gib = tasks.ps_gib + tasks.worker_gib * workers
     gib_now = tasks.ps_gib + tasks.worker_gib * now.workers
     moves = (ps != now.ps) | (workers != now.workers)
@@ -200,14 +206,16 @@ def candidates(
     best = _front_among(busy, cost, speed)
 
     closeness = CLOSE_S * float(plans.psi[0]) / remaining
+    weight = priority_weight(job.request.priority) * (1 + closeness)
+    now = (float(speed[0]), float(cost[0]))
     bid = Bid(
         plans=plans.rows(best),
         speed=speed[best],
         cost=cost[best],
         cpu=plans.cores[best],
         gib=plans.gib[best],
-        weight=priority_weight(job.request.priority) * (1 + closeness),
-        now=(float(speed[0]), float(cost[0])),
+        weight=weight,
+        now=now,
     )
     return Candidates(bid, plans, standard)
 
@@ -263,7 +271,8 @@ def _busy_enough(
 
     # Plans without a hot ps, if there are any.
     on_ps, in_all = core_seconds
-    cool = plans.psi * (on_ps * unevenness(job) * HOT) <= plans.ps_cores
+    on_hottest = on_ps * unevenness(job) * HOT
+    cool = plans.psi * on_hottest <= plans.ps_cores
     if allowed is not None:
         cool &= allowed
     if not cool.any():

@@ -138,19 +138,18 @@ def _first_want(job: JobSeen, nodes: FreeNodes, now: float) -> Want:
         reason = "one ps and one worker to learn from"
     ps = sizes.ps
     worker = sizes.worker
-    if now - job.submitted_s > PENDING_S:
+    is_pending_long = now - job.submitted_s > PENDING_S
+    if is_pending_long:
         ps = halved(ps)
         worker = halved(worker)
 
     asked = job.sizes
     ps = nodes.fitting(ps, asked.ps)
     worker = nodes.fitting(worker, asked.worker)
-    return replace(
-        at_start(job, reason),
-        ps=_within(count, job.least.ps, job.most.ps),
-        workers=max(1, job.least.workers),
-        sizes=RoleResources(chief=asked.chief, ps=ps, worker=worker),
-    )
+    count = _within(count, job.least.ps, job.most.ps)
+    workers = max(1, job.least.workers)
+    sizes = RoleResources(chief=asked.chief, ps=ps, worker=worker)
+    return replace(at_start(job, reason), ps=count, workers=workers, sizes=sizes)
 
 
 def _sizes_to_learn_from(job: JobSeen, nodes: FreeNodes) -> RoleResources:
@@ -200,23 +199,26 @@ def _tuned_want(job: JobSeen, size: Size, nodes: FreeNodes, now: float) -> Want:
         return _want(job, size, "watches what its ps and workers use")
     ps = held(job, "ps")
     worker = held(job, "worker")
-    limit_cpu = max(0.0, nodes.cpu) + size.ps * ps.cpu + size.workers * worker.cpu
+    free_cpu = max(0.0, nodes.cpu)
+    limit_cpu = free_cpu + size.ps * ps.cpu + size.workers * worker.cpu
     running = RunningJob(job, size, ps, worker, use, limit_cpu)
-    want = None
-    if _ps_changed_s(job, size) + PS_S <= now:
+    may_change_ps = _ps_changed_s(job, size) + PS_S <= now
+    if may_change_ps:
         want = _want_with_other_ps(running, nodes)
-    if want is None:
-        want = _want_with_other_workers(running, nodes)
-    return want
+        if want is not None:
+            return want
+    return _want_with_other_workers(running, nodes)
 
 
 def _want_with_other_ps(running: RunningJob, nodes: FreeNodes) -> Want | None:
     """Return a size with more ps, or with more cores for each of them; None: the ps are well."""
     job, size, ps, worker, _, _ = running
     count = _within(_ps_wanted(running), size.ps, job.most.ps)
-    more = nodes.take_more(job.key, ps, max(0, count - size.ps))
+    missing = max(0, count - size.ps)
+    more = nodes.take_more(job.key, ps, missing)
     if more > 0:
-        return _want(job, Size(size.ps + more, size.workers), running.reason)
+        grown = Size(size.ps + more, size.workers)
+        return _want(job, grown, running.reason)
     if not left_open(job.request):
         return None
 
@@ -234,12 +236,14 @@ def _want_with_other_workers(running: RunningJob, nodes: FreeNodes) -> Want:
     gained = speed_ratio(_speeds(job, size), size.workers)
     wanted = more_workers(size.workers, running.utilisation, gained)
     wanted = min(wanted, job.most.workers)
-    more = nodes.take_more(job.key, worker, max(0, wanted - size.workers))
+    missing = max(0, wanted - size.workers)
+    more = nodes.take_more(job.key, worker, missing)
+    grown = Size(size.ps, size.workers + more)
     sizes = None
     if left_open(job.request):
         fitting = nodes.fitting(worker_size(use), worker)
         sizes = _changed_sizes(running, ps, _if_worth_it(fitting, worker))
-    return _want(job, Size(size.ps, size.workers + more), running.reason, sizes)
+    return _want(job, grown, running.reason, sizes)
 
 
 def _ps_wanted(running: RunningJob) -> int:
@@ -298,7 +302,9 @@ def used(job: JobSeen, size: Size) -> Use | None:
     """Return the mean of its last reports with the tasks that it has; None where they do not tell
     the use of its ps.
     """
-    has = (size.ps, size.workers, held(job, "ps").cpu, held(job, "worker").cpu)
+    ps_has = held(job, "ps").cpu
+    worker_has = held(job, "worker").cpu
+    has = (size.ps, size.workers, ps_has, worker_has)
     alike = _last_reports(job, has)
     if not alike or min(has) <= 0:
         return None

@@ -109,7 +109,8 @@ def step_s(
     useful_worker_cpu = np.minimum(worker_cpu, model.bounds[WORKER_CPU])
 
     # Terms of few numbers are added first: their arrays are small.
-    transfers = link * (workers / ps * (shape.size / shape.bandwidth))
+    transfer_s = shape.size / shape.bandwidth
+    transfers = link * (workers / ps * transfer_s)
     transfers = transfers + embeddings * (batch * shape.embedding / ps) + rest
     on_ps = updates * (workers / (ps * useful_ps_cpu)) + transfers
     seconds = gradient * (batch / useful_worker_cpu) + on_ps
@@ -176,12 +177,13 @@ def _table(case: Case, shape: Shape) -> Table:
         plans.append(timed.plan)
         batch.append(float(timed.batch))
         step_s.append(timed.step_s)
-    weights = [HISTORY_WEIGHT] * len(case.similar) + [1.0] * len(case.timed)
+    weights = np.ones(len(plans))
+    weights[: len(case.similar)] = HISTORY_WEIGHT
     return Table(
         plans=grid(plans),
         batch=np.array(batch),
         step_s=np.array(step_s),
-        weights=np.array(weights),
+        weights=weights,
         shares=case.shares,
         shape=shape,
     )

@@ -169,11 +169,7 @@ def fit_jobs(jobs: Sequence[JobSeen]) -> list[DlroverModel]:
 
 def fit_with_sizes(jobs: Sequence[JobSeen], sized: Sequence[bool]) -> list[DlroverModel]:
     """Fit all jobs in one pass. `sized`: whether the sizes of a job's tasks are to be chosen."""
-    observations = []
-    for job in jobs:
-        tasks = tasks_of(job)
-        case = case_of(job) if _trains(job) else NOTHING
-        observations.append(Observations(job, tasks, case))
+    observations = [_observations_of(job) for job in jobs]
     # The throughput of all jobs of which anything is known, side by side.
     known = [seen.case for seen in observations if seen.can_be_fitted]
     fitted = iter(fitted_each(known))
@@ -202,9 +198,17 @@ class Observations(NamedTuple):
         return bool(self.case.timed) and least_cpu > 0
 
 
+def _observations_of(job: JobSeen) -> Observations:
+    """Return what is known of a job; nothing is to be fitted where it does not train."""
+    case = case_of(job) if _trains(job) else NOTHING
+    return Observations(job, tasks_of(job), case)
+
+
 def _trains(job: JobSeen) -> bool:
     """Return whether the job has tasks and ps; the model knows of no other training."""
-    return job.size is not None and job.size.ps > 0 and bool(job.tasks)
+    if job.size is None or not job.tasks:
+        return False
+    return job.size.ps > 0
 
 
 def _model_without_training(job: JobSeen, tasks: Tasks) -> DlroverModel:

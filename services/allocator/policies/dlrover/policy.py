@@ -91,8 +91,9 @@ def dlrover(
     bids = {}
     for job in ready:
         model = models[job.key]
+        limit = limits[job.key]
         fixed = _is_fixed(job, ways)
-        bids[job.key] = model.bid(job, largest.cpu, fixed, limits[job.key])
+        bids[job.key] = model.bid(job, largest.cpu, fixed, limit)
     capacity = _free_capacity(cluster)
     capacity = _with_given_back(capacity, models, bids)
     capacity = _without_first_sizes(capacity, waiting, firsts)
@@ -103,8 +104,9 @@ def dlrover(
     for job in running:
         bid = bids.get(job.key)
         at = chosen.get(job.key, 0)
-        sized = None if _is_fixed(job, ways) else largest
-        wants.append(_want(job, models[job.key], bid, at, now, sized))
+        model = models[job.key]
+        task_most = None if _is_fixed(job, ways) else largest
+        wants.append(_want(job, model, bid, at, now, task_most))
     return wants
 
 
@@ -112,10 +114,14 @@ def _models(jobs: Sequence[JobSeen], ways: Ways) -> dict[str, DlroverModel]:
     """Return the models by job; those that have none are fitted together."""
 
     def fit_lacking(lacking: Sequence[JobSeen]) -> list[DlroverModel]:
-        return fit_with_sizes(lacking, [not _is_fixed(job, ways) for job in lacking])
+        sized = [not _is_fixed(job, ways) for job in lacking]
+        return fit_with_sizes(lacking, sized)
 
     models = models_of(jobs, DlroverModel, fit_lacking)
-    return {job.key: model for job, model in zip(jobs, models, strict=True)}
+    by_job = {}
+    for job, model in zip(jobs, models, strict=True):
+        by_job[job.key] = model
+    return by_job
 
 
 def _is_fixed(job: JobSeen, ways: Ways) -> bool:
@@ -217,9 +223,9 @@ def _with_given_back(
     cpu, gib = capacity
     for key, bid in bids.items():
         now = models[key].tasks
-        cpu_now = now.ps * now.ps_size.cpu + now.workers * now.worker_size.cpu
+        first_cpu = float(bid.cpu[0])
         first_workers = float(bid.plans[0, 1])
-        cpu += cpu_now - float(bid.cpu[0])
+        cpu += now.cpu - first_cpu
         gib += now.worker_gib * (now.workers - first_workers)
     return Capacity(cpu, gib)
 
@@ -231,8 +237,10 @@ def _without_first_sizes(
     cpu, gib = capacity
     for job, want in zip(waiting, firsts, strict=True):
         sizes = want.sizes or job.sizes
-        cpu -= want.ps * sizes.ps.cpu + want.workers * sizes.worker.cpu
-        gib -= want.ps * sizes.ps.memory_gib + want.workers * sizes.worker.memory_gib
+        ps = sizes.ps
+        worker = sizes.worker
+        cpu -= want.ps * ps.cpu + want.workers * worker.cpu
+        gib -= want.ps * ps.memory_gib + want.workers * worker.memory_gib
     return Capacity(cpu, gib)
 
 
@@ -279,7 +287,8 @@ def _changed_sizes(
     before = model.tasks
     ps = before.ps_size
     worker = before.worker_size
-    may_shrink = now - job.since_s >= SHRINK_AFTER_S or plan.ps != before.ps
+    has_settled = now - job.since_s >= SHRINK_AFTER_S
+    may_shrink = has_settled or plan.ps != before.ps
     last = last_report(job)
     if last is not None:
         speed = max(last.samples_per_second, speed)

@@ -59,7 +59,8 @@ class Tasks:
         self.asked: Floats = self.role_asked[self.job, self.role]
         self.held = self._sums_by_job(self.has)
         self.total = self._sums_by_job(self.asked)
-        unknown = np.bincount(self.job[self.node == UNKNOWN], minlength=len(jobs))
+        of_unknown = self.job[self.node == UNKNOWN]
+        unknown = np.bincount(of_unknown, minlength=len(jobs))
         self.known = (self.total > 0) & (unknown == 0)
 
     def _sums_by_job(self, amounts: Floats) -> Floats:
@@ -156,7 +157,8 @@ class Division:
         for node in self._cluster:
             if node.open:
                 cores += node.free.cpu + node.returning.cpu
-        all_limits = math.fsum(limits) + math.fsum(self._limits[self._free])
+        limits_now = self._limits[self._free]
+        all_limits = math.fsum(limits) + math.fsum(limits_now)
         return cores * limits[0] / all_limits
 
     def _room_above_floors(self) -> Room:
@@ -203,10 +205,11 @@ class Division:
         """Return whether any mover's task that computes changes by enough. `cores` [jobs, roles]."""
         tasks = self._tasks
         computes = self._moves[tasks.job] & (tasks.asked > 0)
+        job = tasks.job[computes]
+        role = tasks.role[computes]
         has = tasks.has[computes]
-        becomes = cores[tasks.job[computes], tasks.role[computes]]
-        changes = np.abs(becomes - has) > WORTH * has
-        return bool(changes.any())
+        changes = np.abs(cores[job, role] - has)
+        return bool((changes > WORTH * has).any())
 
 
 # ---------------------------------------------------------------- the first size of a job
@@ -267,8 +270,10 @@ def _largest(job: JobSeen, role: Role) -> Resources:
     """Return the resources of the role's task with the most memory; as requested without one."""
     found: Resources | None = None
     for task in job.tasks:
+        if task.role != role:
+            continue
         has = task.resources
-        if task.role == role and (found is None or has.memory_gib > found.memory_gib):
+        if found is None or has.memory_gib > found.memory_gib:
             found = has
     if found is not None:
         return found

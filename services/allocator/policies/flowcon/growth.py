@@ -113,8 +113,9 @@ def growths(samples: Samples, now: float, interval_s: float, largest: Floats) ->
     count = len(largest)
     has_loss = np.isfinite(loss)
     has_share = np.isfinite(cpu_share)
-    here = (at_s > now - interval_s) & (at_s <= now)
-    before = (at_s > now - 2 * interval_s) & (at_s <= now - interval_s)
+    start_s = now - interval_s
+    here = (at_s > start_s) & (at_s <= now)
+    before = (at_s > now - 2 * interval_s) & (at_s <= start_s)
 
     # Mean loss of this interval and of the one before, mean CPU share [containers].
     new = _means(container, loss, here & has_loss, count)
@@ -127,8 +128,10 @@ def growths(samples: Samples, now: float, interval_s: float, largest: Floats) ->
     np.maximum.at(scale, container[past], np.abs(loss[past]))
 
     found = np.zeros(count)
-    known = np.isfinite(new) & np.isfinite(old) & (cpu > 0) & (scale > 0)
-    change = new[known] / scale[known] - old[known] / scale[known]
+    has_losses = np.isfinite(new) & np.isfinite(old)
+    known = has_losses & (cpu > 0) & (scale > 0)
+    largest_loss = scale[known]
+    change = new[known] / largest_loss - old[known] / largest_loss
     progress = np.abs(change) / interval_s
     found[known] = progress / cpu[known]
     return found
@@ -178,9 +181,13 @@ def _listed(c: Container, alpha: float) -> Container:
 
 def _limit(c: Container, total: float, n: int, cores: float, rules: Rules) -> float:
     """Return the limit of one of `n` containers, whose growths sum to `total`."""
-    beta = 1 + 1 / n
     share = c.growth / total
-    share = max(share, 1 / (beta * n)) if c.completing else min(share, 1.0)
+    if c.completing:
+        beta = 1 + 1 / n
+        least_share = 1 / (beta * n)
+        share = max(share, least_share)
+    else:
+        share = min(share, 1.0)
     return max(rules.floor_cpu, share * cores)
 
 

@@ -92,7 +92,8 @@ def flowcon(
         first = at_start(job, "new: may learn fast")
         wants.append(replace(first, sizes=firsts[job.key]))
     for job, container, times in zip(running, judged, heard, strict=True):
-        wants.append(_want(job, container, sizes.get(job.key), cores, not times))
+        new_sizes = sizes.get(job.key)
+        wants.append(_want(job, container, new_sizes, cores, new=not times))
     return wants
 
 
@@ -121,7 +122,8 @@ def interval_s(running: Sequence[JobSeen], least_s: float) -> float:
     """Return a multiple of `least_s` in which every job reports twice."""
     longest = 0.0
     for job in running:
-        for early, late in pairwise(job.recent[-READINGS - 1 :]):
+        last = job.recent[-READINGS - 1 :]
+        for early, late in pairwise(last):
             gap = late.at_s - early.at_s
             if math.isfinite(gap):
                 longest = max(longest, gap)
@@ -151,7 +153,8 @@ def _heard_passes(
     heard = []
     for job in running:
         from_s = job.since_s + JUDGED * rules.interval_s
-        heard.append([at_s for at_s in passes[:-1] if at_s >= from_s])
+        mine = [at_s for at_s in passes[:-1] if at_s >= from_s]
+        heard.append(mine)
     return heard
 
 

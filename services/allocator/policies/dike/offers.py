@@ -157,6 +157,7 @@ def _best_nodes(free: Array, wants: Amounts) -> list[int]:
 
 
 def _has_room(left: Amounts, wants: Amounts) -> bool:
+    """Return whether a task fits in what a node has left."""
     return (
         left[CPU] + ROUNDING >= wants[CPU]
         and left[MEMORY] + ROUNDING >= wants[MEMORY]
@@ -165,6 +166,7 @@ def _has_room(left: Amounts, wants: Amounts) -> bool:
 
 
 def _less(left: Amounts, wants: Amounts) -> Amounts:
+    """Return what a node has left beside one task more."""
     cpu = left[CPU] - wants[CPU]
     memory = left[MEMORY] - wants[MEMORY]
     devices = left[DEVICES] - wants[DEVICES]

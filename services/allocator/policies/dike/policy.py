@@ -6,11 +6,11 @@ nodes (CPU/GPU ratio) and the input data, so that nobody writes a configuration 
 % of the optimal throughput. Its formulas and components were not at hand, so everything below is
 our reconstruction.
 
-    profile -> kind:  compute-bound, communication-bound or balanced                            (`models/estimate.py`)
+    profile -> kind:  compute-bound, communication-bound or balanced          (`models/estimate.py`)
     compute-bound:        as many workers as the offer holds, and the fewest ps that keep it so
     communication-bound:  a ps for each worker, and as many workers as leave transfer <= compute
-    balanced, or nothing known of the model: the best by the performance model                  (`models/speed.py`)
-    then probe, refit, refine: the size with the largest expected improvement                   (`models/search.py`)
+    balanced, or nothing known of the model: the best by the performance model   (`models/speed.py`)
+    then probe, refit, refine: the size with the largest expected improvement   (`models/search.py`)
 
 The size that the user asked for is the first probe, the size by the rule the second; there are
 `PROBES` in all, and one is made only where the seconds that it should save on the remaining work
@@ -218,24 +218,30 @@ def _running_want(job: JobSeen, model: DikeModel, nodes: FreeNodes) -> Want:
     if len(sizes) == 1:
         return _want_unchanged(job, size, model)
 
-    # A probe, if the seconds that it should save exceed those of going there and back.
-    probe = _next_probe(job, model, model.fit, sizes)
+    # A probe; or else the best size that was tried.
     best = model.best_of(set(sizes))
-    if probe is not None:
-        probe_saves_s = _saved_s(job, model.speed(best), probe.gain)
-        if probe_saves_s > THERE_AND_BACK * job.pauses_s:
-            expected = f"expected to be {probe.gain:.0%} faster"
-            reason = f"probe {len(model.tried) + 1}: {expected}"
-            return _want(job, probe.size, reason, 1.0 + probe.gain, best)
-
-    # The best size that was tried, if it is faster beyond doubt and worth a pause.
+    probe = _next_probe(job, model, model.fit, sizes)
+    if probe is not None and _is_worth_trying(job, probe, model.speed(best)):
+        expected = f"expected to be {probe.gain:.0%} faster"
+        reason = f"probe {len(model.tried) + 1}: {expected}"
+        return _want(job, probe.size, reason, 1.0 + probe.gain, best)
     if best == size:
         return _want_unchanged(job, size, model)
     return _want_at_best(job, size, best, model)
 
 
+def _is_worth_trying(job: JobSeen, probe: Probe, speed: float) -> bool:
+    """Return whether a probe should save more seconds than it costs to go there and back. `speed`:
+    at the best size that was tried.
+    """
+    saves_s = _saved_s(job, speed, probe.gain)
+    return saves_s > THERE_AND_BACK * job.pauses_s
+
+
 def _want_at_best(job: JobSeen, size: Size, best: Size, model: DikeModel) -> Want:
-    """Return the best size that was tried, if it is clearly faster than the present one."""
+    """Return the best size that was tried, if it is faster than the present one beyond doubt and
+    worth a pause.
+    """
     speed = model.speed(size)
     gain = model.speed(best) / speed - 1.0
     least_gain = HOLD if _was_just_tried(job, size) else SETTLED
@@ -321,6 +327,7 @@ def _most_pairs(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
 
 
 def _was_just_tried(job: JobSeen, size: Size) -> bool:
+    """Return whether there are so few reports at a size that the job does not stay there yet."""
     reports = 0
     for seen in job.recent:
         if seen.ps == size.ps and seen.workers == size.workers:

@@ -1,8 +1,9 @@
 """Candidate plans of each job, and their choice: the weighted greedy of DLRover-RM (PVLDB 17(12),
 2024).
 
-    RC(A) = sum over resources of price x amount     resource cost of a plan A = (p, w, lambda_p, lambda_w)
-    TG(A) = Psi(A) - Psi(now)                        throughput gain
+    A     = (p, w, lambda_p, lambda_w)               a plan
+    RC(A) = sum over resources of price x amount     its resource cost
+    TG(A) = Psi(A) - Psi(now)                        its throughput gain
 
 A job's candidates are the plans that no other beats in both RC and TG (`front`). All jobs'
 candidates then compete for the free capacity: the largest weight x TG / RC first, while capacity
@@ -100,8 +101,8 @@ class Reach(NamedTuple):
     worker_cores: Array
 
     def grid(self) -> tuple[Array, Array, Array, Array]:
-        """Return the numbers as arrays that broadcast to all plans [ps, workers, cores a ps, cores a
-        worker].
+        """Return the numbers as arrays that broadcast to all plans [ps, workers, cores a ps, cores
+        a worker].
         """
         return (
             self.ps[:, None, None, None],

@@ -138,8 +138,7 @@ def _first_want(job: JobSeen, nodes: FreeNodes, now: float) -> Want:
         reason = "one ps and one worker to learn from"
     ps = sizes.ps
     worker = sizes.worker
-    is_pending_long = now - job.submitted_s > PENDING_S
-    if is_pending_long:
+    if now - job.submitted_s > PENDING_S:
         ps = halved(ps)
         worker = halved(worker)
 
@@ -289,6 +288,7 @@ def _ps_changed_s(job: JobSeen, size: Size) -> float:
 
 
 def _is_due(job: JobSeen, now: float) -> bool:
+    """Return whether it is time for another plan: the first comes sooner than the others."""
     interval_s = FIRST_S
     if len(job.observed) > 1:
         interval_s = PLAN_S
@@ -308,21 +308,26 @@ def used(job: JobSeen, size: Size) -> Use | None:
     alike = _last_reports(job, has)
     if not alike or min(has) <= 0:
         return None
-    all_ps_cpu = []
-    all_worker_cpu = []
-    worker_gib = []
-    for report in alike:
-        all_ps_cpu.append(report.ps_cpu or 0.0)
-        all_worker_cpu.append(report.worker_cpu or 0.0)
-        worker_gib.append(report.worker_gib or 0.0)
-    ps_cpu = fmean(all_ps_cpu)
-    hottest = ps_cpu / size.ps * unevenness(job)
-    if not math.isfinite(hottest) or hottest <= 0:
+    use = _mean_use(alike, size, unevenness(job))
+    if not math.isfinite(use.hottest) or use.hottest <= 0:
         return None
+    return use
+
+
+def _mean_use(reports: Sequence[Reading], size: Size, uneven: float) -> Use:
+    """Return the mean of the reports. `uneven`: how much busier the busiest ps is."""
+    ps_cpu = []
+    worker_cpu = []
+    worker_gib = []
+    for report in reports:
+        ps_cpu.append(report.ps_cpu or 0.0)
+        worker_cpu.append(report.worker_cpu or 0.0)
+        worker_gib.append(report.worker_gib or 0.0)
+    all_ps_cpu = fmean(ps_cpu)
     return Use(
-        ps_cpu=ps_cpu,
-        hottest=hottest,
-        worker_cpu=fmean(all_worker_cpu) / size.workers,
+        ps_cpu=all_ps_cpu,
+        hottest=all_ps_cpu / size.ps * uneven,
+        worker_cpu=fmean(worker_cpu) / size.workers,
         worker_gib=max(worker_gib),
     )
 
@@ -342,6 +347,7 @@ def _last_reports(job: JobSeen, has: tuple[int, int, float, float]) -> list[Read
 
 
 def _tells_use(report: Reading) -> bool:
+    """Return whether cores were measured, and no amount is infinite."""
     for amount in (report.ps_cpu, report.worker_cpu, report.worker_gib or 0.0):
         if amount is None or not math.isfinite(amount):
             return False

@@ -1,23 +1,23 @@
-"""The time of an iteration on a plan: the throughput model of DLRover-RM (Wang et al., PVLDB 17(12),
-2024).
+"""The time of an iteration on a plan: the throughput model of DLRover-RM (Wang et al., PVLDB
+17(12), 2024).
 
 Asynchronous training with w workers of lambda_w cores and p ps of lambda_p cores, m examples an
 update of one worker, model size M, bandwidth B, embedding dimension D. Seconds an iteration, and
 examples a second:
 
-    T = a1 m / lambda_w  +  a2 w / (p lambda_p)  +  a3 (M / p) (w / B)  +  a4 m D / p  +  b         [s]
+    T = a1 m / lambda_w  +  a2 w / (p lambda_p)  +  a3 (M / p) (w / B)  +  a4 m D / p  +  b     [s]
         gradient            updates                 push and pull          embeddings     the rest
     Psi = w m / T,   a1..a4, b >= 0, by non-negative least squares on this job's observations
 
 From the paper's public material: the terms' meaning, and non-negative least squares. Recalled and
 not checked: the exact forms; that their four constants merge into b is ours. Ours, too:
 
-- residuals count relative to T, and more terms than plans seen are held by pseudo-observations of less weight: from
-  finished jobs that are similar, and from CPU use (busy workers: gradients; busy ps: updates and
-  embeddings);
-- a task cannot use any number of cores at once: beyond `useful` ones lambda counts as that. There is such a
-  bound where one of the numbers that were tried leaves clearly smaller residuals; of several, the
-  one that leaves the smallest.
+- residuals count relative to T, and more terms than plans seen are held by pseudo-observations of
+  less weight: from finished jobs that are similar, and from CPU use (busy workers: gradients; busy
+  ps: updates and embeddings);
+- a task cannot use any number of cores at once: beyond `useful` ones lambda counts as that. There
+  is such a bound where one of the numbers that were tried leaves clearly smaller residuals; of
+  several, the one that leaves the smallest.
 """
 
 from __future__ import annotations

@@ -246,6 +246,7 @@ def _throughput(model: Model) -> Throughput:
 
 
 def _stored_bid(job: JobSeen, tasks: Tasks, model: Model, counts_only: bool) -> StoredBid:
+    """Return the job's candidates on nodes of any size and without bounds."""
     reach = in_reach(tasks.plan, job.least, job.most, counts_only)
     found = candidates(job, tasks, model, reach)
     bid = found.bid

@@ -1,12 +1,13 @@
 """Start from history, fit the throughput, scale by gain per cost: DLRover-RM (Wang et al., PVLDB
 17(12), 2024).
 
-1. Warm start: a job begins near the best plan of its kind (`models/history.py`). 2. Its throughput
-is fitted to what was seen (`iteration.py`), plans in reach priced (`candidates.py`); both are part of
-the job's model (`model.py`). 3. All jobs'
-candidates compete for what is free, the largest weight x gain / cost first (`bidding.py`). 4.
-Memory follows its largest use and what it will be soon, so that no ps runs out of it
-(`models/foresight.py`).
+1. Warm start: a job begins near the best plan of its kind (`models/history.py`).
+2. Its throughput is fitted to what was seen (`iteration.py`), plans in reach priced
+   (`candidates.py`); both are part of the job's model (`model.py`).
+3. All jobs' candidates compete for what is free, the largest weight x gain / cost first
+   (`bidding.py`).
+4. Memory follows its largest use and what it will be soon, so that no ps runs out of it
+   (`models/foresight.py`).
 
 From the paper's public material: the three stages. Our reconstruction: the weight rises with the
 priority (`models/priority.py`) and towards completion; every job bids anew from its cheapest
@@ -339,6 +340,7 @@ def _chosen(job: JobSeen, model: DlroverModel, bid: Bid, at: int) -> Choice:
 
 
 def _alternative(job: JobSeen, bid: Bid, to: int) -> Alternative:
+    """Return a candidate that the job does not get."""
     plan = _plan(bid.plans[to])
     gain, extra = bid.against_now(to)
     why = (
@@ -349,5 +351,6 @@ def _alternative(job: JobSeen, bid: Bid, to: int) -> Alternative:
 
 
 def _plan(row: Array) -> Plan:
+    """Return a row of `Bid.plans` as a plan."""
     ps, workers, ps_cpu, worker_cpu = row.tolist()
     return Plan(int(ps), int(workers), ps_cpu, worker_cpu)

@@ -4,14 +4,20 @@ use of cores.
 Each rule of the tool is a function here; use is the mean of the last reports, `limit` what the job
 may have in all:
 
-    create     one ps and one worker of min(ceil(limit / 5), 16) cores and min(ceil(limit / 5), 8) GiB    `created`
-    history    as many ps, as large, as similar jobs that ended had; workers as large as theirs           `inherited`
-    ps, once   limit / (ps need + worker need) processes could train; their ps need so many ps            `initial_ps`
-    hot ps     at 0.9 of its cores: scaled by the workers that could still come, up to 32 cores           `relieved`
-    workers    until the busiest ps is at 0.9; none above 0.95, nor where the last ones brought less
-               than 0.2 of what those before them did                                                     `more_workers`
-    worker     the mean cores that are used, and 1.5 times the most memory                                `worker_size`
-    pending    after 900 s without room: half as large, not below 4 cores and 6 GiB                       `halved`
+    create     one ps and one worker of min(ceil(limit / 5), 16) cores       `created`
+               and min(ceil(limit / 5), 8) GiB
+    history    as many ps, as large, as similar jobs that ended had;         `inherited`
+               workers as large as theirs
+    ps, once   limit / (ps need + worker need) processes could train;        `initial_ps`
+               their ps need so many ps
+    hot ps     at 0.9 of its cores: scaled by the workers that could         `relieved`
+               still come, up to 32 cores
+    workers    until the busiest ps is at 0.9; none above 0.95, nor where    `more_workers`
+               the last ones brought less than 0.2 of what those before
+               them did
+    worker     the mean cores that are used, and 1.5 times the most memory   `worker_size`
+    pending    after 900 s without room: half as large, not below 4 cores    `halved`
+               and 6 GiB
 
 and at most 15 ps and 60 workers. Our reconstruction: fractions of a core or GiB where the limit is
 below five; in `inherited`, plans stand in for the use of cores, which is not kept.

@@ -202,7 +202,7 @@ class Division:
         return _stepped(self._floors(asked) + above)
 
     def _are_worth_it(self, cores: Floats) -> bool:
-        """Return whether any mover's task that computes changes by enough. `cores` [jobs, roles]."""
+        """Return whether a mover's task that computes changes by enough. `cores` [jobs, roles]."""
         tasks = self._tasks
         computes = self._moves[tasks.job] & (tasks.asked > 0)
         job = tasks.job[computes]
@@ -216,6 +216,7 @@ class Division:
 
 
 def _fits(job: JobSeen, room: Room, cut: Callable[[int], RoleResources], parts: int) -> bool:
+    """Return whether the job fits at its first or its least size, so many parts cut."""
     sizes = cut(parts)
     if has_room(room, job.key, (), job.start, sizes):
         return True

@@ -1,17 +1,17 @@
-"""Growth efficiency, and the limits that follow from it: FlowCon (Zheng, Tynes, Gorelick, Mao, Cheng,
-Hou, ICPP 2019).
+"""Growth efficiency, and the limits that follow from it: FlowCon (Zheng, Tynes, Gorelick, Mao,
+Cheng, Hou, ICPP 2019).
 
 Several training jobs share one machine. At time t, every `interval_s`:
 
-    E_i = mean of loss / largest loss so far, over (t - interval, t]             [1]
-    P   = |E_i - E_(i-1)| / interval                                             [1/s]   progress
-    G   = P / mean share of the machine's cores used over (t - interval, t]      [1/s]   growth efficiency
+    E_i = mean of loss / largest loss so far, over (t - interval, t]        [1]
+    P   = |E_i - E_(i-1)| / interval                                        [1/s]  progress
+    G   = P / mean share of the machine's cores used over (t - interval, t] [1/s]  growth efficiency
 
 A container whose G falls below `alpha` goes from the new list (NL) to the watching list (WL), and
 at the next low reading to the completing list (CL); one reading of `alpha` or more brings it back
-to NL. Its limit is then
+to NL. Its limit is then, of the cores,
 
-    NL: G / sum G     CL: max(G / sum G, 1 / (beta n)), beta = 1 + 1/n     WL: as it was     (of the cores)
+    NL: G / sum G     CL: max(G / sum G, 1 / (beta n)), beta = 1 + 1/n     WL: as it was
 
 and once all were completing before a pass, every limit is lifted; while all are completing the
 interval doubles (back-off). A container that comes or goes calls the pass at once and sets the
@@ -52,7 +52,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """A reading of a container at one moment: a loss, a CPU share (0..1 of the machine), or both."""
+    """A reading of a container at one moment: loss, CPU share (0..1 of the machine), or both."""
 
     at_s: float
     loss: float | None = None
@@ -122,19 +122,26 @@ def growths(samples: Samples, now: float, interval_s: float, largest: Floats) ->
     old = _means(container, loss, before & has_loss, count)
     cpu = _means(container, cpu_share, here & has_share, count)
 
-    # The largest loss so far, in magnitude [containers].
-    scale = np.abs(largest)
+    # P / share where all of them are known.
     past = (at_s <= now) & has_loss
-    np.maximum.at(scale, container[past], np.abs(loss[past]))
-
-    found = np.zeros(count)
+    scale = _largest_losses(container[past], loss[past], largest)
     has_losses = np.isfinite(new) & np.isfinite(old)
     known = has_losses & (cpu > 0) & (scale > 0)
     largest_loss = scale[known]
     change = new[known] / largest_loss - old[known] / largest_loss
     progress = np.abs(change) / interval_s
+    found = np.zeros(count)
     found[known] = progress / cpu[known]
     return found
+
+
+def _largest_losses(container: Ints, loss: Floats, before: Floats) -> Floats:
+    """Return the largest loss of each container, in magnitude [containers]. `before`: the largest
+    before these.
+    """
+    largest = np.abs(before)
+    np.maximum.at(largest, container, np.abs(loss))
+    return np.asarray(largest)
 
 
 def _means(container: Ints, values: Floats, chosen: Flags, count: int) -> Floats:

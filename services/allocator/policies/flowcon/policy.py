@@ -1,9 +1,9 @@
 """Move CPU to the jobs whose loss still falls: FlowCon (Zheng, Tynes, Gorelick, Mao, Cheng, Hou,
 ICPP 2019).
 
-    1 how fast each learns, by its CPU, at the last boundary of the interval     `growths` in `growth.py`
-    2 who is on which list, and each one's limit                                 `pass_` there, Algorithm 1
-    3 the cores that the movers share, filled in proportion to the limits        `division.py`
+    1 how fast each learns, by its CPU, at the last boundary   `growths` in `growth.py`
+    2 who is on which list, and each one's limit               `pass_` there, Algorithm 1
+    3 the cores that the movers share, by their limits         `division.py`
 
 As a policy (our reconstruction). A list is a memory of two passes: no low reading is NL, one is WL,
 two are CL. So a function of the readings needs no other memory: it looks at the last boundary of
@@ -50,7 +50,7 @@ three jobs, which tells of others.
 """
 READINGS = 2  # at least so many an interval: where jobs report less often, intervals are longer
 IN_SIGHT = 5  # intervals: three passes look back on two each, the rest makes sure
-JUDGED = 1.5  # intervals after its start: readings of two intervals are there, of the first one half at least
+JUDGED = 1.5  # intervals after its start: readings of two are there, of the first one half at least
 
 
 def flowcon(

@@ -10,7 +10,7 @@ where it is granted.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,8 @@ class FreeNodes:
         for node in cluster:
             self._column_of[node.name] = len(columns)
             columns.append(_free_amounts(node))
-        self._free = np.array(columns, dtype=float).reshape(-1, 3).T.copy()  # [3, nodes]
+        by_node = np.array(columns, dtype=float).reshape(-1, 3)
+        self._free = by_node.T.copy()  # [3, nodes]
 
     def update(self, changed: Iterable[Node]) -> None:
         """Read some of these nodes again."""
@@ -74,42 +75,52 @@ def offered(nodes: FreeNodes, job: JobSeen) -> list[Size]:
             return []
         free[:, best_first[0]] -= chief
 
-    # How many workers each node has room for [nodes], and all together, beside no ps yet.
+    least = job.least
+    most = job.most
+    offered_ps = set(steps(least.ps, most.ps))
+    sizes: list[Size] = []
+    for ps, room in enumerate(_worker_room(job, free)):
+        if ps in offered_ps:
+            for workers in steps(least.workers, min(most.workers, room)):
+                sizes.append(Size(ps, workers))
+    return sizes
+
+
+def _worker_room(job: JobSeen, free: Array) -> Iterator[int]:
+    """Return how many workers there is room for beside no ps, one ps, and so on, up to the most
+    that the job may have and that fit.
+    """
     worker = amounts(job.sizes.worker)
-    room = _room_on_each(free, worker)
-    total = int(room.sum())
+    total = int(_room_on_each(free, worker).sum())
+    yield total
 
     # One ps more each time, on the best node until it is full, then on the next one.
     ps_wants = amounts(job.sizes.ps)
     best_nodes = iter(_best_nodes(free, ps_wants))
-    offered_ps = set(steps(job.least.ps, job.most.ps))
     left = NOTHING
     has_room = False
-    sizes: list[Size] = []
-    for ps in range(job.most.ps + 1):
-        if ps in offered_ps:
-            for workers in steps(job.least.workers, min(job.most.workers, total)):
-                sizes.append(Size(ps, workers))
+    for _ in range(job.most.ps):
         if not has_room:
             node = next(best_nodes, None)
             if node is None:
-                break
+                return
             cpu, memory, devices = free[:, node].tolist()
             left = (cpu, memory, devices)
         total -= _room_beside(left, worker)
         left = _less(left, ps_wants)
         total += _room_beside(left, worker)
         has_room = _has_room(left, ps_wants)
-    return sizes
+        yield total
 
 
 def all_sizes(job: JobSeen) -> list[Size]:
     """Return the sizes within the job's bounds that are offered where there is room for all."""
-    return [
-        Size(ps, workers)
-        for ps in steps(job.least.ps, job.most.ps)
-        for workers in steps(job.least.workers, job.most.workers)
-    ]
+    all_workers = steps(job.least.workers, job.most.workers)
+    sizes = []
+    for ps in steps(job.least.ps, job.most.ps):
+        for workers in all_workers:
+            sizes.append(Size(ps, workers))
+    return sizes
 
 
 def steps(least: int, most: int) -> list[int]:
@@ -146,6 +157,7 @@ def _best_nodes(free: Array, wants: Amounts) -> list[int]:
 
 
 def _has_room(left: Amounts, wants: Amounts) -> bool:
+    """Return whether a task fits in what a node has left."""
     return (
         left[CPU] + ROUNDING >= wants[CPU]
         and left[MEMORY] + ROUNDING >= wants[MEMORY]
@@ -154,6 +166,7 @@ def _has_room(left: Amounts, wants: Amounts) -> bool:
 
 
 def _less(left: Amounts, wants: Amounts) -> Amounts:
+    """Return what a node has left beside one task more."""
     cpu = left[CPU] - wants[CPU]
     memory = left[MEMORY] - wants[MEMORY]
     devices = left[DEVICES] - wants[DEVICES]
@@ -175,5 +188,6 @@ def _room_beside(left: Amounts, wants: Amounts) -> int:
     room = ANY_NUMBER
     for resource in (CPU, MEMORY, DEVICES):
         if wants[resource] > 0:
-            room = min(room, math.floor((left[resource] + ROUNDING) / wants[resource]))
+            fitting = math.floor((left[resource] + ROUNDING) / wants[resource])
+            room = min(room, fitting)
     return max(room, 0)

@@ -6,11 +6,11 @@ nodes (CPU/GPU ratio) and the input data, so that nobody writes a configuration 
 % of the optimal throughput. Its formulas and components were not at hand, so everything below is
 our reconstruction.
 
-    profile -> kind:  compute-bound, communication-bound or balanced                            (`models/estimate.py`)
+    profile -> kind:  compute-bound, communication-bound or balanced          (`models/estimate.py`)
     compute-bound:        as many workers as the offer holds, and the fewest ps that keep it so
     communication-bound:  a ps for each worker, and as many workers as leave transfer <= compute
-    balanced, or nothing known of the model: the best by the performance model                  (`models/speed.py`)
-    then probe, refit, refine: the size with the largest expected improvement                   (`models/search.py`)
+    balanced, or nothing known of the model: the best by the performance model   (`models/speed.py`)
+    then probe, refit, refine: the size with the largest expected improvement   (`models/search.py`)
 
 The size that the user asked for is the first probe, the size by the rule the second; there are
 `PROBES` in all, and one is made only where the seconds that it should save on the remaining work
@@ -115,13 +115,23 @@ def dike(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[W
             running.append(job)
 
     nodes = FreeNodes(room.nodes.values())
-    for job, model in zip(running, models_of(running, DikeModel, fit_jobs), strict=True):
-        want = _sized(job, model, nodes)
+    models = models_of(running, DikeModel, fit_jobs)
+    for job, model in zip(running, models, strict=True):
+        want = _running_want(job, model, nodes)
         if want.size != job.size:
-            tasks = place(room, job.key, job.tasks, want.size, job.sizes, serial=0) or ()
-            nodes.update(room.nodes[task.node] for task in tasks if task.node in room.nodes)
+            _place_resized(job, want.size, room, nodes)
         wants.append(want)
     return wants
+
+
+def _place_resized(job: JobSeen, size: Size, room: Room, nodes: FreeNodes) -> None:
+    """Place a running job at another size, where it fits."""
+    changed = []
+    for task in place(room, job.key, job.tasks, size, job.sizes, serial=0) or ():
+        node = room.nodes.get(task.node)
+        if node is not None:
+            changed.append(node)
+    nodes.update(changed)
 
 
 # ---------------------------------------------------------------- a job's model
@@ -138,16 +148,26 @@ def fit_jobs(jobs: Sequence[JobSeen]) -> list[DikeModel]:
 
     models = []
     for job, seen in zip(jobs, seen_speeds, strict=True):
-        if not seen:
+        if seen:
+            models.append(_model_at(job, seen, next(fits)))
+        else:
             models.append(DikeModel())
-            continue
-        fit = next(fits)
-        tried = [Size(one.ps, one.workers) for one in seen]
-        log_speeds = means(fit, tried, job.batch).tolist()
-        untried = [size for size in all_sizes(job) if size not in tried]
-        gains = _gains(fit, untried, len(tried), job.batch, max(log_speeds))
-        models.append(DikeModel(fit, tuple(tried), tuple(log_speeds), tuple(untried), tuple(gains)))
     return models
+
+
+def _model_at(job: JobSeen, seen: Sequence[Observed], fit: Fit) -> DikeModel:
+    """Return the model of a job by the fit to its speeds."""
+    tried = [Size(one.ps, one.workers) for one in seen]
+    log_speeds = means(fit, tried, job.batch).tolist()
+    untried = [size for size in all_sizes(job) if size not in tried]
+    gains = _gains(fit, untried, len(tried), job.batch, max(log_speeds))
+    return DikeModel(
+        fit=fit,
+        tried=tuple(tried),
+        log_speeds=tuple(log_speeds),
+        untried=tuple(untried),
+        gains=tuple(gains),
+    )
 
 
 def _gains(fit: Fit, sizes: Sequence[Size], tried: int, batch: int, best: float) -> list[float]:
@@ -164,7 +184,12 @@ def _gains(fit: Fit, sizes: Sequence[Size], tried: int, batch: int, best: float)
 
 
 def _believed(job: JobSeen) -> list[Observed]:
-    return [seen for seen in job.observed if seen.batch == job.batch and believable(seen)]
+    """Return the speeds at the job's batch that can be right."""
+    believed = []
+    for seen in job.observed:
+        if seen.batch == job.batch and believable(seen):
+            believed.append(seen)
+    return believed
 
 
 def _priors(job: JobSeen) -> list[Prior]:
@@ -172,8 +197,9 @@ def _priors(job: JobSeen) -> list[Prior]:
 
     Speeds tell which is true; until they do it is each worker's own, as Weir trains.
     """
-    profile = job.progress.profile if job.progress else None
-    known = told(profile) if profile else None
+    known = None
+    if job.progress and job.progress.profile:
+        known = told(job.progress.profile)
     forms: tuple[Form, ...] = ("synchronous",)
     if job.most.ps:
         forms = ("asynchronous", "synchronous")
@@ -183,38 +209,51 @@ def _priors(job: JobSeen) -> list[Prior]:
 # ---------------------------------------------------------------- its size
 
 
-def _sized(job: JobSeen, model: DikeModel, nodes: FreeNodes) -> Want:
+def _running_want(job: JobSeen, model: DikeModel, nodes: FreeNodes) -> Want:
     """Return the size that a running job should have, of those that there is room for."""
     size = job.size or job.start
     if model.fit is None or size not in model.tried:
         return _want(job, size, "waits for its speed at this size")
     sizes = list(dict.fromkeys([size, *offered(nodes, job)]))
     if len(sizes) == 1:
-        return _kept(job, size, model)
+        return _want_unchanged(job, size, model)
 
-    # A probe, if the seconds that it should save exceed those of going there and back.
-    probe = _probe(job, model, model.fit, sizes)
+    # A probe; or else the best size that was tried.
     best = model.best_of(set(sizes))
-    if probe is not None:
-        probe_saves_s = _saved_s(job, model.speed(best), probe.gain)
-        if probe_saves_s > THERE_AND_BACK * job.pauses_s:
-            expected = f"expected to be {probe.gain:.0%} faster"
-            reason = f"probe {len(model.tried) + 1}: {expected}"
-            return _want(job, probe.size, reason, 1.0 + probe.gain, best)
-
-    # The best size that was tried, if it is faster beyond doubt and worth a pause.
+    probe = _next_probe(job, model, model.fit, sizes)
+    if probe is not None and _is_worth_trying(job, probe, model.speed(best)):
+        expected = f"expected to be {probe.gain:.0%} faster"
+        reason = f"probe {len(model.tried) + 1}: {expected}"
+        return _want(job, probe.size, reason, 1.0 + probe.gain, best)
     if best == size:
-        return _kept(job, size, model)
-    gain = model.speed(best) / model.speed(size) - 1.0
-    least_gain = HOLD if _just_tried(job, size) else SETTLED
-    saves_s = _saved_s(job, model.speed(size), gain)
+        return _want_unchanged(job, size, model)
+    return _want_at_best(job, size, best, model)
+
+
+def _is_worth_trying(job: JobSeen, probe: Probe, speed: float) -> bool:
+    """Return whether a probe should save more seconds than it costs to go there and back. `speed`:
+    at the best size that was tried.
+    """
+    saves_s = _saved_s(job, speed, probe.gain)
+    return saves_s > THERE_AND_BACK * job.pauses_s
+
+
+def _want_at_best(job: JobSeen, size: Size, best: Size, model: DikeModel) -> Want:
+    """Return the best size that was tried, if it is faster than the present one beyond doubt and
+    worth a pause.
+    """
+    speed = model.speed(size)
+    gain = model.speed(best) / speed - 1.0
+    least_gain = HOLD if _was_just_tried(job, size) else SETTLED
+    saves_s = _saved_s(job, speed, gain)
     if gain > least_gain and saves_s > job.pauses_s:
-        reason = f"the best of {counted(len(model.tried), 'size')} tried, {gain:.0%} faster"
+        tried = counted(len(model.tried), "size")
+        reason = f"the best of {tried} tried, {gain:.0%} faster"
         return _want(job, best, reason, 1.0 + gain, size)
-    return _kept(job, size, model)
+    return _want_unchanged(job, size, model)
 
 
-def _probe(job: JobSeen, model: DikeModel, fit: Fit, sizes: Sequence[Size]) -> Probe | None:
+def _next_probe(job: JobSeen, model: DikeModel, fit: Fit, sizes: Sequence[Size]) -> Probe | None:
     """Return the size to try next.
 
     The second follows the model's kind, where its profile is known; the others are chosen by
@@ -226,17 +265,27 @@ def _probe(job: JobSeen, model: DikeModel, fit: Fit, sizes: Sequence[Size]) -> P
         named = by_kind(kind, fit, sizes, job.batch)
         if named is not None and named not in tried:
             sizes = [named]
-    known = dict(zip(model.untried, model.gains, strict=True))
-    others = [size for size in sizes if size not in known and size not in tried]
-    best = max(model.log_speeds)
-    known.update(zip(others, _gains(fit, others, len(tried), job.batch, best), strict=True))
+    untried = [size for size in sizes if size not in tried]
+    gain_at = _gain_by_size(job, model, fit, untried)
     probe: Probe | None = None
-    for size in sizes:
-        if size not in tried and (probe is None or known[size] > probe.gain):
-            probe = Probe(size, known[size])
+    for size in untried:
+        if probe is None or gain_at[size] > probe.gain:
+            probe = Probe(size, gain_at[size])
     if probe is not None and len(tried) >= PROBES and probe.gain <= 0.0:
         return None
     return probe
+
+
+def _gain_by_size(
+    job: JobSeen, model: DikeModel, fit: Fit, untried: Sequence[Size]
+) -> dict[Size, float]:
+    """Return the gain of a probe at each size; the model has those of the usual sizes."""
+    gain_at = dict(zip(model.untried, model.gains, strict=True))
+    others = [size for size in untried if size not in gain_at]
+    best = max(model.log_speeds)
+    gains = _gains(fit, others, len(model.tried), job.batch, best)
+    gain_at.update(zip(others, gains, strict=True))
+    return gain_at
 
 
 def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size | None:
@@ -250,7 +299,7 @@ def by_kind(kind: Kind, fitted: Fit, sizes: Sequence[Size], batch: int) -> Size 
 
 def _most_workers(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     """Return as many workers as there are, and the fewest ps that keep the job compute-bound."""
-    most = max(size.workers for size in sizes)
+    most = max([size.workers for size in sizes])
     widest = [size for size in sizes if size.workers == most]
     widest.sort(key=lambda size: size.ps)
     for size in widest:
@@ -266,7 +315,9 @@ def _most_pairs(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     """
     most: Size | None = None
     for size in sizes:
-        if size.ps != size.workers or (most is not None and size.workers <= most.workers):
+        if size.ps != size.workers:
+            continue
+        if most is not None and size.workers <= most.workers:
             continue
         if fitted_kind(fitted, size, batch) != "communication-bound":
             most = size
@@ -275,7 +326,8 @@ def _most_pairs(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     return min(sizes, key=lambda size: (size.workers, -size.ps))
 
 
-def _just_tried(job: JobSeen, size: Size) -> bool:
+def _was_just_tried(job: JobSeen, size: Size) -> bool:
+    """Return whether there are so few reports at a size that the job does not stay there yet."""
     reports = 0
     for seen in job.recent:
         if seen.ps == size.ps and seen.workers == size.workers:
@@ -288,16 +340,18 @@ def _saved_s(job: JobSeen, speed: float, gain: float) -> float:
 
     They are endless where the end is not known.
     """
-    if job.progress is None or job.progress.total_samples <= 0:
+    progress = job.progress
+    if progress is None or progress.total_samples <= 0:
         return math.inf if gain > 0 else 0.0
-    left = max(0, job.progress.total_samples - job.progress.samples)
+    left = max(0, progress.total_samples - progress.samples)
     return left / speed * gain / (1 + gain)
 
 
 # ---------------------------------------------------------------- the answer
 
 
-def _kept(job: JobSeen, size: Size, model: DikeModel) -> Want:
+def _want_unchanged(job: JobSeen, size: Size, model: DikeModel) -> Want:
+    """Return the want for the present size."""
     tried = counted(len(model.tried), "size")
     reason = f"the best of {tried} tried; no other is worth a probe"
     return _want(job, size, reason)
@@ -307,16 +361,16 @@ def _want(
     job: JobSeen, size: Size, reason: str, faster: float | None = None, kept: Size | None = None
 ) -> Want:
     """Return the answer for a job; `kept`: the size that it would have otherwise."""
-    alternatives: tuple[Alternative, ...] = ()
+    alternatives = []
     if kept is not None and kept != size:
         lost = Alternative(ps=kept.ps, workers=kept.workers, batch=job.batch, why=LOST)
-        alternatives = (lost,)
+        alternatives.append(lost)
     return Want(
         job=job.key,
         ps=size.ps,
         workers=size.workers,
         batch=job.batch,
         reason=reason,
-        alternatives=alternatives,
+        alternatives=tuple(alternatives),
         faster=faster,
     )

@@ -1,8 +1,9 @@
 """Candidate plans of each job, and their choice: the weighted greedy of DLRover-RM (PVLDB 17(12),
 2024).
 
-    RC(A) = sum over resources of price x amount     resource cost of a plan A = (p, w, lambda_p, lambda_w)
-    TG(A) = Psi(A) - Psi(now)                        throughput gain
+    A     = (p, w, lambda_p, lambda_w)               a plan
+    RC(A) = sum over resources of price x amount     its resource cost
+    TG(A) = Psi(A) - Psi(now)                        its throughput gain
 
 A job's candidates are the plans that no other beats in both RC and TG (`front`). All jobs'
 candidates then compete for the free capacity: the largest weight x TG / RC first, while capacity
@@ -32,6 +33,8 @@ from services.allocator.placing.amounts import ROUNDING
 from services.allocator.policies.contract import Plan, Size
 
 Array = NDArray[np.float64]
+Step = tuple[float, str, int]
+"""- weight x TG / RC, job, candidate."""
 
 REACH = 4  # a number of ps or workers is at most so many times the present one, or a part of it
 COUNTS = 12  # numbers of ps, and of workers, that are tried
@@ -70,6 +73,21 @@ class Bid(msgspec.Struct, frozen=True, kw_only=True):
     now: tuple[float, float] = (0.0, 0.0)
     """Throughput and cost of the present plan."""
 
+    def against_now(self, at: int) -> tuple[float, float]:
+        """Return the gain in throughput and the additional cost of a candidate, relative to the
+        present plan.
+        """
+        speed_now, cost_now = self.now
+        gain = float(self.speed[at] / speed_now - 1)
+        extra = float(self.cost[at] / cost_now - 1)
+        return gain, extra
+
+    def additional(self, here: int, to: int) -> tuple[float, float]:
+        """Return cores and GiB that a candidate has beyond another one."""
+        cpu = float(self.cpu[to] - self.cpu[here])
+        gib = float(self.gib[to] - self.gib[here])
+        return cpu, gib
+
 
 class Reach(NamedTuple):
     """The numbers that are tried, each array [numbers] rising; a plan in reach is any combination
@@ -83,8 +101,8 @@ class Reach(NamedTuple):
     worker_cores: Array
 
     def grid(self) -> tuple[Array, Array, Array, Array]:
-        """Return the numbers as arrays that broadcast to all plans [ps, workers, cores a ps, cores a
-        worker].
+        """Return the numbers as arrays that broadcast to all plans [ps, workers, cores a ps, cores
+        a worker].
         """
         return (
             self.ps[:, None, None, None],
@@ -95,25 +113,28 @@ class Reach(NamedTuple):
 
     def plans(self) -> Array:
         """Return all plans [plans, 4], as rows of the grid."""
-        rows: Array = np.stack(np.broadcast_arrays(*self.grid()), axis=-1).reshape(-1, 4)
+        columns = np.broadcast_arrays(*self.grid())
+        rows: Array = np.stack(columns, axis=-1).reshape(-1, 4)
         return rows
 
     def within(self, ps_cpu: float, worker_cpu: float) -> Reach:
         """Leave out what has more cores than a ps, or a worker, can have."""
+        possible_ps = self.ps_cores <= ps_cpu + ROUNDING
+        possible_workers = self.worker_cores <= worker_cpu + ROUNDING
         return self._replace(
-            ps_cores=self.ps_cores[self.ps_cores <= ps_cpu + ROUNDING],
-            worker_cores=self.worker_cores[self.worker_cores <= worker_cpu + ROUNDING],
+            ps_cores=self.ps_cores[possible_ps],
+            worker_cores=self.worker_cores[possible_workers],
         )
 
     def on_nodes(self, node_cpu: float) -> Reach:
         """Put the cores of a node in place of what is more than that."""
         most = _hundredths(max(node_cpu, CORES_LEAST))
-        if max(self.ps_cores[-1], self.worker_cores[-1]) <= most:
+        tried = max(self.ps_cores[-1], self.worker_cores[-1])
+        if tried <= most:
             return self
-        return self._replace(
-            ps_cores=np.unique(np.minimum(self.ps_cores, most)),
-            worker_cores=np.unique(np.minimum(self.worker_cores, most)),
-        )
+        ps_cores = np.minimum(self.ps_cores, most)
+        worker_cores = np.minimum(self.worker_cores, most)
+        return self._replace(ps_cores=np.unique(ps_cores), worker_cores=np.unique(worker_cores))
 
 
 def in_reach(now: Plan, least: Size, most: Size, counts_only: bool = False) -> Reach:
@@ -138,15 +159,19 @@ def in_reach(now: Plan, least: Size, most: Size, counts_only: bool = False) -> R
 def _counts(now: int, least: int, most: int) -> Array:
     """Return numbers of tasks [numbers] within the bounds, evenly spread in their logarithm."""
     high = max(least, min(most, now * REACH))
-    low = min(max(least, math.ceil(now / REACH)), high)
+    low = max(least, math.ceil(now / REACH))
+    low = min(low, high)
     spread = np.round(np.geomspace(low, high, COUNTS))
-    return np.unique(np.append(spread, min(max(now, low), high)))
+    present = min(max(now, low), high)
+    return np.unique(np.append(spread, present))
 
 
 def _cores(now: float) -> Array:
     """Return cores of a task [numbers]."""
-    tried = np.round(now * np.array(CORES) / CORES_STEP) * CORES_STEP
-    return np.unique(_hundredths(np.maximum(tried, CORES_LEAST)))
+    steps = np.round(now * np.array(CORES) / CORES_STEP)
+    tried = steps * CORES_STEP
+    tried = np.maximum(tried, CORES_LEAST)
+    return np.unique(_hundredths(tried))
 
 
 def _hundredths(cores: Any) -> Any:
@@ -163,7 +188,8 @@ def front(cost: Array, gain: Array) -> NDArray[np.intp]:
     near.sort()
 
     # Of these, by cost and then by gain, each that gains more than all before it.
-    order = near[np.lexsort((-gain[near], cost[near]))]
+    by_cost_and_gain = np.lexsort((-gain[near], cost[near]))
+    order = near[by_cost_and_gain]
     best = np.maximum.accumulate(gain[order])
     rises = np.append(True, best[1:] > best[:-1])
     unbeaten: NDArray[np.intp] = order[rises]
@@ -175,7 +201,7 @@ def greedy(bids: Mapping[str, Bid], cpu: float, gib: float) -> dict[str, int]:
     need of all first candidates.
     """
     chosen = dict.fromkeys(bids, 0)
-    heap = []
+    heap: list[Step] = []
     for key, bid in bids.items():
         step = _best_step(key, bid, 0, cpu, gib)
         if step:
@@ -185,9 +211,7 @@ def greedy(bids: Mapping[str, Bid], cpu: float, gib: float) -> dict[str, int]:
     while heap:
         _, key, to = heapq.heappop(heap)
         bid = bids[key]
-        here = chosen[key]
-        more_cpu = float(bid.cpu[to] - bid.cpu[here])
-        more_gib = float(bid.gib[to] - bid.gib[here])
+        more_cpu, more_gib = bid.additional(chosen[key], to)
         if more_cpu <= cpu and more_gib <= gib:
             cpu -= more_cpu
             gib -= more_gib
@@ -198,26 +222,31 @@ def greedy(bids: Mapping[str, Bid], cpu: float, gib: float) -> dict[str, int]:
     return chosen
 
 
-def _best_step(
-    key: str, bid: Bid, here: int, cpu: float, gib: float
-) -> tuple[float, str, int] | None:
-    """Return one job's best next candidate that fits, as (- weight x TG / RC, job, candidate)."""
-    if here + 1 == len(bid.cost):
+def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | None:
+    """Return one job's best next candidate that fits."""
+    first = here + 1
+    if first == len(bid.cost):
         return None
-    # Of every later candidate: relative gain and additional cost, counted from the present one.
+    rates = _rates(bid, here)
+    best = int(rates.argmax())
+    more_cpu, more_gib = bid.additional(here, first + best)
+    if more_cpu > cpu or more_gib > gib:
+        # It does not fit: the best of those that do.
+        all_more_cpu = bid.cpu[first:] - bid.cpu[here]
+        all_more_gib = bid.gib[first:] - bid.gib[here]
+        rates *= (all_more_cpu <= cpu) & (all_more_gib <= gib)
+        best = int(rates.argmax())
+    rate = float(rates[best])
+    if rate <= 0:
+        return None
+    return -bid.weight * rate, key, first + best
+
+
+def _rates(bid: Bid, here: int) -> Array:
+    """Return TG / RC of every later candidate, counted from the present one; 0: it does not pay."""
     later = slice(here + 1, None)
     gain = bid.speed[later] / bid.speed[here] - 1
     paid = bid.cost[later] - bid.cost[here]
     pays = gain >= LEAST_ELASTICITY * paid / bid.cost[here]
-    rate = gain / np.maximum(paid, 1e-9) * pays
-
-    # The best one; where it does not fit, the best of those that do.
-    best = int(rate.argmax())
-    to = here + 1 + best
-    if bid.cpu[to] - bid.cpu[here] > cpu or bid.gib[to] - bid.gib[here] > gib:
-        rate *= bid.cpu[later] - bid.cpu[here] <= cpu
-        rate *= bid.gib[later] - bid.gib[here] <= gib
-        best = int(rate.argmax())
-    if rate[best] <= 0:
-        return None
-    return (-bid.weight * float(rate[best]), key, here + 1 + best)
+    rates: Array = gain / np.maximum(paid, 1e-9) * pays
+    return rates

@@ -26,7 +26,9 @@ class Bounds(NamedTuple):
 
 
 BOUNDLESS = Bounds()
-NOTHING = (0.0, 0.0)
+Held = tuple[float, float]
+"""Cores and GiB."""
+NOTHING: Held = (0.0, 0.0)
 
 
 def bounds(
@@ -37,41 +39,52 @@ def bounds(
     """
     free_cpu: dict[str, float] = {}
     if not move:
-        for node in cluster:
-            free_cpu[node.name] = node.free.cpu if node.open else 0.0
+        free_cpu = _free_cpu(cluster)
+    held = _held_by_namespace(jobs)
+    found = {}
+    for job in bidding:
+        held_by_all = held.get(job.request.namespace, NOTHING)
+        found[job.key] = _job_bounds(job, free_cpu, held_by_all)
+    return found
 
-    held: dict[str, tuple[float, float]] = {}
+
+def _free_cpu(cluster: Sequence[Node]) -> dict[str, float]:
+    """Return the cores that are free for tasks, by node."""
+    free_cpu = {}
+    for node in cluster:
+        free_cpu[node.name] = node.free.cpu if node.open else 0.0
+    return free_cpu
+
+
+def _held_by_namespace(jobs: Sequence[JobSeen]) -> dict[str, Held]:
+    """Return what the jobs of each namespace with a quota hold together."""
+    held: dict[str, Held] = {}
     for job in jobs:
         if job.quota:
             namespace = job.request.namespace
             cpu, gib = held.get(namespace, NOTHING)
             job_cpu, job_gib = _held_by_job(job, with_chief=True)
             held[namespace] = (cpu + job_cpu, gib + job_gib)
-
-    found = {}
-    for job in bidding:
-        found[job.key] = _job_bounds(job, free_cpu, held.get(job.request.namespace, NOTHING))
-    return found
+    return held
 
 
-def _job_bounds(job: JobSeen, free_cpu: Mapping[str, float], held: tuple[float, float]) -> Bounds:
-    """Return the bounds of one job. `held`: cores and GiB of all jobs in its namespace, its own
-    included.
-    """
+def _job_bounds(job: JobSeen, free_cpu: Mapping[str, float], held: Held) -> Bounds:
+    """Return the bounds of one job. `held`: by all jobs in its namespace, its own included."""
     ps_cpu, worker_cpu = _room_to_grow(job, free_cpu)
     if job.quota is None:
         return Bounds(ps_cpu, worker_cpu)
     most = job.quota.most()
+    held_cpu, held_gib = held
     cpu, gib = _held_by_job(job, with_chief=False)
     return Bounds(
         ps_cpu=ps_cpu,
         worker_cpu=worker_cpu,
-        cpu=most.cpu - held[0] + cpu,
-        gib=most.memory_gib - held[1] + gib,
+        cpu=most.cpu - held_cpu + cpu,
+        gib=most.memory_gib - held_gib + gib,
     )
 
 
-def _held_by_job(job: JobSeen, with_chief: bool) -> tuple[float, float]:
+def _held_by_job(job: JobSeen, with_chief: bool) -> Held:
     """Return cores and GiB of the job's tasks."""
     cpu = gib = 0.0
     for task in job.tasks:
@@ -90,7 +103,8 @@ def _room_to_grow(job: JobSeen, free_cpu: Mapping[str, float]) -> tuple[float, f
         return ps_cpu, worker_cpu
     tasks_on = Counter([task.node for task in job.tasks])
     for task in job.tasks:
-        most = task.resources.cpu + free_cpu.get(task.node, 0.0) / tasks_on[task.node]
+        free = free_cpu.get(task.node, 0.0)
+        most = task.resources.cpu + free / tasks_on[task.node]
         if task.role == "ps":
             ps_cpu = min(ps_cpu, most)
         elif task.role == "worker":

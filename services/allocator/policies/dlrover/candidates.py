@@ -21,7 +21,7 @@ from services.allocator.models.foresight import AHEAD_S, MOST_GIB, rate
 from services.allocator.models.history import most_similar
 from services.allocator.models.priority import priority_weight
 from services.allocator.placing.amounts import ROUNDING
-from services.allocator.policies.contract import JobSeen, Past, Plan, Timed
+from services.allocator.policies.contract import JobSeen, Past, Plan, Reading, Timed
 from services.allocator.policies.dlrover.bidding import Array, Bid, Reach, front
 from services.allocator.policies.dlrover.bounds import BOUNDLESS, Bounds
 from services.allocator.policies.dlrover.iteration import (
@@ -35,6 +35,8 @@ from services.allocator.policies.dlrover.iteration import (
 )
 from services.allocator.readings import measured
 from shared.messages import JobRequested, Resources, Role
+
+Flags = NDArray[np.bool_]
 
 PRICE_CPU = 1.0
 PRICE_GIB = 0.125  # a core is worth eight GiB
@@ -59,6 +61,11 @@ class Tasks(msgspec.Struct, frozen=True):
     @property
     def plan(self) -> Plan:
         return Plan(self.ps, self.workers, self.ps_size.cpu, self.worker_size.cpu)
+
+    @property
+    def cpu(self) -> float:
+        """Of all ps and workers."""
+        return self.ps * self.ps_size.cpu + self.workers * self.worker_size.cpu
 
     @property
     def ps_gib(self) -> float:
@@ -117,15 +124,26 @@ class Plans(NamedTuple):
         """Return some of the plans [indices, 4]."""
         rows = np.tile(self.now, (len(indices), 1))
         others = indices > 0
-        if others.any():
-            shape = tuple([len(numbers) for numbers in self.reach])
-            places = np.unravel_index(indices[others] - 1, shape)
-            for column, numbers in enumerate(self.reach):
-                rows[others, column] = numbers[places[column]]
+        if not others.any():
+            return rows
+        shape = tuple([len(numbers) for numbers in self.reach])
+        places = np.unravel_index(indices[others] - 1, shape)
+        for column, numbers in enumerate(self.reach):
+            rows[others, column] = numbers[places[column]]
         return rows
+
+    def changed_speed(self, remaining: float) -> Array:
+        """Return examples a second over those that remain, the pause of a change included."""
+        seconds = self.pause_s + remaining / self.psi
+        return np.asarray(remaining / seconds)
+
+    def prices(self) -> Array:
+        """Return the cost of each plan [plans], in cores."""
+        return np.asarray(PRICE_CPU * self.cores + PRICE_GIB * self.gib)
 
 
 def _plans(job: JobSeen, tasks: Tasks, model: Model, reach: Reach) -> Plans:
+    """Return the present plan and those in reach, with their throughput and amounts."""
     now = tasks.plan
     pause_s = PAUSE_DEFAULT_S if job.pause_s is None else job.pause_s
     present = grid([now])
@@ -133,21 +151,24 @@ def _plans(job: JobSeen, tasks: Tasks, model: Model, reach: Reach) -> Plans:
 
     # The plans in reach [ps, workers, cores a ps, cores a worker], and [ps, workers] alone.
     ps, workers, ps_cpu, worker_cpu = reach.grid()
-    psi = workers * job.batch / step_s(reach.grid(), job.batch, model)
+    iteration_s = step_s(reach.grid(), job.batch, model)
+    psi = workers * job.batch / iteration_s
     gib = tasks.ps_gib + tasks.worker_gib * workers
+    gib_now = tasks.ps_gib + tasks.worker_gib * now.workers
     moves = (ps != now.ps) | (workers != now.workers)
 
     # All of them in a row, behind the present one.
-    ps_cores = _in_row(now.ps * now.ps_cpu, ps * ps_cpu, psi.shape)
-    worker_cores = _in_row(now.workers * now.worker_cpu, workers * worker_cpu, psi.shape)
+    shape = psi.shape
+    ps_cores = _in_row(now.ps * now.ps_cpu, ps * ps_cpu, shape)
+    worker_cores = _in_row(now.workers * now.worker_cpu, workers * worker_cpu, shape)
     return Plans(
         now=present[0],
         reach=reach,
-        psi=_in_row(float(present_psi[0]), psi, psi.shape),
+        psi=_in_row(float(present_psi[0]), psi, shape),
         cores=ps_cores + worker_cores,
         ps_cores=ps_cores,
-        gib=_in_row(tasks.ps_gib + tasks.worker_gib * now.workers, gib, psi.shape),
-        pause_s=_in_row(0.0, pause_s * moves, psi.shape),
+        gib=_in_row(gib_now, gib, shape),
+        pause_s=_in_row(0.0, pause_s * moves, shape),
     )
 
 
@@ -175,31 +196,42 @@ def candidates(
     """Return a running job's candidates within the bounds, from the cheapest in reach; its present
     plan is always in reach.
     """
-    plans = _plans(job, tasks, model, reach.within(bounds.ps_cpu, bounds.worker_cpu))
-    allowed = None
-    if min(bounds.cpu, bounds.gib) < math.inf:
-        allowed = _allowed(plans, bounds)
-    busy, standard = _busy_enough(job, plans, allowed)
+    possible = reach.within(bounds.ps_cpu, bounds.worker_cpu)
+    plans = _plans(job, tasks, model, possible)
+    busy, standard = _busy_enough(job, plans, _allowed(plans, bounds))
 
-    # Throughput over the work that remains, the pause of a change included; and cost.
-    remaining = 1.0
-    if job.progress:
-        remaining = float(max(1, job.progress.total_samples - job.progress.samples))
-    speed = remaining / (plans.pause_s + remaining / plans.psi)
-    cost = PRICE_CPU * plans.cores + PRICE_GIB * plans.gib
+    remaining = _remaining_examples(job)
+    speed = plans.changed_speed(remaining)
+    cost = plans.prices()
+    best = _front_among(busy, cost, speed)
 
-    best = front(cost, speed) if busy is None else busy[front(cost[busy], speed[busy])]
-    psi_now = float(plans.psi[0])
+    closeness = CLOSE_S * float(plans.psi[0]) / remaining
+    weight = priority_weight(job.request.priority) * (1 + closeness)
+    now = (float(speed[0]), float(cost[0]))
     bid = Bid(
         plans=plans.rows(best),
         speed=speed[best],
         cost=cost[best],
         cpu=plans.cores[best],
         gib=plans.gib[best],
-        weight=priority_weight(job.request.priority) * (1 + CLOSE_S * psi_now / remaining),
-        now=(float(speed[0]), float(cost[0])),
+        weight=weight,
+        now=now,
     )
     return Candidates(bid, plans, standard)
+
+
+def _front_among(plans: NDArray[np.intp] | None, cost: Array, speed: Array) -> NDArray[np.intp]:
+    """Return the indices of those of the plans that no other of them beats; None: of all plans."""
+    if plans is None:
+        return front(cost, speed)
+    return plans[front(cost[plans], speed[plans])]
+
+
+def _remaining_examples(job: JobSeen) -> float:
+    """Return the examples that remain, at least one."""
+    if not job.progress:
+        return 1.0
+    return float(max(1, job.progress.total_samples - job.progress.samples))
 
 
 def needed_bounds(tasks: Tasks, found: Candidates) -> Bounds:
@@ -209,16 +241,16 @@ def needed_bounds(tasks: Tasks, found: Candidates) -> Bounds:
     bid = found.bid
     standard = found.plans.rows(np.array([found.standard]))
     plans = np.vstack([bid.plans, standard])
-    return Bounds(
-        ps_cpu=float(plans[:, 2].max()),
-        worker_cpu=float(plans[:, 3].max()),
-        cpu=float(max(bid.cpu.max(), found.plans.cores[found.standard])),
-        gib=tasks.ps_gib + tasks.worker_gib * float(plans[:, 1].max()),
-    )
+    _, workers, ps_cpu, worker_cpu = plans.max(axis=0).tolist()
+    cpu = max(bid.cpu.max(), found.plans.cores[found.standard])
+    gib = tasks.ps_gib + tasks.worker_gib * workers
+    return Bounds(ps_cpu=ps_cpu, worker_cpu=worker_cpu, cpu=float(cpu), gib=gib)
 
 
-def _allowed(plans: Plans, bounds: Bounds) -> NDArray[np.bool_]:
-    """Return the plans within the quota [plans]; the present one always is."""
+def _allowed(plans: Plans, bounds: Bounds) -> Flags | None:
+    """Return the plans within the quota [plans]; the present one always is. None: all plans."""
+    if min(bounds.cpu, bounds.gib) == math.inf:
+        return None
     fits = plans.cores <= bounds.cpu + ROUNDING
     fits &= plans.gib <= bounds.gib + ROUNDING
     fits[0] = True
@@ -226,33 +258,44 @@ def _allowed(plans: Plans, bounds: Bounds) -> NDArray[np.bool_]:
 
 
 def _busy_enough(
-    job: JobSeen, plans: Plans, allowed: NDArray[np.bool_] | None
+    job: JobSeen, plans: Plans, allowed: Flags | None
 ) -> tuple[NDArray[np.intp] | None, int]:
     """Return the indices of the plans that would use enough of their cores, and of the one that
-    uses them best; None: all plans. The core-seconds that an example costs are the same on every
-    plan.
+    uses them best; None: all plans.
     """
-    last = job.recent[-1] if job.recent else None
-    if last is None or not last.worker_cpu or last.samples_per_second <= 0:
+    core_seconds = _core_seconds(job)
+    if core_seconds is None:
         if allowed is None:
             return None, 0
         return np.flatnonzero(allowed), 0
 
-    # Core-seconds of an example, on ps and in all; the part of a plan's cores that it would use.
-    on_ps = (last.ps_cpu or 0.0) / last.samples_per_second
-    in_all = on_ps + last.worker_cpu / last.samples_per_second
-    used = plans.psi * in_all / plans.cores
-
-    # Plans without a hot ps, if there are any; of these, those that use enough.
-    cool = plans.psi * (on_ps * unevenness(job) * HOT) <= plans.ps_cores
+    # Plans without a hot ps, if there are any.
+    on_ps, in_all = core_seconds
+    on_hottest = on_ps * unevenness(job) * HOT
+    cool = plans.psi * on_hottest <= plans.ps_cores
     if allowed is not None:
         cool &= allowed
     if not cool.any():
-        cool = np.ones(len(used), dtype=np.bool_) if allowed is None else allowed
+        cool = np.ones(len(cool), dtype=np.bool_) if allowed is None else allowed
+
+    # Of these, those that would use enough of their cores.
+    used = plans.psi * in_all / plans.cores
     used[~cool] = -math.inf
     standard = int(used.argmax())
     least = min(LEAST_USE, NEARLY * float(used[standard]))
     return np.flatnonzero(used >= least), standard
+
+
+def _core_seconds(job: JobSeen) -> tuple[float, float] | None:
+    """Return the core-seconds that an example costs, on ps and in all; they are the same on every
+    plan. None: not measured.
+    """
+    last = last_report(job)
+    if last is None or not last.worker_cpu or last.samples_per_second <= 0:
+        return None
+    on_ps = (last.ps_cpu or 0.0) / last.samples_per_second
+    on_workers = last.worker_cpu / last.samples_per_second
+    return on_ps, on_ps + on_workers
 
 
 def unevenness(job: JobSeen) -> float:
@@ -267,6 +310,11 @@ def unevenness(job: JobSeen) -> float:
 
 
 # ---------------------------------------------------------------- observations of a job
+
+
+def last_report(job: JobSeen) -> Reading | None:
+    """Return the last report of the job; None: there is none yet."""
+    return job.recent[-1] if job.recent else None
 
 
 def timed_of(job: JobSeen) -> list[Timed]:
@@ -303,7 +351,7 @@ def _shares(job: JobSeen) -> tuple[float, ...] | None:
     """Return how an iteration divides among the model's terms, by the CPU use of the last report;
     None where that does not tell, as for a job without ps.
     """
-    last = job.recent[-1] if job.recent else None
+    last = last_report(job)
     if last is None or last.worker_cpu is None:
         return None
     now = tasks_of(job).plan
@@ -336,16 +384,22 @@ def memory_trend(job: JobSeen, role: Role) -> MemoryTrend | None:
     used = []
     for report in job.recent:
         gib = report.worker_gib
-        if role == "ps" and report.ps_gib is not None:
-            gib = report.ps_gib * report.ps
-        elif role == "ps":
-            gib = None
+        if role == "ps":
+            gib = _ps_gib(report)
         if gib is not None and math.isfinite(gib) and gib > 0:
             samples.append(float(report.samples))
             used.append(gib)
     if not used:
         return None
-    return MemoryTrend(max(used), rate(np.array(samples), np.array(used)))
+    growth = rate(np.array(samples), np.array(used))
+    return MemoryTrend(max(used), growth)
+
+
+def _ps_gib(report: Reading) -> float | None:
+    """Return the memory of all ps; None: not measured."""
+    if report.ps_gib is None:
+        return None
+    return report.ps_gib * report.ps
 
 
 def memory_due(
@@ -362,7 +416,8 @@ def memory_due(
     if job.progress:
         remaining = job.progress.total_samples - job.progress.samples
         ahead = max(0.0, min(speed * AHEAD_S, remaining))
-    need = min(MOST_GIB, trend.largest_gib + trend.gib_per_example * ahead)
+    grown = trend.largest_gib + trend.gib_per_example * ahead
+    need = min(MOST_GIB, grown)
     if role == "ps":
         need /= plan.ps
     return generations(job.request) * need

@@ -22,9 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from services.allocator.placing.amounts import together
 from services.allocator.placing.placement import Room, place_most
 from services.allocator.policies.contract import (
     JobSeen,
@@ -48,7 +50,7 @@ from services.allocator.policies.dlrover.thresholds import (
     speed_ratio,
     worker_size,
 )
-from shared.messages import Resources, RoleResources, TaskPlan
+from shared.messages import Resources, RoleResources
 
 FIRST_S = 180.0
 PLAN_S = 300.0
@@ -59,19 +61,19 @@ SAMPLES = 5
 
 
 def dlrover_heuristic(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    """Size the jobs that wait, then those that run."""
     nodes = FreeNodes(cluster)
     wants = []
-    # Jobs that wait come before jobs that run.
     for job in jobs:
         if job.size is None:
-            want = _first(job, nodes, now)
-            sizes = want.sizes or job.sizes
-            tasks = place_most(nodes.room, job.key, (), want.size, job.least, sizes, serial=0)
-            nodes.take(tasks)
+            want = _first_want(job, nodes, now)
+            nodes.take_first(job, want)
             wants.append(want)
     for job in jobs:
-        if job.size is not None and job.size.ps > 0 and job.tasks and not job.busy:
-            wants.append(_tuned(job, job.size, nodes, now))
+        if job.busy or not job.tasks:
+            continue
+        if job.size is not None and job.size.ps > 0:
+            wants.append(_tuned_want(job, job.size, nodes, now))
     return wants
 
 
@@ -82,19 +84,27 @@ class FreeNodes:
 
     def __init__(self, cluster: Sequence[Node]) -> None:
         self.room = Room(cluster)
-        there = [node for node in cluster if node.open]
-        self.cpu = math.fsum([node.free.cpu for node in there])
-        self.gib = math.fsum([node.free.memory_gib for node in there])
-        self.largest = Resources(
-            cpu=max([node.allocatable.cpu for node in there], default=0.0),
-            memory_gib=max([node.allocatable.memory_gib for node in there], default=0.0),
-        )
+        free = []
+        largest_cpu = 0.0
+        largest_gib = 0.0
+        for node in cluster:
+            if node.open:
+                free.append(node.free)
+                largest_cpu = max(largest_cpu, node.allocatable.cpu)
+                largest_gib = max(largest_gib, node.allocatable.memory_gib)
+        all_free = together(free)
+        self.cpu = all_free.cpu
+        self.gib = all_free.memory_gib
+        self.largest = Resources(cpu=largest_cpu, memory_gib=largest_gib)
 
-    def take(self, tasks: Sequence[TaskPlan] | None) -> None:
-        """Count tasks that were placed in the room as free no more."""
+    def take_first(self, job: JobSeen, want: Want) -> None:
+        """Place a waiting job at its first size, or as much of it as fits."""
+        sizes = want.sizes or job.sizes
+        tasks = place_most(self.room, job.key, (), want.size, job.least, sizes, serial=0)
         if tasks:
-            self.cpu -= math.fsum([task.resources.cpu for task in tasks])
-            self.gib -= math.fsum([task.resources.memory_gib for task in tasks])
+            taken = together([task.resources for task in tasks])
+            self.cpu -= taken.cpu
+            self.gib -= taken.memory_gib
 
     def take_more(self, job: str, wants: Resources, count: int) -> int:
         """Take as many of these tasks as fit; return their number."""
@@ -111,7 +121,10 @@ class FreeNodes:
         return replace(has, cpu=cpu, memory_gib=gib)
 
 
-def _first(job: JobSeen, nodes: FreeNodes, now: float) -> Want:
+# ---------------------------------------------------------------- a job that waits
+
+
+def _first_want(job: JobSeen, nodes: FreeNodes, now: float) -> Want:
     """Return the first size of a job."""
     if not left_open(job.request):
         return at_start(job, "the first size: its tasks are as they were asked for")
@@ -120,75 +133,140 @@ def _first(job: JobSeen, nodes: FreeNodes, now: float) -> Want:
         count, sizes = inherited(past)
         reason = f"as {len(past)} like it ended"
     else:
-        free = Resources(cpu=max(0.0, nodes.cpu), memory_gib=max(0.0, nodes.gib))
-        first = created(free)
         count = 1
-        sizes = RoleResources(
-            ps=_larger(first, job.sizes.ps),
-            worker=_larger(first, job.sizes.worker),
-        )
+        sizes = _sizes_to_learn_from(job, nodes)
         reason = "one ps and one worker to learn from"
+    ps = sizes.ps
+    worker = sizes.worker
     if now - job.submitted_s > PENDING_S:
-        sizes = replace(sizes, ps=halved(sizes.ps), worker=halved(sizes.worker))
-    sizes = RoleResources(
-        chief=job.sizes.chief,
-        ps=nodes.fitting(sizes.ps, job.sizes.ps),
-        worker=nodes.fitting(sizes.worker, job.sizes.worker),
-    )
-    return replace(
-        at_start(job, reason),
-        ps=_within(count, job.least.ps, job.most.ps),
-        workers=max(1, job.least.workers),
-        sizes=sizes,
-    )
+        ps = halved(ps)
+        worker = halved(worker)
+
+    asked = job.sizes
+    ps = nodes.fitting(ps, asked.ps)
+    worker = nodes.fitting(worker, asked.worker)
+    count = _within(count, job.least.ps, job.most.ps)
+    workers = max(1, job.least.workers)
+    sizes = RoleResources(chief=asked.chief, ps=ps, worker=worker)
+    return replace(at_start(job, reason), ps=count, workers=workers, sizes=sizes)
 
 
-def _tuned(job: JobSeen, size: Size, nodes: FreeNodes, now: float) -> Want:
+def _sizes_to_learn_from(job: JobSeen, nodes: FreeNodes) -> RoleResources:
+    """Return the sizes of the first tasks of a job without history."""
+    cpu = max(0.0, nodes.cpu)
+    gib = max(0.0, nodes.gib)
+    first = created(Resources(cpu=cpu, memory_gib=gib))
+    ps = _larger(first, job.sizes.ps)
+    worker = _larger(first, job.sizes.worker)
+    return RoleResources(ps=ps, worker=worker)
+
+
+# ---------------------------------------------------------------- a job that runs
+
+
+class RunningJob(NamedTuple):
+    """A running job, one of its ps and one of its workers, and what they use. `limit_cpu`: cores
+    that it may have in all.
+    """
+
+    job: JobSeen
+    size: Size
+    ps: Resources
+    worker: Resources
+    use: Use
+    limit_cpu: float
+
+    @property
+    def utilisation(self) -> float:
+        """Return the part of its cores that the busiest ps uses."""
+        return self.use.hottest / self.ps.cpu
+
+    @property
+    def reason(self) -> str:
+        return f"the busiest of its ps uses {self.utilisation:.0%} of its cores"
+
+    @property
+    def relieved_ps_cpu(self) -> float:
+        """Return the cores of a ps that would not be hot."""
+        return relieved(self.use, self.size.workers, self.limit_cpu, self.ps.cpu)
+
+
+def _tuned_want(job: JobSeen, size: Size, nodes: FreeNodes, now: float) -> Want:
     """Return the running stage's size: the ps first, then the workers."""
     use = used(job, size)
     if use is None or not _is_due(job, now):
         return _want(job, size, "watches what its ps and workers use")
     ps = held(job, "ps")
     worker = held(job, "worker")
-    limit_cpu = max(0.0, nodes.cpu) + size.ps * ps.cpu + size.workers * worker.cpu
-    utilisation = use.hottest / ps.cpu
-    reason = f"the busiest of its ps uses {utilisation:.0%} of its cores"
-    may_size = left_open(job.request)
+    free_cpu = max(0.0, nodes.cpu)
+    limit_cpu = free_cpu + size.ps * ps.cpu + size.workers * worker.cpu
+    running = RunningJob(job, size, ps, worker, use, limit_cpu)
+    may_change_ps = _ps_changed_s(job, size) + PS_S <= now
+    if may_change_ps:
+        want = _want_with_other_ps(running, nodes)
+        if want is not None:
+            return want
+    return _want_with_other_workers(running, nodes)
 
-    if _ps_changed_s(job, size) + PS_S <= now:
-        # The number of ps, once; then the cores of a hot one.
-        count = _within(_ps_wanted(job, size, use, limit_cpu), size.ps, job.most.ps)
-        more = nodes.take_more(job.key, ps, max(0, count - size.ps))
-        if more > 0:
-            return _want(job, Size(size.ps + more, size.workers), reason)
-        relieved_cpu = relieved(use, size.workers, limit_cpu, ps.cpu)
-        cpu = nodes.fitting(replace(ps, cpu=relieved_cpu), ps).cpu
-        if may_size and cpu > (1 + WORTH) * ps.cpu:
-            return _want(job, size, reason, _sized(job, replace(ps, cpu=cpu), worker))
 
+def _want_with_other_ps(running: RunningJob, nodes: FreeNodes) -> Want | None:
+    """Return a size with more ps, or with more cores for each of them; None: the ps are well."""
+    job, size, ps, worker, _, _ = running
+    count = _within(_ps_wanted(running), size.ps, job.most.ps)
+    missing = max(0, count - size.ps)
+    more = nodes.take_more(job.key, ps, missing)
+    if more > 0:
+        grown = Size(size.ps + more, size.workers)
+        return _want(job, grown, running.reason)
+    if not left_open(job.request):
+        return None
+
+    relieved_ps = replace(ps, cpu=running.relieved_ps_cpu)
+    cpu = nodes.fitting(relieved_ps, ps).cpu
+    if cpu <= (1 + WORTH) * ps.cpu:
+        return None
+    sizes = _changed_sizes(running, replace(ps, cpu=cpu), worker)
+    return _want(job, size, running.reason, sizes)
+
+
+def _want_with_other_workers(running: RunningJob, nodes: FreeNodes) -> Want:
+    """Return a size with as many workers, and of the size, as the rules have it."""
+    job, size, ps, worker, use, _ = running
     gained = speed_ratio(_speeds(job, size), size.workers)
-    wanted = min(more_workers(size.workers, utilisation, gained), job.most.workers)
-    more = nodes.take_more(job.key, worker, max(0, wanted - size.workers))
+    wanted = more_workers(size.workers, running.utilisation, gained)
+    wanted = min(wanted, job.most.workers)
+    missing = max(0, wanted - size.workers)
+    more = nodes.take_more(job.key, worker, missing)
+    grown = Size(size.ps, size.workers + more)
     sizes = None
-    if may_size:
+    if left_open(job.request):
         fitting = nodes.fitting(worker_size(use), worker)
-        sizes = _sized(job, ps, _if_worth_it(fitting, worker))
-    return _want(job, Size(size.ps, size.workers + more), reason, sizes)
+        sizes = _changed_sizes(running, ps, _if_worth_it(fitting, worker))
+    return _want(job, grown, running.reason, sizes)
 
 
-def _ps_wanted(job: JobSeen, size: Size, use: Use, limit_cpu: float) -> int:
+def _ps_wanted(running: RunningJob) -> int:
     """Return the number of ps: changed once, when the workers have been tried; and where a ps of a
     given size is hot.
     """
-    ps_cpu = held(job, "ps").cpu
-    tried = {seen.ps for seen in job.observed}
+    job, size, ps, _, use, limit_cpu = running
     count = size.ps
-    if tried == {size.ps} and (len(job.observed) > 1 or size.workers == job.most.workers):
-        count = initial_ps(use, size.workers, limit_cpu, ps_cpu)
+    if _has_tried_workers(job, size):
+        count = initial_ps(use, size.workers, limit_cpu, ps.cpu)
     if not left_open(job.request):
-        times = relieved(use, size.workers, limit_cpu, ps_cpu) / ps_cpu
+        times = running.relieved_ps_cpu / ps.cpu
         count = max(count, math.ceil(size.ps * times - 1e-9))
     return min(count, MOST_PS)
+
+
+def _has_tried_workers(job: JobSeen, size: Size) -> bool:
+    """Return whether the job has had other workers, or has all it may have, and no other ps yet."""
+    for seen in job.observed:
+        if seen.ps != size.ps:
+            return False
+    if size.workers == job.most.workers:
+        return len(job.observed) > 0
+    return len(job.observed) > 1
 
 
 def _speeds(job: JobSeen, size: Size) -> dict[int, float]:
@@ -202,42 +280,74 @@ def _speeds(job: JobSeen, size: Size) -> dict[int, float]:
 
 def _ps_changed_s(job: JobSeen, size: Size) -> float:
     """Return the time at which it was last seen with another number of ps."""
-    return max([report.at_s for report in job.recent if report.ps != size.ps], default=-math.inf)
+    changed_s = -math.inf
+    for report in job.recent:
+        if report.ps != size.ps:
+            changed_s = max(changed_s, report.at_s)
+    return changed_s
 
 
 def _is_due(job: JobSeen, now: float) -> bool:
-    interval_s = PLAN_S if len(job.observed) > 1 else FIRST_S
+    """Return whether it is time for another plan: the first comes sooner than the others."""
+    interval_s = FIRST_S
+    if len(job.observed) > 1:
+        interval_s = PLAN_S
     return now - job.since_s >= interval_s
+
+
+# ---------------------------------------------------------------- what a job uses
 
 
 def used(job: JobSeen, size: Size) -> Use | None:
     """Return the mean of its last reports with the tasks that it has; None where they do not tell
     the use of its ps.
     """
-    had = (size.ps, size.workers, held(job, "ps").cpu, held(job, "worker").cpu)
-    alike: list[Reading] = []
-    for report in reversed(job.recent):
-        then = (report.ps, report.workers, report.ps_had, report.worker_had)
-        if then == had and _tells_use(report):
-            alike.append(report)
-        if len(alike) == SAMPLES:
-            break
-    if not alike or min(had) <= 0:
+    ps_has = held(job, "ps").cpu
+    worker_has = held(job, "worker").cpu
+    has = (size.ps, size.workers, ps_has, worker_has)
+    alike = _last_reports(job, has)
+    if not alike or min(has) <= 0:
         return None
-    ps_cpu = fmean([report.ps_cpu or 0.0 for report in alike])
-    worker_cpu = fmean([report.worker_cpu or 0.0 for report in alike])
-    hottest = ps_cpu / size.ps * unevenness(job)
-    if not math.isfinite(hottest) or hottest <= 0:
+    use = _mean_use(alike, size, unevenness(job))
+    if not math.isfinite(use.hottest) or use.hottest <= 0:
         return None
+    return use
+
+
+def _mean_use(reports: Sequence[Reading], size: Size, uneven: float) -> Use:
+    """Return the mean of the reports. `uneven`: how much busier the busiest ps is."""
+    ps_cpu = []
+    worker_cpu = []
+    worker_gib = []
+    for report in reports:
+        ps_cpu.append(report.ps_cpu or 0.0)
+        worker_cpu.append(report.worker_cpu or 0.0)
+        worker_gib.append(report.worker_gib or 0.0)
+    all_ps_cpu = fmean(ps_cpu)
     return Use(
-        ps_cpu=ps_cpu,
-        hottest=hottest,
-        worker_cpu=worker_cpu / size.workers,
-        worker_gib=max([report.worker_gib or 0.0 for report in alike]),
+        ps_cpu=all_ps_cpu,
+        hottest=all_ps_cpu / size.ps * uneven,
+        worker_cpu=fmean(worker_cpu) / size.workers,
+        worker_gib=max(worker_gib),
     )
 
 
+def _last_reports(job: JobSeen, has: tuple[int, int, float, float]) -> list[Reading]:
+    """Return the last reports that tell the use of such tasks, `SAMPLES` at most: numbers of ps and
+    workers, cores of each ps and worker.
+    """
+    alike: list[Reading] = []
+    for report in reversed(job.recent):
+        had = (report.ps, report.workers, report.ps_had, report.worker_had)
+        if had == has and _tells_use(report):
+            alike.append(report)
+        if len(alike) == SAMPLES:
+            break
+    return alike
+
+
 def _tells_use(report: Reading) -> bool:
+    """Return whether cores were measured, and no amount is infinite."""
     for amount in (report.ps_cpu, report.worker_cpu, report.worker_gib or 0.0):
         if amount is None or not math.isfinite(amount):
             return False
@@ -257,11 +367,12 @@ def _if_worth_it(wants: Resources, has: Resources) -> Resources:
     return replace(has, cpu=cpu, memory_gib=gib)
 
 
-def _sized(job: JobSeen, ps: Resources, worker: Resources) -> RoleResources | None:
+def _changed_sizes(running: RunningJob, ps: Resources, worker: Resources) -> RoleResources | None:
     """Return the sizes of tasks; None where they have just that."""
-    if (ps, worker) == (held(job, "ps"), held(job, "worker")):
+    if ps == running.ps and worker == running.worker:
         return None
-    return RoleResources(chief=held(job, "chief"), ps=ps, worker=worker)
+    chief = held(running.job, "chief")
+    return RoleResources(chief=chief, ps=ps, worker=worker)
 
 
 def _larger(one: Resources, other: Resources) -> Resources:

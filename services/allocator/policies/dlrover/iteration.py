@@ -1,23 +1,23 @@
-"""The time of an iteration on a plan: the throughput model of DLRover-RM (Wang et al., PVLDB 17(12),
-2024).
+"""The time of an iteration on a plan: the throughput model of DLRover-RM (Wang et al., PVLDB
+17(12), 2024).
 
 Asynchronous training with w workers of lambda_w cores and p ps of lambda_p cores, m examples an
 update of one worker, model size M, bandwidth B, embedding dimension D. Seconds an iteration, and
 examples a second:
 
-    T = a1 m / lambda_w  +  a2 w / (p lambda_p)  +  a3 (M / p) (w / B)  +  a4 m D / p  +  b         [s]
+    T = a1 m / lambda_w  +  a2 w / (p lambda_p)  +  a3 (M / p) (w / B)  +  a4 m D / p  +  b     [s]
         gradient            updates                 push and pull          embeddings     the rest
     Psi = w m / T,   a1..a4, b >= 0, by non-negative least squares on this job's observations
 
 From the paper's public material: the terms' meaning, and non-negative least squares. Recalled and
 not checked: the exact forms; that their four constants merge into b is ours. Ours, too:
 
-- residuals count relative to T, and more terms than plans seen are held by pseudo-observations of less weight: from
-  finished jobs that are similar, and from CPU use (busy workers: gradients; busy ps: updates and
-  embeddings);
-- a task cannot use any number of cores at once: beyond `useful` ones lambda counts as that. There is such a
-  bound where one of the numbers that were tried leaves clearly smaller residuals; of several, the
-  one that leaves the smallest.
+- residuals count relative to T, and more terms than plans seen are held by pseudo-observations of
+  less weight: from finished jobs that are similar, and from CPU use (busy workers: gradients; busy
+  ps: updates and embeddings);
+- a task cannot use any number of cores at once: beyond `useful` ones lambda counts as that. There
+  is such a bound where one of the numbers that were tried leaves clearly smaller residuals; of
+  several, the one that leaves the smallest.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from services.allocator.models.nnls import nnls_each
 from services.allocator.policies.contract import Plan, Timed
 
 Array = NDArray[np.float64]
+System = tuple[Array, Array]
+"""Matrix and goals of least squares."""
 
 HISTORY_WEIGHT = 0.3  # of a similar job's observation against one of the job's own
 USE_WEIGHT = 0.2  # of a pseudo-observation of CPU use against one of the job's own
@@ -107,10 +109,12 @@ def step_s(
     useful_worker_cpu = np.minimum(worker_cpu, model.bounds[WORKER_CPU])
 
     # Terms of few numbers are added first: their arrays are small.
-    transfers = link * (workers / ps * (shape.size / shape.bandwidth))
+    transfer_s = shape.size / shape.bandwidth
+    transfers = link * (workers / ps * transfer_s)
     transfers = transfers + embeddings * (batch * shape.embedding / ps) + rest
     on_ps = updates * (workers / (ps * useful_ps_cpu)) + transfers
-    return np.asarray(np.maximum(gradient * (batch / useful_worker_cpu) + on_ps, SHORTEST_S))
+    seconds = gradient * (batch / useful_worker_cpu) + on_ps
+    return np.asarray(np.maximum(seconds, SHORTEST_S))
 
 
 # ---------------------------------------------------------------- the fit
@@ -139,10 +143,14 @@ def fitted(
 
 def fitted_each(cases: Sequence[Case], shape: Shape = PLAIN) -> list[Model]:
     """Fit many jobs side by side: first without bounds, then with those that were tried."""
-    tables = [_table(case, shape) for case in cases]
     free = np.full(4, math.inf)
-    firsts = nnls_each([_system(table, _rows(table, free)) for table in tables])
-    models = [Model(coefficients, free) for coefficients in firsts]
+    tables = []
+    systems = []
+    for case in cases:
+        table = _table(case, shape)
+        tables.append(table)
+        systems.append(_system(table, free))
+    models = [Model(coefficients, free) for coefficients in nnls_each(systems)]
     for column in (WORKER_CPU, PS_CPU):
         models = _bounded_where_clear(tables, models, column)
     return models
@@ -162,13 +170,20 @@ class Table(NamedTuple):
 
 
 def _table(case: Case, shape: Shape) -> Table:
-    seen = [*case.similar, *case.timed]
-    weights = [HISTORY_WEIGHT] * len(case.similar) + [1.0] * len(case.timed)
+    plans = []
+    batch = []
+    step_s = []
+    for timed in [*case.similar, *case.timed]:
+        plans.append(timed.plan)
+        batch.append(float(timed.batch))
+        step_s.append(timed.step_s)
+    weights = np.ones(len(plans))
+    weights[: len(case.similar)] = HISTORY_WEIGHT
     return Table(
-        plans=grid([timed.plan for timed in seen]),
-        batch=np.array([float(timed.batch) for timed in seen]),
-        step_s=np.array([timed.step_s for timed in seen]),
-        weights=np.array(weights),
+        plans=grid(plans),
+        batch=np.array(batch),
+        step_s=np.array(step_s),
+        weights=weights,
         shares=case.shares,
         shape=shape,
     )
@@ -176,19 +191,22 @@ def _table(case: Case, shape: Shape) -> Table:
 
 def _rows(table: Table, bounds: Array) -> Array:
     """Return the terms of each iteration, relative to its time [observations, 5]."""
-    terms = columns(np.minimum(table.plans, bounds), table.batch, table.shape)
+    useful = np.minimum(table.plans, bounds)
+    terms = columns(useful, table.batch, table.shape)
     return terms / table.step_s[:, None]
 
 
-def _system(table: Table, rows: Array) -> tuple[Array, Array]:
+def _system(table: Table, bounds: Array) -> System:
     """Return matrix and goals of the least squares."""
+    rows = _rows(table, bounds)
     matrix = rows * table.weights[:, None]
     goals = table.weights
-    if table.shares is not None:
-        # One pseudo-observation for each term: its share of the last iteration.
-        matrix = np.vstack([matrix, np.diag(rows[-1]) * USE_WEIGHT])
-        goals = np.concatenate([goals, np.array(table.shares) * USE_WEIGHT])
-    return matrix, goals
+    if table.shares is None:
+        return matrix, goals
+    # One pseudo-observation for each term: its share of the last iteration.
+    use_rows = np.diag(rows[-1]) * USE_WEIGHT
+    use_goals = np.array(table.shares) * USE_WEIGHT
+    return np.vstack([matrix, use_rows]), np.concatenate([goals, use_goals])
 
 
 def _error(table: Table, model: Model) -> float:
@@ -201,33 +219,39 @@ def _bounded_where_clear(
     tables: Sequence[Table], models: Sequence[Model], column: int
 ) -> list[Model]:
     """Bound one of the cores of each job's model where that clearly leaves smaller residuals."""
-    # One system for each bound that can be tried, those of all jobs side by side.
-    jobs = []
-    tried = []
-    systems = []
-    for n, (table, model) in enumerate(zip(tables, models, strict=True)):
-        for bounds in _bounds_to_try(model.bounds, column, table.plans):
-            jobs.append(n)
-            tried.append(bounds)
-            systems.append(_system(table, _rows(table, bounds)))
-
-    # For each job the bound that leaves least; of equal ones the first.
-    errors = [math.inf] * len(models)
-    bounded = list(models)
-    for n, bounds, coefficients in zip(jobs, tried, nnls_each(systems), strict=True):
-        model = Model(coefficients, bounds)
-        error = _error(tables[n], model)
-        if error < errors[n]:
-            errors[n] = error
-            bounded[n] = model
-
     found = []
-    for table, before, after in zip(tables, models, bounded, strict=True):
+    best = _best_bounded(tables, models, column)
+    for table, before, after in zip(tables, models, best, strict=True):
         allowance = noise(table.weights)
         error_before = _error(table, before) + allowance
         error_after = _error(table, after) + allowance
         found.append(after if error_after < CLEARLY * error_before else before)
     return found
+
+
+def _best_bounded(tables: Sequence[Table], models: Sequence[Model], column: int) -> list[Model]:
+    """Return for each job the model with the bound that leaves the smallest residuals, of equal
+    ones the first; where no bound can be tried, the model as it was.
+    """
+    # One system for each bound that can be tried, those of all jobs side by side.
+    jobs = []
+    tried = []
+    systems = []
+    for n, table in enumerate(tables):
+        for bounds in _bounds_to_try(models[n].bounds, column, table.plans):
+            jobs.append(n)
+            tried.append(bounds)
+            systems.append(_system(table, bounds))
+
+    errors = [math.inf] * len(models)
+    best = list(models)
+    for n, bounds, coefficients in zip(jobs, tried, nnls_each(systems), strict=True):
+        model = Model(coefficients, bounds)
+        error = _error(tables[n], model)
+        if error < errors[n]:
+            errors[n] = error
+            best[n] = model
+    return best
 
 
 def noise(weights: Array) -> float:
@@ -237,10 +261,11 @@ def noise(weights: Array) -> float:
 
 def _bounds_to_try(bounds: Array, column: int, plans: Array) -> list[Array]:
     """Return bounds with another one: each number of cores that was tried, but the largest."""
-    tried = sorted(set(plans[:, column].tolist()))[:-1]
+    all_tried = set(plans[:, column].tolist())
+    tried = sorted(all_tried)[:-1]
     if len(tried) > BOUNDS_TRIED:
-        evenly = np.unique(np.linspace(0, len(tried) - 1, BOUNDS_TRIED).astype(int))
-        tried = [tried[at] for at in evenly.tolist()]
+        evenly = np.linspace(0, len(tried) - 1, BOUNDS_TRIED).astype(int)
+        tried = [tried[at] for at in np.unique(evenly).tolist()]
     found = []
     for cores in tried:
         narrower = bounds.copy()
@@ -262,7 +287,9 @@ def shares_of(busy_workers: float, busy_ps: float) -> tuple[float, float, float,
 
 def grid(plans: Sequence[Plan]) -> Array:
     """Return plans as an array [plans, 4]: ps, workers, cores a ps, cores a worker."""
-    rows = [(plan.ps, plan.workers, plan.ps_cpu, plan.worker_cpu) for plan in plans]
+    rows = []
+    for plan in plans:
+        rows.append((plan.ps, plan.workers, plan.ps_cpu, plan.worker_cpu))
     return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
 
@@ -273,9 +300,5 @@ def usable(timed: Sequence[Timed]) -> list[Timed]:
 
 def _is_usable(timed: Timed) -> bool:
     plan = timed.plan
-    return (
-        min(plan.ps, plan.workers, plan.ps_cpu, plan.worker_cpu) > 0
-        and timed.batch > 0
-        and timed.step_s > 0
-        and math.isfinite(timed.step_s)
-    )
+    least = min(plan.ps, plan.workers, plan.ps_cpu, plan.worker_cpu)
+    return least > 0 and timed.batch > 0 and 0 < timed.step_s < math.inf

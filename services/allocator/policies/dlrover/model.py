@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -97,7 +98,8 @@ class StoredBid(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether nodes with so many cores are large enough for all that is in reach."""
         if self.counts_only:
             return True
-        return max(self.reach.ps_cores[-1], self.reach.worker_cores[-1]) <= node_cpu
+        most = max(self.reach.ps_cores[-1], self.reach.worker_cores[-1])
+        return most <= node_cpu
 
     def bid(self) -> Bid:
         """Return the candidates as arrays."""
@@ -143,7 +145,8 @@ class DlroverModel(msgspec.Struct, frozen=True, kw_only=True):
             reach = known.reach.reach()
         if not counts_only:
             reach = reach.on_nodes(node_cpu)
-        return candidates(job, self.tasks, self.throughput.model(), reach, bounds).bid
+        model = self.throughput.model()
+        return candidates(job, self.tasks, model, reach, bounds).bid
 
 
 def _is_wide_enough(bounds: Bounds, needs: Bounds) -> bool:
@@ -166,66 +169,94 @@ def fit_jobs(jobs: Sequence[JobSeen]) -> list[DlroverModel]:
 
 def fit_with_sizes(jobs: Sequence[JobSeen], sized: Sequence[bool]) -> list[DlroverModel]:
     """Fit all jobs in one pass. `sized`: whether the sizes of a job's tasks are to be chosen."""
-    all_tasks = [tasks_of(job) for job in jobs]
-    cases = [case_of(job) if _trains(job) else NOTHING for job in jobs]
-
+    observations = [_observations_of(job) for job in jobs]
     # The throughput of all jobs of which anything is known, side by side.
-    fitted: list[Model | None] = [None] * len(jobs)
-    known = []
-    for n, case in enumerate(cases):
-        tasks = all_tasks[n]
-        if case.timed and min(tasks.ps_size.cpu, tasks.worker_size.cpu) > 0:
-            known.append(n)
-    for n, found_model in zip(known, fitted_each([cases[n] for n in known]), strict=True):
-        fitted[n] = found_model
+    known = [seen.case for seen in observations if seen.can_be_fitted]
+    fitted = iter(fitted_each(known))
 
     found = []
-    for job, tasks, case, model, is_sized in zip(
-        jobs, all_tasks, cases, fitted, sized, strict=True
-    ):
-        if not _trains(job):
-            guess = warm_start(job.request, past_of(job)) if job.size is None else None
-            found.append(DlroverModel(tasks=tasks, guess=guess))
-            continue
-        found.append(
-            DlroverModel(
-                tasks=tasks,
-                sizes_seen=len(case.timed),
-                throughput=_throughput(model) if model else None,
-                bids=_stored_bid(job, tasks, model, not is_sized) if model else None,
-                ps_memory=memory_trend(job, "ps"),
-                worker_memory=memory_trend(job, "worker"),
-            )
-        )
+    for seen, is_sized in zip(observations, sized, strict=True):
+        if _trains(seen.job):
+            model = next(fitted) if seen.can_be_fitted else None
+            found.append(_running_model(seen, model, counts_only=not is_sized))
+        else:
+            found.append(_model_without_training(seen.job, seen.tasks))
     return found
+
+
+class Observations(NamedTuple):
+    """A job, its tasks, and what its throughput is fitted to."""
+
+    job: JobSeen
+    tasks: Tasks
+    case: Case
+
+    @property
+    def can_be_fitted(self) -> bool:
+        """Return whether a speed was seen, and tasks have cores."""
+        least_cpu = min(self.tasks.ps_size.cpu, self.tasks.worker_size.cpu)
+        return bool(self.case.timed) and least_cpu > 0
+
+
+def _observations_of(job: JobSeen) -> Observations:
+    """Return what is known of a job; nothing is to be fitted where it does not train."""
+    case = case_of(job) if _trains(job) else NOTHING
+    return Observations(job, tasks_of(job), case)
 
 
 def _trains(job: JobSeen) -> bool:
     """Return whether the job has tasks and ps; the model knows of no other training."""
-    return job.size is not None and job.size.ps > 0 and bool(job.tasks)
+    if job.size is None or not job.tasks:
+        return False
+    return job.size.ps > 0
 
 
-def _throughput(model: Model) -> Throughput:
-    ps_cpu, worker_cpu = model.bounds[PS_CPU:].tolist()
-    return Throughput(
-        coefficients=tuple(model.coefficients.tolist()),
-        useful_cores=(
-            ps_cpu if math.isfinite(ps_cpu) else None,
-            worker_cpu if math.isfinite(worker_cpu) else None,
-        ),
+def _model_without_training(job: JobSeen, tasks: Tasks) -> DlroverModel:
+    """Return the model of a job that waits, or trains without ps."""
+    if job.size is not None:
+        return DlroverModel(tasks=tasks)
+    guess = warm_start(job.request, past_of(job))
+    return DlroverModel(tasks=tasks, guess=guess)
+
+
+def _running_model(seen: Observations, model: Model | None, counts_only: bool) -> DlroverModel:
+    """Return the model of a job that trains, its throughput as it was fitted."""
+    job = seen.job
+    throughput = None
+    bids = None
+    if model is not None:
+        throughput = _throughput(model)
+        bids = _stored_bid(job, seen.tasks, model, counts_only)
+    return DlroverModel(
+        tasks=seen.tasks,
+        sizes_seen=len(seen.case.timed),
+        throughput=throughput,
+        bids=bids,
+        ps_memory=memory_trend(job, "ps"),
+        worker_memory=memory_trend(job, "worker"),
     )
 
 
+def _throughput(model: Model) -> Throughput:
+    useful_ps, useful_workers = model.bounds[PS_CPU:].tolist()
+    ps_cpu = useful_ps if math.isfinite(useful_ps) else None
+    worker_cpu = useful_workers if math.isfinite(useful_workers) else None
+    coefficients = tuple(model.coefficients.tolist())
+    return Throughput(coefficients, (ps_cpu, worker_cpu))
+
+
 def _stored_bid(job: JobSeen, tasks: Tasks, model: Model, counts_only: bool) -> StoredBid:
+    """Return the job's candidates on nodes of any size and without bounds."""
     reach = in_reach(tasks.plan, job.least, job.most, counts_only)
     found = candidates(job, tasks, model, reach)
     bid = found.bid
     table = np.vstack([bid.plans.T, bid.speed, bid.cost, bid.cpu, bid.gib])
+    numbers = [tuple(array.tolist()) for array in reach]
     return StoredBid(
         table=table.tobytes(),
         weight=bid.weight,
         now=bid.now,
         needs=needed_bounds(tasks, found),
-        reach=StoredReach(*[tuple(numbers.tolist()) for numbers in reach]),
+        reach=StoredReach(*numbers),
         counts_only=counts_only,
     )

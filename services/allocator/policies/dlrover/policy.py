@@ -1,12 +1,13 @@
 """Start from history, fit the throughput, scale by gain per cost: DLRover-RM (Wang et al., PVLDB
 17(12), 2024).
 
-1. Warm start: a job begins near the best plan of its kind (`models/history.py`). 2. Its throughput
-is fitted to what was seen (`iteration.py`), plans in reach priced (`candidates.py`); both are part of
-the job's model (`model.py`). 3. All jobs'
-candidates compete for what is free, the largest weight x gain / cost first (`bidding.py`). 4.
-Memory follows its largest use and what it will be soon, so that no ps runs out of it
-(`models/foresight.py`).
+1. Warm start: a job begins near the best plan of its kind (`models/history.py`).
+2. Its throughput is fitted to what was seen (`iteration.py`), plans in reach priced
+   (`candidates.py`); both are part of the job's model (`model.py`).
+3. All jobs' candidates compete for what is free, the largest weight x gain / cost first
+   (`bidding.py`).
+4. Memory follows its largest use and what it will be soon, so that no ps runs out of it
+   (`models/foresight.py`).
 
 From the paper's public material: the three stages. Our reconstruction: the weight rises with the
 priority (`models/priority.py`) and towards completion; every job bids anew from its cheapest
@@ -25,6 +26,7 @@ from msgspec.structs import replace
 
 from services.allocator.models.foresight import limit_due, limit_for
 from services.allocator.models.history import Guess
+from services.allocator.placing.amounts import together
 from services.allocator.policies.contract import (
     JobSeen,
     Node,
@@ -36,7 +38,7 @@ from services.allocator.policies.contract import (
 )
 from services.allocator.policies.dlrover.bidding import Array, Bid, greedy
 from services.allocator.policies.dlrover.bounds import bounds
-from services.allocator.policies.dlrover.candidates import generations, memory_due
+from services.allocator.policies.dlrover.candidates import generations, last_report, memory_due
 from services.allocator.policies.dlrover.model import DlroverModel, fit_with_sizes
 from shared.messages import Alternative, Resources, RoleResources
 from shared.words import counted
@@ -80,27 +82,32 @@ def dlrover(
     # 1. Jobs that wait start near the plans of similar jobs.
     firsts = []
     for job in waiting:
-        firsts.append(_first(job, models[job.key].guess, largest, _is_fixed(job, ways)))
+        guess = models[job.key].guess
+        fixed = _is_fixed(job, ways)
+        firsts.append(_first_want(job, guess, largest, fixed))
 
     # 2. Jobs that have run for a while bid for what is free.
     ready = [job for job in running if _is_ready(job, models[job.key], now)]
     limits = bounds(cluster, jobs, ready, ways.move)
     bids = {}
     for job in ready:
+        model = models[job.key]
+        limit = limits[job.key]
         fixed = _is_fixed(job, ways)
-        bids[job.key] = models[job.key].bid(job, largest.cpu, fixed, limits[job.key])
-    cpu, gib = _free_capacity(cluster)
-    cpu, gib = _with_given_back(cpu, gib, models, bids)
-    cpu, gib = _without_first_sizes(cpu, gib, waiting, firsts)
-    chosen = greedy(bids, max(0.0, cpu), max(0.0, gib))
+        bids[job.key] = model.bid(job, largest.cpu, fixed, limit)
+    capacity = _free_capacity(cluster)
+    capacity = _with_given_back(capacity, models, bids)
+    capacity = _without_first_sizes(capacity, waiting, firsts)
+    chosen = greedy(bids, max(0.0, capacity.cpu), max(0.0, capacity.gib))
 
     # 3. Each gets its candidate, where that is worth a change.
     wants = list(firsts)
     for job in running:
         bid = bids.get(job.key)
         at = chosen.get(job.key, 0)
-        sized = None if _is_fixed(job, ways) else largest
-        wants.append(_want(job, models[job.key], bid, at, now, sized))
+        model = models[job.key]
+        task_most = None if _is_fixed(job, ways) else largest
+        wants.append(_want(job, model, bid, at, now, task_most))
     return wants
 
 
@@ -108,10 +115,14 @@ def _models(jobs: Sequence[JobSeen], ways: Ways) -> dict[str, DlroverModel]:
     """Return the models by job; those that have none are fitted together."""
 
     def fit_lacking(lacking: Sequence[JobSeen]) -> list[DlroverModel]:
-        return fit_with_sizes(lacking, [not _is_fixed(job, ways) for job in lacking])
+        sized = [not _is_fixed(job, ways) for job in lacking]
+        return fit_with_sizes(lacking, sized)
 
     models = models_of(jobs, DlroverModel, fit_lacking)
-    return {job.key: model for job, model in zip(jobs, models, strict=True)}
+    by_job = {}
+    for job, model in zip(jobs, models, strict=True):
+        by_job[job.key] = model
+    return by_job
 
 
 def _is_fixed(job: JobSeen, ways: Ways) -> bool:
@@ -121,50 +132,60 @@ def _is_fixed(job: JobSeen, ways: Ways) -> bool:
 
 def _largest(cluster: Sequence[Node]) -> Resources:
     """Return cores and GiB of the largest node, without any task on it."""
-    cpu = max([node.allocatable.cpu for node in cluster], default=0.0)
-    gib = max([node.allocatable.memory_gib for node in cluster], default=0.0)
+    cpu = 0.0
+    gib = 0.0
+    for node in cluster:
+        cpu = max(cpu, node.allocatable.cpu)
+        gib = max(gib, node.allocatable.memory_gib)
     return Resources(cpu=cpu, memory_gib=gib)
 
 
 # ---------------------------------------------------------------- jobs that wait
 
 
-def _first(job: JobSeen, guess: Guess | None, largest: Resources, fixed: bool) -> Want:
+def _first_want(job: JobSeen, guess: Guess | None, largest: Resources, fixed: bool) -> Want:
+    """Return the first size of a job. `fixed`: its tasks are as they were asked for."""
     if guess is None:
         return at_start(job, "the first size: no finished job is a guide")
     asked = job.request
-    ps = min(max(guess.plan.ps, asked.ps.min), asked.ps.max)
-    workers = min(max(guess.plan.workers, asked.workers.min), asked.workers.max)
+    ps = max(guess.plan.ps, asked.ps.min)
+    ps = min(ps, asked.ps.max)
+    workers = max(guess.plan.workers, asked.workers.min)
+    workers = min(workers, asked.workers.max)
+    sizes = None
+    if ps > 0 and not fixed:
+        sizes = _first_sizes(job, guess, ps, largest)
     return Want(
         job=job.key,
         ps=ps,
         workers=workers,
         batch=asked.batch.start,
         reason=f"as {counted(guess.jobs, 'similar job')} ended",
-        sizes=None if fixed or ps < 1 else _first_sizes(job, guess, ps, largest),
+        sizes=sizes,
     )
 
 
 def _first_sizes(job: JobSeen, guess: Guess, ps: int, largest: Resources) -> RoleResources:
+    """Return the sizes of a job's first tasks, by those of similar jobs."""
     times = FIRST_SPARE * generations(job.request)
     ps_gib = limit_for(times * guess.ps_gib / ps)
     worker_gib = limit_for(times * guess.worker_gib)
+    asked = job.sizes
     if job.progress:
         # It has run before: its memory then may have been raised, because it was too little.
-        ps_gib = max(ps_gib, job.sizes.ps.memory_gib)
-        worker_gib = max(worker_gib, job.sizes.worker.memory_gib)
-    return replace(
-        job.sizes,
-        ps=_sized(job.sizes.ps, guess.plan.ps_cpu, ps_gib, largest),
-        worker=_sized(job.sizes.worker, guess.plan.worker_cpu, worker_gib, largest),
-    )
+        ps_gib = max(ps_gib, asked.ps.memory_gib)
+        worker_gib = max(worker_gib, asked.worker.memory_gib)
+    ps_size = _task_size(asked.ps, guess.plan.ps_cpu, ps_gib, largest)
+    worker_size = _task_size(asked.worker, guess.plan.worker_cpu, worker_gib, largest)
+    return replace(asked, ps=ps_size, worker=worker_size)
 
 
-def _sized(asked: Resources, cpu: float, gib: float, largest: Resources) -> Resources:
+def _task_size(asked: Resources, cpu: float, gib: float, largest: Resources) -> Resources:
     """Return a task's resources, not larger than the largest node."""
-    cpu = min(cpu, max(largest.cpu, asked.cpu))
-    gib = min(gib, max(largest.memory_gib, asked.memory_gib))
-    return replace(asked, cpu=math.floor(cpu * 100 + 1e-9) / 100, memory_gib=gib)
+    most_cpu = max(largest.cpu, asked.cpu)
+    most_gib = max(largest.memory_gib, asked.memory_gib)
+    hundredths = math.floor(min(cpu, most_cpu) * 100 + 1e-9)
+    return replace(asked, cpu=hundredths / 100, memory_gib=min(gib, most_gib))
 
 
 # ---------------------------------------------------------------- jobs that run
@@ -172,46 +193,56 @@ def _sized(asked: Resources, cpu: float, gib: float, largest: Resources) -> Reso
 
 def _is_ready(job: JobSeen, model: DlroverModel, now: float) -> bool:
     """Return whether the job was observed for long enough, with the cores that it has."""
-    if job.progress is None or now - job.since_s < SETTLE_S or model.throughput is None:
+    if job.progress is None or model.throughput is None:
         return False
-    tasks = model.tasks
-    last = job.recent[-1] if job.recent else None
+    if now - job.since_s < SETTLE_S:
+        return False
+    last = last_report(job)
     if last is None or last.ps_had is None:
         return True
-    return (last.ps_had, last.worker_had) == (tasks.ps_size.cpu, tasks.worker_size.cpu)
+    tasks = model.tasks
+    return last.ps_had == tasks.ps_size.cpu and last.worker_had == tasks.worker_size.cpu
 
 
-def _free_capacity(cluster: Sequence[Node]) -> tuple[float, float]:
-    """Return the free cores and GiB that tasks can fill."""
-    free = [node.free for node in cluster if node.open]
-    cpu = PACKED * math.fsum([amount.cpu for amount in free])
-    gib = PACKED * math.fsum([amount.memory_gib for amount in free])
-    return cpu, gib
+class Capacity(NamedTuple):
+    """Cores and GiB that jobs bid for."""
+
+    cpu: float
+    gib: float
+
+
+def _free_capacity(cluster: Sequence[Node]) -> Capacity:
+    """Return the free capacity that tasks can fill."""
+    free = together([node.free for node in cluster if node.open])
+    return Capacity(PACKED * free.cpu, PACKED * free.memory_gib)
 
 
 def _with_given_back(
-    cpu: float,
-    gib: float,
-    models: Mapping[str, DlroverModel],
-    bids: Mapping[str, Bid],
-) -> tuple[float, float]:
-    """Return cores and GiB with those that jobs have beyond their first candidates."""
+    capacity: Capacity, models: Mapping[str, DlroverModel], bids: Mapping[str, Bid]
+) -> Capacity:
+    """Return the capacity with what jobs have beyond their first candidates."""
+    cpu, gib = capacity
     for key, bid in bids.items():
         now = models[key].tasks
-        cpu += now.ps * now.ps_size.cpu + now.workers * now.worker_size.cpu - float(bid.cpu[0])
-        gib += now.worker_gib * (now.workers - float(bid.plans[0, 1]))
-    return cpu, gib
+        first_cpu = float(bid.cpu[0])
+        first_workers = float(bid.plans[0, 1])
+        cpu += now.cpu - first_cpu
+        gib += now.worker_gib * (now.workers - first_workers)
+    return Capacity(cpu, gib)
 
 
 def _without_first_sizes(
-    cpu: float, gib: float, waiting: Sequence[JobSeen], firsts: Sequence[Want]
-) -> tuple[float, float]:
-    """Return cores and GiB without those that waiting jobs need."""
+    capacity: Capacity, waiting: Sequence[JobSeen], firsts: Sequence[Want]
+) -> Capacity:
+    """Return the capacity without what waiting jobs need."""
+    cpu, gib = capacity
     for job, want in zip(waiting, firsts, strict=True):
         sizes = want.sizes or job.sizes
-        cpu -= want.ps * sizes.ps.cpu + want.workers * sizes.worker.cpu
-        gib -= want.ps * sizes.ps.memory_gib + want.workers * sizes.worker.memory_gib
-    return cpu, gib
+        ps = sizes.ps
+        worker = sizes.worker
+        cpu -= want.ps * ps.cpu + want.workers * worker.cpu
+        gib -= want.ps * ps.memory_gib + want.workers * worker.memory_gib
+    return Capacity(cpu, gib)
 
 
 # ---------------------------------------------------------------- the answer
@@ -236,7 +267,7 @@ def _want(
         speed = float(bid.speed[at])
     sizes = None
     if largest:
-        sizes = _resized(job, model, choice.plan, speed, now, largest)
+        sizes = _changed_sizes(job, model, choice.plan, speed, now, largest)
     return Want(
         job=job.key,
         ps=choice.plan.ps,
@@ -248,7 +279,7 @@ def _want(
     )
 
 
-def _resized(
+def _changed_sizes(
     job: JobSeen, model: DlroverModel, plan: Plan, speed: float, now: float, largest: Resources
 ) -> RoleResources | None:
     """Return cores as planned, and memory as it will be used at a speed (examples/s); None where
@@ -257,22 +288,34 @@ def _resized(
     before = model.tasks
     ps = before.ps_size
     worker = before.worker_size
-    may_shrink = now - job.since_s >= SHRINK_AFTER_S or plan.ps != before.ps
-    if job.recent:
-        speed = max(job.recent[-1].samples_per_second, speed)
+    has_settled = now - job.since_s >= SHRINK_AFTER_S
+    may_shrink = has_settled or plan.ps != before.ps
+    last = last_report(job)
+    if last is not None:
+        speed = max(last.samples_per_second, speed)
+    ps_gib, worker_gib = _memory_limits(job, model, plan, speed, may_shrink)
 
-    # All ps together keep their memory; each worker has its own.
-    ps_gib = ps.memory_gib * before.ps / plan.ps
-    ps_need = memory_due(job, model.ps_memory, plan, "ps", speed)
-    worker_need = memory_due(job, model.worker_memory, plan, "worker", speed)
-    ps_gib = limit_due(ps_gib, ps_need, may_shrink)
-    worker_gib = limit_due(worker.memory_gib, worker_need, may_shrink)
-
-    new_ps = _sized(ps, plan.ps_cpu, ps_gib, largest)
-    new_worker = _sized(worker, plan.worker_cpu, worker_gib, largest)
-    if (new_ps, new_worker) == (ps, worker):
+    new_ps = _task_size(ps, plan.ps_cpu, ps_gib, largest)
+    new_worker = _task_size(worker, plan.worker_cpu, worker_gib, largest)
+    if new_ps == ps and new_worker == worker:
         return None
     return replace(job.sizes, ps=new_ps, worker=new_worker)
+
+
+def _memory_limits(
+    job: JobSeen, model: DlroverModel, plan: Plan, speed: float, may_shrink: bool
+) -> tuple[float, float]:
+    """Return the memory of each ps and of each worker on a plan. All ps together keep theirs; each
+    worker has its own.
+    """
+    before = model.tasks
+    ps_gib = before.ps_size.memory_gib * before.ps / plan.ps
+    ps_need = memory_due(job, model.ps_memory, plan, "ps", speed)
+    worker_need = memory_due(job, model.worker_memory, plan, "worker", speed)
+    return (
+        limit_due(ps_gib, ps_need, may_shrink),
+        limit_due(before.worker_gib, worker_need, may_shrink),
+    )
 
 
 class Choice(NamedTuple):
@@ -285,8 +328,7 @@ class Choice(NamedTuple):
 
 def _chosen(job: JobSeen, model: DlroverModel, bid: Bid, at: int) -> Choice:
     """Return the candidate that the job got, if it is worth a change."""
-    gain = float(bid.speed[at] / bid.now[0] - 1)
-    extra = float(bid.cost[at] / bid.now[1] - 1)
+    gain, extra = bid.against_now(at)
     others: tuple[Alternative, ...] = ()
     if at + 1 < len(bid.cost):
         others = (_alternative(job, bid, at + 1),)
@@ -298,9 +340,9 @@ def _chosen(job: JobSeen, model: DlroverModel, bid: Bid, at: int) -> Choice:
 
 
 def _alternative(job: JobSeen, bid: Bid, to: int) -> Alternative:
+    """Return a candidate that the job does not get."""
     plan = _plan(bid.plans[to])
-    gain = float(bid.speed[to] / bid.now[0] - 1)
-    extra = float(bid.cost[to] / bid.now[1] - 1)
+    gain, extra = bid.against_now(to)
     why = (
         f"{gain:+.0%} for {extra:+.0%} cost: others gain more from it, it does not fit, "
         "or it is not worth it"
@@ -309,5 +351,6 @@ def _alternative(job: JobSeen, bid: Bid, to: int) -> Alternative:
 
 
 def _plan(row: Array) -> Plan:
+    """Return a row of `Bid.plans` as a plan."""
     ps, workers, ps_cpu, worker_cpu = row.tolist()
     return Plan(int(ps), int(workers), ps_cpu, worker_cpu)

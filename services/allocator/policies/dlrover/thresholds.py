@@ -4,14 +4,20 @@ use of cores.
 Each rule of the tool is a function here; use is the mean of the last reports, `limit` what the job
 may have in all:
 
-    create     one ps and one worker of min(ceil(limit / 5), 16) cores and min(ceil(limit / 5), 8) GiB    `created`
-    history    as many ps, as large, as similar jobs that ended had; workers as large as theirs           `inherited`
-    ps, once   limit / (ps need + worker need) processes could train; their ps need so many ps            `initial_ps`
-    hot ps     at 0.9 of its cores: scaled by the workers that could still come, up to 32 cores           `relieved`
-    workers    until the busiest ps is at 0.9; none above 0.95, nor where the last ones brought less
-               than 0.2 of what those before them did                                                     `more_workers`
-    worker     the mean cores that are used, and 1.5 times the most memory                                `worker_size`
-    pending    after 900 s without room: half as large, not below 4 cores and 6 GiB                       `halved`
+    create     one ps and one worker of min(ceil(limit / 5), 16) cores       `created`
+               and min(ceil(limit / 5), 8) GiB
+    history    as many ps, as large, as similar jobs that ended had;         `inherited`
+               workers as large as theirs
+    ps, once   limit / (ps need + worker need) processes could train;        `initial_ps`
+               their ps need so many ps
+    hot ps     at 0.9 of its cores: scaled by the workers that could         `relieved`
+               still come, up to 32 cores
+    workers    until the busiest ps is at 0.9; none above 0.95, nor where    `more_workers`
+               the last ones brought less than 0.2 of what those before
+               them did
+    worker     the mean cores that are used, and 1.5 times the most memory   `worker_size`
+    pending    after 900 s without room: half as large, not below 4 cores    `halved`
+               and 6 GiB
 
 and at most 15 ps and 60 workers. Our reconstruction: fractions of a core or GiB where the limit is
 below five; in `inherited`, plans stand in for the use of cores, which is not kept.
@@ -77,17 +83,20 @@ def inherited(past: Sequence[Past]) -> tuple[int, RoleResources]:
     """Return the number of ps and the sizes of tasks: the largest cores of any, the mean total of
     ps, the most memory.
     """
-    ps_cpu = max([job.plan.ps_cpu for job in past])
-    worker_cpu = max([job.plan.worker_cpu for job in past])
-    ps_gib = max([job.ps_gib for job in past])
-    worker_gib = max([job.worker_gib for job in past])
-    all_ps_cpu = fmean([job.plan.ps * job.plan.ps_cpu for job in past])
-    count = max(1, min(MOST_PS, math.ceil(all_ps_cpu / ps_cpu)))
-    sizes = RoleResources(
-        ps=Resources(cpu=ps_cpu, memory_gib=PS_MARGIN * ps_gib / count),
-        worker=Resources(cpu=worker_cpu, memory_gib=WORKER_MARGIN * worker_gib),
-    )
-    return count, sizes
+    ps_cpu = worker_cpu = ps_gib = worker_gib = -math.inf
+    all_ps_cpu = []
+    for job in past:
+        plan = job.plan
+        ps_cpu = max(ps_cpu, plan.ps_cpu)
+        worker_cpu = max(worker_cpu, plan.worker_cpu)
+        ps_gib = max(ps_gib, job.ps_gib)
+        worker_gib = max(worker_gib, job.worker_gib)
+        all_ps_cpu.append(plan.ps * plan.ps_cpu)
+    wanted = math.ceil(fmean(all_ps_cpu) / ps_cpu)
+    count = max(1, min(MOST_PS, wanted))
+    ps = Resources(cpu=ps_cpu, memory_gib=PS_MARGIN * ps_gib / count)
+    worker = Resources(cpu=worker_cpu, memory_gib=WORKER_MARGIN * worker_gib)
+    return count, RoleResources(ps=ps, worker=worker)
 
 
 def process_cpu(use: Use, workers: int) -> tuple[float, float]:
@@ -107,8 +116,10 @@ def relieved(use: Use, workers: int, limit_cpu: float, ps_cpu: float) -> float:
     """Return the cores of a ps once the busiest is hot; what it has, where none is."""
     if use.hottest < HOT * ps_cpu:
         return ps_cpu
-    most_workers = math.floor(limit_cpu / sum(process_cpu(use, workers)))
-    factor = min(max(1.0, most_workers / workers), NODE_CPU / use.hottest)
+    on_ps, on_worker = process_cpu(use, workers)
+    most_workers = math.floor(limit_cpu / (on_ps + on_worker))
+    factor = max(1.0, most_workers / workers)
+    factor = min(factor, NODE_CPU / use.hottest)
     return max(ps_cpu, round(use.hottest * factor, 1))
 
 

@@ -24,6 +24,7 @@ STEP_CPU = 0.01  # cores: task sizes are multiples of it
 WORTH = 0.05  # of what a task has; if nobody's changes by more, nobody's does
 PARTS = 64  # of a first share, that it is cut by
 UNKNOWN = -1  # node of a task that is not among the cluster's
+ROLE_NUMBER = {role: n for n, role in enumerate(ROLES)}
 
 
 class Tasks:
@@ -39,7 +40,6 @@ class Tasks:
         node_number = {}
         for n, node in enumerate(cluster):
             node_number[node.name] = n
-        role_number = {role: n for n, role in enumerate(ROLES)}
         job_of = []
         node_of = []
         role_of = []
@@ -48,25 +48,34 @@ class Tasks:
             for task in job.tasks:
                 job_of.append(n)
                 node_of.append(node_number.get(task.node, UNKNOWN))
-                role_of.append(role_number[task.role])
+                role_of.append(ROLE_NUMBER[task.role])
                 has.append(task.resources.cpu)
         self.job: Ints = np.array(job_of, dtype=np.int64)
         self.node: Ints = np.array(node_of, dtype=np.int64)
         self.role: Ints = np.array(role_of, dtype=np.int64)
         self.has: Floats = np.array(has, dtype=np.float64)
 
-        self.role_asked: Floats = np.empty((len(jobs), len(ROLES)))
-        for n, job in enumerate(jobs):
-            sizes = job.sizes
-            self.role_asked[n] = sizes.chief.cpu, sizes.ps.cpu, sizes.worker.cpu
+        self.role_asked = _role_asked(jobs)
         self.asked: Floats = self.role_asked[self.job, self.role]
-        count = len(jobs)
-        self.held: Floats = np.bincount(self.job, weights=self.has, minlength=count).astype(float)
-        self.total: Floats = np.bincount(self.job, weights=self.asked, minlength=count).astype(
-            float
-        )
-        unknown = np.bincount(self.job[self.node == UNKNOWN], minlength=count)
+        self.held = self._sums_by_job(self.has)
+        self.total = self._sums_by_job(self.asked)
+        of_unknown = self.job[self.node == UNKNOWN]
+        unknown = np.bincount(of_unknown, minlength=len(jobs))
         self.known = (self.total > 0) & (unknown == 0)
+
+    def _sums_by_job(self, amounts: Floats) -> Floats:
+        """Return the sum of an amount over each job's tasks [jobs]."""
+        sums = np.bincount(self.job, weights=amounts, minlength=len(self.jobs))
+        return sums.astype(float)
+
+
+def _role_asked(jobs: Sequence[JobSeen]) -> Floats:
+    """Return the cores that one task of each role was requested with [jobs, roles]."""
+    asked = np.empty((len(jobs), len(ROLES)))
+    for n, job in enumerate(jobs):
+        sizes = job.sizes
+        asked[n] = sizes.chief.cpu, sizes.ps.cpu, sizes.worker.cpu
+    return asked
 
 
 class Division:
@@ -102,9 +111,13 @@ class Division:
                 pots[n] = node.free.cpu + node.returning.cpu
         tasks = self._tasks
         mine = self._moves[tasks.job]
-        floors = np.where(tasks.asked > 0, self._floor, 0.0)
-        np.add.at(pots, tasks.node[mine], (tasks.has - floors)[mine])
+        above = tasks.has - self._floors(tasks.asked)
+        np.add.at(pots, tasks.node[mine], above[mine])
         return np.maximum(pots, 0.0)
+
+    def _floors(self, asked: Floats) -> Floats:
+        """Return the least cores of tasks that were requested with so many."""
+        return np.where(asked > 0, self._floor, 0.0)
 
     def first_sizes(
         self, waiting: Sequence[JobSeen], limits: Sequence[float]
@@ -116,17 +129,8 @@ class Division:
         """
         if not waiting:
             return {}
-        cores = math.fsum(self._tasks.held[self._free])
-        nodes = []
-        for node, cpu in zip(self._cluster, self._pots.tolist(), strict=True):
-            free = replace(node.free, cpu=cpu)
-            nodes.append(replace(node, free=free))
-            if node.open:
-                cores += node.free.cpu + node.returning.cpu
-        all_limits = math.fsum(limits) + math.fsum(self._limits[self._free])
-        share = cores * limits[0] / all_limits
-
-        room = Room(nodes)
+        share = self._first_share(limits)
+        room = self._room_above_floors()
         refused: set[tuple[Size, Size, RoleResources]] = set()
         sizes = {}
         for job in waiting:
@@ -140,45 +144,79 @@ class Division:
                 refused.add(alike)
                 sizes[job.key] = cut(0)
                 continue
-            sizes[job.key] = cut(parts)
-            place_most(room, job.key, (), job.start, job.least, cut(parts), serial=0)
+            first = cut(parts)
+            sizes[job.key] = first
+            place_most(room, job.key, (), job.start, job.least, first, serial=0)
         for n, node in enumerate(room.nodes.values()):
             self._pots[n] = node.free.cpu
         return sizes
 
+    def _first_share(self, limits: Sequence[float]) -> float:
+        """Return the cores of each job that waits. `limits`: of all of them."""
+        cores = math.fsum(self._tasks.held[self._free])
+        for node in self._cluster:
+            if node.open:
+                cores += node.free.cpu + node.returning.cpu
+        limits_now = self._limits[self._free]
+        all_limits = math.fsum(limits) + math.fsum(limits_now)
+        return cores * limits[0] / all_limits
+
+    def _room_above_floors(self) -> Room:
+        """Return the cluster as if the movers had no more than their floors."""
+        nodes = []
+        for node, cpu in zip(self._cluster, self._pots.tolist(), strict=True):
+            free = replace(node.free, cpu=cpu)
+            nodes.append(replace(node, free=free))
+        return Room(nodes)
+
     def new_sizes(self) -> dict[str, RoleResources]:
         """Return new sizes of the movers' tasks; none if no task's cores change by enough."""
-        tasks = self._tasks
         if not self._moves.any():
             return {}
-        mine = self._moves[tasks.job]
-        job = tasks.job[mine]
-        share = tasks.asked[mine] / tasks.total[job]
-        weights = np.where(self._moves, self._limits, 0.0)
-        level = filled(self._pots, Demands(job, tasks.node[mine], share), weights)
-
-        # Each role's cores: its floor, and its part of the job's cores [jobs, roles].
-        asked = tasks.role_asked
-        total = np.where(tasks.total > 0, tasks.total, 1.0)
-        floors = np.where(asked > 0, self._floor, 0.0)
-        cores = _stepped(floors + level[:, None] * asked / total[:, None])
-
-        # The change of each mover's task that computes [tasks].
-        has = tasks.has[mine]
-        changes = np.abs(cores[job, tasks.role[mine]] - has) > WORTH * has
-        if not (changes & (tasks.asked[mine] > 0)).any():
+        cores = self._cores_by_role()
+        if not self._are_worth_it(cores):
             return {}
         sizes = {}
         for n in np.flatnonzero(self._moves).tolist():
-            by_role = dict(zip(ROLES, cores[n].tolist(), strict=True))
-            sizes[tasks.jobs[n].key] = _with_cores(tasks.jobs[n], by_role)
+            job = self._tasks.jobs[n]
+            of_role = cores[n].tolist()
+            by_role = dict(zip(ROLES, of_role, strict=True))
+            sizes[job.key] = _with_cores(job, by_role)
         return sizes
+
+    def _cores_by_role(self) -> Floats:
+        """Return the cores of one task of each role: its floor, and its part of the job's cores
+        [jobs, roles].
+        """
+        tasks = self._tasks
+        mine = self._moves[tasks.job]
+        job = tasks.job[mine]
+        share = tasks.asked[mine] / tasks.total[job]
+        demands = Demands(job, tasks.node[mine], share)
+        weights = np.where(self._moves, self._limits, 0.0)
+        level = filled(self._pots, demands, weights)
+
+        asked = tasks.role_asked
+        total = np.where(tasks.total > 0, tasks.total, 1.0)
+        above = level[:, None] * asked / total[:, None]
+        return _stepped(self._floors(asked) + above)
+
+    def _are_worth_it(self, cores: Floats) -> bool:
+        """Return whether a mover's task that computes changes by enough. `cores` [jobs, roles]."""
+        tasks = self._tasks
+        computes = self._moves[tasks.job] & (tasks.asked > 0)
+        job = tasks.job[computes]
+        role = tasks.role[computes]
+        has = tasks.has[computes]
+        changes = np.abs(cores[job, role] - has)
+        return bool((changes > WORTH * has).any())
 
 
 # ---------------------------------------------------------------- the first size of a job
 
 
 def _fits(job: JobSeen, room: Room, cut: Callable[[int], RoleResources], parts: int) -> bool:
+    """Return whether the job fits at its first or its least size, so many parts cut."""
     sizes = cut(parts)
     if has_room(room, job.key, (), job.start, sizes):
         return True
@@ -188,14 +226,11 @@ def _fits(job: JobSeen, room: Room, cut: Callable[[int], RoleResources], parts: 
 def _cut_share(job: JobSeen, share: float, floor: float, parts: int) -> RoleResources:
     """Return as many of the cores asked for as a share less so many parts allows."""
     share = share * (1 - parts / PARTS)
-    start = job.start
-    sizes = job.sizes
-    of_role = (sizes.chief.cpu, start.ps * sizes.ps.cpu, start.workers * sizes.worker.cpu)
-    whole = math.fsum(of_role)
+    whole = _cores_at_start(job)
     part = share / whole if whole else 1.0
     cores = {}
     for role in ROLES:
-        asked = _asked(job, role)
+        asked = _cores_asked(job, role)
         cores[role] = asked
         if part < 1:
             steps = math.floor(part * asked / STEP_CPU + 1e-6)
@@ -204,12 +239,22 @@ def _cut_share(job: JobSeen, share: float, floor: float, parts: int) -> RoleReso
     return _with_cores(job, cores)
 
 
+def _cores_at_start(job: JobSeen) -> float:
+    """Return the cores of all tasks that the job was requested with."""
+    start = job.start
+    sizes = job.sizes
+    ps_cpu = start.ps * sizes.ps.cpu
+    worker_cpu = start.workers * sizes.worker.cpu
+    return math.fsum((sizes.chief.cpu, ps_cpu, worker_cpu))
+
+
 # ---------------------------------------------------------------- sizes of tasks
 
 
-def _asked(job: JobSeen, role: Role) -> float:
+def _cores_asked(job: JobSeen, role: Role) -> float:
     """Return the cores that one task was requested with."""
-    return float(getattr(job.sizes, role).cpu)
+    asked: Resources = getattr(job.sizes, role)
+    return float(asked.cpu)
 
 
 def _with_cores(job: JobSeen, cores: Mapping[Role, float]) -> RoleResources:
@@ -226,8 +271,10 @@ def _largest(job: JobSeen, role: Role) -> Resources:
     """Return the resources of the role's task with the most memory; as requested without one."""
     found: Resources | None = None
     for task in job.tasks:
+        if task.role != role:
+            continue
         has = task.resources
-        if task.role == role and (found is None or has.memory_gib > found.memory_gib):
+        if found is None or has.memory_gib > found.memory_gib:
             found = has
     if found is not None:
         return found

@@ -1,17 +1,17 @@
-"""Growth efficiency, and the limits that follow from it: FlowCon (Zheng, Tynes, Gorelick, Mao, Cheng,
-Hou, ICPP 2019).
+"""Growth efficiency, and the limits that follow from it: FlowCon (Zheng, Tynes, Gorelick, Mao,
+Cheng, Hou, ICPP 2019).
 
 Several training jobs share one machine. At time t, every `interval_s`:
 
-    E_i = mean of loss / largest loss so far, over (t - interval, t]             [1]
-    P   = |E_i - E_(i-1)| / interval                                             [1/s]   progress
-    G   = P / mean share of the machine's cores used over (t - interval, t]      [1/s]   growth efficiency
+    E_i = mean of loss / largest loss so far, over (t - interval, t]        [1]
+    P   = |E_i - E_(i-1)| / interval                                        [1/s]  progress
+    G   = P / mean share of the machine's cores used over (t - interval, t] [1/s]  growth efficiency
 
 A container whose G falls below `alpha` goes from the new list (NL) to the watching list (WL), and
 at the next low reading to the completing list (CL); one reading of `alpha` or more brings it back
-to NL. Its limit is then
+to NL. Its limit is then, of the cores,
 
-    NL: G / sum G     CL: max(G / sum G, 1 / (beta n)), beta = 1 + 1/n     WL: as it was     (of the cores)
+    NL: G / sum G     CL: max(G / sum G, 1 / (beta n)), beta = 1 + 1/n     WL: as it was
 
 and once all were completing before a pass, every limit is lifted; while all are completing the
 interval doubles (back-off). A container that comes or goes calls the pass at once and sets the
@@ -52,7 +52,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
-    """A reading of a container at one moment: a loss, a CPU share (0..1 of the machine), or both."""
+    """A reading of a container at one moment: loss, CPU share (0..1 of the machine), or both."""
 
     at_s: float
     loss: float | None = None
@@ -86,18 +86,21 @@ class Samples(NamedTuple):
 
 def growth(samples: Sequence[Sample], now: float, interval_s: float, largest: float = 0.0) -> float:
     """Return G of one container at `now`, 1/s. `largest`: loss seen before the samples."""
+    at_s = []
     losses = []
     shares = []
     for sample in samples:
+        at_s.append(sample.at_s)
         losses.append(math.nan if sample.loss is None else sample.loss)
         shares.append(math.nan if sample.cpu_share is None else sample.cpu_share)
     alone = Samples(
         container=np.zeros(len(samples), dtype=np.int64),
-        at_s=np.array([sample.at_s for sample in samples]),
+        at_s=np.array(at_s),
         loss=np.array(losses),
         cpu_share=np.array(shares),
     )
-    return float(growths(alone, now, interval_s, np.array([largest]))[0])
+    of_one = growths(alone, now, interval_s, np.array([largest]))
+    return float(of_one[0])
 
 
 def growths(samples: Samples, now: float, interval_s: float, largest: Floats) -> Floats:
@@ -106,35 +109,47 @@ def growths(samples: Samples, now: float, interval_s: float, largest: Floats) ->
     It is 0 where an interval has no loss, or no CPU was used. `largest` [containers]: loss seen
     before the samples.
     """
+    container, at_s, loss, cpu_share = samples
     count = len(largest)
-    at_s = samples.at_s
-    finite_loss = np.isfinite(samples.loss)
-    here = (at_s > now - interval_s) & (at_s <= now)
-    before = (at_s > now - 2 * interval_s) & (at_s <= now - interval_s)
+    has_loss = np.isfinite(loss)
+    has_share = np.isfinite(cpu_share)
+    start_s = now - interval_s
+    here = (at_s > start_s) & (at_s <= now)
+    before = (at_s > now - 2 * interval_s) & (at_s <= start_s)
 
     # Mean loss of this interval and of the one before, mean CPU share [containers].
-    new = _means(samples.container, samples.loss, here & finite_loss, count)
-    old = _means(samples.container, samples.loss, before & finite_loss, count)
-    finite_share = np.isfinite(samples.cpu_share)
-    cpu = _means(samples.container, samples.cpu_share, here & finite_share, count)
+    new = _means(container, loss, here & has_loss, count)
+    old = _means(container, loss, before & has_loss, count)
+    cpu = _means(container, cpu_share, here & has_share, count)
 
-    # The largest loss so far, in magnitude [containers].
-    scale = np.abs(largest)
-    past = (at_s <= now) & finite_loss
-    np.maximum.at(scale, samples.container[past], np.abs(samples.loss[past]))
-
-    known = np.isfinite(new) & np.isfinite(old) & (cpu > 0) & (scale > 0)
+    # P / share where all of them are known.
+    past = (at_s <= now) & has_loss
+    scale = _largest_losses(container[past], loss[past], largest)
+    has_losses = np.isfinite(new) & np.isfinite(old)
+    known = has_losses & (cpu > 0) & (scale > 0)
+    largest_loss = scale[known]
+    change = new[known] / largest_loss - old[known] / largest_loss
+    progress = np.abs(change) / interval_s
     found = np.zeros(count)
-    progress = np.abs(new[known] / scale[known] - old[known] / scale[known]) / interval_s
     found[known] = progress / cpu[known]
     return found
+
+
+def _largest_losses(container: Ints, loss: Floats, before: Floats) -> Floats:
+    """Return the largest loss of each container, in magnitude [containers]. `before`: the largest
+    before these.
+    """
+    largest = np.abs(before)
+    np.maximum.at(largest, container, np.abs(loss))
+    return np.asarray(largest)
 
 
 def _means(container: Ints, values: Floats, chosen: Flags, count: int) -> Floats:
     """Return the mean of each container's chosen values [containers]; NaN where it has none."""
     of = container[chosen]
     number = np.bincount(of, minlength=count)
-    means = np.bincount(of, weights=values[chosen] / number[of], minlength=count).astype(float)
+    parts = values[chosen] / number[of]
+    means = np.bincount(of, weights=parts, minlength=count).astype(float)
     means[number == 0] = math.nan
     return np.asarray(means)
 
@@ -146,7 +161,7 @@ def pass_(containers: Sequence[Container], cores: float, rules: Rules) -> tuple[
     """The lists and limits after one pass; each container's `growth` was measured just before."""
     released = all(c.completing for c in containers)
     listed = [_listed(c, rules.alpha) for c in containers]
-    total = math.fsum(c.growth for c in listed)
+    total = math.fsum([c.growth for c in listed])
     if total <= 0 and not released:
         return tuple(listed)
 
@@ -157,7 +172,8 @@ def pass_(containers: Sequence[Container], cores: float, rules: Rules) -> tuple[
         elif c.watching:
             limited.append(c)
         else:
-            limited.append(replace(c, limit=_limit(c, total, len(listed), cores, rules)))
+            limit = _limit(c, total, len(listed), cores, rules)
+            limited.append(replace(c, limit=limit))
     return tuple(limited)
 
 
@@ -165,13 +181,20 @@ def _listed(c: Container, alpha: float) -> Container:
     """NL -> WL -> CL with each low reading, and back to NL with one that is not."""
     if c.growth >= alpha:
         return replace(c, watching=False, completing=False)
-    return c if c.completing else replace(c, watching=not c.watching, completing=c.watching)
+    if c.completing:
+        return c
+    return replace(c, watching=not c.watching, completing=c.watching)
 
 
 def _limit(c: Container, total: float, n: int, cores: float, rules: Rules) -> float:
-    beta = 1 + 1 / n
+    """Return the limit of one of `n` containers, whose growths sum to `total`."""
     share = c.growth / total
-    share = max(share, 1 / (beta * n)) if c.completing else min(share, 1.0)
+    if c.completing:
+        beta = 1 + 1 / n
+        least_share = 1 / (beta * n)
+        share = max(share, least_share)
+    else:
+        share = min(share, 1.0)
     return max(rules.floor_cpu, share * cores)
 
 
@@ -188,8 +211,9 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 def after_pass(timing: Timing, containers: Sequence[Container], now: float, rules: Rules) -> Timing:
     """Back off while all are completing."""
-    flat = bool(containers) and all(c.completing for c in containers)
-    interval_s = timing.interval_s * (rules.backoff_factor if flat else 1.0)
+    interval_s = timing.interval_s
+    if containers and all(c.completing for c in containers):
+        interval_s *= rules.backoff_factor
     return replace(timing, interval_s=interval_s, due_s=now + interval_s)
 
 

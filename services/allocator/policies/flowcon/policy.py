@@ -1,9 +1,9 @@
 """Move CPU to the jobs whose loss still falls: FlowCon (Zheng, Tynes, Gorelick, Mao, Cheng, Hou,
 ICPP 2019).
 
-    1 how fast each learns, by its CPU, at the last boundary of the interval     `growths` in `growth.py`
-    2 who is on which list, and each one's limit                                 `pass_` there, Algorithm 1
-    3 the cores that the movers share, filled in proportion to the limits        `division.py`
+    1 how fast each learns, by its CPU, at the last boundary   `growths` in `growth.py`
+    2 who is on which list, and each one's limit               `pass_` there, Algorithm 1
+    3 the cores that the movers share, by their limits         `division.py`
 
 As a policy (our reconstruction). A list is a memory of two passes: no low reading is NL, one is WL,
 two are CL. So a function of the readings needs no other memory: it looks at the last boundary of
@@ -50,7 +50,7 @@ three jobs, which tells of others.
 """
 READINGS = 2  # at least so many an interval: where jobs report less often, intervals are longer
 IN_SIGHT = 5  # intervals: three passes look back on two each, the rest makes sure
-JUDGED = 1.5  # intervals after its start: readings of two intervals are there, of the first one half at least
+JUDGED = 1.5  # intervals after its start: readings of two are there, of the first one half at least
 
 
 def flowcon(
@@ -72,21 +72,15 @@ def flowcon(
     heard = _heard_passes(running, passes, rules)
     tasks = Tasks(cluster, running)
     grew = _growth_at_passes(running, heard, passes, cores, tasks.held, rules)
-    stood = _stood(running, grew, cores, rules)
+    stood = _containers_before(running, grew, cores, rules)
 
-    # 2. The lists and limits after this pass. Watched jobs keep what they have, and so do all where
-    # none grew and nothing is released; all change if a job is new.
+    # 2. The lists and limits after this pass.
     coming = [_container(job.key, (), 0.0, cores, rules) for job in waiting]
     everybody = pass_([*stood, *coming], cores, rules)
     judged = everybody[: len(stood)]
     started = everybody[len(stood) :]
-    released = all(c.completing for c in stood)
-    stirred = released or any(c.growth > 0 for c in stood)
     somebody_new = bool(waiting) or not all(heard)
-    free = []
-    for n, container in enumerate(judged):
-        if somebody_new or (stirred and not container.watching):
-            free.append((n, container.limit))
+    free = _jobs_to_change(stood, judged, somebody_new)
 
     # 3. The cores that they share, less those that the waiting need, in proportion to the limits.
     division = Division(cluster, tasks, free, rules.floor_cpu)
@@ -95,10 +89,30 @@ def flowcon(
 
     wants = []
     for job in waiting:
-        wants.append(replace(at_start(job, "new: may learn fast"), sizes=firsts[job.key]))
+        first = at_start(job, "new: may learn fast")
+        wants.append(replace(first, sizes=firsts[job.key]))
     for job, container, times in zip(running, judged, heard, strict=True):
-        wants.append(_want(job, container, sizes.get(job.key), cores, not times))
+        new_sizes = sizes.get(job.key)
+        wants.append(_want(job, container, new_sizes, cores, new=not times))
     return wants
+
+
+def _jobs_to_change(
+    stood: Sequence[Container], judged: Sequence[Container], somebody_new: bool
+) -> list[tuple[int, float]]:
+    """Return the numbers of the jobs that may change, and their limits.
+
+    Watched jobs keep what they have, and so do all where none grew and nothing is released; all
+    change if a job is new. `stood`: before this pass, `judged`: after it.
+    """
+    released = all(c.completing for c in stood)
+    somebody_grew = any(c.growth > 0 for c in stood)
+    free = []
+    for n, container in enumerate(judged):
+        changes = (released or somebody_grew) and not container.watching
+        if somebody_new or changes:
+            free.append((n, container.limit))
+    return free
 
 
 # ---------------------------------------------------------------- when
@@ -108,17 +122,20 @@ def interval_s(running: Sequence[JobSeen], least_s: float) -> float:
     """Return a multiple of `least_s` in which every job reports twice."""
     longest = 0.0
     for job in running:
-        for early, late in pairwise(job.recent[-READINGS - 1 :]):
+        last = job.recent[-READINGS - 1 :]
+        for early, late in pairwise(last):
             gap = late.at_s - early.at_s
             if math.isfinite(gap):
                 longest = max(longest, gap)
-    return least_s * max(1, math.ceil(READINGS * longest / least_s - 0.5))
+    times = math.ceil(READINGS * longest / least_s - 0.5)
+    return least_s * max(1, times)
 
 
 def boundary(running: Sequence[JobSeen], now: float, interval_s: float) -> float:
     """Return the last moment of a pass: whole intervals after the newest job's start."""
-    start = max((j.since_s for j in running), default=now)
-    return start + math.floor((now - start) / interval_s) * interval_s
+    start = max([job.since_s for job in running], default=now)
+    intervals = math.floor((now - start) / interval_s)
+    return start + intervals * interval_s
 
 
 def passed(running: Sequence[JobSeen], now: float, interval_s: float) -> list[float]:
@@ -136,7 +153,8 @@ def _heard_passes(
     heard = []
     for job in running:
         from_s = job.since_s + JUDGED * rules.interval_s
-        heard.append([at_s for at_s in passes[:-1] if at_s >= from_s])
+        mine = [at_s for at_s in passes[:-1] if at_s >= from_s]
+        heard.append(mine)
     return heard
 
 
@@ -157,12 +175,15 @@ def _growth_at_passes(
     """
     *times, sight_s = passes
     samples, largest = _samples(running, sight_s, cores, held)
-    at_passes = [growths(samples, at_s, rules.interval_s, largest).tolist() for at_s in times]
+    at_passes = []
+    for at_s in times:
+        growth = growths(samples, at_s, rules.interval_s, largest)
+        at_passes.append(growth.tolist())
     grew = []
     for n, job in enumerate(running):
         mine = []
-        for back in range(len(heard[n])):
-            mine.append(at_passes[back][n] if job.curve else 0.0)
+        for growth_at_pass in at_passes[: len(heard[n])]:
+            mine.append(growth_at_pass[n] if job.curve else 0.0)
         grew.append(mine)
     return grew
 
@@ -190,7 +211,7 @@ def _samples(
             at_s.append(reading.at_s)
             losses.append(loss)
             used.append((reading.ps_cpu or 0.0) + (reading.worker_cpu or 0.0))
-        largest[n] = max((abs(loss) for loss in before if math.isfinite(loss)), default=0.0)
+        largest[n] = _largest_loss(before)
 
     container = np.array(number, dtype=np.int64)
     cpu = np.array(used, dtype=np.float64)
@@ -204,12 +225,20 @@ def _samples(
     return samples, largest
 
 
-def _stood(
+def _largest_loss(losses: Sequence[float]) -> float:
+    """Return the largest magnitude of the losses that are finite."""
+    largest = 0.0
+    for loss in losses:
+        if math.isfinite(loss):
+            largest = max(largest, abs(loss))
+    return largest
+
+
+def _containers_before(
     running: Sequence[JobSeen], grew: Sequence[Sequence[float]], cores: float, rules: Rules
 ) -> list[Container]:
     """Return the jobs as they stood before this pass, with their growth now."""
-    growth_before = [_growth_before(mine, rules) for mine in grew]
-    before = math.fsum(growth_before)
+    before = math.fsum([_growth_before(mine, rules) for mine in grew])
     stood = []
     for job, mine in zip(running, grew, strict=True):
         stood.append(_container(job.key, mine, before, cores, rules))
@@ -226,13 +255,14 @@ def _container(
     if not grew:
         return Container(name=name, limit=cores, growth=1 / rules.interval_s)
     low_passes = 0
-    for g in grew[1:]:
-        if g >= rules.alpha:
+    for growth in grew[1:]:
+        if growth >= rules.alpha:
             break
         low_passes += 1
     limit = cores
     if before > 0:
-        limit = max(rules.floor_cpu, _growth_before(grew, rules) / before * cores)
+        share = _growth_before(grew, rules) / before
+        limit = max(rules.floor_cpu, share * cores)
     return Container(
         name=name,
         limit=limit,
@@ -253,15 +283,9 @@ def _growth_before(grew: Sequence[float], rules: Rules) -> float:
 def _want(
     job: JobSeen, judged: Container, sizes: RoleResources | None, cores: float, new: bool
 ) -> Want:
+    """Return the want for new `sizes` of a running job's tasks; None: they stay as they are."""
     size = job.size or job.start
-    if new:
-        list_ = "new"
-    elif judged.watching:
-        list_ = "watched"
-    elif judged.completing:
-        list_ = "completing"
-    else:
-        list_ = "growing"
+    list_ = "new" if new else _list_name(judged)
     limit = judged.limit / cores
     return Want(
         job=job.key,
@@ -271,3 +295,11 @@ def _want(
         reason=f"{list_}: growth {judged.growth:.4f}/s, limit {limit:.0%} of the cores",
         sizes=sizes,
     )
+
+
+def _list_name(judged: Container) -> str:
+    if judged.watching:
+        return "watched"
+    if judged.completing:
+        return "completing"
+    return "growing"

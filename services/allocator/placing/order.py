@@ -37,12 +37,12 @@ class Order:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Order):
             return NotImplemented
-        mine = {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
-        return mine == {gpu: shelf for gpu, shelf in other.shelves.items() if shelf}
+        return self._filled_shelves() == other._filled_shelves()
 
     def copy(self) -> Order:
         other = Order(())
-        other.shelves = {gpu: shelf.copy() for gpu, shelf in self.shelves.items()}
+        for gpu, shelf in self.shelves.items():
+            other.shelves[gpu] = shelf.copy()
         return other
 
     def move(self, name: str, before: Resources, after: Resources) -> None:
@@ -68,7 +68,7 @@ class Order:
         for gpu in sorted(self.shelves):
             if gpu < wants.gpu:
                 continue
-            found = self._on(self.shelves[gpu], wants)
+            found = _first_on_shelf(self.shelves[gpu], wants)
             if found is not None:
                 return found
         return None
@@ -84,12 +84,18 @@ class Order:
                 devices = max(devices, gpu)
         return cpu, memory, devices
 
-    def _on(self, shelf: list[Place], wants: Resources) -> str | None:
-        for at in range(bisect_left(shelf, (wants.cpu - 2 * ROUNDING,)), len(shelf)):
-            cpu, memory, name = shelf[at]
-            if wants.memory_gib <= memory + ROUNDING and wants.cpu <= cpu + ROUNDING:
-                return name
-        return None
+    def _filled_shelves(self) -> dict[int, list[Place]]:
+        return {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
+
+
+def _first_on_shelf(shelf: list[Place], wants: Resources) -> str | None:
+    """Return the first node of a shelf that the task fits on; None: it fits on none of them."""
+    start = bisect_left(shelf, (wants.cpu - 2 * ROUNDING,))
+    for at in range(start, len(shelf)):
+        cpu, memory, name = shelf[at]
+        if wants.memory_gib <= memory + ROUNDING and wants.cpu <= cpu + ROUNDING:
+            return name
+    return None
 
 
 # ---------------------------------------------------------------- the index of all nodes
@@ -121,10 +127,19 @@ def update_index(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[
             order.come(name, after.free)
         had = before.hosts if before else frozenset()
         has = after.hosts if after else frozenset()
-        for job in had - has:
-            homes[job] = homes[job] - {name}
-            if not homes[job]:
-                del homes[job]
-        for job in has - had:
-            homes[job] = homes.get(job, frozenset()) | {name}
+        _update_homes(homes, name, had, has)
     return NodeIndex(nodes, order, homes)
+
+
+def _update_homes(
+    homes: dict[str, frozenset[str]], name: str, had: frozenset[str], has: frozenset[str]
+) -> None:
+    """Note in `homes` the jobs that a node had, and those that it has."""
+    for job in had - has:
+        others = homes[job] - {name}
+        if others:
+            homes[job] = others
+        else:
+            del homes[job]
+    for job in has - had:
+        homes[job] = homes.get(job, frozenset()) | {name}

@@ -119,8 +119,9 @@ def marginal(
         if not fits(task, free):
             break
         free = less(free, task)
-        sizes[job.key] = larger(sizes[job.key], kind)
-        step = _best_step(at, job, sizes[job.key], cluster)
+        size = larger(sizes[job.key], kind)
+        sizes[job.key] = size
+        step = _best_step(at, job, size, cluster)
         if step:
             heapq.heappush(queue, step)
     return sizes
@@ -172,29 +173,17 @@ def larger(size: Size, kind: Kind) -> Size:
 def optimus(
     cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = AS_PUBLISHED
 ) -> list[Want]:
+    """Return the wants of the jobs that may change now."""
     # 1. The jobs that may change now, and what these share: what is free, and what they hold.
     points = pooled(jobs)
-    due = []
-    missing = {}
-    for job in sorted(jobs, key=lambda job: (job.size is None, job.submitted_s)):
-        to_probe = probes(job, points.get(program(job), {}))
-        if _is_due(job, bool(to_probe), now, rules):
-            due.append(job)
-            missing[job.key] = to_probe
+    due, missing = _due_jobs(jobs, points, now, rules)
     nodes = _shared_nodes(cluster, due)
     models = _speed_models(due, points)
     candidates = [_candidate(job, models[job.key], rules) for job in due]
 
     # 2. Floors, then probes, then gains.
     sizes, free = floors(candidates, total((there, 1) for there in nodes.values()))
-    probing = {}
-    ready = []
-    for candidate in candidates:
-        to_probe = missing[candidate.key]
-        if candidate.key in sizes and to_probe:
-            probing[candidate.key], free = _probed(candidate, to_probe, free)
-        else:
-            ready.append(candidate)
+    probing, ready, free = _probe_first(candidates, sizes, missing, free)
     everything = total((node.allocatable, 1) for node in cluster)
     sizes = marginal(ready, sizes, everything, free) | probing
 
@@ -207,6 +196,22 @@ def optimus(
         if size.ps >= job.least.ps and size.workers >= job.least.workers:
             wants.append(_want(job, size, models[job.key], job.key in probing))
     return wants
+
+
+def _due_jobs(
+    jobs: Sequence[JobSeen], points: Mapping[str, Points], now: float, rules: Rules
+) -> tuple[list[JobSeen], dict[str, list[Size]]]:
+    """Return the jobs that may change now, running ones first, then by arrival; and the sizes that
+    each of them has to probe.
+    """
+    due = []
+    missing = {}
+    for job in sorted(jobs, key=lambda job: (job.size is None, job.submitted_s)):
+        to_probe = probes(job, points.get(program(job), {}))
+        if _is_due(job, bool(to_probe), now, rules):
+            due.append(job)
+            missing[job.key] = to_probe
+    return due, missing
 
 
 def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
@@ -236,10 +241,18 @@ def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str,
 
 def _speed_models(jobs: Sequence[JobSeen], points: Mapping[str, Points]) -> dict[str, SpeedModel]:
     """Return the model of each job's program, by job; all are fitted side by side."""
-    batches = {program(job): batch_of(job) for job in jobs}
-    cases = [(points.get(name, {}), batch) for name, batch in batches.items()]
-    models = dict(zip(batches, speed_models(cases), strict=True))
-    return {job.key: models[program(job)] for job in jobs}
+    batches = {}
+    for job in jobs:
+        batches[program(job)] = batch_of(job)
+    cases = []
+    for name, batch in batches.items():
+        cases.append((points.get(name, {}), batch))
+    by_program = dict(zip(batches, speed_models(cases), strict=True))
+
+    models = {}
+    for job in jobs:
+        models[job.key] = by_program[program(job)]
+    return models
 
 
 def _candidate(job: JobSeen, model: SpeedModel, rules: Rules) -> Candidate:
@@ -266,19 +279,45 @@ def remaining(job: JobSeen, rules: Rules) -> float:
     if not rules.until_converged:
         return float(max(0, asked - done))
     epoch = asked / job.request.epochs
-    epochs = []
-    losses = []
-    for point in job.curve:
-        if math.isfinite(point.loss):
-            epochs.append(point.samples / epoch)
-            losses.append(point.loss)
+    epochs, losses = _loss_curve(job, epoch)
     end = converged_epoch(epochs, losses, done / epoch, rules.quiet)
     if end is None:
         return rules.unknown_epochs * epoch
     return max(0.0, end * epoch - done)
 
 
-def _probed(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
+def _loss_curve(job: JobSeen, epoch: float) -> tuple[list[float], list[float]]:
+    """Return the epoch and the loss of each point. `epoch`: the samples of one."""
+    epochs = []
+    losses = []
+    for point in job.curve:
+        if math.isfinite(point.loss):
+            epochs.append(point.samples / epoch)
+            losses.append(point.loss)
+    return epochs, losses
+
+
+def _probe_first(
+    jobs: Sequence[Candidate],
+    sizes: Sizes,
+    missing: Mapping[str, Sequence[Size]],
+    free: Resources,
+) -> tuple[Sizes, list[Candidate], Resources]:
+    """Give each job with a floor that has to probe its next probe. Return these sizes, the other
+    jobs, and what is left.
+    """
+    probing = {}
+    ready = []
+    for job in jobs:
+        to_probe = missing[job.key]
+        if job.key in sizes and to_probe:
+            probing[job.key], free = _next_probe(job, to_probe, free)
+        else:
+            ready.append(job)
+    return probing, ready, free
+
+
+def _next_probe(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
     """Return the first probe that fits into what is free, else the floor; and what is left."""
     for size in sizes:
         more_ps = times(job.ps, size.ps - job.least.ps)
@@ -290,7 +329,7 @@ def _probed(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Siz
 
 
 def _want(job: JobSeen, size: Size, model: SpeedModel, probe: bool) -> Want:
-    """A probe is made whatever it gains."""
+    """Return the want for a size. A probe is made whatever it gains."""
     reason = "no other task saves more time for its dominant resource"
     faster = None
     if probe:

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from shared.messages import Resources
 
 ROUNDING = 1e-9
-"""So much of a core, or of a GiB, is rounding."""
+"""A difference of so much of a core, or of a GiB, is rounding."""
 NO_MORE = Resources(cpu=0.0, memory_gib=0.0, gpu=0)
 WORDS = {"cpu": "cpu", "memory_gib": "memory", "gpu": "devices"}
-"""What each is called, in the order of `amounts`."""
+"""The word for each resource, in the order of `amounts`."""
 UNITS = {"cpu": "cpu", "memory_gib": "GiB", "gpu": "gpu"}
-"""What stands behind its amount."""
+"""The unit behind an amount of each resource."""
 
 
 def amounts(of: Resources) -> tuple[float, float, float]:
@@ -22,6 +22,7 @@ def amounts(of: Resources) -> tuple[float, float, float]:
 
 
 def fits(wants: Resources, free: Resources) -> bool:
+    """Return whether there is enough of each resource, rounding aside."""
     return (
         wants.cpu <= free.cpu + ROUNDING
         and wants.memory_gib <= free.memory_gib + ROUNDING
@@ -30,6 +31,7 @@ def fits(wants: Resources, free: Resources) -> bool:
 
 
 def plus(one: Resources, other: Resources) -> Resources:
+    """Return the sum of two amounts."""
     return Resources(
         cpu=one.cpu + other.cpu,
         memory_gib=one.memory_gib + other.memory_gib,

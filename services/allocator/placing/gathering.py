@@ -43,7 +43,10 @@ def _possible_stays(keep: Sequence[TaskPlan]) -> list[Sequence[TaskPlan]]:
     """Return the tasks that may stay: all of them, then those on the nodes with most workers, from
     none of these nodes to all but the last.
     """
-    workers_on = Counter([task.node for task in keep if task.role == "worker"])
+    workers_on: Counter[str] = Counter()
+    for task in keep:
+        if task.role == "worker":
+            workers_on[task.node] += 1
     homes = [node for node, _ in workers_on.most_common()]
     choices = [keep]
     for number in range(len(homes)):

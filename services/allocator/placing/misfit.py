@@ -33,6 +33,7 @@ def misfit(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
 
 
 def told(amount: Resources) -> str:
+    """Return an amount as text."""
     devices = f", {amount.gpu} gpu" if amount.gpu else ""
     return f"{amount.cpu:g} cpu, {amount.memory_gib:.4g} GiB{devices}"
 

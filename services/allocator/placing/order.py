@@ -23,7 +23,7 @@ _memory = itemgetter(1)
 
 
 def rank(free: Resources, name: str) -> tuple[int, float, float, str]:
-    """The smallest is the best fit of those on which a task fits."""
+    """Return the sort key of a node; the smallest is the best fit of those on which a task fits."""
     return free.gpu, free.cpu, free.memory_gib, name
 
 
@@ -40,16 +40,19 @@ class Order:
         return self._filled_shelves() == other._filled_shelves()
 
     def copy(self) -> Order:
+        """Return the same order, with shelves of its own."""
         other = Order(())
         for gpu, shelf in self.shelves.items():
             other.shelves[gpu] = shelf.copy()
         return other
 
     def move(self, name: str, before: Resources, after: Resources) -> None:
+        """Put a node in its new place after its free amount has changed."""
         self.leave(name, before)
         self.come(name, after)
 
     def leave(self, name: str, free: Resources) -> None:
+        """Take a node with this free amount off its shelf."""
         shelf = self.shelves[free.gpu]
         del shelf[bisect_left(shelf, (free.cpu, free.memory_gib, name))]
 
@@ -61,6 +64,7 @@ class Order:
             shelf.sort()
 
     def come(self, name: str, free: Resources) -> None:
+        """Put a node with this free amount on its shelf."""
         insort(self.shelves.setdefault(free.gpu, []), (free.cpu, free.memory_gib, name))
 
     def first(self, wants: Resources) -> str | None:

@@ -88,6 +88,7 @@ def in_place(
 
 
 def _resize_in_place(room: Room, job: str, task: TaskPlan, size: Resources) -> TaskPlan:
+    """Return the task with its new size; as it is, if its node or the limits have no room for it."""
     new = _resized_task(task, size)
     if not room.allows(job, new.resources):
         return task
@@ -96,6 +97,7 @@ def _resize_in_place(room: Room, job: str, task: TaskPlan, size: Resources) -> T
 
 
 def _resized_task(task: TaskPlan, size: Resources) -> TaskPlan:
+    """Return the task with a new size, and the devices that it has."""
     return replace(task, resources=replace(size, gpu=task.resources.gpu))
 
 

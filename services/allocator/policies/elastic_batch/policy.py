@@ -72,6 +72,11 @@ class Options(NamedTuple):
     costs: Ints
     scales: Floats
 
+    @property
+    def least(self) -> int:
+        """Return the cost of the cheapest choice."""
+        return int(self.costs[0])
+
 
 class Pick(NamedTuple):
     devices: int
@@ -91,25 +96,32 @@ def autoscale(
     able = []
     options = []
     for j, table in enumerate(tables):
-        costs = np.flatnonzero(np.isfinite(table.scales)) + 1
-        if len(costs):
+        feasible = _feasible_options(table)
+        if len(feasible.costs):
             able.append(j)
-            options.append(Options(costs, table.scales[costs - 1]))
+            options.append(feasible)
     able = able[: trimmed(options, devices)]
     options = options[: len(able)]
     held_by_able = [held[j] for j in able] if held else None
     chosen = optimise(options, devices, held_by_able)
 
     picks: list[Pick | None] = [None] * len(tables)
-    for j, option, at in zip(able, options, chosen, strict=True):
-        g = int(option.costs[at])
-        picks[j] = Pick(g, int(tables[j].batches[g - 1]))
+    for j, feasible, at in zip(able, options, chosen, strict=True):
+        g = int(feasible.costs[at])
+        batch = int(tables[j].batches[g - 1])
+        picks[j] = Pick(g, batch)
     return picks
+
+
+def _feasible_options(table: Table) -> Options:
+    """Return the numbers of devices that have a batch, with their scales."""
+    devices = np.flatnonzero(np.isfinite(table.scales)) + 1
+    return Options(devices, table.scales[devices - 1])
 
 
 def trimmed(jobs: Sequence[Options], devices: int) -> int:
     """Return the number of jobs, from the first on, that `devices` are enough for."""
-    return enough_for([int(job.costs[0]) for job in jobs], devices)
+    return enough_for([job.least for job in jobs], devices)
 
 
 def enough_for(least: Sequence[int], devices: int) -> int:
@@ -148,9 +160,9 @@ def _extra_costs(jobs: Sequence[Options], devices: int) -> tuple[list[Ints], int
     extra = []
     needed = 0
     for job in jobs:
-        least = job.costs[0]
+        least = job.least
         extra.append(job.costs - least)
-        needed += int(least)
+        needed += least
     if needed > devices:
         jobs_need = f"{counted(len(jobs), 'job')} need {needed} devices"
         raise ValueError(f"{jobs_need}, there are {devices}")
@@ -162,8 +174,7 @@ def _best_sums(jobs: Sequence[Options], extra: Sequence[Ints], slack: int) -> Fl
     left comes -inf.
     """
     best = np.zeros((len(jobs) + 1, slack + 1))
-    dearest = max((int(costs[-1]) for costs in extra), default=0)
-    reach = min(dearest, slack)
+    reach = _longest_shift(extra, slack)
     padded = np.full(reach + slack + 1, -np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, slack + 1)
     for j, job in enumerate(jobs):
@@ -177,6 +188,14 @@ def _best_sums(jobs: Sequence[Options], extra: Sequence[Ints], slack: int) -> Fl
         sums += job.scales[:affordable, None]
         sums.max(axis=0, out=best[j + 1])
     return best
+
+
+def _longest_shift(extra: Sequence[Ints], slack: int) -> int:
+    """Return the largest extra cost of an option, at most `slack`."""
+    dearest = 0
+    for costs in extra:
+        dearest = max(dearest, int(costs[-1]))
+    return min(dearest, slack)
 
 
 def _best_option(sums: Floats, costs: Ints, held: int | None) -> int:
@@ -262,17 +281,7 @@ def _spare_cores(pool: Pool, jobs: Sequence[JobSeen]) -> int:
 def _divide(jobs: Sequence[JobSeen], pool: Pool) -> list[Want]:
     """Divide a pool among its jobs."""
     served = _choices(jobs, pool)
-    options = []
-    held = []
-    for choices in served:
-        job = choices.job
-        options.append(choices.options)
-        held.append(pool.cost(job, job.size.workers) if job.size else 0)
-    chosen = optimise(options, pool.units, held)
-
-    workers = []
-    for choices, at in zip(served, chosen, strict=True):
-        workers.append(int(choices.workers[at]))
+    workers = _best_workers(served, pool)
     is_worth_it = _is_worth_it(jobs, served, workers)
     wants = []
     for choices, count in zip(served, workers, strict=True):
@@ -283,6 +292,22 @@ def _divide(jobs: Sequence[JobSeen], pool: Pool) -> list[Want]:
         else:
             wants.append(_want_to_stay(choices, count))
     return wants
+
+
+def _best_workers(served: Sequence[Choices], pool: Pool) -> list[int]:
+    """Return the number of workers of each job, so that the sum of scales is largest."""
+    options = []
+    held = []
+    for choices in served:
+        size = choices.job.size
+        options.append(choices.options)
+        held.append(pool.cost(choices.job, size.workers) if size else 0)
+    chosen = optimise(options, pool.units, held)
+
+    workers = []
+    for choices, at in zip(served, chosen, strict=True):
+        workers.append(int(choices.workers[at]))
+    return workers
 
 
 def _is_worth_it(
@@ -311,13 +336,16 @@ def _want(choices: Choices, workers: int) -> Want:
     batch = int(choices.table.batches[workers - 1])
     size = f"batch {batch} on {counted(workers, 'worker')}"
     reason = f"{size} is {scale:.2f} times one worker: best for the sum over all jobs"
+    faster = None
+    if choices.now > 0:
+        faster = scale / choices.now
     return Want(
         job=choices.job.key,
         ps=ps_beside(choices.job, workers),
         workers=workers,
         batch=batch,
         reason=reason,
-        faster=scale / choices.now if choices.now > 0 else None,
+        faster=faster,
     )
 
 
@@ -373,6 +401,11 @@ class Candidate(NamedTuple):
     workers: Ints
     costs: Ints
 
+    @property
+    def is_in_flight(self) -> bool:
+        """Return true while a decision on the job is not enacted yet."""
+        return self.job.busy and self.job.size is not None
+
 
 def _choices(jobs: Sequence[JobSeen], pool: Pool) -> list[Choices]:
     """Return the choices of the jobs that the pool is enough for, from the first on.
@@ -384,14 +417,13 @@ def _choices(jobs: Sequence[JobSeen], pool: Pool) -> list[Choices]:
     served = candidates[: enough_for(least, pool.units)]
     choices = []
     for candidate, (table, now) in zip(served, _tables(served), strict=True):
-        job, _, workers, costs = candidate
-        is_in_flight = job.busy and job.size
-        scales = np.array([now]) if is_in_flight else table.scales[workers - 1]
+        workers = candidate.workers
+        scales = np.array([now]) if candidate.is_in_flight else table.scales[workers - 1]
         # Speeds beyond reckoning leave no scale, and a job without any is passed over.
         finite = np.isfinite(scales)
         if finite.any():
-            options = Options(costs[finite], scales[finite])
-            choices.append(Choices(job, workers[finite], options, table, now))
+            options = Options(candidate.costs[finite], scales[finite])
+            choices.append(Choices(candidate.job, workers[finite], options, table, now))
     return choices
 
 
@@ -405,13 +437,15 @@ def _candidates(jobs: Sequence[JobSeen], pool: Pool) -> list[Candidate]:
         for n, job in enumerate(lot):
             if job.busy and job.size:
                 # A job in flight has one choice: the size that was decided for it.
-                workers = np.array([job.size.workers])
-                job_costs = np.array([pool.cost(job, job.size.workers)])
-                candidates.append(Candidate(job, limits[n], workers, job_costs))
-                continue
-            found = feasible[n].nonzero()[0]
-            if len(found):
-                candidates.append(Candidate(job, limits[n], found + 1, costs[n, found]))
+                decided = job.size.workers
+                workers = np.array([decided])
+                workers_cost = np.array([pool.cost(job, decided)])
+            else:
+                found = feasible[n].nonzero()[0]
+                workers = found + 1
+                workers_cost = costs[n, found]
+            if len(workers):
+                candidates.append(Candidate(job, limits[n], workers, workers_cost))
     return candidates
 
 
@@ -425,17 +459,21 @@ def _lots(jobs: Sequence[JobSeen]) -> Iterator[Sequence[JobSeen]]:
 
 def _tables(candidates: Sequence[Candidate]) -> Iterator[tuple[Table, float]]:
     """Yield the table of each job, and the scale of the size that it has."""
-    jobs = [candidate.job for candidate in candidates]
-    limits = [candidate.limits for candidate in candidates]
+    jobs = []
+    limits = []
+    for candidate in candidates:
+        jobs.append(candidate.job)
+        limits.append(candidate.limits)
     timings = models_of(jobs, Timing, fit_jobs)
     at = 0
     for lot in _lots(jobs):
         end = at + len(lot)
+        lot_limits = limits[at:end]
         seconds = np.array([astuple(timing) for timing in timings[at:end]]).T  # [terms, jobs]
-        terms = seconds[:, :, None, None]  # beside batches and workers
-        tables = scale_tables(partial(rate_by, terms), limits[at:end])
-        yield from zip(tables, _scales_now(lot, limits[at:end], seconds), strict=True)
         at = end
+        terms = seconds[:, :, None, None]  # beside batches and workers
+        tables = scale_tables(partial(rate_by, terms), lot_limits)
+        yield from zip(tables, _scales_now(lot, lot_limits, seconds), strict=True)
 
 
 def _scales_now(jobs: Sequence[JobSeen], limits: Sequence[Limits], seconds: Floats) -> list[float]:
@@ -463,5 +501,7 @@ def _present_batches(jobs: Sequence[JobSeen], limits: Sequence[Limits]) -> tuple
         if size is None or size.workers < 1 or job.batch < 1:
             continue
         workers[n] = size.workers
-        each[n] = job.batch / size.workers if limits[n].split else job.batch
+        each[n] = job.batch
+        if limits[n].split:
+            each[n] /= size.workers
     return each, workers

@@ -54,7 +54,10 @@ def _cores_each(jobs: Sequence[JobSeen], workers: Ints) -> Ints:
     tasks = []
     for job in jobs:
         sizes = job.sizes
-        tasks.append((_milli(sizes.chief.cpu), _milli(sizes.ps.cpu), _milli(sizes.worker.cpu)))
+        chief_milli = _milli(sizes.chief.cpu)
+        ps_milli = _milli(sizes.ps.cpu)
+        worker_milli = _milli(sizes.worker.cpu)
+        tasks.append((chief_milli, ps_milli, worker_milli))
     chief, ps, worker = np.array(tasks).T[:, :, None]
     of_ps = _ps_each(jobs, workers) * ps
     of_all: Ints = chief + of_ps + workers * worker

@@ -69,6 +69,7 @@ class Timing(msgspec.Struct, frozen=True):
     hop_s: float
 
     def rate(self, each: Amounts, k: Amounts) -> Floats:
+        """Return examples a second, from examples on each of k devices; arrays broadcast."""
         terms = (self.step_s, self.sample_s, self.ring_s, self.hop_s)
         return rate_by(terms, each, k)
 
@@ -165,12 +166,14 @@ def _fastest_batches(rate: Rate, k: Ints, least: Ints, most: Ints) -> tuple[Ints
     equal ones the smallest batch, so that rounding does not decide.
     """
     # The batches that are tried, and their speeds [jobs, batches, k].
+    first = least[:, None, :]
+    room = np.maximum(most - least, 0)[:, None, :]
     steps = np.arange(BATCHES)[:, None]
-    room = np.maximum(most - least, 0)
-    tried = least[:, None, :] + room[:, None, :] * steps // (BATCHES - 1)
+    tried = first + room * steps // (BATCHES - 1)
     speeds = rate(tried, k)
 
-    nearly_fastest = speeds >= (1 - EQUAL) * speeds.max(axis=1, keepdims=True)
+    highest = speeds.max(axis=1, keepdims=True)
+    nearly_fastest = speeds >= (1 - EQUAL) * highest
     fastest = nearly_fastest.argmax(axis=1)[:, None, :]
     fastest_batches = np.take_along_axis(tried, fastest, axis=1)
     fastest_speeds = np.take_along_axis(speeds, fastest, axis=1)
@@ -199,6 +202,7 @@ class LimitArrays(NamedTuple):
 
 
 def _limit_arrays(limits: Sequence[Limits]) -> LimitArrays:
+    """Return the limits of many jobs as arrays."""
     rows = []
     for each in limits:
         devices = (each.devices_min, each.devices_max)
@@ -293,11 +297,17 @@ def _system(usable: Sequence[Speed], reference: int) -> System:
     terms, took_s = _observed_terms(usable)
 
     # The prior at the level of the speeds; a term's unit is the time of a step at the reference.
-    guess *= np.exp(np.mean(np.log(took_s / (terms @ guess))))
+    slower = took_s / (terms @ guess)
+    guess *= np.exp(np.mean(np.log(slower)))
     step_s = guess[0] + reference * guess[1]
     units = step_s / np.array([1.0, reference, 1.0, 1.0])
-    rows = np.vstack([terms * units / took_s[:, None], DRAWN * np.eye(TERMS)])
-    goals = np.concatenate([np.ones(len(usable)), DRAWN * guess / units])
+
+    speed_rows = terms * units / took_s[:, None]
+    prior_rows = DRAWN * np.eye(TERMS)
+    speed_goals = np.ones(len(usable))
+    prior_goals = DRAWN * guess / units
+    rows = np.vstack([speed_rows, prior_rows])
+    goals = np.concatenate([speed_goals, prior_goals])
     return System(rows, goals, units)
 
 

@@ -30,6 +30,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     most: Size
 
     def task(self, kind: Kind) -> Resources:
+        """Return the resources of one task."""
         return self.ps if kind == "ps" else self.worker
 
     def wants(self, size: Size) -> Resources:

@@ -133,17 +133,20 @@ def converged_epoch(
     """
     if len(epochs) < 3:
         return None
-    a, b, c = loss_fit(np.array(epochs, dtype=float), np.array(losses, dtype=float))
+    epoch_array = np.array(epochs, dtype=float)
+    loss_array = np.array(losses, dtype=float)
+    a, b, c = loss_fit(epoch_array, loss_array)
     back = quiet.epochs - 1
     first = max(0, int(progress) - quiet.epochs) + back
     for epoch in range(first, quiet.last + 1):
-        fall = _loss(epoch - back, a, b, c) - _loss(epoch, a, b, c)
-        if fall <= quiet.fall:
+        before = _loss(epoch - back, a, b, c)
+        if before - _loss(epoch, a, b, c) <= quiet.fall:
             return epoch
     return None
 
 
 def _loss(epoch: float, a: float, b: float, c: float) -> float:
+    """Return the fitted loss after an epoch."""
     return 1.0 / max(a * epoch + b, LEAST) + c
 
 

@@ -105,12 +105,7 @@ def marginal(
 ) -> Sizes:
     """Give task after task to the largest gain, from the sizes begun with."""
     sizes = dict(begun)
-    queue = []
-    for at, job in enumerate(jobs):
-        if job.key in sizes:
-            step = _best_step(at, job, sizes[job.key], cluster)
-            if step:
-                queue.append(step)
+    queue = _first_steps(jobs, sizes, cluster)
     heapq.heapify(queue)
     while queue:
         _, at, kind = heapq.heappop(queue)
@@ -125,6 +120,20 @@ def marginal(
         if step:
             heapq.heappush(queue, step)
     return sizes
+
+
+def _first_steps(
+    jobs: Sequence[Candidate], sizes: Mapping[str, Size], cluster: Resources
+) -> list[Step]:
+    """Return the next step of each job that has a size, if it gains."""
+    steps = []
+    for at, job in enumerate(jobs):
+        if job.key not in sizes:
+            continue
+        step = _best_step(at, job, sizes[job.key], cluster)
+        if step:
+            steps.append(step)
+    return steps
 
 
 def _best_step(at: int, job: Candidate, size: Size, cluster: Resources) -> Step | None:
@@ -179,7 +188,9 @@ def optimus(
     due, missing = _due_jobs(jobs, points, now, rules)
     nodes = _shared_nodes(cluster, due)
     models = _speed_models(due, points)
-    candidates = [_candidate(job, models[job.key], rules) for job in due]
+    candidates = []
+    for job in due:
+        candidates.append(_candidate(job, models[job.key], rules))
 
     # 2. Floors, then probes, then gains.
     sizes, free = floors(candidates, total((there, 1) for there in nodes.values()))
@@ -193,8 +204,10 @@ def optimus(
     for job in due:
         ps, workers = stand.get(job.key, ([], []))
         size = Size(len(ps), len(workers))
-        if size.ps >= job.least.ps and size.workers >= job.least.workers:
-            wants.append(_want(job, size, models[job.key], job.key in probing))
+        if size.ps < job.least.ps or size.workers < job.least.workers:
+            continue
+        is_probe = job.key in probing
+        wants.append(_want(job, size, models[job.key], is_probe))
     return wants
 
 
@@ -231,7 +244,10 @@ def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
 
 def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str, Resources]:
     """Return what is free on each node, and what the jobs hold there."""
-    nodes = {node.name: node.free for node in cluster if node.open}
+    nodes = {}
+    for node in cluster:
+        if node.open:
+            nodes[node.name] = node.free
     for job in jobs:
         for task in job.tasks:
             if task.node in nodes:
@@ -256,6 +272,7 @@ def _speed_models(jobs: Sequence[JobSeen], points: Mapping[str, Points]) -> dict
 
 
 def _candidate(job: JobSeen, model: SpeedModel, rules: Rules) -> Candidate:
+    """Return a job as the rule sees it."""
     return Candidate(
         key=job.key,
         remaining=remaining(job, rules),
@@ -328,11 +345,11 @@ def _next_probe(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple
     return job.least, free
 
 
-def _want(job: JobSeen, size: Size, model: SpeedModel, probe: bool) -> Want:
+def _want(job: JobSeen, size: Size, model: SpeedModel, is_probe: bool) -> Want:
     """Return the want for a size. A probe is made whatever it gains."""
     reason = "no other task saves more time for its dominant resource"
     faster = None
-    if probe:
+    if is_probe:
         reason = "a probe of the speed"
         faster = math.inf
     elif job.size and model(job.size) > 0:

@@ -61,6 +61,7 @@ def pooled(jobs: Sequence[JobSeen]) -> dict[str, Points]:
 
 
 def _mean_speeds(by_size: Mapping[Size, Sequence[float]]) -> dict[Size, float]:
+    """Return the mean of the speeds at each size."""
     means = {}
     for size, speeds in by_size.items():
         means[size] = sum(speeds) / len(speeds)

@@ -59,13 +59,15 @@ class Order:
     def add(self, nodes: Iterable[tuple[str, Resources]]) -> None:
         """Put many nodes in their places."""
         for name, free in nodes:
-            self.shelves.setdefault(free.gpu, []).append((free.cpu, free.memory_gib, name))
+            shelf = self.shelves.setdefault(free.gpu, [])
+            shelf.append((free.cpu, free.memory_gib, name))
         for shelf in self.shelves.values():
             shelf.sort()
 
     def come(self, name: str, free: Resources) -> None:
         """Put a node with this free amount on its shelf."""
-        insort(self.shelves.setdefault(free.gpu, []), (free.cpu, free.memory_gib, name))
+        shelf = self.shelves.setdefault(free.gpu, [])
+        insort(shelf, (free.cpu, free.memory_gib, name))
 
     def first(self, wants: Resources) -> str | None:
         """Return the best fit; None: it fits nowhere."""
@@ -82,10 +84,12 @@ class Order:
         cpu = memory = 0.0
         devices = 0
         for gpu, shelf in self.shelves.items():
-            if shelf:
-                cpu = max(cpu, shelf[-1][0])
-                memory = max(memory, max(map(_memory, shelf)))
-                devices = max(devices, gpu)
+            if not shelf:
+                continue
+            most_cpu, _, _ = shelf[-1]
+            cpu = max(cpu, most_cpu)
+            memory = max(memory, max(map(_memory, shelf)))
+            devices = max(devices, gpu)
         return cpu, memory, devices
 
     def _filled_shelves(self) -> dict[int, list[Place]]:

@@ -21,7 +21,11 @@ from shared.words import counted
 
 def gang(sizes: RoleResources, size: Size) -> Resources:
     """Return the resources of all tasks of a job."""
-    return together([times(getattr(sizes, role), size.of(role)) for role in ROLES])
+    parts = []
+    for role in ROLES:
+        each: Resources = getattr(sizes, role)
+        parts.append(times(each, size.of(role)))
+    return together(parts)
 
 
 def growth(
@@ -69,7 +73,10 @@ def gang_shortage(
     where it has.
     """
     never = never_granted(_namespace(job), size, sizes, quota)
-    return never or shortage(room, job, gang(sizes, size), new_tasks((), size))
+    if never:
+        return never
+    wants = gang(sizes, size)
+    return shortage(room, job, wants, new_tasks((), size))
 
 
 def shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> str:
@@ -103,11 +110,14 @@ def describe_shortage(
 
 
 def never_granted(namespace: str, size: Size, sizes: RoleResources, quota: Quota | None) -> str:
-    """Return why a quota, or the LimitRanges, will never do for a job of this size; empty where they
-    can.
+    """Return why a quota, or the LimitRanges, will never do for a job of this size; empty where
+    they can.
     """
     refused = too_large(quota, namespace, roles_of(size), sizes)
-    return refused or too_small(quota, namespace, gang(sizes, size), new_tasks((), size))
+    if refused:
+        return refused
+    wants = gang(sizes, size)
+    return too_small(quota, namespace, wants, new_tasks((), size))
 
 
 def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int = 0) -> str:
@@ -144,7 +154,8 @@ def too_large(
             refused.append(f"a {role} {lacks}")
     if not refused:
         return ""
-    return f"limit range {quota.tasks.limit_range} of namespace {namespace}: {'; '.join(refused)}"
+    limit_range = f"limit range {quota.tasks.limit_range} of namespace {namespace}"
+    return f"{limit_range}: {'; '.join(refused)}"
 
 
 def within_limits(size: Resources, quota: Quota | None) -> Resources:

@@ -48,7 +48,7 @@ def _policy_size(job: Job, role: Role, size: Resources, asked: Resources) -> Res
     memory = size.memory_gib
     for ended in job.exits.values():
         if ended.role == role and ended.reason == OUT_OF_MEMORY:
-            memory = max(size.memory_gib, asked.memory_gib)
+            memory = max(memory, asked.memory_gib)
     return Resources(cpu=size.cpu, memory_gib=memory, gpu=asked.gpu)
 
 
@@ -83,12 +83,13 @@ def in_place(
     """Return the same tasks, each with its new size if its node has room for that."""
     resized = []
     for task in tasks:
-        resized.append(_resize_in_place(room, job, task, getattr(sizes, task.role)))
+        size = getattr(sizes, task.role)
+        resized.append(_resize_in_place(room, job, task, size))
     return tuple(resized)
 
 
 def _resize_in_place(room: Room, job: str, task: TaskPlan, size: Resources) -> TaskPlan:
-    """Return the task with its new size; as it is, if its node or the limits have no room for it."""
+    """Return the task with its new size; as it is, if node or limits have no room for that."""
     new = _resized_task(task, size)
     if not room.allows(job, new.resources):
         return task
@@ -145,7 +146,8 @@ def with_memory(limits: Mapping[Role, float]) -> Placing:
         stay = _grow_in_place(room, job, keep, limits)
         if len(stay) == len(keep):
             return tuple(stay)
-        placed = place(room, job, stay, size, _raised_sizes(sizes, limits), serial)
+        raised = _raised_sizes(sizes, limits)
+        placed = place(room, job, stay, size, raised, serial)
         if placed is None:
             room.undo(mark)
         return placed
@@ -160,7 +162,8 @@ def _grow_in_place(
     grown = []
     for task in tasks:
         has = task.resources
-        new = replace(has, memory_gib=max(has.memory_gib, limits.get(task.role, 0.0)))
+        memory = max(has.memory_gib, limits.get(task.role, 0.0))
+        new = replace(has, memory_gib=memory)
         if room.extend(job, task.node, less(new, has)):
             grown.append(replace(task, resources=new))
     return grown

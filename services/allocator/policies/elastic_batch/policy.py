@@ -7,10 +7,11 @@ of their arrival; S_j(g) is the scale of job j's best batch on g devices
 (`services/allocator/policies/elastic_batch/scalability.py`), -inf where there is none.
 
     P(0, k) = 0
-    P(j, k) = max over g <= k of  S_j(g) + P(j - 1, k - g)         the best sum for the first j jobs on k devices
+    P(j, k) = max over g <= k of  S_j(g) + P(j - 1, k - g)     best sum of the first j jobs on k
     feasible  <=>  P(J, K) > -inf;  read back g_J, then g_(J-1) from k = K - g_J, ...
 
-    tentative = running + arrived;  while infeasible: the most recent arrival goes (dropped, or left in the queue)
+    tentative = running + arrived
+    while infeasible: the most recent arrival goes (dropped, or left in the queue)
 
 Here P is kept from its first finite entry on: with L_j the devices that the first j jobs need at
 the least, entry s of row j is P(j, L_j + s), s = 0 .. K - L_J. All that is left out is -inf, or

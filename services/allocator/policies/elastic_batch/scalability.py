@@ -6,7 +6,7 @@ MASCOTS 2020:
 
     t_iter(B, k) = t_proc(B / k) + t_comm(S, k)        [s]           S: bytes of parameters
     rate(B, k)   = B / t_iter(B, k)                    [examples/s]
-    scale(B, k)  = rate(B, k) / rate(B_ref, 1)         [1]           B_ref: the largest batch that one device holds
+    scale(B, k)  = rate(B, k) / rate(B_ref, 1)         [1]           B_ref: one device's largest B
     feasible:  B_min <= B <= B_max,  B / k <= b_dev,  k <= k_max,  k divides B;   else -inf
     best batch of k:  argmax over B of scale(B, k)
 
@@ -81,8 +81,10 @@ def rate_by(terms: Floats | Sequence[float], each: Amounts, k: Amounts) -> Float
     """
     step_s, sample_s, ring_s, hop_s = terms
     hops = k - 1
-    iteration_s = step_s + sample_s * each + ring_s * hops / k + hop_s * hops
-    return np.asarray(each * k / np.maximum(iteration_s, 1e-12), dtype=np.float64)
+    compute_s = step_s + sample_s * each
+    iteration_s = compute_s + ring_s * hops / k + hop_s * hops
+    rate = each * k / np.maximum(iteration_s, 1e-12)
+    return np.asarray(rate, dtype=np.float64)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +116,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(NamedTuple):
-    """For k = 1 .. k_max: the scale of the best batch (-inf: k is infeasible), and that batch;
+    """The scale of the best batch (-inf: k is infeasible), and that batch, for k = 1 .. k_max;
     shapes (k_max,).
     """
 
@@ -156,8 +158,8 @@ def scale_tables(rate: Rate, limits: Sequence[Limits]) -> list[Table]:
 
     tables = []
     for job, each in enumerate(limits):
-        most_devices = each.devices_max
-        tables.append(Table(scales[job, :most_devices], batches[job, :most_devices]))
+        end = each.devices_max
+        tables.append(Table(scales[job, :end], batches[job, :end]))
     return tables
 
 
@@ -244,7 +246,7 @@ def _device_batches(arrays: LimitArrays, k: Ints) -> tuple[Ints, Ints]:
 
 
 def prior(reference: int) -> Timing:
-    """Before anything was observed; in units of the time for one example."""
+    """Return the timing before any observation, in units of the time for one example."""
     return Timing(OVERHEAD * reference, 1.0, RING * reference, HOP * reference)
 
 

@@ -1,8 +1,10 @@
 """Optimus' two models (EuroSys 2018): the speed of a job at a size, and the epoch of convergence.
 
-    sync step    M / v   = a M/w + b + c w/p + d w + e p        [s]   v: examples/s with p ps and w workers, M: batch
-    async step   w M / v = a + b w/p + c w + d p                [s]   all coefficients >= 0
-    loss(e)              = 1 / (a e + b) + c                          after e epochs; a, b, c >= 0
+    sync step    M / v   = a M/w + b + c w/p + d w + e p    [s]   all coefficients >= 0
+    async step   w M / v = a + b w/p + c w + d p            [s]
+    loss(e)              = 1 / (a e + b) + c                      after e epochs; a, b, c >= 0
+
+M is the batch, v the examples/s with p ps and w workers.
 
 From the authors' code: a measured speed goes before a fitted one; each later third of the losses
 has four times the weight; a job has converged when the fitted loss falls by at most 0.05 in 10
@@ -173,8 +175,10 @@ class LossPoints(NamedTuple):
     def slopes(self, at: Floats) -> Floats:
         """Return the slopes of the loss along a, b and c, in standard deviations [points, 3]."""
         below = at[0] * self.epochs + at[1]
+        along_a = -self.epochs / below**2
+        along_b = -1 / below**2
         along_c = np.ones_like(self.epochs)
-        slopes = np.stack([-self.epochs / below**2, -1 / below**2, along_c], axis=1)
+        slopes = np.stack([along_a, along_b, along_c], axis=1)
         return slopes / self.sigma[:, None]
 
 
@@ -183,7 +187,8 @@ def loss_fit(epochs: Floats, losses: Floats) -> tuple[float, float, float]:
     deviation four times less.
     """
     third = math.ceil(len(epochs) / 3)
-    sigma = 4.0 ** -np.floor(np.arange(len(epochs)) / third)
+    thirds_before = np.floor(np.arange(len(epochs)) / third)
+    sigma = 4.0**-thirds_before
     points = LossPoints(epochs, losses, sigma)
     lowest = max(float(losses.min()), 0.0)
     fits = []
@@ -198,8 +203,8 @@ def loss_fit(epochs: Floats, losses: Floats) -> tuple[float, float, float]:
 def _start(epochs: Floats, losses: Floats, c: float) -> Floats:
     """Return a and b for a given c, from 1 / (loss - c) = a e + b."""
     above = np.maximum(losses - c, 1e-6)
-    rows = np.stack([epochs, np.ones_like(epochs)], axis=1) * above[:, None]
-    a, b = nnls(rows, np.ones(len(epochs)))
+    terms = np.stack([epochs, np.ones_like(epochs)], axis=1)
+    a, b = nnls(terms * above[:, None], np.ones(len(epochs)))
     return np.array([a, max(b, LEAST), c])
 
 

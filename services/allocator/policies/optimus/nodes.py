@@ -28,14 +28,22 @@ def chosen(
     """
     free = dict(nodes)
     stand = {}
-    granted = [job for job in jobs if job.key in sizes]
-    granted.sort(key=lambda job: sizes[job.key].ps + sizes[job.key].workers)
-    for job in granted:
-        size = sizes[job.key]
+    granted = []
+    for job in jobs:
+        if job.key in sizes:
+            granted.append((job, sizes[job.key]))
+    granted.sort(key=_number_of_tasks)
+    for job, size in granted:
         there = _place_evenly(job, size, free) or _place_by_turns(job, size, free)
         if there:
             stand[job.key] = there
     return stand
+
+
+def _number_of_tasks(granted: tuple[Candidate, Size]) -> int:
+    """Return the number of ps and workers of a job and its size."""
+    _, size = granted
+    return size.ps + size.workers
 
 
 def _place_evenly(

@@ -1,7 +1,7 @@
 """The outside yardstick: Optimus (Peng, Bao, Chen, Wu, Guo, EuroSys 2018), as its authors publish
 it.
 
-    gain of a task = (remaining time now - remaining time with it) / its amount of its dominant resource
+    gain of a task = (remaining time now - remaining time with it) / amount of its dominant resource
 
 Every interval: one ps and one worker for each job, in the order of arrival, so that nobody starves;
 then again and again the task of the largest gain of all {+ps, +worker}, until no gain is positive
@@ -17,11 +17,11 @@ cannot be told. Not repeated are four slips of that code: remaining epochs are d
 of nodes that holds a job's workers but not its ps keeps the workers' room; and after the first job
 that fits nowhere no other is placed.
 
-How the agreement was checked: `tests/allocator/policies/test_optimus.py` writes the authors'
+A test checks the agreement: `tests/allocator/policies/optimus/test_optimus.py` writes the authors'
 scheduling pass and their placement down again, slowly and step by step, and compares counts and
 nodes on random clusters, jobs and speeds.
 
-What the contract asks for on top: bounds of ps and workers; the gang floor in place of 1 + 1; room
+The contract asks for more: bounds of ps and workers; the gang floor in place of 1 + 1; room
 for the chief; whoever runs has a floor before whoever waits, and nobody shrinks to nothing; a job
 starts at once and then changes at most once an interval; probes, within what the floors leave, go
 on beside the others. Jobs without ps have workers only. The allocator chooses nodes by its own
@@ -193,10 +193,11 @@ def optimus(
         candidates.append(_candidate(job, models[job.key], rules))
 
     # 2. Floors, then probes, then gains.
-    sizes, free = floors(candidates, total((there, 1) for there in nodes.values()))
-    probing, ready, free = _probe_first(candidates, sizes, missing, free)
+    shared = total((free, 1) for free in nodes.values())
+    sizes, left = floors(candidates, shared)
+    probing, ready, left = _probe_first(candidates, sizes, missing, left)
     everything = total((node.allocatable, 1) for node in cluster)
-    sizes = marginal(ready, sizes, everything, free) | probing
+    sizes = marginal(ready, sizes, everything, left) | probing
 
     # 3. As many tasks as have a node.
     stand = chosen(candidates, sizes, nodes)
@@ -239,7 +240,8 @@ def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
         return False
     if has_probes:
         return now - job.since_s >= rules.probe_s
-    return job.since_s < math.floor(now / rules.interval_s) * rules.interval_s
+    interval_start_s = math.floor(now / rules.interval_s) * rules.interval_s
+    return job.since_s < interval_start_s
 
 
 def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str, Resources]:

@@ -41,10 +41,11 @@ def plus(one: Resources, other: Resources) -> Resources:
 
 def less(free: Resources, gone: Resources) -> Resources:
     """Return the difference, never below 0."""
-    cpu = max(0.0, free.cpu - gone.cpu)
-    memory_gib = max(0.0, free.memory_gib - gone.memory_gib)
-    gpu = max(0, free.gpu - gone.gpu)
-    return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
+    return Resources(
+        cpu=max(0.0, free.cpu - gone.cpu),
+        memory_gib=max(0.0, free.memory_gib - gone.memory_gib),
+        gpu=max(0, free.gpu - gone.gpu),
+    )
 
 
 def minus(one: Resources, other: Resources) -> Resources:
@@ -58,18 +59,20 @@ def minus(one: Resources, other: Resources) -> Resources:
 
 def larger(one: Resources, other: Resources) -> Resources:
     """Return the larger amount of each resource."""
-    cpu = max(one.cpu, other.cpu)
-    memory_gib = max(one.memory_gib, other.memory_gib)
-    gpu = max(one.gpu, other.gpu)
-    return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
+    return Resources(
+        cpu=max(one.cpu, other.cpu),
+        memory_gib=max(one.memory_gib, other.memory_gib),
+        gpu=max(one.gpu, other.gpu),
+    )
 
 
 def smaller(one: Resources, other: Resources) -> Resources:
     """Return the smaller amount of each resource."""
-    cpu = min(one.cpu, other.cpu)
-    memory_gib = min(one.memory_gib, other.memory_gib)
-    gpu = min(one.gpu, other.gpu)
-    return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
+    return Resources(
+        cpu=min(one.cpu, other.cpu),
+        memory_gib=min(one.memory_gib, other.memory_gib),
+        gpu=min(one.gpu, other.gpu),
+    )
 
 
 def times(each: Resources, count: int) -> Resources:
@@ -79,10 +82,11 @@ def times(each: Resources, count: int) -> Resources:
 
 def plus_times(rest: Resources, each: Resources, count: int) -> Resources:
     """Return the rest, with the amount of so many tasks of this size."""
-    cpu = each.cpu * count + rest.cpu
-    memory_gib = each.memory_gib * count + rest.memory_gib
-    gpu = each.gpu * count + rest.gpu
-    return Resources(cpu=cpu, memory_gib=memory_gib, gpu=gpu)
+    return Resources(
+        cpu=each.cpu * count + rest.cpu,
+        memory_gib=each.memory_gib * count + rest.memory_gib,
+        gpu=each.gpu * count + rest.gpu,
+    )
 
 
 def together(parts: Iterable[Resources]) -> Resources:

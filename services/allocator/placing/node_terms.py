@@ -21,12 +21,11 @@ def fulfils_any(name: str, labels: Mapping[str, str], terms: Sequence[NodeTerm])
 def _fulfils(name: str, labels: Mapping[str, str], term: NodeTerm) -> bool:
     if not term.labels and not term.fields:
         return False
+    for wanted in term.labels:
+        if not _is_met(labels, wanted):
+            return False
     fields = {"metadata.name": name}
-    return _are_met(labels, term.labels) and _are_met(fields, term.fields)
-
-
-def _are_met(there: Mapping[str, str], requirements: Sequence[NodeRequirement]) -> bool:
-    return all(_is_met(there, wanted) for wanted in requirements)
+    return all(_is_met(fields, wanted) for wanted in term.fields)
 
 
 def _is_met(there: Mapping[str, str], wanted: NodeRequirement) -> bool:

@@ -135,7 +135,8 @@ def update_index(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[
             order.come(name, after.free)
         had = before.hosts if before else frozenset()
         has = after.hosts if after else frozenset()
-        _update_homes(homes, name, had, has)
+        if had != has:
+            _update_homes(homes, name, had, has)
     return NodeIndex(nodes, order, homes)
 
 

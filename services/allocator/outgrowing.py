@@ -12,8 +12,6 @@ growth. What has run out of memory all the same never gets so little again (`see
 
 from __future__ import annotations
 
-from functools import partial
-
 from services.allocator.job import Job
 from services.allocator.models.foresight import AHEAD_S, foreseen, limit_due
 from services.allocator.placing.resizing import with_memory
@@ -52,7 +50,7 @@ def enlarged(situation: Situation) -> Verdict | None:
             )
     if not limits:
         return None
-    how = partial(with_memory, limits=limits)
+    how = with_memory(limits)
     trial = situation.trial(current.tasks, size_of(current), sizes=sizes, how=how)
     if isinstance(trial, Shortage):
         return None

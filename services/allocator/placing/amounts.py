@@ -8,20 +8,21 @@ from collections.abc import Iterable
 from shared.messages import Resources
 
 ROUNDING = 1e-9
-"""So much of a core, or of a GiB, is rounding."""
+"""A difference of so much of a core, or of a GiB, is rounding."""
 NO_MORE = Resources(cpu=0.0, memory_gib=0.0, gpu=0)
 WORDS = {"cpu": "cpu", "memory_gib": "memory", "gpu": "devices"}
-"""What each is called, in the order of `amounts`."""
+"""The word for each resource, in the order of `amounts`."""
 UNITS = {"cpu": "cpu", "memory_gib": "GiB", "gpu": "gpu"}
-"""What stands behind its amount."""
+"""The unit behind an amount of each resource."""
 
 
 def amounts(of: Resources) -> tuple[float, float, float]:
-    """Cores, GiB, devices."""
+    """Return cores, GiB and devices."""
     return of.cpu, of.memory_gib, float(of.gpu)
 
 
 def fits(wants: Resources, free: Resources) -> bool:
+    """Return whether there is enough of each resource, rounding aside."""
     return (
         wants.cpu <= free.cpu + ROUNDING
         and wants.memory_gib <= free.memory_gib + ROUNDING
@@ -30,6 +31,7 @@ def fits(wants: Resources, free: Resources) -> bool:
 
 
 def plus(one: Resources, other: Resources) -> Resources:
+    """Return the sum of two amounts."""
     return Resources(
         cpu=one.cpu + other.cpu,
         memory_gib=one.memory_gib + other.memory_gib,
@@ -38,7 +40,7 @@ def plus(one: Resources, other: Resources) -> Resources:
 
 
 def less(free: Resources, gone: Resources) -> Resources:
-    """Never below nothing."""
+    """Return the difference, never below 0."""
     return Resources(
         cpu=max(0.0, free.cpu - gone.cpu),
         memory_gib=max(0.0, free.memory_gib - gone.memory_gib),
@@ -47,7 +49,7 @@ def less(free: Resources, gone: Resources) -> Resources:
 
 
 def minus(one: Resources, other: Resources) -> Resources:
-    """The difference, below nothing, too."""
+    """Return the difference, which may be below 0."""
     return Resources(
         cpu=one.cpu - other.cpu,
         memory_gib=one.memory_gib - other.memory_gib,
@@ -56,7 +58,7 @@ def minus(one: Resources, other: Resources) -> Resources:
 
 
 def larger(one: Resources, other: Resources) -> Resources:
-    """Of each resource the larger amount."""
+    """Return the larger amount of each resource."""
     return Resources(
         cpu=max(one.cpu, other.cpu),
         memory_gib=max(one.memory_gib, other.memory_gib),
@@ -65,7 +67,7 @@ def larger(one: Resources, other: Resources) -> Resources:
 
 
 def smaller(one: Resources, other: Resources) -> Resources:
-    """Of each resource the smaller amount."""
+    """Return the smaller amount of each resource."""
     return Resources(
         cpu=min(one.cpu, other.cpu),
         memory_gib=min(one.memory_gib, other.memory_gib),
@@ -74,12 +76,12 @@ def smaller(one: Resources, other: Resources) -> Resources:
 
 
 def times(each: Resources, count: int) -> Resources:
-    """So many of it."""
+    """Return the amount of so many tasks of this size."""
     return Resources(cpu=each.cpu * count, memory_gib=each.memory_gib * count, gpu=each.gpu * count)
 
 
 def plus_times(rest: Resources, each: Resources, count: int) -> Resources:
-    """The rest, and so many of it."""
+    """Return the rest, with the amount of so many tasks of this size."""
     return Resources(
         cpu=each.cpu * count + rest.cpu,
         memory_gib=each.memory_gib * count + rest.memory_gib,
@@ -88,25 +90,34 @@ def plus_times(rest: Resources, each: Resources, count: int) -> Resources:
 
 
 def together(parts: Iterable[Resources]) -> Resources:
-    """All of them, whatever their order."""
-    listed = list(parts)
-    return Resources(
-        cpu=math.fsum([part.cpu for part in listed]),
-        memory_gib=math.fsum([part.memory_gib for part in listed]),
-        gpu=sum([part.gpu for part in listed]),
-    )
+    """Return the sum, which does not depend on the order of the parts."""
+    cpu = []
+    memory_gib = []
+    gpu = 0
+    for part in parts:
+        cpu.append(part.cpu)
+        memory_gib.append(part.memory_gib)
+        gpu += part.gpu
+    return Resources(cpu=math.fsum(cpu), memory_gib=math.fsum(memory_gib), gpu=gpu)
 
 
 def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]:
-    """Return how many such tasks fit, up to `most`, and what they leave: `less`, one after the other."""
-    times, cpu, memory, gpu = 0, free.cpu, free.memory_gib, free.gpu
-    want_cpu, want_memory, want_gpu = wants.cpu, wants.memory_gib, wants.gpu
+    """Return how many such tasks fit, up to `most`, and what they leave: `less`, one by one."""
+    cpu = free.cpu
+    memory = free.memory_gib
+    gpu = free.gpu
+    want_cpu = wants.cpu
+    want_memory = wants.memory_gib
+    want_gpu = wants.gpu
+    count = 0
     while (
-        times < most
+        count < most
         and want_cpu <= cpu + ROUNDING
         and want_memory <= memory + ROUNDING
         and want_gpu <= gpu
     ):
-        cpu, memory, gpu = cpu - want_cpu, memory - want_memory, gpu - want_gpu
-        times += 1
-    return times, Resources(cpu=max(0.0, cpu), memory_gib=max(0.0, memory), gpu=gpu)
+        cpu -= want_cpu
+        memory -= want_memory
+        gpu -= want_gpu
+        count += 1
+    return count, Resources(cpu=max(0.0, cpu), memory_gib=max(0.0, memory), gpu=gpu)

@@ -22,23 +22,37 @@ def gathered(
     """As `place`, on as few nodes as possible: tasks on nodes with few of the job's workers may
     have to move.
     """
-    workers_on = Counter([task.node for task in keep if task.role == "worker"])
-    homes = [node for node, _ in workers_on.most_common()]
-    choices = [keep]
-    for number in range(len(homes)):
-        choices.append([task for task in keep if task.node in homes[:number]])
-    best: tuple[TaskPlan, ...] | None = None
-    best_stays = keep
-    for stays in choices:
+    best_stays = None
+    fewest = 0
+    for stays in _possible_stays(keep):
         mark = room.mark()
         tasks = place(room, job, stays, size, sizes, serial)
         room.undo(mark)
-        if tasks is not None and (best is None or spread(tasks) < spread(best)):
-            best = tasks
+        if tasks is None:
+            continue
+        nodes = spread(tasks)
+        if best_stays is None or nodes < fewest:
             best_stays = stays
-    if best is None:
+            fewest = nodes
+    if best_stays is None:
         return None
     return place(room, job, best_stays, size, sizes, serial)
+
+
+def _possible_stays(keep: Sequence[TaskPlan]) -> list[Sequence[TaskPlan]]:
+    """Return the tasks that may stay: all of them, then those on the nodes with most workers, from
+    none of these nodes to all but the last.
+    """
+    workers_on: Counter[str] = Counter()
+    for task in keep:
+        if task.role == "worker":
+            workers_on[task.node] += 1
+    homes = [node for node, _ in workers_on.most_common()]
+    choices = [keep]
+    for number in range(len(homes)):
+        nodes = homes[:number]
+        choices.append([task for task in keep if task.node in nodes])
+    return choices
 
 
 def on_one_node(

@@ -1,20 +1,20 @@
-"""Is there a node at all for one task of each role?
+"""Tasks that are larger than every node.
 
-A task larger than every node waits for ever, however much comes free: whoever asked for it has to
-be told so, with what it wants and what there is. Without any node that takes tasks, size is not
-what it waits for.
+Such a task waits for ever, however much comes free. The user has to be told so, with the amount
+that it wants and the amount that there is. Without any node that takes tasks, size is not the cause
+of the wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from services.allocator.placing.amounts import fits
+from services.allocator.placing.amounts import amounts, fits
 from services.allocator.placing.placement import Room
 from shared.messages import Resources, Role, RoleResources
 
 NEVER = "no node is large enough"
-"""So each such reason begins, and no other."""
+"""Each such reason begins with this, and no other reason does."""
 
 
 def misfit(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
@@ -25,20 +25,21 @@ def misfit(room: Room, roles: Iterable[Role], sizes: RoleResources) -> str:
     for role in dict.fromkeys(roles):
         wants = getattr(sizes, role)
         has = _nearest(wants, room.shapes)
-        if has is not None and not fits(wants, has):
-            reasons.append(
-                f"{NEVER} for a {role}: it wants {told(wants)}, and the largest has {told(has)}"
-            )
+        if has is None or fits(wants, has):
+            continue
+        sentence = f"it wants {told(wants)}, and the largest has {told(has)}"
+        reasons.append(f"{NEVER} for a {role}: {sentence}")
     return "; ".join(reasons)
 
 
 def told(amount: Resources) -> str:
+    """Return an amount as text."""
     devices = f", {amount.gpu} gpu" if amount.gpu else ""
     return f"{amount.cpu:g} cpu, {amount.memory_gib:.4g} GiB{devices}"
 
 
 def _nearest(wants: Resources, shapes: tuple[Resources, ...]) -> Resources | None:
-    """Return the first shape that holds it; else the one that lacks least."""
+    """Return the first shape that holds the task; else the one that lacks least."""
     for has in shapes:
         if fits(wants, has):
             return has
@@ -47,12 +48,8 @@ def _nearest(wants: Resources, shapes: tuple[Resources, ...]) -> Resources | Non
 
 def _lack(wants: Resources, has: Resources) -> float:
     """Return the missing shares of the wanted amounts, summed over cpu, memory and devices."""
-    shares = 0.0
-    for wanted, there in (
-        (wants.cpu, has.cpu),
-        (wants.memory_gib, has.memory_gib),
-        (wants.gpu, has.gpu),
-    ):
+    lack = 0.0
+    for wanted, there in zip(amounts(wants), amounts(has), strict=True):
         if there < wanted:
-            shares += 1 - there / wanted
-    return shares
+            lack += 1 - there / wanted
+    return lack

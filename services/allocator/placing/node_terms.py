@@ -1,5 +1,6 @@
-"""Does a node fulfil the terms of a node affinity? As the scheduler reads them: one term has to be
-fulfilled as a whole, and a term without requirements means no node.
+"""The terms of a node affinity, as the scheduler reads them.
+
+A node has to fulfil one term as a whole. A term without requirements means no node.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ WHOLE_NUMBER = re.compile(r"[+-]?\d{1,18}")
 
 
 def fulfils_any(name: str, labels: Mapping[str, str], terms: Sequence[NodeTerm]) -> bool:
+    """Return whether the node of this name, with these labels, fulfils one of the terms."""
     return any(_fulfils(name, labels, term) for term in terms)
 
 
 def _fulfils(name: str, labels: Mapping[str, str], term: NodeTerm) -> bool:
     if not term.labels and not term.fields:
         return False
+    for wanted in term.labels:
+        if not _is_met(labels, wanted):
+            return False
     fields = {"metadata.name": name}
-    return all(_is_met(labels, each) for each in term.labels) and all(
-        _is_met(fields, each) for each in term.fields
-    )
+    return all(_is_met(fields, wanted) for wanted in term.fields)
 
 
 def _is_met(there: Mapping[str, str], wanted: NodeRequirement) -> bool:
-    """An operator that is not known is met by no node: no task is put where its volume may be out
-    of reach.
+    """Return whether a requirement is met. No node meets an unknown operator: no task is put where
+    its volume may be out of reach.
     """
     found = there.get(wanted.key)
     match wanted.operator:
@@ -46,8 +49,12 @@ def _is_met(there: Mapping[str, str], wanted: NodeRequirement) -> bool:
 
 
 def _compares(found: str | None, wanted: NodeRequirement) -> bool:
-    numbers = (found or "", *wanted.values)
-    if len(numbers) != 2 or not all(WHOLE_NUMBER.fullmatch(number) for number in numbers):
+    """Return whether the label is above the bound, or below it; both have to be whole numbers."""
+    if found is None or len(wanted.values) != 1:
         return False
-    here, bound = int(numbers[0]), int(numbers[1])
-    return here > bound if wanted.operator == "Gt" else here < bound
+    bound = wanted.values[0]
+    if not WHOLE_NUMBER.fullmatch(found) or not WHOLE_NUMBER.fullmatch(bound):
+        return False
+    if wanted.operator == "Gt":
+        return int(found) > int(bound)
+    return int(found) < int(bound)

@@ -23,7 +23,7 @@ _memory = itemgetter(1)
 
 
 def rank(free: Resources, name: str) -> tuple[int, float, float, str]:
-    """The smallest is the best fit of those on which a task fits."""
+    """Return the sort key of a node; the smallest is the best fit of those on which a task fits."""
     return free.gpu, free.cpu, free.memory_gib, name
 
 
@@ -37,38 +37,44 @@ class Order:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Order):
             return NotImplemented
-        mine = {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
-        return mine == {gpu: shelf for gpu, shelf in other.shelves.items() if shelf}
+        return self._filled_shelves() == other._filled_shelves()
 
     def copy(self) -> Order:
+        """Return the same order, with shelves of its own."""
         other = Order(())
-        other.shelves = {gpu: shelf.copy() for gpu, shelf in self.shelves.items()}
+        for gpu, shelf in self.shelves.items():
+            other.shelves[gpu] = shelf.copy()
         return other
 
     def move(self, name: str, before: Resources, after: Resources) -> None:
+        """Put a node in its new place after its free amount has changed."""
         self.leave(name, before)
         self.come(name, after)
 
     def leave(self, name: str, free: Resources) -> None:
+        """Take a node with this free amount off its shelf."""
         shelf = self.shelves[free.gpu]
         del shelf[bisect_left(shelf, (free.cpu, free.memory_gib, name))]
 
     def add(self, nodes: Iterable[tuple[str, Resources]]) -> None:
         """Put many nodes in their places."""
         for name, free in nodes:
-            self.shelves.setdefault(free.gpu, []).append((free.cpu, free.memory_gib, name))
+            shelf = self.shelves.setdefault(free.gpu, [])
+            shelf.append((free.cpu, free.memory_gib, name))
         for shelf in self.shelves.values():
             shelf.sort()
 
     def come(self, name: str, free: Resources) -> None:
-        insort(self.shelves.setdefault(free.gpu, []), (free.cpu, free.memory_gib, name))
+        """Put a node with this free amount on its shelf."""
+        shelf = self.shelves.setdefault(free.gpu, [])
+        insort(shelf, (free.cpu, free.memory_gib, name))
 
     def first(self, wants: Resources) -> str | None:
         """Return the best fit; None: it fits nowhere."""
         for gpu in sorted(self.shelves):
             if gpu < wants.gpu:
                 continue
-            found = self._on(self.shelves[gpu], wants)
+            found = _first_on_shelf(self.shelves[gpu], wants)
             if found is not None:
                 return found
         return None
@@ -78,18 +84,26 @@ class Order:
         cpu = memory = 0.0
         devices = 0
         for gpu, shelf in self.shelves.items():
-            if shelf:
-                cpu = max(cpu, shelf[-1][0])
-                memory = max(memory, max(map(_memory, shelf)))
-                devices = max(devices, gpu)
+            if not shelf:
+                continue
+            most_cpu, _, _ = shelf[-1]
+            cpu = max(cpu, most_cpu)
+            memory = max(memory, max(map(_memory, shelf)))
+            devices = max(devices, gpu)
         return cpu, memory, devices
 
-    def _on(self, shelf: list[Place], wants: Resources) -> str | None:
-        for at in range(bisect_left(shelf, (wants.cpu - 2 * ROUNDING,)), len(shelf)):
-            cpu, memory, name = shelf[at]
-            if wants.memory_gib <= memory + ROUNDING and wants.cpu <= cpu + ROUNDING:
-                return name
-        return None
+    def _filled_shelves(self) -> dict[int, list[Place]]:
+        return {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
+
+
+def _first_on_shelf(shelf: list[Place], wants: Resources) -> str | None:
+    """Return the first node of a shelf that the task fits on; None: it fits on none of them."""
+    start = bisect_left(shelf, (wants.cpu - 2 * ROUNDING,))
+    for at in range(start, len(shelf)):
+        cpu, memory, name = shelf[at]
+        if wants.memory_gib <= memory + ROUNDING and wants.cpu <= cpu + ROUNDING:
+            return name
+    return None
 
 
 # ---------------------------------------------------------------- the index of all nodes
@@ -121,10 +135,20 @@ def update_index(index: NodeIndex, nodes: Mapping[str, Node], names: Collection[
             order.come(name, after.free)
         had = before.hosts if before else frozenset()
         has = after.hosts if after else frozenset()
-        for job in had - has:
-            homes[job] = homes[job] - {name}
-            if not homes[job]:
-                del homes[job]
-        for job in has - had:
-            homes[job] = homes.get(job, frozenset()) | {name}
+        if had != has:
+            _update_homes(homes, name, had, has)
     return NodeIndex(nodes, order, homes)
+
+
+def _update_homes(
+    homes: dict[str, frozenset[str]], name: str, had: frozenset[str], has: frozenset[str]
+) -> None:
+    """Note in `homes` the jobs that a node had, and those that it has."""
+    for job in had - has:
+        others = homes[job] - {name}
+        if others:
+            homes[job] = others
+        else:
+            del homes[job]
+    for job in has - had:
+        homes[job] = homes.get(job, frozenset()) | {name}

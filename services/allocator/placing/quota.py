@@ -1,4 +1,4 @@
-"""What a namespace may hold in all: the chiefs, ps and workers of its jobs counted together.
+"""The limit of a namespace: the chiefs, ps and workers of its jobs counted together.
 
 Law: what the tasks of a namespace have and were promised never grows beyond its quota; to give back
 is always allowed, whoever stands above a quota that was lowered. A job starts as large as the quota
@@ -21,7 +21,11 @@ from shared.words import counted
 
 def gang(sizes: RoleResources, size: Size) -> Resources:
     """Return the resources of all tasks of a job."""
-    return together([times(getattr(sizes, role), size.of(role)) for role in ROLES])
+    parts = []
+    for role in ROLES:
+        each: Resources = getattr(sizes, role)
+        parts.append(times(each, size.of(role)))
+    return together(parts)
 
 
 def growth(
@@ -34,11 +38,14 @@ def growth(
     more: list[Resources] = []
     for role in ROLES:
         each: Resources = getattr(sizes, role)
+        count = size.of(role)
         stand = [task for task in tasks if task.role == role]
-        more.append(times(each, max(0, size.of(role) - len(stand))))
-        if stretched:
-            stand.sort(key=lambda task: task.serial)  # the oldest stay
-            more += [less(each, task.resources) for task in stand[: size.of(role)]]
+        more.append(times(each, max(0, count - len(stand))))
+        if not stretched:
+            continue
+        stand.sort(key=lambda task: task.serial)  # the oldest stay
+        for task in stand[:count]:
+            more.append(less(each, task.resources))
     return together(more)
 
 
@@ -62,20 +69,28 @@ def roles_of(size: Size) -> list[Role]:
 def gang_shortage(
     room: Room, job: str, size: Size, sizes: RoleResources, quota: Quota | None
 ) -> str:
-    """Return why the quota has no room for a job of this size that has no task, now or ever; empty where
-    it has.
+    """Return why the quota has no room for a job of this size that has no task, now or ever; empty
+    where it has.
     """
-    never = never_granted(job.partition(".")[0], size, sizes, quota)
-    return never or shortage(room, job, gang(sizes, size), new_tasks((), size))
+    never = never_granted(_namespace(job), size, sizes, quota)
+    if never:
+        return never
+    wants = gang(sizes, size)
+    return shortage(room, job, wants, new_tasks((), size))
 
 
 def shortage(room: Room, job: str, wants: Resources, tasks: int = 0) -> str:
-    """Return why a job's quota has no room for so much more, or for so many more tasks; empty where it
-    has.
+    """Return why a job's quota has no room for so much more, or for so many more tasks; empty where
+    it has.
     """
-    namespace = job.partition(".")[0]
-    purse, slots, limits = room.purse(job), room.slots_of(job), room.limits_of(job)
-    return describe_shortage(namespace, wants, tasks, purse, slots, limits)
+    purse = room.purse(job)
+    slots = room.slots_of(job)
+    limits = room.limits_of(job)
+    return describe_shortage(_namespace(job), wants, tasks, purse, slots, limits)
+
+
+def _namespace(job: str) -> str:
+    return job.partition(".")[0]
 
 
 def describe_shortage(
@@ -87,7 +102,7 @@ def describe_shortage(
     limits: TaskLimits | None,
 ) -> str:
     """Return the same for a quota with this rest (None: no limit) and room for so many tasks."""
-    if purse is None or (fits(wants, purse) and (slots is None or tasks <= slots)):
+    if purse is None or _is_within(wants, purse, tasks, slots):
         return ""
     sentence = "wants {} more, and {:.4g} is left"
     lacks = _lack(wants, purse, tasks, slots, limits, sentence)
@@ -95,11 +110,14 @@ def describe_shortage(
 
 
 def never_granted(namespace: str, size: Size, sizes: RoleResources, quota: Quota | None) -> str:
-    """Return why a quota, or the LimitRanges, will never do for a job of this size; empty where they
-    can.
+    """Return why a quota, or the LimitRanges, will never do for a job of this size; empty where
+    they can.
     """
     refused = too_large(quota, namespace, roles_of(size), sizes)
-    return refused or too_small(quota, namespace, gang(sizes, size), new_tasks((), size))
+    if refused:
+        return refused
+    wants = gang(sizes, size)
+    return too_small(quota, namespace, wants, new_tasks((), size))
 
 
 def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int = 0) -> str:
@@ -107,34 +125,37 @@ def too_small(quota: Quota | None, namespace: str, wants: Resources, tasks: int 
     if quota is None:
         return ""
     most = quota.most()
-    pods = limits = None
+    pods = None
+    limits = None
     if isinstance(quota, ClusterQuota):
         pods = quota.pods
         limits = quota.tasks
-    if fits(wants, most) and (pods is None or tasks <= pods):
+    if _is_within(wants, most, tasks, pods):
         return ""
     sentence = "wants at least {}, and {:.4g} is all there is"
-    return f"quota of namespace {namespace}: {_lack(wants, most, tasks, pods, limits, sentence)}"
+    lacks = _lack(wants, most, tasks, pods, limits, sentence)
+    return f"quota of namespace {namespace}: {lacks}"
 
 
 def too_large(
     quota: Quota | None, namespace: str, roles: Iterable[Role], sizes: RoleResources
 ) -> str:
-    """Return why the LimitRanges of a namespace allow no task of one of these roles; empty where they
-    do.
+    """Return why the LimitRanges of a namespace allow no task of one of these roles; empty where
+    they do.
     """
     if not isinstance(quota, ClusterQuota) or quota.tasks.most is None:
         return ""
     most = quota.tasks.most
-    told = []
+    refused = []
     for role in dict.fromkeys(roles):
         wants = getattr(sizes, role)
         if not fits(wants, most):
             lacks = _lack(wants, most, 0, None, None, "wants {}, and {:.4g} is the most")
-            told.append(f"a {role} {lacks}")
-    if not told:
+            refused.append(f"a {role} {lacks}")
+    if not refused:
         return ""
-    return f"limit range {quota.tasks.limit_range} of namespace {namespace}: {'; '.join(told)}"
+    limit_range = f"limit range {quota.tasks.limit_range} of namespace {namespace}"
+    return f"{limit_range}: {'; '.join(refused)}"
 
 
 def within_limits(size: Resources, quota: Quota | None) -> Resources:
@@ -142,7 +163,14 @@ def within_limits(size: Resources, quota: Quota | None) -> Resources:
     if not isinstance(quota, ClusterQuota):
         return size
     raised = larger(size, quota.tasks.least)
-    return raised if quota.tasks.most is None else smaller(raised, quota.tasks.most)
+    if quota.tasks.most is None:
+        return raised
+    return smaller(raised, quota.tasks.most)
+
+
+def _is_within(wants: Resources, has: Resources, tasks: int, slots: int | None) -> bool:
+    """Return whether an amount and a number of tasks are within limits; no `slots`: any number."""
+    return fits(wants, has) and (slots is None or tasks <= slots)
 
 
 def _lack(
@@ -154,16 +182,20 @@ def _lack(
     sentence: str,
 ) -> str:
     """Name the lacking resources, and the ResourceQuota of each."""
-    amounts = (
+    compared = [
         ("cpu", f"{wants.cpu:g} cpu", wants.cpu, has.cpu),
         ("memory_gib", f"{wants.memory_gib:.4g} GiB", wants.memory_gib, has.memory_gib),
         ("gpu", f"{wants.gpu} gpu", wants.gpu, has.gpu),
-        ("pods", counted(tasks, "pod"), tasks, tasks if slots is None else slots),
-    )
-    names = dict(limits.quotas) if limits else {}
-    told = []
-    for name, amount, wanted, there in amounts:
-        if wanted > there:
-            source = f" of ResourceQuota {names[name]}" if name in names else ""
-            told.append(f"{sentence.format(amount, there)}{source}")
-    return "; ".join(told)
+    ]
+    if slots is not None:
+        compared.append(("pods", counted(tasks, "pod"), tasks, slots))
+    quotas = dict(limits.quotas) if limits else {}
+    lacks = []
+    for name, amount, wanted, there in compared:
+        if wanted <= there:
+            continue
+        lack = sentence.format(amount, there)
+        if name in quotas:
+            lack += f" of ResourceQuota {quotas[name]}"
+        lacks.append(lack)
+    return "; ".join(lacks)

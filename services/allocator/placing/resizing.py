@@ -1,4 +1,4 @@
-"""How large a job's tasks are to be, and how those that stand become so: in place, without a pause.
+"""The sizes of a job's tasks, and the change of those that stand: in place, without a pause.
 
 Law: a task grows by no more than its node has free, and only on a node that takes tasks; what a
 task gives up is free when it is seen free. Devices cannot change in place. A role whose tasks ran
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from services.allocator.exits import OUT_OF_MEMORY
 from services.allocator.job import Job
 from services.allocator.placing.amounts import less
-from services.allocator.placing.placement import ROLES, Room, place
+from services.allocator.placing.placement import ROLES, Placing, Room, place
 from services.allocator.placing.quota import within_limits
 from services.allocator.policies.contract import Size
 from services.allocator.rules import Rules
@@ -30,32 +30,34 @@ def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleRes
     if sizes is None and job.wanted is None:
         return asked
     quota = rules.quotas.get(job.request.namespace)
-    chosen: dict[str, Resources] = {}
+    wanted: dict[str, Resources] = {}
     for role in ROLES:
+        requested = getattr(asked, role)
         if sizes is None:
-            chosen[role] = _held(job, role, getattr(asked, role), rules)
+            wanted[role] = _present_size(job, role, requested, rules)
         else:
             size = within_limits(getattr(sizes, role), quota)
-            chosen[role] = _chosen(job, role, size, getattr(asked, role))
-    return RoleResources(**chosen)
+            wanted[role] = _policy_size(job, role, size, requested)
+    return RoleResources(**wanted)
 
 
-def _chosen(job: Job, role: Role, size: Resources, asked: Resources) -> Resources:
+def _policy_size(job: Job, role: Role, size: Resources, asked: Resources) -> Resources:
     """Return the size that a policy wants, with no less memory than requested once a task of the
     role ran out of it.
     """
     memory = size.memory_gib
     for ended in job.exits.values():
         if ended.role == role and ended.reason == OUT_OF_MEMORY:
-            memory = max(size.memory_gib, asked.memory_gib)
+            memory = max(memory, asked.memory_gib)
     return Resources(cpu=size.cpu, memory_gib=memory, gpu=asked.gpu)
 
 
-def _held(job: Job, role: Role, asked: Resources, rules: Rules) -> Resources:
+def _present_size(job: Job, role: Role, asked: Resources, rules: Rules) -> Resources:
     """Return the size of the role's largest task, with more memory if one ran out of it; as
     requested, if there is no task.
     """
-    tasks = [task for task in (job.wanted.tasks if job.wanted else ()) if task.role == role]
+    planned = job.wanted.tasks if job.wanted else ()
+    tasks = [task for task in planned if task.role == role]
     if not tasks:
         return asked
     cpu = max([task.resources.cpu for task in tasks])
@@ -79,7 +81,25 @@ def in_place(
     room: Room, job: str, tasks: Sequence[TaskPlan], sizes: RoleResources
 ) -> tuple[TaskPlan, ...]:
     """Return the same tasks, each with its new size if its node has room for that."""
-    return tuple([_stretched(room, job, task, getattr(sizes, task.role)) for task in tasks])
+    resized = []
+    for task in tasks:
+        size = getattr(sizes, task.role)
+        resized.append(_resize_in_place(room, job, task, size))
+    return tuple(resized)
+
+
+def _resize_in_place(room: Room, job: str, task: TaskPlan, size: Resources) -> TaskPlan:
+    """Return the task with its new size; as it is, if node or limits have no room for that."""
+    new = _resized_task(task, size)
+    if not room.allows(job, new.resources):
+        return task
+    more = less(new.resources, task.resources)
+    return new if room.extend(job, task.node, more) else task
+
+
+def _resized_task(task: TaskPlan, size: Resources) -> TaskPlan:
+    """Return the task with a new size, and the devices that it has."""
+    return replace(task, resources=replace(size, gpu=task.resources.gpu))
 
 
 def stretch(
@@ -109,58 +129,54 @@ def replaced(
     return None
 
 
-def with_memory(
-    room: Room,
-    job: str,
-    keep: Sequence[TaskPlan],
-    size: Size,
-    sizes: RoleResources,
-    serial: int,
-    limits: Mapping[Role, float],
-) -> tuple[TaskPlan, ...] | None:
+def with_memory(limits: Mapping[Role, float]) -> Placing:
     """As `place`, with so much memory (GiB) for each task of these roles: in place, else elsewhere.
     Nothing else of the tasks changes.
     """
-    mark = room.mark()
-    stay = []
-    for task in keep:
-        grown = _with_limit(room, job, task, limits)
-        if grown is not None:
-            stay.append(grown)
-    if len(stay) == len(keep):
-        return tuple(stay)
-    wide = {}
+
+    def place_with_memory(
+        room: Room,
+        job: str,
+        keep: Sequence[TaskPlan],
+        size: Size,
+        sizes: RoleResources,
+        serial: int,
+    ) -> tuple[TaskPlan, ...] | None:
+        mark = room.mark()
+        stay = _grow_in_place(room, job, keep, limits)
+        if len(stay) == len(keep):
+            return tuple(stay)
+        raised = _raised_sizes(sizes, limits)
+        placed = place(room, job, stay, size, raised, serial)
+        if placed is None:
+            room.undo(mark)
+        return placed
+
+    return place_with_memory
+
+
+def _grow_in_place(
+    room: Room, job: str, tasks: Sequence[TaskPlan], limits: Mapping[Role, float]
+) -> list[TaskPlan]:
+    """Return the tasks with their new limits, less those whose nodes have no room for that."""
+    grown = []
+    for task in tasks:
+        has = task.resources
+        memory = max(has.memory_gib, limits.get(task.role, 0.0))
+        new = replace(has, memory_gib=memory)
+        if room.extend(job, task.node, less(new, has)):
+            grown.append(replace(task, resources=new))
+    return grown
+
+
+def _raised_sizes(sizes: RoleResources, limits: Mapping[Role, float]) -> RoleResources:
+    """Return the sizes with so much memory for each of these roles."""
+    raised = {}
     for role, gib in limits.items():
-        wide[role] = replace(getattr(sizes, role), memory_gib=gib)
-    placed = place(room, job, stay, size, replace(sizes, **wide), serial)
-    if placed is None:
-        room.undo(mark)
-    return placed
-
-
-def _with_limit(
-    room: Room, job: str, task: TaskPlan, limits: Mapping[Role, float]
-) -> TaskPlan | None:
-    """Return the task with its new limit; None: its node has no room for that."""
-    has = task.resources
-    new = replace(has, memory_gib=max(has.memory_gib, limits.get(task.role, 0.0)))
-    if not room.extend(job, task.node, less(new, has)):
-        return None
-    return replace(task, resources=new)
+        raised[role] = replace(getattr(sizes, role), memory_gib=gib)
+    return replace(sizes, **raised)
 
 
 def alike(tasks: Sequence[TaskPlan], sizes: RoleResources) -> bool:
     """Return whether every task has its role's size."""
-    return all(_resized(task, getattr(sizes, task.role)) == task for task in tasks)
-
-
-def _stretched(room: Room, job: str, task: TaskPlan, size: Resources) -> TaskPlan:
-    new = _resized(task, size)
-    if not room.allows(job, new.resources):
-        return task
-    more = less(new.resources, task.resources)
-    return new if room.extend(job, task.node, more) else task
-
-
-def _resized(task: TaskPlan, size: Resources) -> TaskPlan:
-    return replace(task, resources=replace(size, gpu=task.resources.gpu))
+    return all(_resized_task(task, getattr(sizes, task.role)) == task for task in tasks)

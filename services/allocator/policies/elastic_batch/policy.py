@@ -7,10 +7,11 @@ of their arrival; S_j(g) is the scale of job j's best batch on g devices
 (`services/allocator/policies/elastic_batch/scalability.py`), -inf where there is none.
 
     P(0, k) = 0
-    P(j, k) = max over g <= k of  S_j(g) + P(j - 1, k - g)         the best sum for the first j jobs on k devices
+    P(j, k) = max over g <= k of  S_j(g) + P(j - 1, k - g)     best sum of the first j jobs on k
     feasible  <=>  P(J, K) > -inf;  read back g_J, then g_(J-1) from k = K - g_J, ...
 
-    tentative = running + arrived;  while infeasible: the most recent arrival goes (dropped, or left in the queue)
+    tentative = running + arrived
+    while infeasible: the most recent arrival goes (dropped, or left in the queue)
 
 Here P is kept from its first finite entry on: with L_j the devices that the first j jobs need at
 the least, entry s of row j is P(j, L_j + s), s = 0 .. K - L_J. All that is left out is -inf, or
@@ -72,6 +73,11 @@ class Options(NamedTuple):
     costs: Ints
     scales: Floats
 
+    @property
+    def least(self) -> int:
+        """Return the cost of the cheapest choice."""
+        return int(self.costs[0])
+
 
 class Pick(NamedTuple):
     devices: int
@@ -89,31 +95,34 @@ def autoscale(
     `held`: the devices that each job has.
     """
     able = []
-    feasible = []
     options = []
     for j, table in enumerate(tables):
-        choices = np.flatnonzero(np.isfinite(table.scales))
-        if len(choices):
+        feasible = _feasible_options(table)
+        if len(feasible.costs):
             able.append(j)
-            feasible.append(choices)
-            options.append(Options(choices + 1, table.scales[choices]))
-    kept = trimmed(options, devices)
-    held_by_kept = []
-    if held:
-        held_by_kept = [held[j] for j in able[:kept]]
-    chosen = optimise(options[:kept], devices, held_by_kept)
+            options.append(feasible)
+    able = able[: trimmed(options, devices)]
+    options = options[: len(able)]
+    held_by_able = [held[j] for j in able] if held else None
+    chosen = optimise(options, devices, held_by_able)
 
     picks: list[Pick | None] = [None] * len(tables)
-    for n, at in enumerate(chosen):
-        j = able[n]
-        g = int(feasible[n][at])
-        picks[j] = Pick(g + 1, int(tables[j].batches[g]))
+    for j, feasible, at in zip(able, options, chosen, strict=True):
+        g = int(feasible.costs[at])
+        batch = int(tables[j].batches[g - 1])
+        picks[j] = Pick(g, batch)
     return picks
+
+
+def _feasible_options(table: Table) -> Options:
+    """Return the numbers of devices that have a batch, with their scales."""
+    devices = np.flatnonzero(np.isfinite(table.scales)) + 1
+    return Options(devices, table.scales[devices - 1])
 
 
 def trimmed(jobs: Sequence[Options], devices: int) -> int:
     """Return the number of jobs, from the first on, that `devices` are enough for."""
-    return enough_for([int(job.costs[0]) for job in jobs], devices)
+    return enough_for([job.least for job in jobs], devices)
 
 
 def enough_for(least: Sequence[int], devices: int) -> int:
@@ -125,46 +134,48 @@ def optimise(jobs: Sequence[Options], devices: int, held: Sequence[int] | None =
     """Return the option that each job gets, so that the sum of scales is largest; the jobs must be
     feasible together.
     """
-    extra = []
-    needed = 0
-    for job in jobs:
-        least = job.costs[0]
-        extra.append(job.costs - least)
-        needed += int(least)
-    slack = devices - needed
-    if slack < 0:
-        jobs_need = f"{counted(len(jobs), 'job')} need {needed} devices"
-        raise ValueError(f"{jobs_need}, there are {devices}")
+    extra, slack = _extra_costs(jobs, devices)
+    best = _best_sums(jobs, extra, slack)
 
     # Read back from the last job to the first.
-    best = _rows(jobs, extra, slack)
     chosen = [0] * len(jobs)
     left = slack
     for j in range(len(jobs) - 1, -1, -1):
         affordable = np.searchsorted(extra[j], left, side="right")
         if affordable == 1:
             continue
+        job = jobs[j]
         within = extra[j][:affordable]
-        sums = jobs[j].scales[:affordable] + best[j, left - within]
-        equal = np.flatnonzero(sums >= sums.max() - EQUAL)
-        pick = int(equal[0])
-        if held and len(equal) > 1:
-            same = equal[jobs[j].costs[equal] == held[j]]
-            if len(same):
-                pick = int(same[0])
+        sums = job.scales[:affordable] + best[j, left - within]
+        held_cost = held[j] if held else None
+        pick = _best_option(sums, job.costs, held_cost)
         chosen[j] = pick
         left -= int(within[pick])
     return chosen
 
 
-def _rows(jobs: Sequence[Options], extra: Sequence[Ints], slack: int) -> Floats:
+def _extra_costs(jobs: Sequence[Options], devices: int) -> tuple[list[Ints], int]:
+    """Return what the options of each job cost beyond its cheapest, and what the cheapest of all
+    jobs leave.
+    """
+    extra = []
+    needed = 0
+    for job in jobs:
+        least = job.least
+        extra.append(job.costs - least)
+        needed += least
+    if needed > devices:
+        jobs_need = f"{counted(len(jobs), 'job')} need {needed} devices"
+        raise ValueError(f"{jobs_need}, there are {devices}")
+    return extra, devices - needed
+
+
+def _best_sums(jobs: Sequence[Options], extra: Sequence[Ints], slack: int) -> Floats:
     """Return P [J + 1, slack + 1]. A window is row j - 1 shifted by the cost of an option; from the
     left comes -inf.
     """
     best = np.zeros((len(jobs) + 1, slack + 1))
-    reach = 0
-    for costs in extra:
-        reach = max(reach, min(int(costs[-1]), slack))
+    reach = _longest_shift(extra, slack)
     padded = np.full(reach + slack + 1, -np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, slack + 1)
     for j, job in enumerate(jobs):
@@ -178,6 +189,26 @@ def _rows(jobs: Sequence[Options], extra: Sequence[Ints], slack: int) -> Floats:
         sums += job.scales[:affordable, None]
         sums.max(axis=0, out=best[j + 1])
     return best
+
+
+def _longest_shift(extra: Sequence[Ints], slack: int) -> int:
+    """Return the largest extra cost of an option, at most `slack`."""
+    dearest = 0
+    for costs in extra:
+        dearest = max(dearest, int(costs[-1]))
+    return min(dearest, slack)
+
+
+def _best_option(sums: Floats, costs: Ints, held: int | None) -> int:
+    """Return the option with the largest sum; among equal ones the one that costs what the job
+    holds, else the cheapest.
+    """
+    equal = np.flatnonzero(sums >= sums.max() - EQUAL)
+    if held is not None and len(equal) > 1:
+        same = equal[costs[equal] == held]
+        if len(same):
+            return int(same[0])
+    return int(equal[0])
 
 
 # ---------------------------------------------------------------- the policy
@@ -197,6 +228,7 @@ class Choices(NamedTuple):
     now: float
 
     def scale(self, workers: int) -> float:
+        """Return the scale of a number of workers."""
         if 0 < workers <= len(self.table.scales):
             return float(self.table.scales[workers - 1])
         return self.now
@@ -204,10 +236,9 @@ class Choices(NamedTuple):
 
 def elastic_batch(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
     """Divide the devices among the jobs that want them, then the cores among the others."""
-    order = sorted(jobs, key=lambda job: (job.size is None, -job.request.priority, job.submitted_s))
     on_devices = []
     on_cores = []
-    for job in order:
+    for job in sorted(jobs, key=_turn):
         if job.sizes.worker.gpu > 0:
             on_devices.append(job)
         else:
@@ -215,19 +246,30 @@ def elastic_batch(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) 
     wants = _divide(on_devices, device_pool(cluster, on_devices))
 
     # The cores that jobs on devices will need, as far as the others can do without them.
-    jobs_by_key = {job.key: job for job in on_devices}
-    taken = 0
-    for want in wants:
-        job = jobs_by_key[want.job]
-        taken += cores(job, want.workers)
-        if job.size:
-            taken -= cores(job, job.size.workers)
     pool = core_pool(cluster, on_cores, 0)
-    taken = max(0, min(taken, _spare(pool, on_cores)))
+    needed = _more_cores(on_devices, wants)
+    taken = max(0, min(needed, _spare_cores(pool, on_cores)))
     return wants + _divide(on_cores, without(pool, taken))
 
 
-def _spare(pool: Pool, jobs: Sequence[JobSeen]) -> int:
+def _turn(job: JobSeen) -> tuple[bool, int, float]:
+    """Return the sort key of the order: running jobs first, then by priority, then by arrival."""
+    return job.size is None, -job.request.priority, job.submitted_s
+
+
+def _more_cores(jobs: Sequence[JobSeen], wants: Sequence[Want]) -> int:
+    """Return thousandths of a core that the wanted sizes need beyond those that the jobs have."""
+    jobs_by_key = {job.key: job for job in jobs}
+    more = 0
+    for want in wants:
+        job = jobs_by_key[want.job]
+        more += cores(job, want.workers)
+        if job.size:
+            more -= cores(job, job.size.workers)
+    return more
+
+
+def _spare_cores(pool: Pool, jobs: Sequence[JobSeen]) -> int:
     """Return thousandths of a core beyond those that running jobs need: others may take them."""
     needed = 0
     for job in jobs:
@@ -239,38 +281,49 @@ def _spare(pool: Pool, jobs: Sequence[JobSeen]) -> int:
 
 def _divide(jobs: Sequence[JobSeen], pool: Pool) -> list[Want]:
     """Divide a pool among its jobs."""
-    kept = _choices(jobs, pool)
+    served = _choices(jobs, pool)
+    workers = _best_workers(served, pool)
+    is_worth_it = _is_worth_it(jobs, served, workers)
+    wants = []
+    for choices, count in zip(served, workers, strict=True):
+        if choices.job.busy:
+            continue
+        if is_worth_it:
+            wants.append(_want(choices, count))
+        else:
+            wants.append(_want_to_stay(choices, count))
+    return wants
+
+
+def _best_workers(served: Sequence[Choices], pool: Pool) -> list[int]:
+    """Return the number of workers of each job, so that the sum of scales is largest."""
     options = []
     held = []
-    for choices in kept:
+    for choices in served:
         size = choices.job.size
         options.append(choices.options)
         held.append(pool.cost(choices.job, size.workers) if size else 0)
     chosen = optimise(options, pool.units, held)
 
     workers = []
-    for choices, at in zip(kept, chosen, strict=True):
+    for choices, at in zip(served, chosen, strict=True):
         workers.append(int(choices.workers[at]))
-    change = _is_worth_it(jobs, kept, workers)
-    wants = []
-    for choices, count in zip(kept, workers, strict=True):
-        if choices.job.busy:
-            continue
-        wants.append(_picked(choices, count) if change else _stayed(choices, count))
-    return wants
+    return workers
 
 
-def _is_worth_it(jobs: Sequence[JobSeen], kept: Sequence[Choices], workers: Sequence[int]) -> bool:
+def _is_worth_it(
+    jobs: Sequence[JobSeen], served: Sequence[Choices], workers: Sequence[int]
+) -> bool:
     """Return true if somebody starts, or must make room, or if the sum rises by `KEEP`."""
     running = 0
     for job in jobs:
         running += job.size is not None
-    if len(kept) < running:
+    if len(served) < running:
         return True
 
     new = []
     now = []
-    for choices, count in zip(kept, workers, strict=True):
+    for choices, count in zip(served, workers, strict=True):
         if choices.job.size is None:
             return True
         new.append(choices.scale(count))
@@ -278,23 +331,27 @@ def _is_worth_it(jobs: Sequence[JobSeen], kept: Sequence[Choices], workers: Sequ
     return math.fsum(new) > (1 + KEEP) * math.fsum(now)
 
 
-def _picked(choices: Choices, workers: int) -> Want:
+def _want(choices: Choices, workers: int) -> Want:
+    """Return the want for so many workers, with the best batch for them."""
     scale = choices.scale(workers)
     batch = int(choices.table.batches[workers - 1])
     size = f"batch {batch} on {counted(workers, 'worker')}"
     reason = f"{size} is {scale:.2f} times one worker: best for the sum over all jobs"
+    faster = None
+    if choices.now > 0:
+        faster = scale / choices.now
     return Want(
         job=choices.job.key,
         ps=ps_beside(choices.job, workers),
         workers=workers,
         batch=batch,
         reason=reason,
-        faster=scale / choices.now if choices.now > 0 else None,
+        faster=faster,
     )
 
 
-def _stayed(choices: Choices, workers: int) -> Want:
-    """Return its size as it is; `workers` would be no better by `KEEP`."""
+def _want_to_stay(choices: Choices, workers: int) -> Want:
+    """Return the want for the present size; `workers` would be no better by `KEEP`."""
     size = choices.job.size or Size(0, 0)
     other = f"{counted(workers, 'worker')} would raise the sum over all jobs by less than"
     return Want(
@@ -323,17 +380,32 @@ def fit_jobs(jobs: Sequence[JobSeen]) -> list[Timing]:
 
 
 def limits_of(job: JobSeen) -> Limits:
-    request = job.request
-    served = job.start.ps > 0
+    """Return the limits of a job's devices and batch; its request's, and those of its ps."""
+    batch = job.request.batch
+    has_ps = job.start.ps > 0
     return Limits(
-        batch_min=request.batch.min,
-        batch_max=request.batch.max,
-        device_batch_max=request.device_batch_max or request.batch.max,
+        batch_min=batch.min,
+        batch_max=batch.max,
+        device_batch_max=job.request.device_batch_max or batch.max,
         devices_max=job.most.workers,
         devices_min=job.least.workers,
-        split=not served,
-        first=request.batch.start if served and not job.observed else None,
+        split=not has_ps,
+        first=batch.start if has_ps and not job.observed else None,
     )
+
+
+class Candidate(NamedTuple):
+    """A job, and the numbers of workers that it may have, ascending, with the cost of each."""
+
+    job: JobSeen
+    limits: Limits
+    workers: Ints
+    costs: Ints
+
+    @property
+    def is_in_flight(self) -> bool:
+        """Return true while a decision on the job is not enacted yet."""
+        return self.job.busy and self.job.size is not None
 
 
 def _choices(jobs: Sequence[JobSeen], pool: Pool) -> list[Choices]:
@@ -341,45 +413,41 @@ def _choices(jobs: Sequence[JobSeen], pool: Pool) -> list[Choices]:
 
     A job that no number of workers suits is passed over.
     """
-    able = []
-    limits = []
-    workers = []
-    costs = []
-    least = []
-    for lot in _lots(jobs):
-        lot_limits = [limits_of(job) for job in lot]
-        feasible = feasible_devices(lot_limits)
-        lot_costs = pool.costs(lot, feasible.shape[1])
-        for n, job in enumerate(lot):
-            if job.busy and job.size:
-                # A job in flight has one choice: the size that was decided for it.
-                number = np.array([job.size.workers])
-                cost = np.array([pool.cost(job, job.size.workers)])
-            else:
-                found = feasible[n].nonzero()[0]
-                if not len(found):
-                    continue
-                number = found + 1
-                cost = lot_costs[n, found]
-            able.append(job)
-            limits.append(lot_limits[n])
-            workers.append(number)
-            costs.append(cost)
-            least.append(int(cost[0]))
-
-    kept = able[: enough_for(least, pool.units)]
+    candidates = _candidates(jobs, pool)
+    least = [int(candidate.costs[0]) for candidate in candidates]
+    served = candidates[: enough_for(least, pool.units)]
     choices = []
-    for job, (table, now), number, cost in zip(
-        kept, _tables(kept, limits), workers, costs, strict=False
-    ):
-        in_flight = job.busy and job.size
-        scales = np.array([now]) if in_flight else table.scales[number - 1]
+    for candidate, (table, now) in zip(served, _tables(served), strict=True):
+        workers = candidate.workers
+        scales = np.array([now]) if candidate.is_in_flight else table.scales[workers - 1]
         # Speeds beyond reckoning leave no scale, and a job without any is passed over.
         finite = np.isfinite(scales)
         if finite.any():
-            options = Options(cost[finite], scales[finite])
-            choices.append(Choices(job, number[finite], options, table, now))
+            options = Options(candidate.costs[finite], scales[finite])
+            choices.append(Choices(candidate.job, workers[finite], options, table, now))
     return choices
+
+
+def _candidates(jobs: Sequence[JobSeen], pool: Pool) -> list[Candidate]:
+    """Return the jobs that some number of workers suits."""
+    candidates = []
+    for lot in _lots(jobs):
+        limits = [limits_of(job) for job in lot]
+        feasible = feasible_devices(limits)
+        costs = pool.costs(lot, feasible.shape[1])
+        for n, job in enumerate(lot):
+            if job.busy and job.size:
+                # A job in flight has one choice: the size that was decided for it.
+                decided = job.size.workers
+                workers = np.array([decided])
+                workers_cost = np.array([pool.cost(job, decided)])
+            else:
+                found = feasible[n].nonzero()[0]
+                workers = found + 1
+                workers_cost = costs[n, found]
+            if len(workers):
+                candidates.append(Candidate(job, limits[n], workers, workers_cost))
+    return candidates
 
 
 def _lots(jobs: Sequence[JobSeen]) -> Iterator[Sequence[JobSeen]]:
@@ -390,15 +458,20 @@ def _lots(jobs: Sequence[JobSeen]) -> Iterator[Sequence[JobSeen]]:
         yield jobs[at : at + size]
 
 
-def _tables(jobs: Sequence[JobSeen], limits: Sequence[Limits]) -> Iterator[tuple[Table, float]]:
+def _tables(candidates: Sequence[Candidate]) -> Iterator[tuple[Table, float]]:
     """Yield the table of each job, and the scale of the size that it has."""
+    jobs = []
+    limits = []
+    for candidate in candidates:
+        jobs.append(candidate.job)
+        limits.append(candidate.limits)
     timings = models_of(jobs, Timing, fit_jobs)
     at = 0
     for lot in _lots(jobs):
-        lot_limits = limits[at : at + len(lot)]
-        lot_timings = timings[at : at + len(lot)]
-        at += len(lot)
-        seconds = np.array([astuple(timing) for timing in lot_timings]).T  # [terms, jobs]
+        end = at + len(lot)
+        lot_limits = limits[at:end]
+        seconds = np.array([astuple(timing) for timing in timings[at:end]]).T  # [terms, jobs]
+        at = end
         terms = seconds[:, :, None, None]  # beside batches and workers
         tables = scale_tables(partial(rate_by, terms), lot_limits)
         yield from zip(tables, _scales_now(lot, lot_limits, seconds), strict=True)
@@ -409,19 +482,27 @@ def _scales_now(jobs: Sequence[JobSeen], limits: Sequence[Limits], seconds: Floa
 
     `seconds`: of each term of the timings [terms, jobs].
     """
-    each = np.ones(len(jobs))
-    workers = np.zeros(len(jobs))
-    references = np.empty(len(jobs))
-    for n, job in enumerate(jobs):
-        references[n] = limits[n].reference
-        if job.size is None or job.size.workers < 1 or job.batch < 1:
-            continue
-        workers[n] = job.size.workers
-        each[n] = job.batch
-        if limits[n].split:
-            each[n] /= job.size.workers
+    each, workers = _present_batches(jobs, limits)
+    references = np.array([limit.reference for limit in limits])
     speeds = rate_by(seconds, each, np.maximum(workers, 1))
     scales = speeds / rate_by(seconds, references, 1)
     known = (workers > 0) & np.isfinite(scales)
     now: list[float] = np.where(known, scales, 0.0).tolist()
     return now
+
+
+def _present_batches(jobs: Sequence[JobSeen], limits: Sequence[Limits]) -> tuple[Floats, Floats]:
+    """Return the examples on each worker and the number of workers [jobs]; 1 and 0 while a job has
+    no size.
+    """
+    each = np.ones(len(jobs))
+    workers = np.zeros(len(jobs))
+    for n, job in enumerate(jobs):
+        size = job.size
+        if size is None or size.workers < 1 or job.batch < 1:
+            continue
+        workers[n] = size.workers
+        each[n] = job.batch
+        if limits[n].split:
+            each[n] /= size.workers
+    return each, workers

@@ -1,4 +1,4 @@
-"""How fast a job runs with k devices and a batch: the job scalability analyser of IBM's elastic
+"""The speed of a job with k devices and a batch: the job scalability analyser of IBM's elastic
 scaler.
 
 Saxena, Jayaram, Basu, Sabharwal, Verma: Effective Elastic Scaling of Deep Learning Workloads,
@@ -6,12 +6,12 @@ MASCOTS 2020:
 
     t_iter(B, k) = t_proc(B / k) + t_comm(S, k)        [s]           S: bytes of parameters
     rate(B, k)   = B / t_iter(B, k)                    [examples/s]
-    scale(B, k)  = rate(B, k) / rate(B_ref, 1)         [1]           B_ref: the largest batch that one device holds
+    scale(B, k)  = rate(B, k) / rate(B_ref, 1)         [1]           B_ref: one device's largest B
     feasible:  B_min <= B <= B_max,  B / k <= b_dev,  k <= k_max,  k divides B;   else -inf
     best batch of k:  argmax over B of scale(B, k)
 
 The paper measures t_proc for a few batches and t_comm for a few (S, k), and interpolates. Ours is
-what a live job's few observed speeds can tell: with b = B / k examples on a device,
+fitted to the few speeds observed of a live job: with b = B / k examples on a device,
 
     t_proc(b) = step_s + sample_s b      t_comm(k) = ring_s (k - 1) / k + hop_s (k - 1)
 
@@ -69,6 +69,7 @@ class Timing(msgspec.Struct, frozen=True):
     hop_s: float
 
     def rate(self, each: Amounts, k: Amounts) -> Floats:
+        """Return examples a second, from examples on each of k devices; arrays broadcast."""
         terms = (self.step_s, self.sample_s, self.ring_s, self.hop_s)
         return rate_by(terms, each, k)
 
@@ -79,8 +80,11 @@ def rate_by(terms: Floats | Sequence[float], each: Amounts, k: Amounts) -> Float
     `terms`: seconds of every step, of every example, of a full ring, of a hop.
     """
     step_s, sample_s, ring_s, hop_s = terms
-    iteration_s = step_s + sample_s * each + ring_s * (k - 1) / k + hop_s * (k - 1)
-    return np.asarray(each * k / np.maximum(iteration_s, 1e-12), dtype=np.float64)
+    hops = k - 1
+    compute_s = step_s + sample_s * each
+    iteration_s = compute_s + ring_s * hops / k + hop_s * hops
+    rate = each * k / np.maximum(iteration_s, 1e-12)
+    return np.asarray(rate, dtype=np.float64)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,11 +104,19 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> int:
+        """Return the largest batch that one device holds."""
         return max(1, min(self.batch_max, self.device_batch_max))
+
+    @property
+    def only_batch(self) -> int:
+        """Return the only batch of a device; 0 where there is a choice."""
+        if self.first is None or self.split:
+            return 0
+        return max(self.batch_min, min(self.first, self.reference))
 
 
 class Table(NamedTuple):
-    """For k = 1 .. k_max: the scale of the best batch (-inf: k is infeasible), and that batch;
+    """The scale of the best batch (-inf: k is infeasible), and that batch, for k = 1 .. k_max;
     shapes (k_max,).
     """
 
@@ -124,76 +136,109 @@ class Speed(NamedTuple):
 
 
 def scale_table(rate: Rate, limits: Limits) -> Table:
+    """Return the table of one job."""
     return scale_tables(rate, [limits])[0]
 
 
 def scale_tables(rate: Rate, limits: Sequence[Limits]) -> list[Table]:
     """Return the tables of many jobs; `rate` is given arrays [jobs, batches, k] or alike."""
-    k = np.arange(1, max(each.devices_max for each in limits) + 1)
-
-    # The least and the most examples on a device [jobs, k].
-    least, most = _device_batches(limits, k)
-
-    # Speeds of evenly spaced batches in between [jobs, batches, k]; of each k the fastest one, of
-    # nearly equal ones the smallest batch, lest rounding decides.
-    steps = np.arange(BATCHES)[:, None]
-    room = np.maximum(most - least, 0)
-    each_device = least[:, None, :] + room[:, None, :] * steps // (BATCHES - 1)
-    speeds = rate(each_device, k)
-    nearly_fastest = speeds >= (1 - EQUAL) * speeds.max(axis=1, keepdims=True)
-    fastest = nearly_fastest.argmax(axis=1)[:, None, :]
-    best_speeds = np.take_along_axis(speeds, fastest, axis=1)[:, 0]
-    best_batches = np.take_along_axis(each_device, fastest, axis=1)[:, 0]
+    arrays = _limit_arrays(limits)
+    k = _device_numbers(arrays)
+    least, most = _device_batches(arrays, k)
+    batches, speeds = _fastest_batches(rate, k, least, most)
 
     # Relative to one device with the reference batch [jobs, k].
-    references = np.array([each.reference for each in limits])[:, None, None]
+    references = arrays.reference[:, None]
     reference_speeds = rate(references, np.ones(1, dtype=np.int64))[:, 0]
-    feasible = _has_room(limits, k, least, most)
-    scales = np.where(feasible, best_speeds / reference_speeds, -np.inf)
-    split = np.array([each.split for each in limits])[:, None]
-    batches = best_batches * np.where(split, k, 1)
+    feasible = _has_batch(arrays, k, least, most)
+    scales = np.where(feasible, speeds / reference_speeds, -np.inf)
+
+    # Without ps the batch is that of all devices together [jobs, k].
+    batches *= np.where(arrays.split, k, 1)
 
     tables = []
     for job, each in enumerate(limits):
-        tables.append(Table(scales[job, : each.devices_max], batches[job, : each.devices_max]))
+        end = each.devices_max
+        tables.append(Table(scales[job, :end], batches[job, :end]))
     return tables
+
+
+def _fastest_batches(rate: Rate, k: Ints, least: Ints, most: Ints) -> tuple[Ints, Floats]:
+    """Return the fastest of evenly spaced batches of one device, and its speed [jobs, k]; of nearly
+    equal ones the smallest batch, so that rounding does not decide.
+    """
+    # The batches that are tried, and their speeds [jobs, batches, k].
+    first = least[:, None, :]
+    room = np.maximum(most - least, 0)[:, None, :]
+    steps = np.arange(BATCHES)[:, None]
+    tried = first + room * steps // (BATCHES - 1)
+    speeds = rate(tried, k)
+
+    highest = speeds.max(axis=1, keepdims=True)
+    nearly_fastest = speeds >= (1 - EQUAL) * highest
+    fastest = nearly_fastest.argmax(axis=1)[:, None, :]
+    fastest_batches = np.take_along_axis(tried, fastest, axis=1)
+    fastest_speeds = np.take_along_axis(speeds, fastest, axis=1)
+    return fastest_batches[:, 0], fastest_speeds[:, 0]
 
 
 def feasible_devices(limits: Sequence[Limits]) -> Flags:
     """Return for each job the k, from 1 on, that have a batch [jobs, k]."""
-    k = np.arange(1, max(each.devices_max for each in limits) + 1)
-    least, most = _device_batches(limits, k)
-    return _has_room(limits, k, least, most)
+    arrays = _limit_arrays(limits)
+    k = _device_numbers(arrays)
+    least, most = _device_batches(arrays, k)
+    return _has_batch(arrays, k, least, most)
 
 
-def _has_room(limits: Sequence[Limits], k: Ints, least: Ints, most: Ints) -> Flags:
-    """Return the k within each job's bounds that have a batch [jobs, k]."""
-    bounds = np.array([(each.devices_min, each.devices_max) for each in limits])
-    devices_min, devices_max = bounds.T[:, :, None]
-    return np.asarray((least <= most) & (k >= devices_min) & (k <= devices_max))
+class LimitArrays(NamedTuple):
+    """The limits of many jobs, each [jobs, 1]. `split`: 1 where the job is split, else 0."""
+
+    split: Ints
+    devices_min: Ints
+    devices_max: Ints
+    batch_min: Ints
+    batch_max: Ints
+    device_batch_max: Ints
+    reference: Ints
+    only_batch: Ints
 
 
-def _device_batches(limits: Sequence[Limits], k: Ints) -> tuple[Ints, Ints]:
-    """Return the smallest and the largest batch of one device [jobs, k]."""
-    columns = []
+def _limit_arrays(limits: Sequence[Limits]) -> LimitArrays:
+    """Return the limits of many jobs as arrays."""
+    rows = []
     for each in limits:
-        # The only batch of a device; 0 where there is a choice.
-        only = 0
-        if each.first is not None and not each.split:
-            only = max(each.batch_min, min(each.first, each.reference))
-        columns.append(
-            (each.batch_min, each.batch_max, each.device_batch_max, each.reference, only)
-        )
-    batch_min, batch_max, device_batch_max, reference, only_batch = np.array(columns).T[:, :, None]
-    split = np.array([each.split for each in limits])[:, None]
+        devices = (each.devices_min, each.devices_max)
+        batches = (each.batch_min, each.batch_max, each.device_batch_max)
+        rows.append((int(each.split), *devices, *batches, each.reference, each.only_batch))
+    return LimitArrays(*np.array(rows).T[:, :, None])
+
+
+def _device_numbers(arrays: LimitArrays) -> Ints:
+    """Return k: all numbers of devices that one of the jobs may have."""
+    return np.arange(1, arrays.devices_max.max() + 1)
+
+
+def _has_batch(arrays: LimitArrays, k: Ints, least: Ints, most: Ints) -> Flags:
+    """Return the k within each job's bounds that have a batch [jobs, k]."""
+    is_within = (k >= arrays.devices_min) & (k <= arrays.devices_max)
+    has_batch: Flags = (least <= most) & is_within
+    return has_batch
+
+
+def _device_batches(arrays: LimitArrays, k: Ints) -> tuple[Ints, Ints]:
+    """Return the smallest and the largest batch of one device [jobs, k]."""
+    only = arrays.only_batch
+    reference = arrays.reference
 
     # With ps a batch is one device's, and the same for every k.
-    least = np.where(only_batch > 0, only_batch, batch_min)
-    most = np.where(only_batch > 0, np.minimum(only_batch, reference), reference)
+    least = np.where(only > 0, only, arrays.batch_min)
+    most = np.where(only > 0, np.minimum(only, reference), reference)
 
     # Without ps the total batch is divided by k.
-    least = np.where(split, -(-batch_min // k), least)
-    most = np.where(split, np.minimum(batch_max // k, device_batch_max), most)
+    least_part = -(-arrays.batch_min // k)
+    most_part = np.minimum(arrays.batch_max // k, arrays.device_batch_max)
+    least = np.where(arrays.split, least_part, least)
+    most = np.where(arrays.split, most_part, most)
     return least, most
 
 
@@ -201,7 +246,7 @@ def _device_batches(limits: Sequence[Limits], k: Ints) -> tuple[Ints, Ints]:
 
 
 def prior(reference: int) -> Timing:
-    """Before anything was observed; in units of the time for one example."""
+    """Return the timing before any observation, in units of the time for one example."""
     return Timing(OVERHEAD * reference, 1.0, RING * reference, HOP * reference)
 
 
@@ -222,18 +267,18 @@ def fitted_each(cases: Sequence[tuple[Sequence[Speed], int]]) -> list[Timing]:
     timings = []
     for solution, system, (_, reference) in zip(solutions, systems, cases, strict=True):
         if len(system.goals) > TERMS:
-            step_s, sample_s, ring_s, hop_s = (solution * system.units).tolist()
-            timings.append(Timing(step_s, sample_s, ring_s, hop_s))
+            timings.append(Timing(*(solution * system.units).tolist()))
         else:
             timings.append(prior(reference))
     return timings
 
 
 def _usable(seen: Sequence[Speed]) -> list[Speed]:
+    """Return the speeds that are numbers above 0."""
     usable = []
     for speed in seen:
-        believable = math.isfinite(speed.rate) and speed.rate > 0
-        if believable and speed.each > 0 and speed.devices > 0:
+        is_number = math.isfinite(speed.rate) and speed.rate > 0
+        if is_number and speed.each > 0 and speed.devices > 0:
             usable.append(speed)
     return usable
 
@@ -251,21 +296,29 @@ def _system(usable: Sequence[Speed], reference: int) -> System:
     guess = np.array(msgspec.structs.astuple(prior(reference)))
     if not usable:
         return System(np.eye(TERMS), np.zeros(TERMS), guess)
+    terms, took_s = _observed_terms(usable)
 
-    # The terms of each speed [speeds, terms], and the seconds that an iteration took [speeds].
-    seen = np.array(usable, dtype=np.float64)
-    each, k, rate = seen.T
-    terms = np.empty((len(seen), TERMS))
+    # The prior at the level of the speeds; a term's unit is the time of a step at the reference.
+    slower = took_s / (terms @ guess)
+    guess *= np.exp(np.mean(np.log(slower)))
+    step_s = guess[0] + reference * guess[1]
+    units = step_s / np.array([1.0, reference, 1.0, 1.0])
+
+    speed_rows = terms * units / took_s[:, None]
+    prior_rows = DRAWN * np.eye(TERMS)
+    speed_goals = np.ones(len(usable))
+    prior_goals = DRAWN * guess / units
+    rows = np.vstack([speed_rows, prior_rows])
+    goals = np.concatenate([speed_goals, prior_goals])
+    return System(rows, goals, units)
+
+
+def _observed_terms(usable: Sequence[Speed]) -> tuple[Floats, Floats]:
+    """Return the terms of each speed [speeds, terms], and the seconds of its iteration [speeds]."""
+    each, k, rate = np.array(usable, dtype=np.float64).T
+    terms = np.empty((len(usable), TERMS))
     terms[:, 0] = 1.0
     terms[:, 1] = each
     terms[:, 2] = (k - 1) / k
     terms[:, 3] = k - 1
-    took_s = each * k / rate
-
-    # The prior at the level of the speeds; a term's unit is the time of a step at the reference.
-    guess *= np.exp(np.mean(np.log(took_s / (terms @ guess))))
-    step_s = guess[0] + reference * guess[1]
-    units = step_s / np.array([1.0, reference, 1.0, 1.0])
-    rows = np.vstack([terms * units / took_s[:, None], DRAWN * np.eye(TERMS)])
-    goals = np.concatenate([np.ones(len(seen)), DRAWN * guess / units])
-    return System(rows, goals, units)
+    return terms, each * k / rate

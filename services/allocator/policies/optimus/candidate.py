@@ -1,4 +1,4 @@
-"""A job as Optimus' rule sees it, and sums of resources."""
+"""The view of a job by Optimus' rule, and sums of resources."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     most: Size
 
     def task(self, kind: Kind) -> Resources:
+        """Return the resources of one task."""
         return self.ps if kind == "ps" else self.worker
 
     def wants(self, size: Size) -> Resources:
+        """Return the resources of the whole job at a size."""
         return total([(self.chief, 1), (self.ps, size.ps), (self.worker, size.workers)])
 
 
 def total(parts: Iterable[tuple[Resources, int]]) -> Resources:
-    """Each so many times."""
+    """Return the sum of the parts, each so many times."""
     return together(times(one, count) for one, count in parts)

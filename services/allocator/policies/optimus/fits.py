@@ -1,8 +1,10 @@
 """Optimus' two models (EuroSys 2018): the speed of a job at a size, and the epoch of convergence.
 
-    sync step    M / v   = a M/w + b + c w/p + d w + e p        [s]   v: examples/s with p ps and w workers, M: batch
-    async step   w M / v = a + b w/p + c w + d p                [s]   all coefficients >= 0
-    loss(e)              = 1 / (a e + b) + c                          after e epochs; a, b, c >= 0
+    sync step    M / v   = a M/w + b + c w/p + d w + e p    [s]   all coefficients >= 0
+    async step   w M / v = a + b w/p + c w + d p            [s]
+    loss(e)              = 1 / (a e + b) + c                      after e epochs; a, b, c >= 0
+
+M is the batch, v the examples/s with p ps and w workers.
 
 From the authors' code: a measured speed goes before a fitted one; each later third of the losses
 has four times the weight; a job has converged when the fitted loss falls by at most 0.05 in 10
@@ -14,7 +16,9 @@ misses the points less is taken. Jobs without ps have no terms in p.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,6 +32,8 @@ Rate = Callable[[Size], float]
 """Examples a second at a size; 0: cannot be told."""
 Points = Mapping[Size, float]
 """Examples a second as measured."""
+System = tuple[Floats, Floats]
+"""Matrix [points, 5] and goals [points] of least squares."""
 
 
 class SpeedModel(msgspec.Struct, frozen=True):
@@ -65,21 +71,19 @@ def speed_models(cases: Sequence[tuple[Points, int]]) -> list[SpeedModel]:
         if points:
             systems.append(_system(points, batch, synchronous=True))
             systems.append(_system(points, batch, synchronous=False))
-    found = iter(zip(systems, nnls_each(systems), strict=True))
+    fits = _solve_systems(systems)
 
     models = []
     for points, batch in cases:
         if not points:
             models.append(SpeedModel(points, batch))
             continue
-        sync_missed, sync = _missed(*next(found))
-        async_missed, asynchronous = _missed(*next(found))
-        if sync_missed <= async_missed:
-            models.append(SpeedModel(points, batch, tuple(sync.tolist()), synchronous=True))
-        else:
-            models.append(
-                SpeedModel(points, batch, tuple(asynchronous.tolist()), synchronous=False)
-            )
+        sync_error, coefficients = next(fits)
+        async_error, async_coefficients = next(fits)
+        is_synchronous = sync_error <= async_error
+        if not is_synchronous:
+            coefficients = async_coefficients
+        models.append(SpeedModel(points, batch, tuple(coefficients.tolist()), is_synchronous))
     return models
 
 
@@ -94,8 +98,8 @@ def _terms(size: Size, batch: int, synchronous: bool) -> tuple[tuple[float, ...]
     return (0.0, 1.0, w, workers_per_ps, p), w * batch
 
 
-def _system(points: Points, batch: int, synchronous: bool) -> tuple[Floats, Floats]:
-    """Return matrix [points, 5] and goals of the least squares: terms relative to a step's time."""
+def _system(points: Points, batch: int, synchronous: bool) -> System:
+    """Return the terms of each point, relative to the time of its step, and goals of 1."""
     rows = []
     for size, speed in points.items():
         terms, examples = _terms(size, batch, synchronous)
@@ -103,18 +107,19 @@ def _system(points: Points, batch: int, synchronous: bool) -> tuple[Floats, Floa
     return np.array(rows), np.ones(len(rows))
 
 
-def _missed(system: tuple[Floats, Floats], found: Floats) -> tuple[float, Floats]:
-    """Return the sum of squared relative errors that coefficients leave, and the coefficients."""
-    matrix, goals = system
-    return float(np.sum((matrix @ found - goals) ** 2)), found
+def _solve_systems(systems: Sequence[System]) -> Iterator[tuple[float, Floats]]:
+    """Yield the sum of squared relative errors of each system, and its coefficients."""
+    for (matrix, goals), coefficients in zip(systems, nnls_each(systems), strict=True):
+        error = np.sum((matrix @ coefficients - goals) ** 2)
+        yield float(error), coefficients
 
 
 # ---------------------------------------------------------------- convergence
 
 
 class Quiet(msgspec.Struct, frozen=True, kw_only=True):
-    """When a loss counts as converged: it fell by at most `fall` in `epochs`; later than `last` is
-    not believed.
+    """The rule of convergence: the loss fell by at most `fall` in `epochs`. An epoch later than
+    `last` is not believed.
     """
 
     epochs: int = 10
@@ -130,17 +135,20 @@ def converged_epoch(
     """
     if len(epochs) < 3:
         return None
-    a, b, c = loss_fit(np.array(epochs, dtype=float), np.array(losses, dtype=float))
+    epoch_array = np.array(epochs, dtype=float)
+    loss_array = np.array(losses, dtype=float)
+    a, b, c = loss_fit(epoch_array, loss_array)
     back = quiet.epochs - 1
     first = max(0, int(progress) - quiet.epochs) + back
     for epoch in range(first, quiet.last + 1):
-        fall = _loss(epoch - back, a, b, c) - _loss(epoch, a, b, c)
-        if fall <= quiet.fall:
+        before = _loss(epoch - back, a, b, c)
+        if before - _loss(epoch, a, b, c) <= quiet.fall:
             return epoch
     return None
 
 
 def _loss(epoch: float, a: float, b: float, c: float) -> float:
+    """Return the fitted loss after an epoch."""
     return 1.0 / max(a * epoch + b, LEAST) + c
 
 
@@ -151,53 +159,69 @@ BEGINNINGS = (0.0, 0.5, 0.9, 0.99)
 ITERATIONS = 80
 
 
+class LossPoints(NamedTuple):
+    """A loss curve with the standard deviation of each point; all of shape [points]."""
+
+    epochs: Floats
+    losses: Floats
+    sigma: Floats
+
+    def residuals(self, at: Floats) -> Floats:
+        """Return the residuals for these a, b, c, in standard deviations [points]."""
+        below = at[0] * self.epochs + at[1]
+        residuals: Floats = (self.losses - 1 / below - at[2]) / self.sigma
+        return residuals
+
+    def slopes(self, at: Floats) -> Floats:
+        """Return the slopes of the loss along a, b and c, in standard deviations [points, 3]."""
+        below = at[0] * self.epochs + at[1]
+        along_a = -self.epochs / below**2
+        along_b = -1 / below**2
+        along_c = np.ones_like(self.epochs)
+        slopes = np.stack([along_a, along_b, along_c], axis=1)
+        return slopes / self.sigma[:, None]
+
+
 def loss_fit(epochs: Floats, losses: Floats) -> tuple[float, float, float]:
     """Return a, b, c by non-negative least squares, each later third of the points with a standard
     deviation four times less.
     """
     third = math.ceil(len(epochs) / 3)
-    sigma = 4.0 ** -np.floor(np.arange(len(epochs)) / third)
+    thirds_before = np.floor(np.arange(len(epochs)) / third)
+    sigma = 4.0**-thirds_before
+    points = LossPoints(epochs, losses, sigma)
     lowest = max(float(losses.min()), 0.0)
-    best_error = math.inf
-    best = None
+    fits = []
     for part in BEGINNINGS:
-        start = _started(epochs, losses, lowest * part)
-        error, found = _polished(epochs, losses, sigma, start)
-        if best is None or error < best_error:
-            best_error = error
-            best = found
-    assert best is not None
+        start = _start(epochs, losses, lowest * part)
+        fits.append(_polished(points, start))
+    _, best = min(fits, key=itemgetter(0))
     a, b, c = best.tolist()
     return a, b, c
 
 
-def _started(epochs: Floats, losses: Floats, c: float) -> Floats:
+def _start(epochs: Floats, losses: Floats, c: float) -> Floats:
     """Return a and b for a given c, from 1 / (loss - c) = a e + b."""
     above = np.maximum(losses - c, 1e-6)
-    rows = np.stack([epochs, np.ones_like(epochs)], axis=1) * above[:, None]
-    a, b = nnls(rows, np.ones(len(epochs)))
+    terms = np.stack([epochs, np.ones_like(epochs)], axis=1)
+    a, b = nnls(terms * above[:, None], np.ones(len(epochs)))
     return np.array([a, max(b, LEAST), c])
 
 
-def _polished(epochs: Floats, losses: Floats, sigma: Floats, start: Floats) -> tuple[float, Floats]:
+def _polished(points: LossPoints, start: Floats) -> tuple[float, Floats]:
     """Return the squared error and (a, b, c) by Levenberg-Marquardt, each step cut off at 0."""
     found = start
+    residuals = points.residuals(found)
+    error = float(np.sum(residuals**2))
     damping = 1e-2
-    error = _squares(epochs, losses, sigma, found)
     for _ in range(ITERATIONS):
-        # Slope of the loss along a, b and c [points, 3], and the residuals [points].
-        below = found[0] * epochs + found[1]
-        slope = np.stack([-epochs / below**2, -1 / below**2, np.ones_like(epochs)], axis=1)
-        slope = slope / sigma[:, None]
-        missed = (losses - 1 / below - found[2]) / sigma
-
-        bend = slope.T @ slope
-        damped = bend + damping * np.diag(np.diag(bend) + 1e-12)
-        step = np.linalg.lstsq(damped, slope.T @ missed, rcond=None)[0]
+        step = _damped_step(points.slopes(found), residuals, damping)
         tried = np.maximum(found + step, [0.0, LEAST, 0.0])
-        tried_error = _squares(epochs, losses, sigma, tried)
+        tried_residuals = points.residuals(tried)
+        tried_error = float(np.sum(tried_residuals**2))
         if tried_error < error:
             found = tried
+            residuals = tried_residuals
             error = tried_error
             damping /= 3
         else:
@@ -205,7 +229,9 @@ def _polished(epochs: Floats, losses: Floats, sigma: Floats, start: Floats) -> t
     return error, found
 
 
-def _squares(epochs: Floats, losses: Floats, sigma: Floats, at: Floats) -> float:
-    """Return the sum of the squared residuals."""
-    residuals = (losses - 1 / (at[0] * epochs + at[1]) - at[2]) / sigma
-    return float(np.sum(residuals**2))
+def _damped_step(slopes: Floats, residuals: Floats, damping: float) -> Floats:
+    """Return a step of (a, b, c), shorter the larger the damping is."""
+    bend = slopes.T @ slopes
+    damped = bend + damping * np.diag(np.diag(bend) + 1e-12)
+    step = np.linalg.lstsq(damped, slopes.T @ residuals, rcond=None)[0]
+    return np.asarray(step, dtype=np.float64)

@@ -28,32 +28,48 @@ def chosen(
     """
     free = dict(nodes)
     stand = {}
-    granted = [job for job in jobs if job.key in sizes]
-    granted.sort(key=lambda job: sizes[job.key].ps + sizes[job.key].workers)
-    for job in granted:
-        size = sizes[job.key]
-        there = _evenly(job, size, free) or _by_turns(job, size, free)
+    granted = []
+    for job in jobs:
+        if job.key in sizes:
+            granted.append((job, sizes[job.key]))
+    granted.sort(key=_number_of_tasks)
+    for job, size in granted:
+        there = _place_evenly(job, size, free) or _place_by_turns(job, size, free)
         if there:
             stand[job.key] = there
     return stand
 
 
-def _evenly(job: Candidate, size: Size, free: MutableMapping[str, Resources]) -> Standing | None:
+def _number_of_tasks(granted: tuple[Candidate, Size]) -> int:
+    """Return the number of ps and workers of a job and its size."""
+    _, size = granted
+    return size.ps + size.workers
+
+
+def _place_evenly(
+    job: Candidate, size: Size, free: MutableMapping[str, Resources]
+) -> Standing | None:
     """Take the whole job from `free`, where it fits: task i is on node i modulo their number."""
     most = max(size.ps, size.workers)
     order = heapq.nlargest(most, free, key=lambda name: free[name].cpu)
+    if not order or not fits(job.chief, free[order[0]]):
+        return None
+    beside_chief = less(free[order[0]], job.chief)
     for count in range(1, len(order) + 1):
-        ps = [order[i % count] for i in range(size.ps)]
-        workers = [order[i % count] for i in range(size.workers)]
-        left: dict[str, Resources] = {}
-        if (
-            _take(free, left, order[:1], job.chief)
-            and _take(free, left, ps, job.ps)
-            and _take(free, left, workers, job.worker)
-        ):
+        left = {order[0]: beside_chief}
+        ps = _spread_evenly(order, count, size.ps)
+        if not _take(free, left, ps, job.ps):
+            continue
+        workers = _spread_evenly(order, count, size.workers)
+        if _take(free, left, workers, job.worker):
             free.update(left)
             return ps, workers
     return None
+
+
+def _spread_evenly(order: Sequence[str], count: int, tasks: int) -> list[str]:
+    """Return the node of each task: the first `count` nodes, again and again."""
+    return [order[i % count] for i in range(tasks)]
 
 
 def _take(
@@ -73,33 +89,36 @@ def _take(
     return True
 
 
-def _by_turns(job: Candidate, size: Size, free: MutableMapping[str, Resources]) -> Standing | None:
+def _place_by_turns(
+    job: Candidate, size: Size, free: MutableMapping[str, Resources]
+) -> Standing | None:
     """Take as much of the job from `free` as fits, unless not even one of each does."""
     tried = dict(free)
-    ps: list[str] = []
-    workers: list[str] = []
-    turn: Kind = "ps"
     if _put(tried, job.chief) is None:
         return None
-    while len(ps) < size.ps or len(workers) < size.workers:
-        # The turn is the other kind's where all of this one stand.
-        if turn == "ps" and len(ps) == size.ps:
-            turn = "worker"
-        elif turn == "worker" and len(workers) == size.workers:
-            turn = "ps"
-        node = _put(tried, job.task(turn))
+    stand: dict[Kind, list[str]] = {"ps": [], "worker": []}
+    for kind in _turns(size):
+        node = _put(tried, job.task(kind))
         if node is None:
             break
-        if turn == "ps":
-            ps.append(node)
-            turn = "worker"
-        else:
-            workers.append(node)
-            turn = "ps"
+        stand[kind].append(node)
+    ps = stand["ps"]
+    workers = stand["worker"]
     if not workers or (size.ps and not ps):
         return None
     free.update(tried)
     return ps, workers
+
+
+def _turns(size: Size) -> list[Kind]:
+    """Return the kinds of the tasks in turn, a ps first; then those that remain of one kind."""
+    turns: list[Kind] = []
+    for number in range(max(size.ps, size.workers)):
+        if number < size.ps:
+            turns.append("ps")
+        if number < size.workers:
+            turns.append("worker")
+    return turns
 
 
 def _put(free: MutableMapping[str, Resources], wants: Resources) -> str | None:

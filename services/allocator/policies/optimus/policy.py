@@ -1,7 +1,7 @@
 """The outside yardstick: Optimus (Peng, Bao, Chen, Wu, Guo, EuroSys 2018), as its authors publish
 it.
 
-    gain of a task = (remaining time now - remaining time with it) / its amount of its dominant resource
+    gain of a task = (remaining time now - remaining time with it) / amount of its dominant resource
 
 Every interval: one ps and one worker for each job, in the order of arrival, so that nobody starves;
 then again and again the task of the largest gain of all {+ps, +worker}, until no gain is positive
@@ -17,11 +17,11 @@ cannot be told. Not repeated are four slips of that code: remaining epochs are d
 of nodes that holds a job's workers but not its ps keeps the workers' room; and after the first job
 that fits nowhere no other is placed.
 
-How the agreement was checked: `tests/allocator/policies/test_optimus.py` writes the authors'
+A test checks the agreement: `tests/allocator/policies/optimus/test_optimus.py` writes the authors'
 scheduling pass and their placement down again, slowly and step by step, and compares counts and
 nodes on random clusters, jobs and speeds.
 
-What the contract asks for on top: bounds of ps and workers; the gang floor in place of 1 + 1; room
+The contract asks for more: bounds of ps and workers; the gang floor in place of 1 + 1; room
 for the chief; whoever runs has a floor before whoever waits, and nobody shrinks to nothing; a job
 starts at once and then changes at most once an interval; probes, within what the floors leave, go
 on beside the others. Jobs without ps have workers only. The allocator chooses nodes by its own
@@ -105,12 +105,7 @@ def marginal(
 ) -> Sizes:
     """Give task after task to the largest gain, from the sizes begun with."""
     sizes = dict(begun)
-    queue = []
-    for at, job in enumerate(jobs):
-        if job.key in sizes:
-            step = _best_step(at, job, sizes[job.key], cluster)
-            if step:
-                queue.append(step)
+    queue = _first_steps(jobs, sizes, cluster)
     heapq.heapify(queue)
     while queue:
         _, at, kind = heapq.heappop(queue)
@@ -119,11 +114,26 @@ def marginal(
         if not fits(task, free):
             break
         free = less(free, task)
-        sizes[job.key] = larger(sizes[job.key], kind)
-        step = _best_step(at, job, sizes[job.key], cluster)
+        size = larger(sizes[job.key], kind)
+        sizes[job.key] = size
+        step = _best_step(at, job, size, cluster)
         if step:
             heapq.heappush(queue, step)
     return sizes
+
+
+def _first_steps(
+    jobs: Sequence[Candidate], sizes: Mapping[str, Size], cluster: Resources
+) -> list[Step]:
+    """Return the next step of each job that has a size, if it gains."""
+    steps = []
+    for at, job in enumerate(jobs):
+        if job.key not in sizes:
+            continue
+        step = _best_step(at, job, sizes[job.key], cluster)
+        if step:
+            steps.append(step)
+    return steps
 
 
 def _best_step(at: int, job: Candidate, size: Size, cluster: Resources) -> Step | None:
@@ -172,31 +182,22 @@ def larger(size: Size, kind: Kind) -> Size:
 def optimus(
     cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float, rules: Rules = AS_PUBLISHED
 ) -> list[Want]:
+    """Return the wants of the jobs that may change now."""
     # 1. The jobs that may change now, and what these share: what is free, and what they hold.
     points = pooled(jobs)
-    due = []
-    missing = {}
-    for job in sorted(jobs, key=lambda job: (job.size is None, job.submitted_s)):
-        to_probe = probes(job, points.get(program(job), {}))
-        if _is_due(job, bool(to_probe), now, rules):
-            due.append(job)
-            missing[job.key] = to_probe
+    due, missing = _due_jobs(jobs, points, now, rules)
     nodes = _shared_nodes(cluster, due)
     models = _speed_models(due, points)
-    candidates = [_candidate(job, models[job.key], rules) for job in due]
+    candidates = []
+    for job in due:
+        candidates.append(_candidate(job, models[job.key], rules))
 
     # 2. Floors, then probes, then gains.
-    sizes, free = floors(candidates, total((there, 1) for there in nodes.values()))
-    probing = {}
-    ready = []
-    for candidate in candidates:
-        to_probe = missing[candidate.key]
-        if candidate.key in sizes and to_probe:
-            probing[candidate.key], free = _probed(candidate, to_probe, free)
-        else:
-            ready.append(candidate)
+    shared = total((free, 1) for free in nodes.values())
+    sizes, left = floors(candidates, shared)
+    probing, ready, left = _probe_first(candidates, sizes, missing, left)
     everything = total((node.allocatable, 1) for node in cluster)
-    sizes = marginal(ready, sizes, everything, free) | probing
+    sizes = marginal(ready, sizes, everything, left) | probing
 
     # 3. As many tasks as have a node.
     stand = chosen(candidates, sizes, nodes)
@@ -204,9 +205,27 @@ def optimus(
     for job in due:
         ps, workers = stand.get(job.key, ([], []))
         size = Size(len(ps), len(workers))
-        if size.ps >= job.least.ps and size.workers >= job.least.workers:
-            wants.append(_want(job, size, models[job.key], job.key in probing))
+        if size.ps < job.least.ps or size.workers < job.least.workers:
+            continue
+        is_probe = job.key in probing
+        wants.append(_want(job, size, models[job.key], is_probe))
     return wants
+
+
+def _due_jobs(
+    jobs: Sequence[JobSeen], points: Mapping[str, Points], now: float, rules: Rules
+) -> tuple[list[JobSeen], dict[str, list[Size]]]:
+    """Return the jobs that may change now, running ones first, then by arrival; and the sizes that
+    each of them has to probe.
+    """
+    due = []
+    missing = {}
+    for job in sorted(jobs, key=lambda job: (job.size is None, job.submitted_s)):
+        to_probe = probes(job, points.get(program(job), {}))
+        if _is_due(job, bool(to_probe), now, rules):
+            due.append(job)
+            missing[job.key] = to_probe
+    return due, missing
 
 
 def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
@@ -221,12 +240,16 @@ def _is_due(job: JobSeen, has_probes: bool, now: float, rules: Rules) -> bool:
         return False
     if has_probes:
         return now - job.since_s >= rules.probe_s
-    return job.since_s < math.floor(now / rules.interval_s) * rules.interval_s
+    interval_start_s = math.floor(now / rules.interval_s) * rules.interval_s
+    return job.since_s < interval_start_s
 
 
 def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str, Resources]:
     """Return what is free on each node, and what the jobs hold there."""
-    nodes = {node.name: node.free for node in cluster if node.open}
+    nodes = {}
+    for node in cluster:
+        if node.open:
+            nodes[node.name] = node.free
     for job in jobs:
         for task in job.tasks:
             if task.node in nodes:
@@ -236,13 +259,22 @@ def _shared_nodes(cluster: Sequence[Node], jobs: Sequence[JobSeen]) -> dict[str,
 
 def _speed_models(jobs: Sequence[JobSeen], points: Mapping[str, Points]) -> dict[str, SpeedModel]:
     """Return the model of each job's program, by job; all are fitted side by side."""
-    batches = {program(job): batch_of(job) for job in jobs}
-    cases = [(points.get(name, {}), batch) for name, batch in batches.items()]
-    models = dict(zip(batches, speed_models(cases), strict=True))
-    return {job.key: models[program(job)] for job in jobs}
+    batches = {}
+    for job in jobs:
+        batches[program(job)] = batch_of(job)
+    cases = []
+    for name, batch in batches.items():
+        cases.append((points.get(name, {}), batch))
+    by_program = dict(zip(batches, speed_models(cases), strict=True))
+
+    models = {}
+    for job in jobs:
+        models[job.key] = by_program[program(job)]
+    return models
 
 
 def _candidate(job: JobSeen, model: SpeedModel, rules: Rules) -> Candidate:
+    """Return a job as the rule sees it."""
     return Candidate(
         key=job.key,
         remaining=remaining(job, rules),
@@ -266,19 +298,45 @@ def remaining(job: JobSeen, rules: Rules) -> float:
     if not rules.until_converged:
         return float(max(0, asked - done))
     epoch = asked / job.request.epochs
-    epochs = []
-    losses = []
-    for point in job.curve:
-        if math.isfinite(point.loss):
-            epochs.append(point.samples / epoch)
-            losses.append(point.loss)
+    epochs, losses = _loss_curve(job, epoch)
     end = converged_epoch(epochs, losses, done / epoch, rules.quiet)
     if end is None:
         return rules.unknown_epochs * epoch
     return max(0.0, end * epoch - done)
 
 
-def _probed(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
+def _loss_curve(job: JobSeen, epoch: float) -> tuple[list[float], list[float]]:
+    """Return the epoch and the loss of each point. `epoch`: the samples of one."""
+    epochs = []
+    losses = []
+    for point in job.curve:
+        if math.isfinite(point.loss):
+            epochs.append(point.samples / epoch)
+            losses.append(point.loss)
+    return epochs, losses
+
+
+def _probe_first(
+    jobs: Sequence[Candidate],
+    sizes: Sizes,
+    missing: Mapping[str, Sequence[Size]],
+    free: Resources,
+) -> tuple[Sizes, list[Candidate], Resources]:
+    """Give each job with a floor that has to probe its next probe. Return these sizes, the other
+    jobs, and what is left.
+    """
+    probing = {}
+    ready = []
+    for job in jobs:
+        to_probe = missing[job.key]
+        if job.key in sizes and to_probe:
+            probing[job.key], free = _next_probe(job, to_probe, free)
+        else:
+            ready.append(job)
+    return probing, ready, free
+
+
+def _next_probe(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Size, Resources]:
     """Return the first probe that fits into what is free, else the floor; and what is left."""
     for size in sizes:
         more_ps = times(job.ps, size.ps - job.least.ps)
@@ -289,11 +347,11 @@ def _probed(job: Candidate, sizes: Sequence[Size], free: Resources) -> tuple[Siz
     return job.least, free
 
 
-def _want(job: JobSeen, size: Size, model: SpeedModel, probe: bool) -> Want:
-    """A probe is made whatever it gains."""
+def _want(job: JobSeen, size: Size, model: SpeedModel, is_probe: bool) -> Want:
+    """Return the want for a size. A probe is made whatever it gains."""
     reason = "no other task saves more time for its dominant resource"
     faster = None
-    if probe:
+    if is_probe:
         reason = "a probe of the speed"
         faster = math.inf
     elif job.size and model(job.size) > 0:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -24,7 +24,7 @@ LARGEST = 10
 
 
 def batch_of(job: JobSeen) -> int:
-    """The batch never changes."""
+    """Return the batch, which never changes."""
     return job.batch or job.request.batch.start
 
 
@@ -56,11 +56,16 @@ def pooled(jobs: Sequence[JobSeen]) -> dict[str, Points]:
 
     points: dict[str, Points] = {}
     for name, by_size in speeds.items():
-        means = {}
-        for size, all_speeds in by_size.items():
-            means[size] = sum(all_speeds) / len(all_speeds)
-        points[name] = means
+        points[name] = _mean_speeds(by_size)
     return points
+
+
+def _mean_speeds(by_size: Mapping[Size, Sequence[float]]) -> dict[Size, float]:
+    """Return the mean of the speeds at each size."""
+    means = {}
+    for size, speeds in by_size.items():
+        means[size] = sum(speeds) / len(speeds)
+    return means
 
 
 class ProbeOrder(msgspec.Struct, frozen=True):
@@ -78,10 +83,11 @@ def probe_order(job: JobSeen) -> ProbeOrder:
     """Return the order, a function of the job's name and bounds."""
     places = []
     for side in range(1, LARGEST + 1):
-        digest = hashlib.sha256(f"{job.key}/{side}".encode()).digest()
-        places.append((digest, _within(side, job.least, job.most)))
+        place = hashlib.sha256(f"{job.key}/{side}".encode()).digest()
+        places.append((place, _size_within(side, job.least, job.most)))
     places.sort()
-    return ProbeOrder(tuple(dict.fromkeys(size for _, size in places)))
+    sizes = dict.fromkeys(size for _, size in places)
+    return ProbeOrder(tuple(sizes))
 
 
 def probes(job: JobSeen, known: Points) -> list[Size]:
@@ -92,6 +98,8 @@ def probes(job: JobSeen, known: Points) -> list[Size]:
     return [size for size in order.sizes if size not in known]
 
 
-def _within(side: int, least: Size, most: Size) -> Size:
+def _size_within(side: int, least: Size, most: Size) -> Size:
+    """Return the size nearest to p = w = `side` within bounds."""
     ps = max(least.ps, min(most.ps, side))
-    return Size(ps, max(least.workers, min(most.workers, side)))
+    workers = max(least.workers, min(most.workers, side))
+    return Size(ps, workers)

@@ -39,19 +39,18 @@ class Guess(msgspec.Struct, frozen=True):
 
 def similarity(request: JobRequested, past: Past) -> float:
     """Return how much of a guide a finished job is; 0: none."""
-    program = request.program
-    other = past.request.program
-    if program.name != other.name and program.digest != other.digest:
-        return 0.0
+    other = past.request
     score = 0.0
-    if program.digest == other.digest:
+    if request.program.digest == other.program.digest:
         score += SAME_DIGEST
-    if program.name == other.name:
+    if request.program.name == other.program.name:
         score += SAME_NAME
-    if request.namespace == past.request.namespace:
+    if not score:
+        return 0.0
+    if request.namespace == other.namespace:
         score += SAME_NAMESPACE
     # Batches of one order of magnitude are alike.
-    apart = abs(math.log2(request.batch.start / past.request.batch.start))
+    apart = abs(math.log2(request.batch.start / other.batch.start))
     return score + 1 / (1 + apart)
 
 
@@ -75,10 +74,17 @@ def warm_start(
     similar = most_similar(request, history, k)
     if not similar:
         return None
+    plans = []
+    ps_gib = []
+    worker_gib = []
+    for past in similar:
+        plans.append(past.plan)
+        ps_gib.append(past.ps_gib)
+        worker_gib.append(past.worker_gib)
     return Guess(
-        plan=smoothed([past.plan for past in similar], mu),
-        ps_gib=max([past.ps_gib for past in similar]),
-        worker_gib=max([past.worker_gib for past in similar]),
+        plan=smoothed(plans, mu),
+        ps_gib=max(ps_gib),
+        worker_gib=max(worker_gib),
         jobs=len(similar),
     )
 

@@ -66,10 +66,12 @@ class Parts(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> Kind:
+        """The class of a step with these parts."""
         return kind_of(self.compute, self.transfer)
 
     @property
     def step_s(self) -> float:
+        """Seconds of all parts together."""
         return self.compute + self.update + self.transfer
 
 
@@ -148,5 +150,6 @@ def _mixed_share(usual: float, part: float) -> float:
 def fitted_kind(fitted: Fit, size: Size, batch: int) -> Kind:
     """Return the same classes, by a model that was fitted to observations."""
     seconds = fitted.seconds(size.ps, size.workers, batch)
+    compute = seconds["compute"]
     transfer = seconds["link"] + seconds["workers"] + seconds["ps"]
-    return kind_of(seconds["compute"], transfer)
+    return kind_of(compute, transfer)

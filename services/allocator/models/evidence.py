@@ -46,6 +46,7 @@ def evidence(observed: Sequence[Observed], batch: int) -> Evidence:
     for at, point in enumerate(seen):
         rows[at] = _point_row(point, ps_cpu, worker_cpu)
         speeds[at] = point.samples_per_second
+
     batches = rows[:, 2]
     usual = (float(max(1, batch)), ps_cpu, worker_cpu, 1.0)
     if seen:

@@ -91,6 +91,7 @@ def closest(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]) -> list
         for prior in priors:
             pairs.append((known, prior))
     fitted = _fits(pairs)
+
     found = []
     start = 0
     for _, priors in cases:
@@ -102,6 +103,7 @@ def closest(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]) -> list
 
 
 def _misfit_of(fitted: Fit) -> float:
+    """Return how improbable the observations are by a model."""
     return fitted.misfit
 
 
@@ -109,12 +111,13 @@ def fits(cases: Sequence[Case]) -> list[Fit]:
     """Return the model of each case, in their order."""
     pairs = []
     for observed, prior in cases:
-        known = evidence(observed, prior.batch or 1)
-        pairs.append((known, prior))
+        batch = prior.batch or 1
+        pairs.append((evidence(observed, batch), prior))
     return _fits(pairs)
 
 
 def _fits(cases: Sequence[Known]) -> list[Fit]:
+    """Return the model of each case, in their order."""
     found: dict[int, Fit] = {}
     for lot in _lots(cases):
         models = _fit_lot([cases[at] for at in lot])
@@ -128,7 +131,8 @@ def _lots(cases: Sequence[Known]) -> Iterator[list[int]]:
     for at, (known, _) in enumerate(cases):
         power = 1 << (len(known.times) - 1).bit_length()
         length = max(SHORTEST, power)
-        alike.setdefault(length, []).append(at)
+        of_length = alike.setdefault(length, [])
+        of_length.append(at)
     for length, together in alike.items():
         each = max(1, PAIRS // length**2)
         for start in range(0, len(together), each):
@@ -179,7 +183,7 @@ def _stacked(cases: Sequence[Known]) -> Stack:
 
 
 def _padded(known: Sequence[Evidence]) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """Return sizes [models, observations, 6], times [models, observations], and where there are any."""
+    """Return sizes [models, observations, 6], times [models, observations] and `Stack.there`."""
     counts = np.array([len(one.times) for one in known])
     most = max(1, int(counts.max()))
     rows = np.ones((len(known), most, 6))
@@ -245,12 +249,14 @@ class Solution(NamedTuple):
 
 
 def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
+    """Return the models of some cases, fitted side by side."""
     stack = _stacked(cases)
     solution = _robust_solution(stack)
     solved = np.linalg.solve(solution.spread, solution.errors[..., None])
     pull = np.asarray(solved[..., 0])
     factor = _covariance_factor(stack, solution)
     misfits = _misfits(stack, solution, pull)
+
     found = []
     for at, (known, prior) in enumerate(cases):
         count = len(known.times)
@@ -275,6 +281,7 @@ def _robust_solution(stack: Stack) -> Solution:
     alike = np.where(pairs, stack.points.alike(stack.points), 0.0)
     diagonal = np.eye(there.shape[1])
     log_times = np.log(stack.times)
+
     errors = np.zeros(there.shape)
     for _ in range(1 + REWEIGHTED):
         noise = np.where(there, _noise(errors), 1.0)
@@ -300,10 +307,12 @@ def _coefficients(stack: Stack, spread: Array) -> Array:
     relative = stack.basis / stack.times[..., None] * stack.doubts[:, None]
     relative = np.where(stack.there[..., None], relative, 0.0)
     goals = stack.there.astype(float)[..., None]
+
     # Errors that go together, made independent of each other.
     equations = np.concatenate([relative, goals], axis=2)
     factor = np.linalg.cholesky(spread)
     white = np.linalg.solve(factor, equations)
+
     # Below them the prior: a row for each term.
     prior = np.broadcast_to(np.eye(terms), (models, terms, terms))
     prior_goals = stack.believed / stack.doubts
@@ -313,13 +322,13 @@ def _coefficients(stack: Stack, spread: Array) -> Array:
 
 
 def _covariance_factor(stack: Stack, solution: Solution) -> Array:
-    """Return the Cholesky factor of the covariance of what was observed, with that of the coefficients
-    in it [models, observations, observations].
+    """Return the Cholesky factor of the covariance of what was observed [models, observations,
+    observations]. It includes the covariance of the coefficients.
     """
     lean = leaning(stack.basis, solution.coefficients, stack.doubts)
     lean = np.where(stack.there[..., None], lean, 0.0)
     covariance = solution.spread + lean @ np.swapaxes(lean, 1, 2)
-    return np.linalg.cholesky(covariance)
+    return np.asarray(np.linalg.cholesky(covariance))
 
 
 def _misfits(stack: Stack, solution: Solution, pull: Array) -> Array:
@@ -332,8 +341,8 @@ def _misfits(stack: Stack, solution: Solution, pull: Array) -> Array:
 
 
 def _noise(errors: Array) -> Array:
-    """Return the variance of each observation. What lies far off counts as noisier: its weight is 1 / (1 +
-    (error / scale)^2).
+    """Return the variance of each observation. What lies far off counts as noisier: its weight is
+    1 / (1 + (error / scale)^2).
     """
     usual = LEFT_OVER + NOISE**2
     heavier = 1.0 + errors**2 / (OUTLIER**2 * usual)

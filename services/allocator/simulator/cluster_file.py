@@ -57,17 +57,22 @@ def _read(text: str) -> tuple[dict[str, Any], yaml.Node]:
         document = yaml_text.load(text)
         tree = yaml_text.compose(text)
     except yaml.MarkedYAMLError as error:
-        line, column = 1, 1
-        if error.problem_mark:
-            line = error.problem_mark.line + 1
-            column = error.problem_mark.column + 1
-        why = f", column {column}: this is no YAML: {error.problem}"
-        raise Bad([Reason(line, why)]) from error
+        raise Bad([_no_yaml(error)]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise Bad([Reason(1, f": this is no YAML: {error}")]) from error
     if not isinstance(document, dict) or tree is None:
         raise Bad([Reason(1, ": a cluster file is a mapping with `nodes` and perhaps `tenants`")])
     return document, tree
+
+
+def _no_yaml(error: yaml.MarkedYAMLError) -> Reason:
+    line = 1
+    column = 1
+    mark = error.problem_mark
+    if mark:
+        line = mark.line + 1
+        column = mark.column + 1
+    return Reason(line, f", column {column}: this is no YAML: {error.problem}")
 
 
 def _cluster(document: dict[str, Any]) -> Cluster:
@@ -85,7 +90,9 @@ def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
         elif len(nodes) == 1:
             yield replace(machine, name="node")
         else:
-            letter = ascii_lowercase[number] if number < len(ascii_lowercase) else str(number)
+            letter = str(number)
+            if number < len(ascii_lowercase):
+                letter = ascii_lowercase[number]
             yield replace(machine, name=f"node-{letter}")
 
 
@@ -130,10 +137,11 @@ def _against_tenants(spec: Cluster) -> Iterator[str]:
     has = spec.named()
     for number, tenant in enumerate(spec.tenants):
         where = f"tenants[{number}]"
-        if tenant.node not in has:
+        node = has.get(tenant.node)
+        if node is None:
             yield f"{where}.node: there is no node {tenant.node!r}"
-        elif tenant.cpu > has[tenant.node].cpu:
-            yield f"{where}.cpu: {tenant.node!r} has {has[tenant.node].cpu:g}"
+        elif tenant.cpu > node.cpu:
+            yield f"{where}.cpu: {tenant.node!r} has {node.cpu:g}"
         if tenant.to_s is not None and tenant.to_s <= tenant.from_s:
             yield f"{where}.to_s: must be later than from_s"
 
@@ -145,7 +153,8 @@ def _bad(tree: yaml.Node, reasons: Iterable[str]) -> Bad:
     """Return the error with all reasons, each at its place in the text."""
     placed = []
     for why in reasons:
-        path = re.findall(r"[\w-]+", why.partition(":")[0])
+        where, _, _ = why.partition(":")
+        path = re.findall(r"[\w-]+", where)
         line, column = _mark(tree, path)
         placed.append(Reason(line, f", column {column}: {why}"))
     return Bad(placed)
@@ -158,7 +167,8 @@ def _mark(tree: yaml.Node, path: Iterable[str]) -> tuple[int, int]:
         if below is None:
             break
         tree = below
-    return tree.start_mark.line + 1, tree.start_mark.column + 1
+    mark = tree.start_mark
+    return mark.line + 1, mark.column + 1
 
 
 def _below(tree: yaml.Node, step: str) -> yaml.Node | None:

@@ -78,14 +78,15 @@ def surfaces(text: str) -> dict[str, Surface]:
     _raise(read, _two_modes(read))
     points: dict[str, list[Measured]] = {}
     for row in read.rows:
-        model = row.cells["model"]
-        points.setdefault(model, []).append(_measured(row.cells))
+        of_model = points.setdefault(row.cells["model"], [])
+        of_model.append(_measured(row.cells))
     return {model: Surface(known) for model, known in points.items()}
 
 
 def _form(text: str) -> tuple[Column, ...]:
     """Return the columns of the size: with ps, or devices alone."""
-    first_line = text.removeprefix("\ufeff").lstrip().partition("\n")[0]
+    content = text.removeprefix("\ufeff").lstrip()
+    first_line, _, _ = content.partition("\n")
     header = [cell.strip(' "') for cell in first_line.split(",")]
     if "gpus" in header and "workers" not in header:
         return ALONE
@@ -118,8 +119,9 @@ def losses(text: str) -> dict[str, Curve]:
     _raise(read, ())
     points: dict[str, list[tuple[float, float]]] = {}
     for row in read.rows:
-        point = (row.cells["samples"], row.cells["loss"])
-        points.setdefault(row.cells["model"], []).append(point)
+        cells = row.cells
+        of_model = points.setdefault(cells["model"], [])
+        of_model.append((cells["samples"], cells["loss"]))
     return {model: Curve(known) for model, known in points.items()}
 
 
@@ -136,7 +138,8 @@ def jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
     works = []
     reasons = list(_named_twice(read))
     for row in read.rows:
-        work = _work(row.cells, surface_of.get(row.cells["model"]))
+        surface = surface_of.get(row.cells["model"])
+        work = _work(row.cells, surface)
         reasons += _wrong(read, row, work, measured)
         works.append(work)
     _raise(read, reasons)
@@ -153,8 +156,7 @@ def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
     """
     given = {name: value for name, value in cells.items() if value is not None}
     batch = cells["global_batch"]
-    served = surface is None or surface.served is not None
-    ps = given.get("ps", 1 if served else 0)
+    ps = given.get("ps", _default_ps(surface))
     workers = given.get("workers", 1)
     most_ps = ps
     most_workers = workers
@@ -177,6 +179,13 @@ def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
         priority=cells["priority"],
         namespace=cells["namespace"],
     )
+
+
+def _default_ps(surface: Surface | None) -> int:
+    """Return 1; 0 if the model was measured without ps only."""
+    if surface is None or surface.served is not None:
+        return 1
+    return 0
 
 
 def _span(
@@ -210,18 +219,20 @@ def _wrong_model(read: Table, row: Row, work: Work, measured: Speeds) -> Iterato
     if surface is None:
         yield read.against(row, "model", f"the speeds of {work.model!r} were not measured")
         return
-    if surface.speed(work.ps.start, work.workers.start, work.batch.start) == 0:
-        form = "with" if work.ps.start else "without"
+    ps = work.ps.start
+    if surface.speed(ps, work.workers.start, work.batch.start) == 0:
+        form = "with" if ps else "without"
         yield read.against(row, "ps", f"{work.model!r} was not measured {form} ps")
 
 
 def _named_twice(read: Table) -> Iterator[Reason]:
     """Yield a reason for each row of a job whose name is there in another row, too."""
-    times = Counter(row.cells["job"] for row in read.rows)
+    rows_of = Counter(row.cells["job"] for row in read.rows)
     for row in read.rows:
         job = row.cells["job"]
-        if times[job] > 1:
-            yield read.against(row, "job", f"{job!r} is there {times[job]} times")
+        times = rows_of[job]
+        if times > 1:
+            yield read.against(row, "job", f"{job!r} is there {times} times")
 
 
 def _raise(read: Table, more: Iterable[Reason]) -> None:

@@ -49,16 +49,18 @@ class Grounds:
             self.ours[node] = ours
         self._note_best(seen, ours)
 
-        self.levels.setdefault(node, []).append((now, self._others(seen)))
-        held = _total(self.ours.values())
-        self.held.append((now, Amount(held.cpu, held.gpu), self._offered()))
+        levels = self.levels.setdefault(node, [])
+        levels.append((now, self._others(seen)))
+        self.held.append((now, self._used(), self._offered()))
 
     def _note_best(self, seen: CapacityChanged, ours: Resources) -> None:
         """Keep the most memory and devices of a node that were ever left to us."""
         best = self.best.get(seen.node, Resources())
+        memory_gib = seen.free.memory_gib + ours.memory_gib
+        gpu = seen.free.gpu + ours.gpu
         self.best[seen.node] = Resources(
-            memory_gib=max(best.memory_gib, seen.free.memory_gib + ours.memory_gib),
-            gpu=max(best.gpu, seen.free.gpu + ours.gpu),
+            memory_gib=max(best.memory_gib, memory_gib),
+            gpu=max(best.gpu, gpu),
         )
 
     def _others(self, seen: CapacityChanged) -> float:
@@ -69,6 +71,10 @@ class Grounds:
         if seen.ready and seen.schedulable:
             left = seen.free.cpu
         return max(0.0, seen.allocatable.cpu - left - self.ours[seen.node].cpu)
+
+    def _used(self) -> Amount:
+        held = _total(self.ours.values())
+        return Amount(held.cpu, held.gpu)
 
     def _offered(self) -> Amount:
         """Return everything but the cores of others."""

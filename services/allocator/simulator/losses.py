@@ -24,4 +24,5 @@ class Curve:
             return self.points[-1][1]
         from_x, from_y = self.points[behind - 1]
         to_x, to_y = self.points[behind]
-        return from_y + (to_y - from_y) * (samples - from_x) / (to_x - from_x)
+        rise = to_y - from_y
+        return from_y + rise * (samples - from_x) / (to_x - from_x)

@@ -64,15 +64,19 @@ class Machines:
         gone = []
         self._touch(node)
         pods = self.pods[node]
-        while pods and self.free(node).cpu < -ROUNDING:
+        while pods and self._is_overcommitted(node):
             _, newest = pods.popitem()
             gone.append(newest)
             self._touch(node)
         return gone
 
+    def _is_overcommitted(self, node: str) -> bool:
+        return self.free(node).cpu < -ROUNDING
+
     def _touch(self, node: str) -> None:
         self.touched.add(node)
-        self._held[node] = _sum(pod.resources for pod in self.pods[node].values())
+        pods = self.pods[node].values()
+        self._held[node] = _sum(pod.resources for pod in pods)
 
     # ------------------------------------------------------------ the monitor's view
 
@@ -88,7 +92,8 @@ class Machines:
 
     def _taken(self, node: str) -> float:
         """Return the cores of tenants. They share the node if they want more than there is."""
-        return min(self.nodes[node].cpu, max(0.0, self.tenants[node]))
+        wanted = max(0.0, self.tenants[node])
+        return min(self.nodes[node].cpu, wanted)
 
     def facts(self, now: float) -> Iterator[CapacityChanged]:
         """Yield each node that was touched since the last look; raise `Overcommitted`."""

@@ -70,8 +70,9 @@ def completion_s(run: Run) -> list[float]:
     """Return the completion times of the completed jobs, in the order of submission."""
     times = []
     for record in run.records:
-        if record.completion_s is not None:
-            times.append(record.completion_s)
+        time_s = record.completion_s
+        if time_s is not None:
+            times.append(time_s)
     return times
 
 
@@ -85,7 +86,10 @@ def wait_max_s(run: Run) -> float:
 
 def makespan_s(run: Run) -> float | None:
     """Return the time from the first submission to the last end; None if no job ended."""
-    ends = [record.finished_s for record in run.records if record.finished_s is not None]
+    ends = []
+    for record in run.records:
+        if record.finished_s is not None:
+            ends.append(record.finished_s)
     if not ends:
         return None
     return max(ends) - _first_s(run)
@@ -101,7 +105,9 @@ def utilisation(run: Run) -> float | None:
         seconds = max(0.0, min(to_s, last_s) - max(from_s, first_s))
         held += used * seconds
         offered += free * seconds
-    return held / offered if offered > 0 else None
+    if offered > 0:
+        return held / offered
+    return None
 
 
 def shares(run: Run) -> list[tuple[float, float, float, float]]:
@@ -112,10 +118,11 @@ def shares(run: Run) -> list[tuple[float, float, float, float]]:
     unit = "cpu"
     if any(record.work.worker_gpu for record in run.records):
         unit = "gpu"
-    ends = [*run.held, (run.ended_s, Amount(), Amount())]
+    end = (run.ended_s, Amount(), Amount())
     found = []
-    for (from_s, used, free), (to_s, _, _) in pairwise(ends):
-        found.append((from_s, to_s, getattr(used, unit), getattr(free, unit)))
+    for (from_s, used, free), (to_s, _, _) in pairwise([*run.held, end]):
+        share = (from_s, to_s, getattr(used, unit), getattr(free, unit))
+        found.append(share)
     return found
 
 
@@ -139,4 +146,6 @@ def _first_s(run: Run) -> float:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
+    if value is None:
+        return None
+    return round(value, 6)

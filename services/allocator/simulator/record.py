@@ -67,6 +67,7 @@ class Record:
             if ps + workers == 0:
                 since_s = min(since_s, at_s)
             elif since_s < inf:
-                longest_s = max(longest_s, min(at_s, end_s) - since_s)
+                waited_s = min(at_s, end_s) - since_s
+                longest_s = max(longest_s, waited_s)
                 since_s = inf
         return longest_s

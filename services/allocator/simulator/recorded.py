@@ -42,6 +42,7 @@ from shared.messages import (
     JobAccepted,
     JobFinished,
     JobMessage,
+    JobRequested,
     ProgressReported,
     TaskExited,
     TrainingResumed,
@@ -89,7 +90,7 @@ def past(log: Sequence[Told]) -> Past:
 
     run = Run(
         policy=NAME,
-        records=tuple(known.record for known in whole),
+        records=tuple([known.record for known in whole]),
         held=tuple(grounds.held),
         decision_ms=(),
         ended_s=log[-1].at_s - log[0].at_s,
@@ -122,26 +123,33 @@ def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: 
     job = state.jobs.get(accepted.key())
     if job is None or job.uid != accepted.uid or accepted.uid in jobs:
         return
-    asked = accepted.request
-    name = asked.job
-    names = {known.record.work.job for known in jobs.values()}
-    if name in names:
+    name = accepted.request.job
+    if any(known.record.work.job == name for known in jobs.values()):
         name = f"{name}-{accepted.uid}"
-    work = Work(
+    submitted_s = max(0.0, job.asked_s - from_s)
+    work = _work_of(accepted.request, name, submitted_s)
+    jobs[accepted.uid] = Known(accepted, Record(work))
+
+
+def _work_of(asked: JobRequested, name: str, submitted_s: float) -> Work:
+    """Return the work of a request; the number of samples is not known yet."""
+    worker_gpu = 0
+    if asked.resources:
+        worker_gpu = asked.resources.worker.gpu
+    return Work(
         job=name,
         model=asked.program.digest,
         samples=0,
-        submitted_s=max(0.0, job.asked_s - from_s),
+        submitted_s=submitted_s,
         batch=asked.batch,
         ps=asked.ps,
         workers=asked.workers,
         device_batch_max=asked.device_batch_max,
         priority=asked.priority,
         namespace=asked.namespace,
-        worker_gpu=asked.resources.worker.gpu if asked.resources else 0,
+        worker_gpu=worker_gpu,
         asked=asked,
     )
-    jobs[accepted.uid] = Known(accepted, Record(work))
 
 
 def _note(known: Known, message: JobMessage, state: State, now: float) -> None:
@@ -154,17 +162,21 @@ def _note(known: Known, message: JobMessage, state: State, now: float) -> None:
     elif isinstance(message, AllocationDecided):
         record.decided(message, now)
     elif isinstance(message, TrainingResumed):
-        if message.handover_s is not None:
-            known.pauses.append(message.handover_s)
-        stopped_s = known.lost_s
-        if message.pause_s is not None:
-            stopped_s = now - message.pause_s
-        record.resumed(now, stopped_s)
-        known.lost_s = inf
+        _note_resumed(known, message, now)
     elif isinstance(message, TaskExited) and job and _needs(job, message.pod):
         known.lost_s = min(known.lost_s, now)
     elif isinstance(message, JobFinished):
         record.over(message.outcome, now)
+
+
+def _note_resumed(known: Known, resumed: TrainingResumed, now: float) -> None:
+    if resumed.handover_s is not None:
+        known.pauses.append(resumed.handover_s)
+    stopped_s = known.lost_s
+    if resumed.pause_s is not None:
+        stopped_s = now - resumed.pause_s
+    known.record.resumed(now, stopped_s)
+    known.lost_s = inf
 
 
 def _needs(job: Job, pod: str) -> bool:
@@ -177,22 +189,31 @@ def _needs(job: Job, pod: str) -> bool:
 
 
 def _scenario(jobs: Sequence[Known], grounds: Grounds) -> Scenario:
+    works = []
     pauses: list[float] = []
+    for known in jobs:
+        works.append(known.record.work)
+        pauses += known.pauses
+    restart_s = fmean(pauses) if pauses else PAUSE_S
+    return Scenario(
+        jobs=tuple(works),
+        cluster=grounds.cluster(),
+        surfaces=_surfaces(jobs),
+        losses=_losses(jobs),
+        restart_s=restart_s,
+        report_s=_report_gap_s(jobs),
+    )
+
+
+def _report_gap_s(jobs: Sequence[Known]) -> float:
+    """Return the usual time between two reports of a job, within `REPORT_S`."""
     gaps: list[float] = []
     for known in jobs:
-        pauses += known.pauses
         for early, late in pairwise(known.readings):
             gaps.append(late.at_s - early.at_s)
     shortest_s, longest_s = REPORT_S
     gap_s = median(gaps) if gaps else 0.0
-    return Scenario(
-        jobs=tuple(known.record.work for known in jobs),
-        cluster=grounds.cluster(),
-        surfaces=_surfaces(jobs),
-        losses=_losses(jobs),
-        restart_s=fmean(pauses) if pauses else PAUSE_S,
-        report_s=min(max(gap_s, shortest_s), longest_s),
-    )
+    return min(max(gap_s, shortest_s), longest_s)
 
 
 def _surfaces(jobs: Sequence[Known]) -> dict[str, Surface]:
@@ -201,8 +222,9 @@ def _surfaces(jobs: Sequence[Known]) -> dict[str, Surface]:
     for known in jobs:
         of_model = points.setdefault(known.record.work.model, [])
         for one in known.readings:
-            if one.samples_per_second > 0 and one.workers > 0:
-                of_model.append(Measured(one.ps, one.workers, one.batch, one.samples_per_second))
+            speed = one.samples_per_second
+            if speed > 0 and one.workers > 0:
+                of_model.append(Measured(one.ps, one.workers, one.batch, speed))
     return {model: Surface(measured) for model, measured in points.items()}
 
 

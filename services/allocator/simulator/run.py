@@ -54,7 +54,8 @@ def simulate(
     while (now := loop.next_s()) < last_s:
         loop.step(now)
         if watch:
-            watch(len(world.records) - world.left, now)
+            over = len(world.records) - world.left
+            watch(over, now)
     return Run(
         policy=rules.policy,
         records=tuple(world.records.values()),
@@ -108,7 +109,8 @@ class Loop:
         wake_s = self.decisions.wake_s
         if self.world.left and wake_s is not None and wake_s > self.now:
             due_s = wake_s
-        return max(self.now, min(self.world.next_s(), due_s))
+        event_s = self.world.next_s()
+        return max(self.now, min(event_s, due_s))
 
     def step(self, now: float) -> None:
         """Hear the facts of a moment, and decide until nothing more is said."""
@@ -121,22 +123,27 @@ class Loop:
 
     def _decide(self) -> bool:
         """Decide once; return true if anything was decided."""
+        self.decisions = self._next_decisions()
+        actions = self.decisions.actions
+        for action in actions:
+            self._hear([action])
+            self._enact(action)
+        self._hear(self.world.seen(self.now))
+        return bool(actions)
+
+    def _next_decisions(self) -> Decisions:
+        """Ask the allocator; note the time that it takes, and its failures."""
         last = self.decisions
-        before = self.clock()
+        before_s = self.clock()
         self.state = prepared(self.state, self.rules)
         decisions = decide(
             self.state, self.now, self.rules, last.wishes, last.failures, last.untried
         )
         for failure in decisions.failures:
             self.failures[failure.job, failure.error] = failure
-        self.decision_ms.append((self.clock() - before) * 1000.0)
-
-        self.decisions = decisions
-        for action in decisions.actions:
-            self._hear([action])
-            self._enact(action)
-        self._hear(self.world.seen(self.now))
-        return bool(decisions.actions)
+        took_s = self.clock() - before_s
+        self.decision_ms.append(took_s * 1000.0)
+        return decisions
 
     def _enact(self, action: AllocationDecided | JobFinished) -> None:
         if isinstance(action, JobFinished):
@@ -146,7 +153,8 @@ class Loop:
 
     def _answer(self) -> None:
         """Accept every request that has no answer."""
-        for uid, asked in admission.unanswered(self.state).items():
+        unanswered = admission.unanswered(self.state)
+        for uid, asked in unanswered.items():
             request = admission.completed(asked.request, self.rules)
             accepted = JobAccepted(
                 job=request.job,

@@ -68,15 +68,19 @@ class Surface:
         """
         if workers <= 0 or batch <= 0:
             return 0.0
-        if ps and self.served is not None:
-            return exp(_read(self.served, (log(batch), log(ps), log(workers))))
-        if not ps and self.alone is not None:
-            return exp(_read(self.alone, (log(batch), log(workers))))
-        return 0.0
+        axis = self.alone
+        at: tuple[float, ...] = (log(batch), log(workers))
+        if ps:
+            axis = self.served
+            at = (log(batch), log(ps), log(workers))
+        if axis is None:
+            return 0.0
+        return exp(_read(axis, at))
 
 
 def _row(point: Measured, *at: int) -> Row:
-    return tuple(log(n) for n in at), log(point.samples_per_second)
+    place = tuple(map(log, at))
+    return place, log(point.samples_per_second)
 
 
 def _axis(rows: Sequence[Row]) -> Axis | float | None:
@@ -91,7 +95,8 @@ def _axis(rows: Sequence[Row]) -> Axis | float | None:
         return fmean(value for _, value in rows)
     grouped: dict[float, list[Row]] = {}
     for at, value in rows:
-        grouped.setdefault(at[0], []).append((at[1:], value))
+        group = grouped.setdefault(at[0], [])
+        group.append((at[1:], value))
     numbers = sorted(grouped)
     thens = []
     for x in numbers:
@@ -113,7 +118,8 @@ def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
     if above == len(axis.at):
         return _beyond(axis, x, rest)
     below = above - 1
-    return _read(axis.then[below], rest) + _slope(axis, above, rest) * (x - axis.at[below])
+    slope = _slope(axis, above, rest)
+    return _read(axis.then[below], rest) + slope * (x - axis.at[below])
 
 
 def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
@@ -127,5 +133,6 @@ def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
 
 def _slope(axis: Axis, above: int, rest: tuple[float, ...]) -> float:
     """Return d log v / d x between a measured number of an axis and the one before."""
-    rise = _read(axis.then[above], rest) - _read(axis.then[above - 1], rest)
-    return rise / (axis.at[above] - axis.at[above - 1])
+    below = above - 1
+    rise = _read(axis.then[above], rest) - _read(axis.then[below], rest)
+    return rise / (axis.at[above] - axis.at[below])

@@ -76,13 +76,12 @@ def table(text: str, columns: Sequence[Column]) -> Table:
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
     header = next(filter(_has_content, lines), None)
     if header is None:
-        wanted = ", ".join(column.name for column in columns if not column.optional)
-        why = f": the file is empty; its first line names the columns {wanted}"
-        return Table([], [Reason(1, why)], {})
+        return Table([], [_no_header(columns)], {})
     names = list(map(str.strip, header))
     places = {name: number for number, name in enumerate(names, start=1)}
-    read = Table([], list(_against_header(names, columns, lines.line_num)), places)
-    whole_header = not read.reasons
+    reasons = list(_against_header(names, columns, lines.line_num))
+    whole_header = not reasons
+    read = Table([], reasons, places)
 
     for line in lines:
         if _has_content(line):
@@ -99,14 +98,19 @@ def _has_content(line: Sequence[str]) -> bool:
     return "".join(line).strip() != ""
 
 
+def _no_header(columns: Sequence[Column]) -> Reason:
+    wanted = ", ".join(column.name for column in columns if not column.optional)
+    return Reason(1, f": the file is empty; its first line names the columns {wanted}")
+
+
 def _against_header(names: Sequence[str], columns: Sequence[Column], line: int) -> Iterator[Reason]:
     """Yield the columns that are lacking, that are there twice, and that look misspelt."""
-    known = {column.name for column in columns}
+    known = [column.name for column in columns]
+    absent = [name for name in known if name not in names]
     for column in columns:
-        if not column.optional and column.name not in names:
+        if not column.optional and column.name in absent:
             yield Reason(line, f": no column {column.name!r}")
 
-    absent = [column.name for column in columns if column.name not in names]
     for number, name in enumerate(names, start=1):
         if name in names[: number - 1]:
             yield _at(line, number, name, "is there twice")
@@ -127,14 +131,15 @@ def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column
 
     # Read all cells, so that every reason is told at once.
     for column in columns:
-        number = read.at.get(column.name, 0)
+        name = column.name
+        number = read.at.get(name, 0)
         text = ""
         if 0 < number <= len(cells):
             text = cells[number - 1].strip()
         try:
-            row.cells[column.name] = _value(column, text, present=number > 0)
+            row.cells[name] = _value(column, text, present=number > 0)
         except ValueError as error:
-            reasons.append(_at(line, number, column.name, str(error)))
+            reasons.append(_at(line, number, name, str(error)))
 
     read.reasons.extend(reasons)
     if not reasons:
@@ -187,7 +192,8 @@ def label(text: str) -> str:
 
 def amount(text: str) -> int:
     """Read an amount of work, rounded up to whole samples."""
-    return ceil(number(0.0, above=True)(text))
+    value = number(0.0, above=True)(text)
+    return ceil(value)
 
 
 def _float(text: str) -> float:

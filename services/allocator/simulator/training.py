@@ -20,6 +20,7 @@ from services.allocator.readings import counted
 from services.allocator.simulator.scenario import Scenario, Work
 from shared.messages import (
     AllocationDecided,
+    JobFinished,
     ProgressReported,
     Resources,
     Role,
@@ -81,6 +82,20 @@ class Training:
             self.speed = 0.0
             self.stopped_s = now
 
+    def lose_task(self, task: TaskPlan, now: float) -> None:
+        """Stand still until a task is replaced."""
+        self.stop(now)
+        self.lost.add(task.serial)
+        self.turn += 1
+
+    def expect_tasks(self, decision: AllocationDecided, now: float) -> None:
+        """Stand still until the tasks of a decision are there."""
+        self.stop(now)
+        if self.runs is None:
+            self.stopped_s = now
+        self.comes = decision
+        self.turn += 1
+
     def go(self, decision: AllocationDecided, now: float) -> None:
         """Train by a decision from now on."""
         self.advance(now)
@@ -103,19 +118,21 @@ class Training:
 
     def _speed_by(self, decision: AllocationDecided) -> float:
         """Return the mean speed of a decision in samples a second."""
-        ps = counted(decision, "ps")
         workers = counted(decision, "worker")
         batch = decision.batch
         most = self.work.device_batch_max
         if most is not None:
             batch = min(batch, most * workers)
+        speed = self.surface.speed(counted(decision, "ps"), workers, batch)
         share = min(map(self._share, decision.tasks), default=0.0)
-        return self.surface.speed(ps, workers, batch) * min(1.0, share)
+        return speed * min(1.0, share)
 
     def _share(self, task: TaskPlan) -> float:
         """Return the share of its requested cpu that a task has."""
         asked = self.asked[task.role].cpu
-        return task.resources.cpu / asked if asked else 1.0
+        if not asked:
+            return 1.0
+        return task.resources.cpu / asked
 
     def _used(self, task: TaskPlan) -> TaskUsage:
         """Return the usage of a task: its requested cpu, if it has so much, and half its memory."""
@@ -144,7 +161,8 @@ class Training:
         """Return the time at which the work will be done at this speed; infinite: it stands."""
         if self.speed <= 0:
             return inf
-        return self.at_s + (self.work.samples - self.samples) / self.speed
+        left = self.work.samples - self.samples
+        return self.at_s + left / self.speed
 
     def resumed(self, decision: AllocationDecided, now: float) -> TrainingResumed:
         """Train by a decision, and say so.
@@ -172,6 +190,7 @@ class Training:
     def report(self, runs: AllocationDecided, now: float) -> ProgressReported:
         """Report the progress, and the speed since the last report; draw the next speed."""
         self.advance(now)
+        loss = self.curve.at(self.samples) if self.curve else None
         speed = (self.samples - self.told_samples) / (now - self.told_s)
         self.step = max(self.step + 1, int(self.samples / max(1, runs.batch)))
         self.told_s = now
@@ -187,7 +206,24 @@ class Training:
             samples=int(self.samples),
             total_samples=self.work.samples,
             samples_per_second=speed,
-            loss=self.curve.at(self.samples) if self.curve else None,
+            loss=loss,
             usage=self.usage,
             reported_s=now,
+        )
+
+    def finish_work(self, now: float) -> JobFinished:
+        """Do all that is left, and say so."""
+        self.samples = float(self.work.samples)
+        generation = 0
+        if self.runs is not None:
+            generation = self.runs.generation
+        return JobFinished(
+            job=self.work.job,
+            namespace=self.work.namespace,
+            uid=self.uid,
+            generation=generation,
+            outcome="succeeded",
+            step=self.step,
+            samples=self.work.samples,
+            finished_s=now,
         )

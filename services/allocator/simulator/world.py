@@ -44,17 +44,19 @@ class World:
         self.scenario = scenario
         self.seed = seed
         self.machines = Machines(scenario.cluster.named())
-        self.records = {work.request().key(): Record(work) for work in scenario.jobs}
+        self.records: dict[str, Record] = {}
         self.trainings: dict[str, Training] = {}
         self.held: list[tuple[float, Amount, Amount]] = []
         """(time, the amount of our pods, the amount that tenants leave to us) from each change."""
-        self.left = len(self.records)
         self.next_report_s = 0.0
         self.events: list[tuple[float, bool, int, Happens]] = []
         self.ordinals = count()
 
         for work in scenario.jobs:
+            key = work.request().key()
+            self.records[key] = Record(work)
             self._at(work.submitted_s, partial(self._arrives, work))
+        self.left = len(self.records)
         for tenant in scenario.cluster.tenants:
             self._at(tenant.from_s, partial(self._comes, tenant))
 
@@ -118,9 +120,7 @@ class World:
         training = self.trainings[f"{pod.namespace}.{pod.job}"]
         task, generation, wanted = training.task_of(pod.pod)
         if wanted:
-            training.stop(now)
-            training.lost.add(task.serial)
-            training.turn += 1
+            training.lose_task(task, now)
         return TaskExited(
             job=pod.job,
             namespace=pod.namespace,
@@ -151,11 +151,7 @@ class World:
             self._plan(key)
             return
 
-        training.stop(now)
-        if before is None:
-            training.stopped_s = now
-        training.comes = decided
-        training.turn += 1
+        training.expect_tasks(decided, now)
 
         # Of a decision that was overtaken remain the pods that run, or are wanted now.
         keep = _serials(decided) | _serials(before)
@@ -221,18 +217,7 @@ class World:
         training = self.trainings.get(key)
         if training is None or training.turn != turn:
             return []
-        work = training.work
-        training.samples = float(work.samples)
-        finished = JobFinished(
-            job=work.job,
-            namespace=work.namespace,
-            uid=training.uid,
-            generation=training.runs.generation if training.runs else 0,
-            outcome="succeeded",
-            step=training.step,
-            samples=work.samples,
-            finished_s=now,
-        )
+        finished = training.finish_work(now)
         self.over(finished, now)
         return [finished]
 

@@ -276,9 +276,7 @@ def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
 def _robust_solution(stack: Stack) -> Solution:
     """Fit all observations alike, then again with less weight for what lies far off."""
     there = stack.there
-    # How errors go together [models, observations, observations]; a missing one with none.
-    pairs = there[:, :, None] & there[:, None, :]
-    alike = np.where(pairs, stack.points.alike(stack.points), 0.0)
+    alike = _alike_observations(stack)
     diagonal = np.eye(there.shape[1])
     log_times = np.log(stack.times)
 
@@ -293,6 +291,15 @@ def _robust_solution(stack: Stack) -> Solution:
     return Solution(coefficients, errors, spread)
 
 
+def _alike_observations(stack: Stack) -> Array:
+    """Return how errors go together [models, observations, observations]; a missing observation
+    goes together with none.
+    """
+    pairs = stack.there[:, :, None] & stack.there[:, None, :]
+    alike = stack.points.alike(stack.points)
+    return np.where(pairs, alike, 0.0)
+
+
 def _formula_seconds(basis: Array, coefficients: Array) -> Array:
     """Return the seconds of each point by the formula [models, observations]."""
     seconds: Array = (basis @ coefficients[..., None])[..., 0]
@@ -303,22 +310,27 @@ def _coefficients(stack: Stack, spread: Array) -> Array:
     """In doubts: least squares of relative errors that go together, drawn to what is believed; none
     negative.
     """
-    models, terms = stack.doubts.shape
-    relative = stack.basis / stack.times[..., None] * stack.doubts[:, None]
-    relative = np.where(stack.there[..., None], relative, 0.0)
-    goals = stack.there.astype(float)[..., None]
-
-    # Errors that go together, made independent of each other.
-    equations = np.concatenate([relative, goals], axis=2)
-    factor = np.linalg.cholesky(spread)
-    white = np.linalg.solve(factor, equations)
-
+    white = _independent_equations(stack, spread)
     # Below them the prior: a row for each term.
+    models, terms = stack.doubts.shape
     prior = np.broadcast_to(np.eye(terms), (models, terms, terms))
     prior_goals = stack.believed / stack.doubts
     rows = np.concatenate([white[..., :-1], prior], axis=1)
     wanted = np.concatenate([white[..., -1], prior_goals], axis=1)
     return nnls(rows, wanted)
+
+
+def _independent_equations(stack: Stack, spread: Array) -> Array:
+    """Return an equation for each observation, its goal last [models, observations, terms + 1].
+
+    Their errors go together by `spread`; they are made independent of each other.
+    """
+    relative = stack.basis / stack.times[..., None] * stack.doubts[:, None]
+    relative = np.where(stack.there[..., None], relative, 0.0)
+    goals = stack.there.astype(float)
+    equations = np.concatenate([relative, goals[..., None]], axis=2)
+    factor = np.linalg.cholesky(spread)
+    return np.asarray(np.linalg.solve(factor, equations))
 
 
 def _covariance_factor(stack: Stack, solution: Solution) -> Array:

@@ -2,7 +2,8 @@
 (DLRover-RM).
 
     needed = largest use + rate x examples ahead          [GiB]
-    rate   = slope of use over examples, by least squares; 0 where the rise is within twice the scatter around it
+    rate   = slope of use over examples, by least squares; 0 where the rise is within twice the
+             scatter around it
 
 From DLRover's public design: memory is taken to grow in proportion to steps, and a ps is enlarged
 before its limit. Ours: the test of the slope, so that flat but noisy memory raises no alarm;

@@ -45,23 +45,35 @@ def by_program(
     """
     if known is None:
         known = {key: tuple(past_of(end)) for key, end in closed.items()}
-    jobs_of: dict[str, list[Job]] = {}
-    past: dict[str, list[Past]] = {}
-    for key, end in closed.items():
-        request = end.job.request
-        of_version = jobs_of.setdefault(request.program.digest, [])
-        of_version.append(end.job)
-        of_name = past.setdefault(_named(request), [])
-        of_name.extend(known[key])
-
+    past = _past_by_name(closed, known)
     kins = {}
-    for digest, jobs in jobs_of.items():
+    for digest, jobs in _jobs_by_digest(closed).items():
         newest = jobs[-1].request
         kins[digest] = _kin(jobs, past[_named(newest)])
     for name, versions in past.items():
         if versions:
             kins[name] = Kin(past=tuple(versions))
     return kins
+
+
+def _jobs_by_digest(closed: Mapping[str, Closed]) -> dict[str, list[Job]]:
+    """Return the jobs of each version of a program, the oldest first."""
+    found: dict[str, list[Job]] = {}
+    for end in closed.values():
+        of_version = found.setdefault(end.job.request.program.digest, [])
+        of_version.append(end.job)
+    return found
+
+
+def _past_by_name(
+    closed: Mapping[str, Closed], known: Mapping[str, tuple[Past, ...]]
+) -> dict[str, list[Past]]:
+    """Return the records of all versions of each program, the oldest first."""
+    found: dict[str, list[Past]] = {}
+    for key, end in closed.items():
+        of_name = found.setdefault(_named(end.job.request), [])
+        of_name.extend(known[key])
+    return found
 
 
 def _kin(jobs: Sequence[Job], past: Sequence[Past]) -> Kin:

@@ -9,8 +9,8 @@ deviation a quarter of the third's before it (its authors' code). For a given c 
 1/(loss - c) = a s + b, and exact for two non-negative columns; c is searched. Where nothing falls a
 is 0. From the curve follow, in closed form,
 
-    learned(s)   = (loss(0) - loss(s)) / (loss(0) - c) = a s / (a s + b)                  [share of the whole fall]
-    converged(W) = the s from which a window of W samples brings less than `CHANGE` of the whole fall 1/b
+    learned(s)   = (loss(0) - loss(s)) / (loss(0) - c) = a s / (a s + b)   [share of the whole fall]
+    converged(W) = the s from which a window of W samples brings less than `CHANGE` of the fall 1/b
 
 The second is Optimus' stopping rule, made relative to the fall. A single spike is smoothed by a
 median of three (ours).
@@ -157,13 +157,10 @@ def _weights(points: int) -> Array:
 def _searched(samples: Array, losses: Array, weights: Array) -> Curve:
     """Return the curve with the best c. `samples`, `losses`, `weights` [points].
 
-    c is searched between far below the lowest loss (0, where no loss is negative) and just below
-    it; then finer.
+    c is searched in the whole range, then finer around the best.
     """
     lowest = float(losses.min())
-    span = max(float(np.ptp(losses)), 1e-9)
-    near = 1e-3 * span
-    far = max(lowest if lowest > 0 else 2.0 * span, 2e-3 * span)
+    near, far = _search_range(losses)
     for _ in range(ROUNDS):
         below = np.geomspace(near, far, GUESSES)
         a, b, errors = _curved(samples, losses, weights, lowest - below)
@@ -178,6 +175,20 @@ def _searched(samples: Array, losses: Array, weights: Array) -> Curve:
         c=lowest - float(below[best]),
         error=float(errors[best]),
     )
+
+
+def _search_range(losses: Array) -> tuple[float, float]:
+    """Return how far c is below the lowest loss: at least, and at most.
+
+    Where no loss is negative, neither is c.
+    """
+    lowest = float(losses.min())
+    span = max(float(np.ptp(losses)), 1e-9)
+    near = 1e-3 * span
+    far = 2.0 * span
+    if lowest > 0:
+        far = lowest
+    return near, max(far, 2e-3 * span)
 
 
 def _curved(samples: Array, losses: Array, weights: Array, c: Array) -> tuple[Array, Array, Array]:

@@ -35,12 +35,12 @@ def nnls(a: Array, b: Array) -> Array:
     length = _column_lengths(a)
     height = np.abs(b).max(axis=-1, keepdims=True)
     height[height == 0.0] = 1.0
-    scaled = a / length[..., None, :]
-    target = b / height
 
     # One problem after the other [problems, ...].
     problems = math.prod(a.shape[:-2])
-    x = _solve_each(scaled.reshape(problems, rows, columns), target.reshape(problems, rows))
+    scaled = (a / length[..., None, :]).reshape(problems, rows, columns)
+    target = (b / height).reshape(problems, rows)
+    x = _solve_each(scaled, target)
     return np.asarray(x.reshape(length.shape) * (height / length))
 
 

@@ -5,7 +5,8 @@ One step of n samples by each of w workers, with p ps, takes
     T = a n/k + b q + c w/(p h) + d r w/p + e w + f p + g N/p + i x                              [s]
 
     a  gradient on the worker's k cores     b  what each of its q passes costs at any size
-    c  update on the ps' h cores            d  push and pull over the ps' links; r grows with what leaves its node
+    c  update on the ps' h cores            d  push and pull over the ps' links; r grows with what
+                                               leaves its node
     e  each worker (barrier, incast)        f  each ps (a request to every one)
     g  look-up of embeddings for N samples, spread over the ps
     i  devices without ps that stand on more than one node (x = 1): latency, and the slowest link
@@ -83,8 +84,8 @@ class Points(msgspec.Struct, frozen=True, eq=False):
     device: float | Array = math.inf
 
     def columns(self, form: Form | Forms) -> Array:
-        """Return what each coefficient is multiplied with to give seconds for `batch` samples [..., sizes,
-        terms].
+        """Return what each coefficient is multiplied with to give seconds for `batch` samples [...,
+        sizes, terms].
         """
         rows = self.rows
         p = np.ascontiguousarray(rows[..., 0])
@@ -147,8 +148,8 @@ LEFT_OVER = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2
 
 
 class FitArrays(NamedTuple):
-    """The numbers of a model: device [1], coefficients and doubts [terms], `rows` [observations, 6],
-    `pull` [observations], `factor` [observations, observations]; see the properties of `Fit`.
+    """The numbers of a model: device [1], coefficients and doubts [terms], `rows` [observations,
+    6], `pull` [observations], `factor` [observations, observations]; see the properties of `Fit`.
     """
 
     device: Array
@@ -166,9 +167,9 @@ ROWS_START = 8 + 16 * TERM_COUNT
 class Fit(msgspec.Struct, frozen=True, eq=False):
     """A fitted model; `fitting.py` makes it.
 
-    `usual`: batch, cores and traffic of a size where nothing else is said. `numbers`: float64, of the
-    device, of all terms and of all `count` observations, one after the other (`pack`); bytes, so
-    that a model is stored and read again like any other value.
+    `usual`: batch, cores and traffic of a size where nothing else is said. `numbers`: float64, of
+    the device, of all terms and of all `count` observations, one after the other (`pack`); bytes,
+    so that a model is stored and read again like any other value.
     """
 
     form: Form

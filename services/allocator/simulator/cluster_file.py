@@ -7,7 +7,7 @@ Every reason against it is told at once.
       - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
     tenants:
       - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # somebody else's work
-    quotas:                                                  # of a namespace in all; absent: no limit
+    quotas:                                            # of a namespace in all; absent: no limit
       team-a: {cpu: 4, memory_gib: 8, gpu: 1}
 
 It is the one of `weir up`; names may be left out (`node`, or `node-a`, `node-b`, ... for several
@@ -66,6 +66,7 @@ def _read(text: str) -> tuple[dict[str, Any], yaml.Node]:
 
 
 def _no_yaml(error: yaml.MarkedYAMLError) -> Reason:
+    """Return the error at its place in the text; at the start, if it has none."""
     line = 1
     column = 1
     mark = error.problem_mark
@@ -76,6 +77,7 @@ def _no_yaml(error: yaml.MarkedYAMLError) -> Reason:
 
 
 def _cluster(document: dict[str, Any]) -> Cluster:
+    """Return the cluster of a document without faults in its fields."""
     nodes = msgspec.convert(document["nodes"], tuple[Machine, ...])
     tenants = msgspec.convert(document.get("tenants") or [], tuple[Tenant, ...])
     quotas = msgspec.convert(document.get("quotas") or {}, Quotas)
@@ -96,10 +98,11 @@ def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
             yield replace(machine, name=f"node-{letter}")
 
 
-# ---------------------------------------------------------------- reasons: a path, and the fault there
+# ---------------------------------------------------------------- reasons: a path, and a fault
 
 
 def _against_shape(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the fields that nobody knows, and that there are no nodes."""
     known = (*KINDS, "quotas")
     for key in document:
         if key not in known:
@@ -111,6 +114,7 @@ def _against_shape(document: dict[str, Any]) -> Iterator[str]:
 def _against_entries(
     document: dict[str, Any], field: str, kind: type[msgspec.Struct]
 ) -> Iterator[str]:
+    """Yield the reasons against each entry of a list."""
     entries = document.get(field) or []
     if not isinstance(entries, list):
         yield f"{field}: is not a list"
@@ -124,6 +128,7 @@ def _against_entries(
 
 
 def _against_names(spec: Cluster) -> Iterator[str]:
+    """Yield the names that more than one node has."""
     times: Counter[str] = Counter()
     for machine in spec.nodes:
         times.update(machine.names())
@@ -134,6 +139,7 @@ def _against_names(spec: Cluster) -> Iterator[str]:
 
 
 def _against_tenants(spec: Cluster) -> Iterator[str]:
+    """Yield the tenants that have no node, more than it has, or no time."""
     has = spec.named()
     for number, tenant in enumerate(spec.tenants):
         where = f"tenants[{number}]"

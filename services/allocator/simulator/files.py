@@ -94,6 +94,7 @@ def _form(text: str) -> tuple[Column, ...]:
 
 
 def _measured(cells: Mapping[str, Any]) -> Measured:
+    """Return the measured speed of a row."""
     batch = cells["global_batch"]
     speed = cells["samples_per_second"]
     if "gpus" in cells:
@@ -208,6 +209,7 @@ def _wrong(read: Table, row: Row, work: Work, measured: Speeds | None) -> Iterat
 
 
 def _wrong_span(read: Table, row: Row, column: str, span: Span) -> Iterator[Reason]:
+    """Yield a reason if a start is not between the least and the most."""
     if not span.min <= span.start <= span.max:
         why = f"min {span.min} <= {span.start} <= max {span.max} does not hold"
         yield read.against(row, column, why)

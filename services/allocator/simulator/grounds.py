@@ -13,25 +13,27 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from math import inf
 
-from services.allocator.simulator.machines import Amount
+from services.allocator.simulator.machines import Amount, Held
 from services.allocator.simulator.scenario import Cluster, Machine, Tenant
 from shared.messages import CapacityChanged, Resources
 
 LEAST = 1e-6  # cores; less is a rounding error
+Level = tuple[float, float]
+"""A time, and the cores that others have of a node from then on."""
 
 
 class Grounds:
     """The nodes of a log, and the amounts over time.
 
-    `levels` of each node: (time, others' cpu from then on). `held` as in a run.
+    `has`: all of each node; `best`: the most memory and devices of it that were left to us.
     """
 
     def __init__(self) -> None:
         self.has: dict[str, Resources] = {}
         self.best: dict[str, Resources] = {}
-        self.levels: dict[str, list[tuple[float, float]]] = {}
+        self.levels: dict[str, list[Level]] = {}
         self.ours: dict[str, Resources] = {}
-        self.held: list[tuple[float, Amount, Amount]] = []
+        self.held: list[Held] = []
 
     def see(self, seen: CapacityChanged, now: float) -> None:
         """Take a node as the monitor saw it."""
@@ -48,10 +50,13 @@ class Grounds:
             self.has[node] = seen.allocatable
             self.ours[node] = ours
         self._note_best(seen, ours)
-
-        levels = self.levels.setdefault(node, [])
-        levels.append((now, self._others(seen)))
+        self._note_level(seen, now)
         self.held.append((now, self._used(), self._offered()))
+
+    def _note_level(self, seen: CapacityChanged, now: float) -> None:
+        """Note the cores of a node that others have from now on."""
+        levels = self.levels.setdefault(seen.node, [])
+        levels.append((now, self._others(seen)))
 
     def _note_best(self, seen: CapacityChanged, ours: Resources) -> None:
         """Keep the most memory and devices of a node that were ever left to us."""
@@ -73,6 +78,7 @@ class Grounds:
         return max(0.0, seen.allocatable.cpu - left - self.ours[seen.node].cpu)
 
     def _used(self) -> Amount:
+        """Return what our pods hold."""
         held = _total(self.ours.values())
         return Amount(held.cpu, held.gpu)
 
@@ -112,7 +118,7 @@ def _total(parts: Iterable[Resources]) -> Resources:
     )
 
 
-def _changes(levels: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+def _changes(levels: Iterable[Level]) -> Iterator[Level]:
     """Yield the levels that differ from the one before."""
     before = None
     for at_s, cpu in levels:

@@ -1,4 +1,6 @@
-"""A recorded event log, as `weir events --json` prints it: a JSON object a line, the whole message."""
+"""A recorded event log, as `weir events --json` prints it: a JSON object a line, with the whole
+message.
+"""
 
 from __future__ import annotations
 

@@ -28,6 +28,10 @@ class Amount(msgspec.Struct, frozen=True):
     gpu: int = 0
 
 
+Held = tuple[float, Amount, Amount]
+"""A time; from then on, the amount of our pods, and the amount that tenants leave to us."""
+
+
 class Machines:
     """The nodes, and the pods and tenants on them.
 
@@ -74,6 +78,7 @@ class Machines:
         return self.free(node).cpu < -ROUNDING
 
     def _touch(self, node: str) -> None:
+        """Note that a node changed."""
         self.touched.add(node)
         pods = self.pods[node].values()
         self._held[node] = _sum(pod.resources for pod in pods)

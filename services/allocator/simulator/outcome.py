@@ -18,19 +18,16 @@ import msgspec
 import numpy as np
 
 from services.allocator.failures import Failure
-from services.allocator.simulator.machines import Amount
+from services.allocator.simulator.machines import Amount, Held
 from services.allocator.simulator.record import Record
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The events under one policy.
-
-    `held`: (time, the amount of our pods, the amount that tenants leave to us) from each change on.
-    """
+    """The events under one policy. `held`: an entry for each change."""
 
     policy: str
     records: tuple[Record, ...]
-    held: tuple[tuple[float, Amount, Amount], ...]
+    held: tuple[Held, ...]
     decision_ms: tuple[float, ...]
     ended_s: float
     failures: tuple[Failure, ...] = ()
@@ -38,6 +35,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Figures = dict[str, float | int | None]
+Share = tuple[float, float, float, float]
+"""From one time to another: the amount that our pods hold, and the amount offered to us."""
 
 
 def figures(run: Run) -> Figures:
@@ -110,7 +109,7 @@ def utilisation(run: Run) -> float | None:
     return None
 
 
-def shares(run: Run) -> list[tuple[float, float, float, float]]:
+def shares(run: Run) -> list[Share]:
     """Return (from, to, held, offered) between changes.
 
     The unit is devices if any job wants one, else cores.
@@ -142,6 +141,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def _first_s(run: Run) -> float:
+    """Return the time of the first submission; 0 without jobs."""
     return min((record.work.submitted_s for record in run.records), default=0.0)
 
 

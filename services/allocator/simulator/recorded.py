@@ -1,4 +1,4 @@
-"""Yesterday as a scenario: jobs, machines, tenants and speeds of a recorded log, for another policy.
+"""Yesterday as a scenario: the jobs, machines and speeds of a recorded log, for another policy.
 
 The log is folded as the allocator folds it, and the parts of the scenario are read off:
 
@@ -17,7 +17,7 @@ task was lost, the time until the next generation trained.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
@@ -112,10 +112,18 @@ def _fold(log: Sequence[Told], grounds: Grounds) -> dict[int, Known]:
         elif isinstance(message, JobAccepted):
             _begin(jobs, message, state, from_s)
         elif isinstance(message, JobMessage):
-            known = jobs.get(message.uid)
-            if known is not None and known.accepted.key() == message.key():
+            known = _job_of(jobs, message)
+            if known is not None:
                 _note(known, message, state, now)
     return jobs
+
+
+def _job_of(jobs: Mapping[int, Known], message: JobMessage) -> Known | None:
+    """Return the accepted job that a message is about."""
+    known = jobs.get(message.uid)
+    if known is None or known.accepted.key() != message.key():
+        return None
+    return known
 
 
 def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: float) -> None:
@@ -170,6 +178,7 @@ def _note(known: Known, message: JobMessage, state: State, now: float) -> None:
 
 
 def _note_resumed(known: Known, resumed: TrainingResumed, now: float) -> None:
+    """Note that a generation trains, and how long the job stood still before."""
     if resumed.handover_s is not None:
         known.pauses.append(resumed.handover_s)
     stopped_s = known.lost_s
@@ -180,6 +189,7 @@ def _note_resumed(known: Known, resumed: TrainingResumed, now: float) -> None:
 
 
 def _needs(job: Job, pod: str) -> bool:
+    """Return true if a pod is one of those that the job wants."""
     if job.wanted is None:
         return False
     return any(job.pod(task) == pod for task in job.wanted.tasks)
@@ -189,6 +199,7 @@ def _needs(job: Job, pod: str) -> bool:
 
 
 def _scenario(jobs: Sequence[Known], grounds: Grounds) -> Scenario:
+    """Return the scenario of the jobs whose amount of work is known."""
     works = []
     pauses: list[float] = []
     for known in jobs:
@@ -220,7 +231,8 @@ def _surfaces(jobs: Sequence[Known]) -> dict[str, Surface]:
     """Return the measured speeds of each model."""
     points: dict[str, list[Measured]] = {}
     for known in jobs:
-        of_model = points.setdefault(known.record.work.model, [])
+        model = known.record.work.model
+        of_model = points.setdefault(model, [])
         for one in known.readings:
             speed = one.samples_per_second
             if speed > 0 and one.workers > 0:
@@ -232,8 +244,9 @@ def _losses(jobs: Sequence[Known]) -> dict[str, Curve]:
     """Return the loss curve of each model that reported a loss."""
     points: dict[str, list[tuple[float, float]]] = {}
     for known in jobs:
+        model = known.record.work.model
         for one in known.readings:
             if one.loss is not None:
-                of_model = points.setdefault(known.record.work.model, [])
+                of_model = points.setdefault(model, [])
                 of_model.append((float(one.samples), one.loss))
     return {model: Curve(known_losses) for model, known_losses in points.items()}

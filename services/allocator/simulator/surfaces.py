@@ -79,6 +79,7 @@ class Surface:
 
 
 def _row(point: Measured, *at: int) -> Row:
+    """Return a point of a surface; `at`: its coordinates."""
     place = tuple(map(log, at))
     return place, log(point.samples_per_second)
 
@@ -93,10 +94,7 @@ def _axis(rows: Sequence[Row]) -> Axis | float | None:
     first_at, _ = rows[0]
     if not first_at:
         return fmean(value for _, value in rows)
-    grouped: dict[float, list[Row]] = {}
-    for at, value in rows:
-        group = grouped.setdefault(at[0], [])
-        group.append((at[1:], value))
+    grouped = _grouped_rows(rows)
     numbers = sorted(grouped)
     thens = []
     for x in numbers:
@@ -104,6 +102,15 @@ def _axis(rows: Sequence[Row]) -> Axis | float | None:
         if then is not None:
             thens.append(then)
     return Axis(tuple(numbers), tuple(thens))
+
+
+def _grouped_rows(rows: Sequence[Row]) -> dict[float, list[Row]]:
+    """Return the points with each number of the first axis, without that number."""
+    grouped: dict[float, list[Row]] = {}
+    for at, value in rows:
+        group = grouped.setdefault(at[0], [])
+        group.append((at[1:], value))
+    return grouped
 
 
 def _read(axis: Axis | float, at: tuple[float, ...]) -> float:

@@ -58,7 +58,9 @@ class Table(msgspec.Struct, frozen=True):
     at: dict[str, int]
 
     def against(self, row: Row, column: str, why: str) -> Reason:
-        return _at(row.line, self.at.get(column), column, why)
+        """Return a reason against a cell of a row that could be read."""
+        number = self.at.get(column)
+        return _at(row.line, number, column, why)
 
 
 def _at(line: int, number: int | None, column: str, why: str) -> Reason:
@@ -95,10 +97,12 @@ def table(text: str, columns: Sequence[Column]) -> Table:
 
 
 def _has_content(line: Sequence[str]) -> bool:
+    """Return true if any cell of a line is not blank."""
     return "".join(line).strip() != ""
 
 
 def _no_header(columns: Sequence[Column]) -> Reason:
+    """Return the reason against a file without a line."""
     wanted = ", ".join(column.name for column in columns if not column.optional)
     return Reason(1, f": the file is empty; its first line names the columns {wanted}")
 
@@ -131,26 +135,28 @@ def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column
 
     # Read all cells, so that every reason is told at once.
     for column in columns:
-        name = column.name
-        number = read.at.get(name, 0)
-        text = ""
-        if 0 < number <= len(cells):
-            text = cells[number - 1].strip()
+        number = read.at.get(column.name, 0)
         try:
-            row.cells[name] = _value(column, text, present=number > 0)
+            row.cells[column.name] = _value(column, cells, number)
         except ValueError as error:
-            reasons.append(_at(line, number, name, str(error)))
+            reasons.append(_at(line, number, column.name, str(error)))
 
     read.reasons.extend(reasons)
     if not reasons:
         read.rows.append(row)
 
 
-def _value(column: Column, text: str, present: bool) -> Any:
-    """Return the value of a cell, or the default of an empty or absent one."""
+def _value(column: Column, cells: Sequence[str], number: int) -> Any:
+    """Return the value of a cell, or the default of an empty or absent one.
+
+    `number`: that of the column, counted from one; 0: it is absent.
+    """
+    text = ""
+    if 0 < number <= len(cells):
+        text = cells[number - 1].strip()
     if text:
         return column.read(text)
-    if present and not column.optional:
+    if number and not column.optional:
         raise ValueError("is empty")
     return column.default
 
@@ -197,6 +203,7 @@ def amount(text: str) -> int:
 
 
 def _float(text: str) -> float:
+    """Read a finite number."""
     try:
         value = float(text)
     except ValueError:

@@ -5,8 +5,8 @@
     ln e   ~ N(-noise^2 / 2, noise^2), drawn anew at each report, so that the mean of e is 1
 
 v is the surface's. A batch that does not fit into the devices at once is done in turns, so a larger
-one gains nothing. A task with less cpu than was asked for it slows the whole job (training waits for
-its slowest part); more gains nothing: the surface does not say (our reconstruction). A job that
+one gains nothing. A task with less cpu than was asked for it slows the whole job (training waits
+for its slowest part); more gains nothing: the surface does not say (our reconstruction). A job that
 lost a task stands still until it is replaced; it loses no work.
 """
 
@@ -95,6 +95,12 @@ class Training:
             self.stopped_s = now
         self.comes = decision
         self.turn += 1
+
+    def keeps_tasks(self, decision: AllocationDecided) -> bool:
+        """Return true if a decision changes nothing but resources: that needs no pause."""
+        if self.runs is None or self.comes is not None:
+            return False
+        return decision.generation == self.runs.generation
 
     def go(self, decision: AllocationDecided, now: float) -> None:
         """Train by a decision from now on."""

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import floor, inf
 
-from services.allocator.simulator.machines import Amount, Machines
+from services.allocator.simulator.machines import Held, Machines
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.scenario import Scenario, Tenant, Work
 from services.allocator.simulator.training import Training
@@ -30,14 +30,16 @@ from shared.messages import (
     TaskExited,
 )
 
-Happens = Callable[[float], list[Message]]
+Facts = list[Message]
+Happens = Callable[[float], Facts]
+"""An event, called with its time; it returns its facts."""
 
 
 class World:
     """The true state of a run.
 
     `events` wait in the order of their time, tenants that leave before those that come. A job's
-    event counts only in the `turn` in which it was planned.
+    event counts only in the `turn` in which it was planned. `held` has an entry for each change.
     """
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -46,15 +48,14 @@ class World:
         self.machines = Machines(scenario.cluster.named())
         self.records: dict[str, Record] = {}
         self.trainings: dict[str, Training] = {}
-        self.held: list[tuple[float, Amount, Amount]] = []
-        """(time, the amount of our pods, the amount that tenants leave to us) from each change."""
+        self.held: list[Held] = []
         self.next_report_s = 0.0
         self.events: list[tuple[float, bool, int, Happens]] = []
         self.ordinals = count()
 
         for work in scenario.jobs:
-            key = work.request().key()
-            self.records[key] = Record(work)
+            request = work.request()
+            self.records[request.key()] = Record(work)
             self._at(work.submitted_s, partial(self._arrives, work))
         self.left = len(self.records)
         for tenant in scenario.cluster.tenants:
@@ -71,11 +72,12 @@ class World:
             next_s = min(next_s, self.next_report_s)
         return next_s
 
-    def happen(self, now: float) -> list[Message]:
+    def happen(self, now: float) -> Facts:
         """Let the events of this moment happen; return their facts."""
         reporting = now >= self.next_report_s
         self.next_report_s = _multiple_after(now, self.scenario.report_s)
-        facts: list[Message] = []
+
+        facts: Facts = []
         while self.events and self.events[0][0] <= now:
             _, _, _, happens = heappop(self.events)
             facts += happens(now)
@@ -84,19 +86,21 @@ class World:
         facts += self.seen(now)
         return facts
 
-    def seen(self, now: float) -> list[Message]:
+    def seen(self, now: float) -> Facts:
         """Return the nodes that changed."""
-        facts: list[Message] = list(self.machines.facts(now))
+        facts: Facts = list(self.machines.facts(now))
         if facts:
             self.held.append((now, self.machines.used(), self.machines.offered()))
         return facts
 
     def _at(self, time_s: float, happens: Happens, first: bool = False) -> None:
+        """Plan an event. `first`: before the others of its time."""
         heappush(self.events, (time_s, not first, next(self.ordinals), happens))
 
     # ------------------------------------------------------------ events from outside
 
-    def _arrives(self, work: Work, now: float) -> list[Message]:
+    def _arrives(self, work: Work, now: float) -> Facts:
+        """Let a job be submitted."""
         return [work.request()]
 
     def accepted(self, message: JobAccepted) -> None:
@@ -105,13 +109,15 @@ class World:
         work = self.records[key].work
         self.trainings[key] = Training(work, message.uid, self.scenario, self.seed)
 
-    def _comes(self, tenant: Tenant, now: float) -> list[Message]:
+    def _comes(self, tenant: Tenant, now: float) -> Facts:
+        """Let a tenant come; pods of ours may have to go."""
         if tenant.to_s is not None:
             self._at(tenant.to_s, partial(self._leaves, tenant), first=True)
         evicted = self.machines.tenant(tenant.node, tenant.cpu)
         return [self._loses(tenant.node, pod, now) for pod in evicted]
 
-    def _leaves(self, tenant: Tenant, now: float) -> list[Message]:
+    def _leaves(self, tenant: Tenant, now: float) -> Facts:
+        """Let a tenant leave."""
         self.machines.tenant(tenant.node, -tenant.cpu)
         return []
 
@@ -140,31 +146,27 @@ class World:
         """Do the launcher's part for a decision."""
         key = decided.key()
         training = self.trainings[key]
-        before = training.runs
-        overtaken = training.comes
         self.records[key].decided(decided, now)
         self._put(decided)
-
-        # Other resources for the same tasks need no pause.
-        if before and overtaken is None and decided.generation == before.generation:
+        if training.keeps_tasks(decided):
             training.go(decided, now)
             self._plan(key)
             return
 
+        overtaken = training.comes
         training.expect_tasks(decided, now)
-
         # Of a decision that was overtaken remain the pods that run, or are wanted now.
-        keep = _serials(decided) | _serials(before)
+        keep = _serials(decided) | _serials(training.runs)
         self._remove(overtaken, keep)
-        if decided.tasks:
-            resumes = partial(self._resumes, key, training.turn)
-            self._at(now + self.scenario.restart_s, resumes)
-        else:
-            self._remove(before, set())
+        if not decided.tasks:
+            self._remove(training.runs, set())
             training.runs = None
             training.comes = None
+            return
+        resumes = partial(self._resumes, key, training.turn)
+        self._at(now + self.scenario.restart_s, resumes)
 
-    def _resumes(self, key: str, turn: int, now: float) -> list[Message]:
+    def _resumes(self, key: str, turn: int, now: float) -> Facts:
         """Let the decision in flight take over, if it is still the one of that turn."""
         training = self.trainings.get(key)
         if training is None or training.turn != turn or training.comes is None:
@@ -177,6 +179,7 @@ class World:
         return [fact]
 
     def _put(self, decided: AllocationDecided) -> None:
+        """Put the pods of a decision on their nodes."""
         for task in decided.tasks:
             pod = OwnPod(
                 namespace=decided.namespace,
@@ -204,15 +207,16 @@ class World:
         if ends_s <= self.next_report_s:
             self._at(ends_s, partial(self._ends, key, training.turn))
 
-    def _reports(self, now: float) -> list[Message]:
-        facts: list[Message] = []
+    def _reports(self, now: float) -> Facts:
+        """Return the reports of the jobs that train."""
+        facts: Facts = []
         for key, training in self.trainings.items():
             if training.speed > 0 and training.runs and now > training.told_s:
                 facts.append(training.report(training.runs, now))
                 self._plan(key)
         return facts
 
-    def _ends(self, key: str, turn: int, now: float) -> list[Message]:
+    def _ends(self, key: str, turn: int, now: float) -> Facts:
         """Let a job succeed, if this is still its turn."""
         training = self.trainings.get(key)
         if training is None or training.turn != turn:

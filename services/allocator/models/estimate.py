@@ -4,7 +4,7 @@ With p ps and w workers, m samples a worker and step, F operations a sample (for
 S bytes of parameters of which the largest variable has S_max:
 
     compute  = m F / rate                       [s]    rate: operations a second of one worker
-    transfer = 2 w max(S/p, S_max) / link       [s]    to each worker and back, by the busiest ps' link
+    transfer = 2 w max(S/p, S_max) / link       [s]    to all workers and back, by the busiest link
     update   = w S / (p memory)                 [s]    memory: bytes a second that one ps can add up
 
     compute-bound, where transfer < A compute;  communication-bound, where transfer > B compute;

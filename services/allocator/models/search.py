@@ -7,8 +7,9 @@ were tried:
 
     z = (m - b)/s      gain = (m - b) Phi(z) + s phi(z)             [relative speed, to first order]
 
-The gain is the mean of how much faster the size would be; a slower one counts as nothing. So a promising size is worth a try, and so is a little-known one; none is, once nothing is left to
-be gained. The size with the best *mean* among those that were tried is kept, not the one that was
+The gain is the mean of how much faster the size would be; a slower one counts as nothing. So a
+promising size is worth a try, and so is a little-known one; none is, once nothing is left to be
+gained. The size with the best *mean* among those that were tried is kept, not the one that was
 luckiest. Probing and refitting bring the last per cents in Dike's problem; to choose probes in this
 way is ours.
 """

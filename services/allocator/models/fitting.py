@@ -129,14 +129,18 @@ def _lots(cases: Sequence[Known]) -> Iterator[list[int]]:
     """Yield which models are fitted side by side: those with about as many observations."""
     alike: dict[int, list[int]] = {}
     for at, (known, _) in enumerate(cases):
-        power = 1 << (len(known.times) - 1).bit_length()
-        length = max(SHORTEST, power)
-        of_length = alike.setdefault(length, [])
+        of_length = alike.setdefault(_lot_length(known), [])
         of_length.append(at)
     for length, together in alike.items():
         each = max(1, PAIRS // length**2)
         for start in range(0, len(together), each):
             yield together[start : start + each]
+
+
+def _lot_length(known: Evidence) -> int:
+    """Return the most observations of a model that is fitted beside this one."""
+    power = 1 << (len(known.times) - 1).bit_length()
+    return max(SHORTEST, power)
 
 
 # ---------------------------------------------------------------- models side by side
@@ -186,13 +190,13 @@ def _padded(known: Sequence[Evidence]) -> tuple[Array, Array, NDArray[np.bool_]]
     """Return sizes [models, observations, 6], times [models, observations] and `Stack.there`."""
     counts = np.array([len(one.times) for one in known])
     most = max(1, int(counts.max()))
+    there = np.arange(most) < counts[:, None]
     rows = np.ones((len(known), most, 6))
     times = np.ones((len(known), most))
     for at, one in enumerate(known):
         count = len(one.times)
         rows[at, :count] = one.rows
         times[at, :count] = one.times
-    there = np.arange(most) < counts[:, None]
     return rows, times, there
 
 

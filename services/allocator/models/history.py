@@ -25,7 +25,9 @@ from shared.messages import JobRequested
 MOST_SIMILAR = 5
 MU = 0.5  # weight of each job over those before it
 EARLY = 0.25  # of its examples
-SAME_DIGEST, SAME_NAME, SAME_NAMESPACE = 4.0, 2.0, 1.0
+SAME_DIGEST = 4.0
+SAME_NAME = 2.0
+SAME_NAMESPACE = 1.0
 
 
 class Guess(msgspec.Struct, frozen=True):
@@ -97,8 +99,13 @@ def smoothed(plans: Sequence[Plan], mu: float) -> Plan:
     ps_cpu = first.ps_cpu
     worker_cpu = first.worker_cpu
     for plan in plans[1:]:
-        ps = mu * plan.ps + (1 - mu) * ps
-        workers = mu * plan.workers + (1 - mu) * workers
-        ps_cpu = mu * plan.ps_cpu + (1 - mu) * ps_cpu
-        worker_cpu = mu * plan.worker_cpu + (1 - mu) * worker_cpu
+        ps = _smoothing_step(plan.ps, ps, mu)
+        workers = _smoothing_step(plan.workers, workers, mu)
+        ps_cpu = _smoothing_step(plan.ps_cpu, ps_cpu, mu)
+        worker_cpu = _smoothing_step(plan.worker_cpu, worker_cpu, mu)
     return Plan(max(1, round(ps)), max(1, round(workers)), ps_cpu, worker_cpu)
+
+
+def _smoothing_step(number: float, before: float, mu: float) -> float:
+    """Return the smoothed number; `before`: that of the jobs before."""
+    return mu * number + (1 - mu) * before

@@ -201,6 +201,7 @@ def _curved(samples: Array, losses: Array, weights: Array, c: Array) -> tuple[Ar
     c_column = c[:, None]
     y = 1.0 / (losses - c_column)
     u = 1.0 / y
+
     best_a = c
     best_b = c
     least_error = np.full(len(c), np.inf)
@@ -210,6 +211,7 @@ def _curved(samples: Array, losses: Array, weights: Array, c: Array) -> tuple[Ar
         missed = 1.0 / u + c_column - losses
         variance = missed**2 @ weights / weights.sum()
         error = np.sqrt(variance)
+
         better = error < least_error
         best_a = np.where(better, a, best_a)
         best_b = np.where(better, b, best_b)

@@ -45,9 +45,17 @@ def expected_gain(mean: Array, spread: Array, best: float) -> Array:
     """Return the gain by the formula above; `mean` and `spread` of log speed [sizes]."""
     ahead = mean - best
     z = ahead / spread
-    below = np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in z.tolist()])
-    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    return np.asarray(ahead * below + spread * density)
+    return np.asarray(ahead * _normal_below(z) + spread * _normal_density(z))
+
+
+def _normal_below(z: Array) -> Array:
+    """Return Phi(z): the probability that a standard normal number is below z."""
+    return np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in z.tolist()])
+
+
+def _normal_density(z: Array) -> Array:
+    """Return phi(z): the density of a standard normal number at z."""
+    return np.asarray(np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))
 
 
 def certain_gain(mean: Array, spread: Array, best: float) -> Array:

@@ -34,7 +34,7 @@ show a broad plateau.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -87,20 +87,14 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         """Return what each coefficient is multiplied with to give seconds for `batch` samples [...,
         sizes, terms].
         """
-        rows = self.rows
-        p = np.ascontiguousarray(rows[..., 0])
-        w = np.ascontiguousarray(rows[..., 1])
-        batch = np.ascontiguousarray(rows[..., 2])
-        ps_cpu = np.ascontiguousarray(rows[..., 3])
-        worker_cpu = np.ascontiguousarray(rows[..., 4])
-        remote = np.ascontiguousarray(rows[..., 5])
-
+        p, w, batch, ps_cpu, worker_cpu, remote = _separate_numbers(self.rows)
         synchronous = (np.asarray(form) == "synchronous")[..., None]
         has_ps = p > 0
         served = has_ps.astype(float)
         at_least_one = np.maximum(p, 1.0)
         per_ps = w / at_least_one
         exchanged = np.where(has_ps, per_ps, (w - 1) / w)
+
         each = batch / np.where(synchronous, w, 1.0)
         held = np.asarray(self.device)[..., None]
         passes = np.ceil(each / held - ROUNDING)
@@ -130,17 +124,33 @@ class Points(msgspec.Struct, frozen=True, eq=False):
             apart.append(squares)
             same.append(squares < SAME)
 
-        smooth = np.exp(-0.5 * sum(apart) / REACH**2)
-        besides = np.exp(-0.5 * sum(apart[2:]) / REACH**2)
+        smooth = _nearness(apart)
+        besides = _nearness(apart[2:])
         quirks = (same[0] * 1.0 + same[1]) * besides
         rough = np.logical_and.reduce(same)
         covariance = SMOOTH**2 * smooth + QUIRK**2 * quirks + ROUGH**2 * rough
         return np.asarray(covariance)
 
 
+def _separate_numbers(rows: Array) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Return the columns of `Points.rows`, each contiguous [..., sizes]."""
+    ps = np.ascontiguousarray(rows[..., 0])
+    workers = np.ascontiguousarray(rows[..., 1])
+    batch = np.ascontiguousarray(rows[..., 2])
+    ps_cpu = np.ascontiguousarray(rows[..., 3])
+    worker_cpu = np.ascontiguousarray(rows[..., 4])
+    remote = np.ascontiguousarray(rows[..., 5])
+    return ps, workers, batch, ps_cpu, worker_cpu, remote
+
+
 def logs(numbers: Array) -> Array:
     """In which sizes are near to each other."""
     return np.asarray(np.log(np.maximum(numbers, 0.5)))
+
+
+def _nearness(squares: Sequence[Array]) -> Array:
+    """Return how near sizes are to each other, by the squares of their differences; 1: the same."""
+    return np.asarray(np.exp(-0.5 * sum(squares) / REACH**2))
 
 
 LEFT_OVER = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2

@@ -66,6 +66,7 @@ JOBS = (
     Column("priority", whole(-1_000_000), optional=True, default=0),
     Column("namespace", label, optional=True, default="default"),
 )
+Cells = Mapping[str, Any]
 Speeds = Mapping[str, Surface]
 
 
@@ -93,7 +94,7 @@ def _form(text: str) -> tuple[Column, ...]:
     return SERVED
 
 
-def _measured(cells: Mapping[str, Any]) -> Measured:
+def _measured(cells: Cells) -> Measured:
     """Return the measured speed of a row."""
     batch = cells["global_batch"]
     speed = cells["samples_per_second"]
@@ -148,7 +149,7 @@ def jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
     return tuple(works)
 
 
-def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
+def _work(cells: Cells, surface: Surface | None) -> Work:
     """Return the job of a row.
 
     Defaults: 1 ps if the model was measured with ps, 1 worker; from 1 up to the largest number
@@ -158,13 +159,15 @@ def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
     given = {name: value for name, value in cells.items() if value is not None}
     batch = cells["global_batch"]
     ps = given.get("ps", _default_ps(surface))
-    workers = given.get("workers", 1)
     most_ps = ps
+    workers = given.get("workers", 1)
     most_workers = workers
     if surface is not None:
         most_workers = max(workers, surface.most_workers)
         if ps:
             most_ps = max(ps, surface.most_ps)
+    worker_cpu = 1.0 if ps else 0.0
+    worker_gpu = 0 if ps else 1
     return Work(
         job=cells["job"],
         model=cells["model"],
@@ -175,8 +178,8 @@ def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
         workers=_span(given, workers, ("min_workers", 1), ("max_workers", most_workers)),
         device_batch_max=cells["device_batch_max"],
         ps_cpu=given.get("ps_cpu", 1.0),
-        worker_cpu=given.get("worker_cpu", 1.0 if ps else 0.0),
-        worker_gpu=given.get("worker_gpu", 0 if ps else 1),
+        worker_cpu=given.get("worker_cpu", worker_cpu),
+        worker_gpu=given.get("worker_gpu", worker_gpu),
         priority=cells["priority"],
         namespace=cells["namespace"],
     )

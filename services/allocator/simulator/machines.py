@@ -28,6 +28,8 @@ class Amount(msgspec.Struct, frozen=True):
     gpu: int = 0
 
 
+Pods = dict[tuple[str, str], OwnPod]
+"""By namespace and name."""
 Held = tuple[float, Amount, Amount]
 """A time; from then on, the amount of our pods, and the amount that tenants leave to us."""
 
@@ -42,7 +44,7 @@ class Machines:
     def __init__(self, nodes: Mapping[str, Resources]) -> None:
         self.nodes = dict(nodes)
         self.tenants = dict.fromkeys(nodes, 0.0)
-        self.pods: dict[str, dict[tuple[str, str], OwnPod]] = {name: {} for name in nodes}
+        self.pods: dict[str, Pods] = {name: {} for name in nodes}
         self.touched = set(nodes)
         self.looks = 0
         self._held = dict.fromkeys(nodes, Resources())
@@ -129,6 +131,7 @@ class Machines:
 
 
 def _sum(resources: Iterable[Resources]) -> Resources:
+    """Return all of some resources together."""
     cpu = 0.0
     memory_gib = 0.0
     gpu = 0

@@ -71,7 +71,9 @@ class Known:
     record: Record
     readings: list[Reading] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
+    """Seconds that hand-overs took."""
     total: int = 0
+    """Samples to do, in all; 0: not reported yet."""
     lost_s: float = inf
 
 
@@ -127,16 +129,23 @@ def _job_of(jobs: Mapping[int, Known], message: JobMessage) -> Known | None:
 
 
 def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: float) -> None:
-    """Add an accepted job. A name that is used again gets its uid behind it."""
+    """Add an accepted job, if it is the one that the state has."""
     job = state.jobs.get(accepted.key())
     if job is None or job.uid != accepted.uid or accepted.uid in jobs:
         return
-    name = accepted.request.job
-    if any(known.record.work.job == name for known in jobs.values()):
-        name = f"{name}-{accepted.uid}"
+    name = _unused_name(jobs, accepted)
     submitted_s = max(0.0, job.asked_s - from_s)
     work = _work_of(accepted.request, name, submitted_s)
     jobs[accepted.uid] = Known(accepted, Record(work))
+
+
+def _unused_name(jobs: Mapping[int, Known], accepted: JobAccepted) -> str:
+    """Return the name of a job; if another one has it, with the uid behind it."""
+    name = accepted.request.job
+    for known in jobs.values():
+        if known.record.work.job == name:
+            return f"{name}-{accepted.uid}"
+    return name
 
 
 def _work_of(asked: JobRequested, name: str, submitted_s: float) -> Work:

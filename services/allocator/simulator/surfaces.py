@@ -124,6 +124,7 @@ def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
         return _read(axis.then[0], rest) + x - axis.at[0]
     if above == len(axis.at):
         return _beyond(axis, x, rest)
+
     below = above - 1
     slope = _slope(axis, above, rest)
     return _read(axis.then[below], rest) + slope * (x - axis.at[below])

@@ -119,9 +119,17 @@ def _against_header(names: Sequence[str], columns: Sequence[Column], line: int) 
         if name in names[: number - 1]:
             yield _at(line, number, name, "is there twice")
         elif name not in known:
-            meant = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+            meant = _meant_column(name, absent)
             if meant:
-                yield _at(line, number, name, f"no such column; did you mean {meant[0]!r}?")
+                yield _at(line, number, name, f"no such column; did you mean {meant!r}?")
+
+
+def _meant_column(name: str, absent: Sequence[str]) -> str:
+    """Return the absent column that an unknown one is a misspelling of; empty if there is none."""
+    close = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+    if not close:
+        return ""
+    return close[0]
 
 
 def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column]) -> None:
@@ -129,7 +137,6 @@ def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column
     row = Row(line, {})
     reasons = []
     most = max(read.at.values())
-
     if len(cells) > most:
         reasons.append(Reason(line, f": has {len(cells)} cells under {most} columns"))
 

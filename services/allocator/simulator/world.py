@@ -35,6 +35,10 @@ Happens = Callable[[float], Facts]
 """An event, called with its time; it returns its facts."""
 
 
+Event = tuple[float, bool, int, Happens]
+"""Its time, whether it is behind the others of that time, its ordinal, and its effect."""
+
+
 class World:
     """The true state of a run.
 
@@ -50,7 +54,8 @@ class World:
         self.trainings: dict[str, Training] = {}
         self.held: list[Held] = []
         self.next_report_s = 0.0
-        self.events: list[tuple[float, bool, int, Happens]] = []
+
+        self.events: list[Event] = []
         self.ordinals = count()
 
         for work in scenario.jobs:

@@ -41,21 +41,25 @@ TRUST = 0.5
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Of one worker, one link and one ps; operations and bytes a second."""
+    """How fast one worker, one link and one ps are."""
 
     worker: float = 2e10
+    """Operations a second."""
     link: float = 1.25e9
+    """Bytes a second."""
     memory: float = 2e9
+    """Bytes a second that a ps can add up."""
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Of a model. `operations` a sample; `largest`: bytes of the largest variable, 0 where
-    variables can be split.
-    """
+    """The size of a model."""
 
     bytes: float
+    """Of all parameters."""
     operations: float
+    """A sample, forward and backward."""
     largest: float = 0.0
+    """Bytes of the largest variable; 0 where variables can be split."""
 
 
 class Parts(msgspec.Struct, frozen=True):

@@ -27,14 +27,16 @@ class Measured(Observed, frozen=True):
 
 
 class Evidence(NamedTuple):
-    """`rows`: points (`speed.Points`) [observations, 6]; `times`: seconds for a point's batch
-    [observations]; `usual`: the last batch and remote traffic, the last known cores a ps and a
-    worker (1 where nobody knows).
-    """
+    """The observed speeds of one job, as arrays."""
 
     rows: Array
+    """Points (`speed.Points`) [observations, 6]."""
     times: Array
+    """Seconds for a point's batch [observations]."""
     usual: Usual
+    """The last batch and remote traffic, the last known cores a ps and a worker (1 where nobody
+    knows).
+    """
 
 
 def evidence(observed: Sequence[Observed], batch: int) -> Evidence:
@@ -78,7 +80,10 @@ def _point_row(point: Observed, ps_cpu: float, worker_cpu: float) -> tuple[float
 
 def believable(seen: Observed) -> bool:
     """Return true if it tells of training, at a speed that may be true."""
-    return seen.workers > 0 and SPEEDS[0] <= seen.samples_per_second <= SPEEDS[1]
+    if seen.workers <= 0:
+        return False
+    least, most = SPEEDS
+    return least <= seen.samples_per_second <= most
 
 
 def remote(nodes: int | None) -> float:
@@ -92,6 +97,7 @@ def remote(nodes: int | None) -> float:
 
 def _known(cores: float | None) -> float | None:
     """Return the cores of a task if they may be true."""
-    if cores is not None and CORES[0] <= cores <= CORES[1]:
+    least, most = CORES
+    if cores is not None and least <= cores <= most:
         return cores
     return None

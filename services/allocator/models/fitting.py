@@ -59,17 +59,17 @@ PAIRS = 1 << 18
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """What is believed before anything was observed. `step_s`: one ps, one worker, `batch` samples;
-    None: unknown.
-
-    `batch` None: the last that was observed. `device`: samples that a worker holds at once.
-    """
+    """What is believed before anything was observed."""
 
     shares: tuple[float, ...] = SHARES
+    """By `TERMS`."""
     step_s: float | None = None
+    """Seconds of a step of one ps and one worker with `batch` samples; None: unknown."""
     form: Form = "synchronous"
     batch: int | None = None
+    """None: the last that was observed."""
     device: float = math.inf
+    """Samples that a worker holds at once."""
 
 
 Case = tuple[Sequence[Observed], Prior]
@@ -147,18 +147,21 @@ def _lot_length(known: Evidence) -> int:
 
 
 class Stack(NamedTuple):
-    """Models side by side. `basis`: columns of the points [models, observations, terms]; `there`
-    [models, observations] is false where one is missing; per term [models, terms] what its
-    coefficient is believed to be, how much that is doubted, and the least it may be.
-    """
+    """Models side by side."""
 
     points: Points
     basis: Array
+    """Columns of the points [models, observations, terms]."""
     times: Array
+    """Seconds for a point's batch [models, observations]."""
     there: NDArray[np.bool_]
+    """False where an observation is missing [models, observations]."""
     believed: Array
+    """Coefficients by the prior [models, terms]."""
     doubts: Array
+    """Standard deviation of these [models, terms]."""
     least: Array
+    """The least that a coefficient may be [models, terms]."""
 
 
 def _stacked(cases: Sequence[Known]) -> Stack:
@@ -243,13 +246,14 @@ def _quantile(numbers: Sequence[float], share: float) -> float:
 
 
 class Solution(NamedTuple):
-    """`coefficients` [models, terms], the `errors` of log T that they leave [models, observations],
-    and the covariance of these errors: `spread` [models, observations, observations].
-    """
+    """The fitted coefficients of models side by side."""
 
     coefficients: Array
+    """In seconds [models, terms]."""
     errors: Array
+    """Those of log T that are left [models, observations]."""
     spread: Array
+    """Covariance of the errors [models, observations, observations]."""
 
 
 def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
@@ -299,7 +303,8 @@ def _alike_observations(stack: Stack) -> Array:
     """Return how errors go together [models, observations, observations]; a missing observation
     goes together with none.
     """
-    pairs = stack.there[:, :, None] & stack.there[:, None, :]
+    there = stack.there
+    pairs = there[:, :, None] & there[:, None, :]
     alike = stack.points.alike(stack.points)
     return np.where(pairs, alike, 0.0)
 

@@ -31,12 +31,15 @@ SAME_NAMESPACE = 1.0
 
 
 class Guess(msgspec.Struct, frozen=True):
-    """Where to start, the memory of all ps then and of a worker, and how many jobs say so."""
+    """Where to start."""
 
     plan: Plan
     ps_gib: float
+    """Memory of all ps together, then."""
     worker_gib: float
+    """Memory of each worker."""
     jobs: int
+    """How many finished jobs it is taken from."""
 
 
 def similarity(request: JobRequested, past: Past) -> float:
@@ -52,7 +55,8 @@ def similarity(request: JobRequested, past: Past) -> float:
     if request.namespace == other.namespace:
         score += SAME_NAMESPACE
     # Batches of one order of magnitude are alike.
-    apart = abs(math.log2(request.batch.start / other.batch.start))
+    ratio = request.batch.start / other.batch.start
+    apart = abs(math.log2(ratio))
     return score + 1 / (1 + apart)
 
 

@@ -49,14 +49,14 @@ CHANGE = 0.01
 
 
 class Curve(msgspec.Struct, frozen=True):
-    """loss(s) = 1/(a s + b) + c; `a` per sample. `error`: root of the weighted mean squared error,
-    in units of loss.
-    """
+    """loss(s) = 1/(a s + b) + c"""
 
     a: float
+    """Per sample."""
     b: float
     c: float
     error: float = 0.0
+    """Root of the weighted mean squared error, in units of loss."""
 
     def loss(self, samples: float) -> float:
         """Loss after so many samples."""
@@ -143,8 +143,9 @@ def samples_left(
 
 def _smoothed(losses: Array) -> Array:
     """The median of each point and its two neighbours; the ends stay."""
-    neighbours = np.stack([losses[:-2], losses[1:-1], losses[2:]])
-    middle = np.median(neighbours, axis=0)
+    before = losses[:-2]
+    after = losses[2:]
+    middle = np.median(np.stack([before, losses[1:-1], after]), axis=0)
     return np.concatenate([losses[:1], middle, losses[-1:]])
 
 
@@ -161,6 +162,7 @@ def _searched(samples: Array, losses: Array, weights: Array) -> Curve:
     """
     lowest = float(losses.min())
     near, far = _search_range(losses)
+
     for _ in range(ROUNDS):
         below = np.geomspace(near, far, GUESSES)
         a, b, errors = _curved(samples, losses, weights, lowest - below)
@@ -169,6 +171,7 @@ def _searched(samples: Array, losses: Array, weights: Array) -> Curve:
         after = min(GUESSES - 1, best + 1)
         near = float(below[before])
         far = float(below[after])
+
     return Curve(
         a=float(a[best]),
         b=float(b[best]),
@@ -230,7 +233,8 @@ def _straight(samples: Array, y: Array, w: Array) -> tuple[Array, Array]:
     wxy = weighted @ samples
 
     # The line of least squares, as far as it rises.
-    determinant = np.maximum(total * wxx - wx * wx, 1e-12 * total * wxx)
+    determinant = total * wxx - wx * wx
+    determinant = np.maximum(determinant, 1e-12 * total * wxx)
     slope = (total * wxy - wx * wy) / _divisor(determinant)
     a = np.maximum(0.0, slope)
     b = (wy - a * wx) / total

@@ -59,8 +59,9 @@ def _solve_each(a: Array, b: Array) -> Array:
     finite_a = np.isfinite(a).all(axis=(1, 2))
     finite_b = np.isfinite(b).all(axis=1)
     x = np.full((problems, columns), np.nan)
+    most_rounds = ROUNDS * columns
     for n in np.flatnonzero(finite_a & finite_b):
-        solution, _ = optimize.nnls(a[n], b[n], maxiter=ROUNDS * columns)
+        solution, _ = optimize.nnls(a[n], b[n], maxiter=most_rounds)
         x[n] = solution
     return x
 

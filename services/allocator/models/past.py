@@ -97,6 +97,8 @@ def _timed(job: Job) -> tuple[Timed, ...]:
 
 def timed(seen: Observed) -> Timed:
     """Return a speed as seconds an iteration."""
-    plan = Plan(seen.ps, seen.workers, seen.ps_cpu or 0.0, seen.worker_cpu or 0.0)
+    ps_cpu = seen.ps_cpu or 0.0
+    worker_cpu = seen.worker_cpu or 0.0
+    plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
     iteration_s = seen.workers * seen.batch / seen.samples_per_second
     return Timed(plan, seen.batch, iteration_s)

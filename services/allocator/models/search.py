@@ -28,10 +28,11 @@ from services.allocator.policies.contract import Observed, Size
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A size worth trying. `gain`: expected, relative to the best size that was tried."""
+    """A size worth trying."""
 
     size: Size
     gain: float
+    """Expected, relative to the best size that was tried."""
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -94,6 +94,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         at_least_one = np.maximum(p, 1.0)
         per_ps = w / at_least_one
         exchanged = np.where(has_ps, per_ps, (w - 1) / w)
+        byte_cost = LOCAL + (1 - LOCAL) * remote
 
         each = batch / np.where(synchronous, w, 1.0)
         held = np.asarray(self.device)[..., None]
@@ -104,7 +105,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         columns[..., 0] = each / worker_cpu
         columns[..., 1] = passes.clip(1.0)
         columns[..., 2] = served * per_ps / ps_cpu
-        columns[..., 3] = exchanged * (LOCAL + (1 - LOCAL) * remote)
+        columns[..., 3] = exchanged * byte_cost
         columns[..., 4] = w - 1 + served
         columns[..., 5] = p
         columns[..., 6] = served * batch / at_least_one
@@ -177,16 +178,18 @@ ROWS_START = 8 + 16 * TERM_COUNT
 class Fit(msgspec.Struct, frozen=True, eq=False):
     """A fitted model; `fitting.py` makes it.
 
-    `usual`: batch, cores and traffic of a size where nothing else is said. `numbers`: float64, of
-    the device, of all terms and of all `count` observations, one after the other (`pack`); bytes,
-    so that a model is stored and read again like any other value.
+    Its numbers are bytes, so that a model is stored and read again like any other value.
     """
 
     form: Form
     usual: Usual
+    """Batch, cores and traffic of a size where nothing else is said."""
     misfit: float
+    """How improbable the observations are by this model."""
     count: int
+    """Observations."""
     numbers: bytes
+    """Float64: of the device, of all terms and of all observations in turn (`pack`)."""
 
     @classmethod
     def pack(cls, form: Form, usual: Usual, misfit: float, arrays: FitArrays) -> Fit:

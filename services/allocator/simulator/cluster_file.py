@@ -38,12 +38,14 @@ KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
 def cluster(text: str) -> Cluster:
     """Return the cluster of a file; raise `Bad`."""
     document, tree = _read(text)
+    quotas = document.get("quotas") or {}
     said = list(_against_shape(document))
-    said += quota_reasons(document.get("quotas") or {}, "quotas")
+    said += quota_reasons(quotas, "quotas")
     for field, kind in KINDS.items():
         said += _against_entries(document, field, kind)
     if said:
         raise _bad(tree, said)
+
     spec = _cluster(document)
     said = [*_against_names(spec), *_against_tenants(spec)]
     if said:
@@ -79,9 +81,13 @@ def _no_yaml(error: yaml.MarkedYAMLError) -> Reason:
 def _cluster(document: dict[str, Any]) -> Cluster:
     """Return the cluster of a document without faults in its fields."""
     nodes = msgspec.convert(document["nodes"], tuple[Machine, ...])
-    tenants = msgspec.convert(document.get("tenants") or [], tuple[Tenant, ...])
-    quotas = msgspec.convert(document.get("quotas") or {}, Quotas)
-    return Cluster(nodes=tuple(_named(nodes)), tenants=tenants, quotas=quotas)
+    tenants = document.get("tenants") or []
+    quotas = document.get("quotas") or {}
+    return Cluster(
+        nodes=tuple(_named(nodes)),
+        tenants=msgspec.convert(tenants, tuple[Tenant, ...]),
+        quotas=msgspec.convert(quotas, Quotas),
+    )
 
 
 def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:

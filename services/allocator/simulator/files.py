@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from services.allocator.simulator.losses import Curve
+from services.allocator.simulator.losses import Curve, Point
 from services.allocator.simulator.scenario import Work
 from services.allocator.simulator.surfaces import Measured, Surface
 from services.allocator.simulator.tables import (
@@ -119,7 +119,7 @@ def losses(text: str) -> dict[str, Curve]:
     """Return each model's loss curve; raise `Bad`."""
     read = table(text, LOSSES)
     _raise(read, ())
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[Point]] = {}
     for row in read.rows:
         cells = row.cells
         of_model = points.setdefault(cells["model"], [])

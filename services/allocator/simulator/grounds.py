@@ -23,17 +23,19 @@ Level = tuple[float, float]
 
 
 class Grounds:
-    """The nodes of a log, and the amounts over time.
-
-    `has`: all of each node; `best`: the most memory and devices of it that were left to us.
-    """
+    """The nodes of a log, and the amounts over time."""
 
     def __init__(self) -> None:
         self.has: dict[str, Resources] = {}
+        """All of each node."""
         self.best: dict[str, Resources] = {}
+        """The most memory and devices of each node that were ever left to us."""
         self.levels: dict[str, list[Level]] = {}
+        """The cores of others on each node, over time."""
         self.ours: dict[str, Resources] = {}
+        """What our pods hold on each node now."""
         self.held: list[Held] = []
+        """An entry for each change, as in a run."""
 
     def see(self, seen: CapacityChanged, now: float) -> None:
         """Take a node as the monitor saw it."""
@@ -75,7 +77,8 @@ class Grounds:
         left = 0.0
         if seen.ready and seen.schedulable:
             left = seen.free.cpu
-        return max(0.0, seen.allocatable.cpu - left - self.ours[seen.node].cpu)
+        ours = self.ours[seen.node].cpu
+        return max(0.0, seen.allocatable.cpu - left - ours)
 
     def _used(self) -> Amount:
         """Return what our pods hold."""
@@ -85,8 +88,8 @@ class Grounds:
     def _offered(self) -> Amount:
         """Return everything but the cores of others."""
         others = sum(levels[-1][1] for levels in self.levels.values())
-        has = _total(self.has.values())
-        return Amount(has.cpu - others, has.gpu)
+        everything = _total(self.has.values())
+        return Amount(everything.cpu - others, everything.gpu)
 
     def cluster(self) -> Cluster:
         """Return the machines and the tenants of the log."""

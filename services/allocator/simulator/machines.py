@@ -35,19 +35,19 @@ Held = tuple[float, Amount, Amount]
 
 
 class Machines:
-    """The nodes, and the pods and tenants on them.
-
-    `pods` of a node stand in the order in which they came. The monitor has to tell of the nodes
-    that are `touched`. `_held` is the sum of the pods of each node.
-    """
+    """The nodes, and the pods and tenants on them."""
 
     def __init__(self, nodes: Mapping[str, Resources]) -> None:
         self.nodes = dict(nodes)
         self.tenants = dict.fromkeys(nodes, 0.0)
+        """The cores of each node that tenants want."""
         self.pods: dict[str, Pods] = {name: {} for name in nodes}
+        """The pods of each node, in the order in which they came."""
         self.touched = set(nodes)
+        """The nodes that the monitor has to tell of."""
         self.looks = 0
         self._held = dict.fromkeys(nodes, Resources())
+        """The sum of the pods of each node."""
 
     # ------------------------------------------------------------ events
 

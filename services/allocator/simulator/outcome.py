@@ -23,11 +23,12 @@ from services.allocator.simulator.record import Record
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The events under one policy. `held`: an entry for each change."""
+    """The events under one policy."""
 
     policy: str
     records: tuple[Record, ...]
     held: tuple[Held, ...]
+    """An entry for each change."""
     decision_ms: tuple[float, ...]
     ended_s: float
     failures: tuple[Failure, ...] = ()

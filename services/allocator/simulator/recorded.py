@@ -30,7 +30,7 @@ from services.allocator.job import Job
 from services.allocator.policies.contract import Reading
 from services.allocator.simulator.grounds import Grounds
 from services.allocator.simulator.log_file import Told
-from services.allocator.simulator.losses import Curve
+from services.allocator.simulator.losses import Curve, Point
 from services.allocator.simulator.outcome import Run
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.scenario import Scenario, Work
@@ -56,16 +56,18 @@ REPORT_S = (1.0, 60.0)
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """The scenario, the run as it was, and the jobs that had to be left out."""
+    """A recorded log."""
 
     scenario: Scenario
     run: Run
+    """The run as it was."""
     left_out: tuple[str, ...]
+    """The jobs that never reported how much there is to do."""
 
 
 @dataclass
 class Known:
-    """One job by the log. `lost_s`: the time at which it lost a task that is not replaced yet."""
+    """One job by the log."""
 
     accepted: JobAccepted
     record: Record
@@ -75,6 +77,7 @@ class Known:
     total: int = 0
     """Samples to do, in all; 0: not reported yet."""
     lost_s: float = inf
+    """The time at which it lost a task that is not replaced yet."""
 
 
 def past(log: Sequence[Told]) -> Past:
@@ -173,15 +176,17 @@ def _note(known: Known, message: JobMessage, state: State, now: float) -> None:
     """Note a message about a job that was accepted; `state` has it already."""
     job = state.jobs.get(message.key())
     record = known.record
-    if isinstance(message, ProgressReported) and job and job.progress is message:
-        known.total = message.total_samples
-        known.readings.append(job.recent[-1])
+    if isinstance(message, ProgressReported):
+        if job and job.progress is message:
+            known.total = message.total_samples
+            known.readings.append(job.recent[-1])
     elif isinstance(message, AllocationDecided):
         record.decided(message, now)
     elif isinstance(message, TrainingResumed):
         _note_resumed(known, message, now)
-    elif isinstance(message, TaskExited) and job and _needs(job, message.pod):
-        known.lost_s = min(known.lost_s, now)
+    elif isinstance(message, TaskExited):
+        if job and _needs(job, message.pod):
+            known.lost_s = min(known.lost_s, now)
     elif isinstance(message, JobFinished):
         record.over(message.outcome, now)
 
@@ -251,7 +256,7 @@ def _surfaces(jobs: Sequence[Known]) -> dict[str, Surface]:
 
 def _losses(jobs: Sequence[Known]) -> dict[str, Curve]:
     """Return the loss curve of each model that reported a loss."""
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[Point]] = {}
     for known in jobs:
         model = known.record.work.model
         for one in known.readings:

@@ -27,19 +27,23 @@ Row = tuple[tuple[float, ...], float]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One measured speed. `ps` = 0: devices side by side; `batch` is the global one."""
+    """One measured speed."""
 
     ps: int
+    """0: devices side by side."""
     workers: int
     batch: int
+    """The global one."""
     samples_per_second: float
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """Logarithms of the measured numbers, rising; and at each of them log v, or the next axis."""
+    """The measured numbers along one axis."""
 
     at: tuple[float, ...]
+    """Their logarithms, rising."""
     then: tuple[Axis | float, ...]
+    """At each of them log v, or the next axis."""
 
 
 class Surface:
@@ -126,8 +130,9 @@ def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
         return _beyond(axis, x, rest)
 
     below = above - 1
+    from_value = _read(axis.then[below], rest)
     slope = _slope(axis, above, rest)
-    return _read(axis.then[below], rest) + slope * (x - axis.at[below])
+    return from_value + slope * (x - axis.at[below])
 
 
 def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
@@ -136,11 +141,13 @@ def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
     falling = 0.0
     if last:
         falling = min(0.0, _slope(axis, last, rest))
-    return _read(axis.then[last], rest) + falling * (x - axis.at[last])
+    largest = _read(axis.then[last], rest)
+    return largest + falling * (x - axis.at[last])
 
 
 def _slope(axis: Axis, above: int, rest: tuple[float, ...]) -> float:
     """Return d log v / d x between a measured number of an axis and the one before."""
     below = above - 1
-    rise = _read(axis.then[above], rest) - _read(axis.then[below], rest)
-    return rise / (axis.at[above] - axis.at[below])
+    to_value = _read(axis.then[above], rest)
+    from_value = _read(axis.then[below], rest)
+    return (to_value - from_value) / (axis.at[above] - axis.at[below])

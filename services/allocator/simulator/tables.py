@@ -34,28 +34,30 @@ class Bad(ValueError):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column: the reader of a cell (raises `ValueError`), and the default of an empty one."""
+    """One column of a file."""
 
     name: str
     read: Callable[[str], Any]
+    """Reads a cell; raises `ValueError`."""
     optional: bool = False
     default: Any = None
+    """The value of an empty cell."""
 
 
 class Row(msgspec.Struct, frozen=True):
+    """The values of one line, by column."""
+
     line: int
     cells: dict[str, Any]
 
 
 class Table(msgspec.Struct, frozen=True):
-    """The rows that could be read, and the reasons against the others.
-
-    `at` is the number of each column, counted from one.
-    """
+    """The rows that could be read, and the reasons against the others."""
 
     rows: list[Row]
     reasons: list[Reason]
     at: dict[str, int]
+    """The number of each column, counted from one."""
 
     def against(self, row: Row, column: str, why: str) -> Reason:
         """Return a reason against a cell of a row that could be read."""

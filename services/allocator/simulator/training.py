@@ -31,11 +31,7 @@ from shared.messages import (
 
 
 class Training:
-    """The training of one job.
-
-    `runs` trains, or did before it was stopped at `stopped_s`; it waits for `comes`. `speed` is
-    from the last report on, `mean_speed` is without the noise, both in samples a second.
-    """
+    """The training of one job."""
 
     def __init__(self, work: Work, uid: int, scenario: Scenario, seed: int) -> None:
         self.work = work
@@ -52,14 +48,19 @@ class Training:
 
         self.chance = np.random.default_rng((seed, uid))
         self.runs: AllocationDecided | None = None
+        """The decision that trains, or did before it was stopped."""
         self.comes: AllocationDecided | None = None
+        """The decision that the job waits for."""
         self.lost: set[int] = set()
+        """Serials of the tasks that were lost and are not replaced yet."""
         self.usage: tuple[TaskUsage, ...] = ()
 
         self.samples = 0.0
         self.at_s = 0.0
         self.speed = 0.0
+        """Samples a second from the last report on; 0: it stands still."""
         self.mean_speed = 0.0
+        """The speed without the noise."""
 
         self.stopped_s = 0.0
         self.told_s = 0.0
@@ -119,7 +120,8 @@ class Training:
         """Draw the speed until the next report."""
         luck = 0.0
         if self.noise:
-            luck = float(self.chance.normal(-self.noise * self.noise / 2, self.noise))
+            mean = -self.noise * self.noise / 2
+            luck = float(self.chance.normal(mean, self.noise))
         self.speed = self.mean_speed * exp(luck)
 
     def _speed_by(self, decision: AllocationDecided) -> float:
@@ -198,7 +200,9 @@ class Training:
         self.advance(now)
         loss = self.curve.at(self.samples) if self.curve else None
         speed = (self.samples - self.told_samples) / (now - self.told_s)
-        self.step = max(self.step + 1, int(self.samples / max(1, runs.batch)))
+        steps = int(self.samples / max(1, runs.batch))
+        self.step = max(self.step + 1, steps)
+
         self.told_s = now
         self.told_samples = self.samples
         self._draw()

@@ -40,11 +40,7 @@ Event = tuple[float, bool, int, Happens]
 
 
 class World:
-    """The true state of a run.
-
-    `events` wait in the order of their time, tenants that leave before those that come. A job's
-    event counts only in the `turn` in which it was planned. `held` has an entry for each change.
-    """
+    """The true state of a run. A job's event counts only in the `turn` in which it was planned."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
@@ -53,9 +49,11 @@ class World:
         self.records: dict[str, Record] = {}
         self.trainings: dict[str, Training] = {}
         self.held: list[Held] = []
+        """An entry for each change."""
         self.next_report_s = 0.0
 
         self.events: list[Event] = []
+        """In the order of their time, tenants that leave before those that come."""
         self.ordinals = count()
 
         for work in scenario.jobs:
@@ -63,6 +61,7 @@ class World:
             self.records[request.key()] = Record(work)
             self._at(work.submitted_s, partial(self._arrives, work))
         self.left = len(self.records)
+        """Jobs that are not over."""
         for tenant in scenario.cluster.tenants:
             self._at(tenant.from_s, partial(self._comes, tenant))
 
@@ -93,9 +92,10 @@ class World:
 
     def seen(self, now: float) -> Facts:
         """Return the nodes that changed."""
-        facts: Facts = list(self.machines.facts(now))
+        machines = self.machines
+        facts: Facts = list(machines.facts(now))
         if facts:
-            self.held.append((now, self.machines.used(), self.machines.offered()))
+            self.held.append((now, machines.used(), machines.offered()))
         return facts
 
     def _at(self, time_s: float, happens: Happens, first: bool = False) -> None:
@@ -200,7 +200,8 @@ class World:
             return
         for task in decided.tasks:
             if task.serial not in keep:
-                self.machines.remove(task.node, decided.namespace, task.pod(decided.job))
+                pod = task.pod(decided.job)
+                self.machines.remove(task.node, decided.namespace, pod)
 
     # ------------------------------------------------------------ the course of training
 
@@ -241,7 +242,7 @@ class World:
 
 
 def _serials(decided: AllocationDecided | None) -> set[int]:
-    """Return the serials of the tasks of a decision."""
+    """Return the serials of a decision's tasks."""
     if decided is None:
         return set()
     return {task.serial for task in decided.tasks}

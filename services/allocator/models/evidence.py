@@ -40,7 +40,7 @@ class Evidence(NamedTuple):
 
 
 def evidence(observed: Sequence[Observed], batch: int) -> Evidence:
-    """Of what is `believable`; `batch`: usual, where nothing is."""
+    """Return the observations that are `believable`. `batch`: the usual one if none is."""
     seen = [point for point in observed if believable(point)]
     ps_cpu, worker_cpu = _last_cores(seen)
     rows = np.empty((len(seen), 6))
@@ -87,8 +87,8 @@ def believable(seen: Observed) -> bool:
 
 
 def remote(nodes: int | None) -> float:
-    """The share of its traffic that leaves a node, of a job on so many; where nobody knows, all of
-    it.
+    """Return the share of a job's traffic that leaves its node; all of it if nobody knows how many
+    nodes it stands on.
     """
     if nodes == 1:
         return 0.0

@@ -77,13 +77,17 @@ Known = tuple[Evidence, Prior]
 
 
 def fit(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
-    """From any number of observations; what is not `believable` counts as not observed."""
+    """Return the model of one job, from any number of observations.
+
+    An observation that is not `believable` is left out.
+    """
     return fits([(observed, prior or Prior())])[0]
 
 
 def closest(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]) -> list[Fit]:
-    """Of each, by the prior that explains the observations best (the most probable one); of equal
-    ones the first. A case's priors are of one batch.
+    """Return the model of each case by the prior that explains its observations best.
+
+    That is the most probable one; of equal ones the first. A case's priors are of one batch.
     """
     pairs = []
     for observed, priors in cases:
@@ -204,8 +208,9 @@ def _padded(known: Sequence[Evidence]) -> tuple[Array, Array, NDArray[np.bool_]]
 
 
 def _of_one(cases: Sequence[Known], form: Forms, device: Array) -> Array:
-    """Columns of one ps and one worker on the first batch [models, terms]; the share of being apart
-    is beside it.
+    """Return the columns of one ps and one worker on the first batch [models, terms].
+
+    That of being apart is 1, because its share is beside the others.
     """
     rows = []
     for known, prior in cases:
@@ -219,7 +224,10 @@ def _of_one(cases: Sequence[Known], form: Forms, device: Array) -> Array:
 
 
 def _levels(slower: Array, cases: Sequence[Known]) -> Array:
-    """Seconds of a step of one ps and one worker, for each model."""
+    """Return the seconds of a step of one ps and one worker, for each model.
+
+    `slower`: times, relative to those of the prior [models, observations].
+    """
     log_slower = np.log(slower).tolist()
     found = []
     for (known, prior), ratios in zip(cases, log_slower, strict=True):
@@ -233,7 +241,7 @@ def _levels(slower: Array, cases: Sequence[Known]) -> Array:
 
 
 def _quantile(numbers: Sequence[float], share: float) -> float:
-    """Between its neighbours, linearly."""
+    """Return a quantile, linear between its neighbours."""
     ordered = sorted(numbers)
     at = share * (len(ordered) - 1)
     low = math.floor(at)
@@ -316,8 +324,9 @@ def _formula_seconds(basis: Array, coefficients: Array) -> Array:
 
 
 def _coefficients(stack: Stack, spread: Array) -> Array:
-    """In doubts: least squares of relative errors that go together, drawn to what is believed; none
-    negative.
+    """Return the coefficients in units of their doubts, none of them negative [models, terms].
+
+    Least squares of relative errors that go together by `spread`, drawn to what is believed.
     """
     white = _independent_equations(stack, spread)
     # Below them the prior: a row for each term.

@@ -38,6 +38,7 @@ def foreseen(points: Sequence[tuple[float, float]], ahead: float) -> float | Non
             known.append((samples, gib))
     if not known:
         return None
+
     x, y = np.array(known, dtype=np.float64).T
     growth = 0.0
     if math.isfinite(ahead):
@@ -52,6 +53,7 @@ def rate(x: np.ndarray, y: np.ndarray) -> float:
     spread = x - x.mean()
     if len(x) < 3 or not spread.any():
         return 0.0
+
     use = y - y.mean()
     slope = float(spread @ use / (spread @ spread))
     scatter = float(np.std(use - slope * spread))

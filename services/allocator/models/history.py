@@ -52,6 +52,7 @@ def similarity(request: JobRequested, past: Past) -> float:
         score += SAME_NAME
     if not score:
         return 0.0
+
     if request.namespace == other.namespace:
         score += SAME_NAMESPACE
     # Batches of one order of magnitude are alike.
@@ -87,6 +88,7 @@ def warm_start(
         plans.append(past.plan)
         ps_gib.append(past.ps_gib)
         worker_gib.append(past.worker_gib)
+
     return Guess(
         plan=smoothed(plans, mu),
         ps_gib=max(ps_gib),

@@ -46,6 +46,7 @@ def by_program(
     if known is None:
         known = {key: tuple(past_of(end)) for key, end in closed.items()}
     past = _past_by_name(closed, known)
+
     kins = {}
     for digest, jobs in _jobs_by_digest(closed).items():
         newest = jobs[-1].request
@@ -92,6 +93,7 @@ def _kin(jobs: Sequence[Job], past: Sequence[Past]) -> Kin:
         samples = epoch_samples(job.request, progress.total_samples)
         if samples:
             newest_epoch = samples
+
     return Kin(
         observed=tuple(observed),
         epoch_samples=newest_epoch,

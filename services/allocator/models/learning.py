@@ -142,7 +142,7 @@ def samples_left(
 
 
 def _smoothed(losses: Array) -> Array:
-    """The median of each point and its two neighbours; the ends stay."""
+    """Return the median of each point and its two neighbours; the ends stay."""
     before = losses[:-2]
     after = losses[2:]
     middle = np.median(np.stack([before, losses[1:-1], after]), axis=0)

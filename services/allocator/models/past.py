@@ -34,6 +34,7 @@ def past_of(end: Closed) -> Iterator[Past]:
     worker = max(worker_tasks, key=_extent)
     if min(ps.cpu, worker.cpu) <= 0:
         return
+
     yield Past(
         request=job.request,
         plan=Plan(len(ps_tasks), len(worker_tasks), ps.cpu, worker.cpu),
@@ -64,6 +65,7 @@ def _early_gib(job: Job) -> float:
             known.append(reading)
             if reading.samples <= EARLY * total:
                 early.append(reading)
+
     most = 0.0
     for reading in early or known[:1]:
         of_each = reading.ps_gib or 0.0

@@ -74,6 +74,7 @@ def next_probe(
     new = _untried(sizes, tried)
     if not new:
         return None
+
     mean, spread = predicted(fitted, new, batch)
     known = means(fitted, tried, batch) if tried else mean
     best = float(known.max())
@@ -129,6 +130,7 @@ def searched(
             probe = next_probe(fitted, sizes, tried, batch)
         if probe is None:
             return Found(best_of(fitted, tried, batch), tuple(observed))
+
         size = probe.size
         speed = measure(size)
         tried.append(size)

@@ -98,12 +98,12 @@ class Points(msgspec.Struct, frozen=True, eq=False):
 
         each = batch / np.where(synchronous, w, 1.0)
         held = np.asarray(self.device)[..., None]
-        passes = np.ceil(each / held - ROUNDING)
+        passes = np.ceil(each / held - ROUNDING).clip(1.0)
 
         # The terms in the order of `TERMS` [..., sizes].
         columns = np.empty((*p.shape, TERM_COUNT))
         columns[..., 0] = each / worker_cpu
-        columns[..., 1] = passes.clip(1.0)
+        columns[..., 1] = passes
         columns[..., 2] = served * per_ps / ps_cpu
         columns[..., 3] = exchanged * byte_cost
         columns[..., 4] = w - 1 + served
@@ -115,7 +115,7 @@ class Points(msgspec.Struct, frozen=True, eq=False):
         return columns
 
     def alike(self, others: Points) -> Array:
-        """Covariance of what the formula leaves over of log T [..., sizes, others]."""
+        """Return the covariance of what the formula leaves over of log T [..., sizes, others]."""
         mine = logs(self.rows)
         theirs = logs(others.rows)
         apart = []
@@ -145,7 +145,7 @@ def _separate_numbers(rows: Array) -> tuple[Array, Array, Array, Array, Array, A
 
 
 def logs(numbers: Array) -> Array:
-    """In which sizes are near to each other."""
+    """Return the logarithms by which sizes are near to each other."""
     return np.asarray(np.log(np.maximum(numbers, 0.5)))
 
 
@@ -242,28 +242,29 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return numbers.reshape(self.count, self.count)
 
     def speed(self, ps: int, workers: int, batch: int | None = None) -> float:
-        """Samples a second, the median."""
+        """Return the samples a second, the median."""
         points = self.points([(ps, workers)], batch)
         log_speeds = self.mean(points)
         return float(np.exp(log_speeds)[0])
 
     def spread(self, ps: int, workers: int, batch: int | None = None) -> float:
-        """Standard deviation of that, relative: the job's true speed at the size, without the noise
-        of observing it.
+        """Return the standard deviation of the speed, relative.
+
+        It is that of the job's true speed at the size, without the noise of observing it.
         """
         points = self.points([(ps, workers)], batch)
         _, spreads = self.predict(points)
         return float(spreads[0])
 
     def seconds(self, ps: int, workers: int, batch: int | None = None) -> dict[str, float]:
-        """For `batch` samples, by term, by the formula alone."""
+        """Return the seconds for `batch` samples, by term, by the formula alone."""
         points = self.points([(ps, workers)], batch)
         columns = points.columns(self.form)
         seconds = columns[0] * self.coefficients
         return dict(zip(TERMS, seconds.tolist(), strict=True))
 
     def points(self, sizes: Iterable[tuple[int, int]], batch: int | None = None) -> Points:
-        """Sizes (ps, workers) with the last observed batch and cores, or another batch."""
+        """Return sizes (ps, workers) with the last observed batch and cores, or another batch."""
         usual_batch, *rest = self.usual
         chosen = usual_batch if batch is None else float(batch)
         rows = [(ps, workers, chosen, *rest) for ps, workers in sizes]
@@ -271,7 +272,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return Points(numbers.reshape(-1, 6), self.device)
 
     def mean(self, points: Points) -> Array:
-        """Of log speed [sizes]."""
+        """Return the mean of log speed [sizes]."""
         columns = points.columns(self.form)
         alike = points.alike(self.observed)
         return self._mean(points, columns, alike)
@@ -284,12 +285,13 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         return np.asarray(np.log(batches) - np.log(seconds) - left_over)
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """The mean of log speed, and its standard deviation [sizes]."""
+        """Return the mean of log speed, and its standard deviation [sizes]."""
         observed = self.observed
         columns = points.columns(self.form)
         alike = points.alike(observed)
         mine = leaning(columns, self.coefficients, self.doubts)
         theirs = leaning(observed.columns(self.form), self.coefficients, self.doubts)
+
         covariance = alike + mine @ theirs.T
         known = np.linalg.solve(self.factor, covariance.T)
         doubted = (mine**2).sum(axis=1)

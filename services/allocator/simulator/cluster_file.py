@@ -62,6 +62,7 @@ def _read(text: str) -> tuple[dict[str, Any], yaml.Node]:
         raise Bad([_no_yaml(error)]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise Bad([Reason(1, f": this is no YAML: {error}")]) from error
+
     if not isinstance(document, dict) or tree is None:
         raise Bad([Reason(1, ": a cluster file is a mapping with `nodes` and perhaps `tenants`")])
     return document, tree
@@ -125,6 +126,7 @@ def _against_entries(
     if not isinstance(entries, list):
         yield f"{field}: is not a list"
         return
+
     for number, entry in enumerate(entries):
         where = f"{field}[{number}]"
         if isinstance(entry, dict):
@@ -138,6 +140,7 @@ def _against_names(spec: Cluster) -> Iterator[str]:
     times: Counter[str] = Counter()
     for machine in spec.nodes:
         times.update(machine.names())
+
     for number, machine in enumerate(spec.nodes):
         for name in machine.names():
             if times[name] > 1:

@@ -144,6 +144,7 @@ def jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
         work = _work(row.cells, surface)
         reasons += _wrong(read, row, work, measured)
         works.append(work)
+
     _raise(read, reasons)
     works.sort(key=lambda work: work.submitted_s)
     return tuple(works)
@@ -168,6 +169,7 @@ def _work(cells: Cells, surface: Surface | None) -> Work:
             most_ps = max(ps, surface.most_ps)
     worker_cpu = 1.0 if ps else 0.0
     worker_gpu = 0 if ps else 1
+
     return Work(
         job=cells["job"],
         model=cells["model"],

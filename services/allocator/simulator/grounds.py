@@ -51,6 +51,7 @@ class Grounds:
         else:
             self.has[node] = seen.allocatable
             self.ours[node] = ours
+
         self._note_best(seen, ours)
         self._note_level(seen, now)
         self.held.append((now, self._used(), self._offered()))
@@ -96,7 +97,12 @@ class Grounds:
         nodes = []
         for name, has in self.has.items():
             best = self.best[name]
-            machine = Machine(name=name, cpu=has.cpu, memory_gib=best.memory_gib, gpu=best.gpu)
+            machine = Machine(
+                name=name,
+                cpu=has.cpu,
+                memory_gib=best.memory_gib,
+                gpu=best.gpu,
+            )
             nodes.append(machine)
         return Cluster(nodes=tuple(nodes), tenants=tuple(self._tenants()))
 

@@ -44,6 +44,7 @@ def told(text: str) -> list[Told]:
             continue
         if entry is not None:
             entries.append(entry)
+
     if not entries and not reasons:
         reasons.append(Reason(1, ": the log is empty"))
     if reasons:

@@ -105,6 +105,7 @@ def utilisation(run: Run) -> float | None:
         seconds = max(0.0, min(to_s, last_s) - max(from_s, first_s))
         held += used * seconds
         offered += free * seconds
+
     if offered > 0:
         return held / offered
     return None
@@ -118,6 +119,7 @@ def shares(run: Run) -> list[Share]:
     unit = "cpu"
     if any(record.work.worker_gpu for record in run.records):
         unit = "gpu"
+
     end = (run.ended_s, Amount(), Amount())
     found = []
     for (from_s, used, free), (to_s, _, _) in pairwise([*run.held, end]):

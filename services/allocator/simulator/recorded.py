@@ -108,6 +108,7 @@ def _fold(log: Sequence[Told], grounds: Grounds) -> dict[int, Known]:
     jobs: dict[int, Known] = {}
     state = State()
     from_s = log[0].at_s
+
     for told in log:
         message = told.message
         state = apply(state, message, told.stream, told.sequence, told.at_s)
@@ -136,6 +137,7 @@ def _begin(jobs: dict[int, Known], accepted: JobAccepted, state: State, from_s: 
     job = state.jobs.get(accepted.key())
     if job is None or job.uid != accepted.uid or accepted.uid in jobs:
         return
+
     name = _unused_name(jobs, accepted)
     submitted_s = max(0.0, job.asked_s - from_s)
     work = _work_of(accepted.request, name, submitted_s)
@@ -236,6 +238,7 @@ def _report_gap_s(jobs: Sequence[Known]) -> float:
     for known in jobs:
         for early, late in pairwise(known.readings):
             gaps.append(late.at_s - early.at_s)
+
     shortest_s, longest_s = REPORT_S
     gap_s = median(gaps) if gaps else 0.0
     return min(max(gap_s, shortest_s), longest_s)

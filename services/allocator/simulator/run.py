@@ -58,6 +58,7 @@ def simulate(
         if watch:
             over = len(world.records) - world.left
             watch(over, now)
+
     return Run(
         policy=rules.policy,
         records=tuple(world.records.values()),
@@ -78,6 +79,7 @@ def patience_s(scenario: Scenario) -> float:
     for work in scenario.jobs:
         alone_s += scenario.restart_s + _longest_training_s(scenario, work)
         last_s = max(last_s, work.submitted_s)
+
     for tenant in scenario.cluster.tenants:
         last_s = max(last_s, tenant.to_s or tenant.from_s)
     return last_s + PATIENCE * alone_s + 1.0
@@ -134,6 +136,7 @@ class Loop:
         for action in actions:
             self._hear([action])
             self._enact(action)
+
         self._hear(self.world.seen(self.now))
         return bool(actions)
 
@@ -147,6 +150,7 @@ class Loop:
         )
         for failure in decisions.failures:
             self.failures[failure.job, failure.error] = failure
+
         took_s = self.clock() - before_s
         self.decision_ms.append(took_s * 1000.0)
         return decisions

@@ -116,7 +116,11 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         """Return the resources of each node."""
         found = {}
         for machine in self.nodes:
-            has = Resources(cpu=machine.cpu, memory_gib=machine.memory_gib, gpu=machine.gpu)
+            has = Resources(
+                cpu=machine.cpu,
+                memory_gib=machine.memory_gib,
+                gpu=machine.gpu,
+            )
             for name in machine.names():
                 found[name] = has
         return found

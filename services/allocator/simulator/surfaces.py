@@ -72,6 +72,7 @@ class Surface:
         """
         if workers <= 0 or batch <= 0:
             return 0.0
+
         axis = self.alone
         at: tuple[float, ...] = (log(batch), log(workers))
         if ps:
@@ -98,6 +99,7 @@ def _axis(rows: Sequence[Row]) -> Axis | float | None:
     first_at, _ = rows[0]
     if not first_at:
         return fmean(value for _, value in rows)
+
     grouped = _grouped_rows(rows)
     numbers = sorted(grouped)
     thens = []

@@ -183,6 +183,7 @@ class Training:
             previous = self.runs.generation
             if not self.lost:
                 pause_s = now - self.stopped_s
+
         self.go(decision, now)
         return TrainingResumed(
             job=self.work.job,
@@ -206,6 +207,7 @@ class Training:
         self.told_s = now
         self.told_samples = self.samples
         self._draw()
+
         return ProgressReported(
             job=self.work.job,
             namespace=self.work.namespace,
@@ -227,6 +229,7 @@ class Training:
         generation = 0
         if self.runs is not None:
             generation = self.runs.generation
+
         return JobFinished(
             job=self.work.job,
             namespace=self.work.namespace,

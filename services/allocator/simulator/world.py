@@ -85,6 +85,7 @@ class World:
         while self.events and self.events[0][0] <= now:
             _, _, _, happens = heappop(self.events)
             facts += happens(now)
+
         if reporting:
             facts += self._reports(now)
         facts += self.seen(now)
@@ -132,6 +133,7 @@ class World:
         task, generation, wanted = training.task_of(pod.pod)
         if wanted:
             training.lose_task(task, now)
+
         return TaskExited(
             job=pod.job,
             namespace=pod.namespace,
@@ -160,6 +162,7 @@ class World:
 
         overtaken = training.comes
         training.expect_tasks(decided, now)
+
         # Of a decision that was overtaken remain the pods that run, or are wanted now.
         keep = _serials(decided) | _serials(training.runs)
         self._remove(overtaken, keep)
@@ -168,6 +171,7 @@ class World:
             training.runs = None
             training.comes = None
             return
+
         resumes = partial(self._resumes, key, training.turn)
         self._at(now + self.scenario.restart_s, resumes)
 
@@ -176,6 +180,7 @@ class World:
         training = self.trainings.get(key)
         if training is None or training.turn != turn or training.comes is None:
             return []
+
         decided = training.comes
         self.records[key].resumed(now, training.stopped_s)
         self._remove(training.runs, _serials(decided))
@@ -227,6 +232,7 @@ class World:
         training = self.trainings.get(key)
         if training is None or training.turn != turn:
             return []
+
         finished = training.finish_work(now)
         self.over(finished, now)
         return [finished]

@@ -141,6 +141,9 @@ def samples_left(
     return min(left, until_converged)
 
 
+# ---------------------------------------------------------------- the fit of a curve
+
+
 def _smoothed(losses: Array) -> Array:
     """Return the median of each point and its two neighbours; the ends stay."""
     before = losses[:-2]

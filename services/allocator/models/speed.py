@@ -158,6 +158,9 @@ LEFT_OVER = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2
 """The variance of it, anywhere."""
 
 
+# ---------------------------------------------------------------- a fitted model
+
+
 class FitArrays(NamedTuple):
     """The numbers of a model: device [1], coefficients and doubts [terms], `rows` [observations,
     6], `pull` [observations], `factor` [observations, observations]; see the properties of `Fit`.
@@ -245,7 +248,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
         """Return the samples a second, the median."""
         points = self.points([(ps, workers)], batch)
         log_speeds = self.mean(points)
-        return float(np.exp(log_speeds)[0])
+        return float(np.exp(log_speeds[0]))
 
     def spread(self, ps: int, workers: int, batch: int | None = None) -> float:
         """Return the standard deviation of the speed, relative.

@@ -73,14 +73,19 @@ class Surface:
         if workers <= 0 or batch <= 0:
             return 0.0
 
-        axis = self.alone
-        at: tuple[float, ...] = (log(batch), log(workers))
+        at: tuple[float, ...]
         if ps:
             axis = self.served
             at = (log(batch), log(ps), log(workers))
+        else:
+            axis = self.alone
+            at = (log(batch), log(workers))
         if axis is None:
             return 0.0
         return exp(_read(axis, at))
+
+
+# ---------------------------------------------------------------- axes
 
 
 def _row(point: Measured, *at: int) -> Row:

@@ -224,7 +224,7 @@ class Training:
         )
 
     def finish_work(self, now: float) -> JobFinished:
-        """Do all that is left, and say so."""
+        """Do all that is left; return the end of the job."""
         self.samples = float(self.work.samples)
         generation = 0
         if self.runs is not None:

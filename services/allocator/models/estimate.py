@@ -4,10 +4,11 @@ With p ps and w workers, m samples a worker and step, F operations a sample (for
 S bytes of parameters of which the largest variable has S_max:
 
     compute  = m F / rate                       [s]    rate: operations a second of one worker
-    transfer = 2 w max(S/p, S_max) / link       [s]    to every worker and back, through the busiest ps' link
+    transfer = 2 w max(S/p, S_max) / link       [s]    to all workers and back, by the busiest link
     update   = w S / (p memory)                 [s]    memory: bytes a second that one ps can add up
 
-    compute-bound, where transfer < A compute;  communication-bound, where transfer > B compute;  else balanced
+    compute-bound, where transfer < A compute;  communication-bound, where transfer > B compute;
+    else balanced
 
 That Dike (Xu & Li, Electronics 2019) decides by number and type of parameters and layers, by nodes
 and by input data is published; formulas, A and B are our reconstruction. So are the rates: they are
@@ -33,26 +34,32 @@ Kind = Literal["compute-bound", "balanced", "communication-bound"]
 A = 0.5
 B = 1.0
 PER_PARAMETER = 6.0
+PROFILE_SHARE = SHARES[0] + SHARES[2] + SHARES[3]
+"""The usual share of a step that compute, update and transfer have together."""
 TRUST = 0.5
 """Of a term's prior share, the part that the profile tells; the rest stays as without one."""
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Of one worker, one link and one ps; operations and bytes a second."""
+    """How fast one worker, one link and one ps are."""
 
     worker: float = 2e10
+    """Operations a second."""
     link: float = 1.25e9
+    """Bytes a second."""
     memory: float = 2e9
+    """Bytes a second that a ps can add up."""
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """Of a model. `operations` a sample; `largest`: bytes of the largest variable, 0 where
-    variables can be split.
-    """
+    """The size of a model."""
 
     bytes: float
+    """Of all parameters."""
     operations: float
+    """A sample, forward and backward."""
     largest: float = 0.0
+    """Bytes of the largest variable; 0 where variables can be split."""
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -64,13 +71,22 @@ class Parts(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> Kind:
+        """The class of a step with these parts."""
         return kind_of(self.compute, self.transfer)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of all parts together."""
+        return self.compute + self.update + self.transfer
 
 
 def kind_of(compute: float, transfer: float) -> Kind:
+    """Return the class of a step, by its seconds of computing and of transfer."""
     if transfer < A * compute:
         return "compute-bound"
-    return "communication-bound" if transfer > B * compute else "balanced"
+    if transfer > B * compute:
+        return "communication-bound"
+    return "balanced"
 
 
 def told(profile: ModelProfile) -> Profile:
@@ -83,11 +99,12 @@ def told(profile: ModelProfile) -> Profile:
 def parts(profile: Profile, size: Size, each: float, rates: Rates | None = None) -> Parts:
     """Return the parts of a step. `each`: samples of one worker's step."""
     rates = rates or Rates()
-    shard = max(profile.bytes / max(1, size.ps), profile.largest)
+    ps = max(1, size.ps)
+    shard = max(profile.bytes / ps, profile.largest)
     return Parts(
         compute=each * profile.operations / rates.worker,
         transfer=2.0 * size.workers * shard / rates.link,
-        update=size.workers * profile.bytes / max(1, size.ps) / rates.memory,
+        update=size.workers * profile.bytes / ps / rates.memory,
     )
 
 
@@ -107,30 +124,37 @@ def prior_of(
     if profile is None or batch <= 0:
         return plain
     one = parts(profile, Size(1, 1), float(batch), rates)
-    known_s = one.compute + one.update + one.transfer
-    if not known_s > 0.0:
+    if not one.step_s > 0.0:
         return plain
-
-    # The terms that the profile tells keep their sum; their shares are mixed with the usual ones.
-    compute, fixed, update, link, *others = SHARES
-    usual = compute + update + link
-    shares = (
-        _mixed_share(compute, usual * (one.compute / known_s)),
-        fixed,
-        _mixed_share(update, usual * (one.update / known_s)),
-        _mixed_share(link, usual * (one.transfer / known_s)),
-        *others,
+    return Prior(
+        shares=_profile_shares(one),
+        step_s=one.step_s / PROFILE_SHARE,
+        form=form,
+        batch=batch,
+        device=device,
     )
-    step_s = known_s / usual
-    return Prior(shares=shares, step_s=step_s, form=form, batch=batch, device=device)
 
 
-def _mixed_share(usual: float, told_share: float) -> float:
-    return (1 - TRUST) * usual + TRUST * told_share
+def _profile_shares(one: Parts) -> tuple[float, ...]:
+    """Return the usual shares, mixed with those that the profile tells; the sum stays the same.
+
+    `one`: a step of one ps and one worker.
+    """
+    compute, fixed, update, link, *others = SHARES
+    compute = _mixed_share(compute, one.compute / one.step_s)
+    update = _mixed_share(update, one.update / one.step_s)
+    link = _mixed_share(link, one.transfer / one.step_s)
+    return (compute, fixed, update, link, *others)
+
+
+def _mixed_share(usual: float, part: float) -> float:
+    """Return the share of a term. `part`: of the terms that the profile tells."""
+    return (1 - TRUST) * usual + TRUST * (PROFILE_SHARE * part)
 
 
 def fitted_kind(fitted: Fit, size: Size, batch: int) -> Kind:
     """Return the same classes, by a model that was fitted to observations."""
     seconds = fitted.seconds(size.ps, size.workers, batch)
+    compute = seconds["compute"]
     transfer = seconds["link"] + seconds["workers"] + seconds["ps"]
-    return kind_of(seconds["compute"], transfer)
+    return kind_of(compute, transfer)

@@ -27,50 +27,77 @@ class Measured(Observed, frozen=True):
 
 
 class Evidence(NamedTuple):
-    """`rows`: points (`speed.Points`) [observations, 6]; `times`: seconds for a point's batch
-    [observations]; `usual`: the last batch and remote traffic, the last known cores a ps and a
-    worker (1 where nobody knows).
-    """
+    """The observed speeds of one job, as arrays."""
 
     rows: Array
+    """Points (`speed.Points`) [observations, 6]."""
     times: Array
+    """Seconds for a point's batch [observations]."""
     usual: Usual
+    """The last batch and remote traffic, the last known cores a ps and a worker (1 where nobody
+    knows).
+    """
 
 
 def evidence(observed: Sequence[Observed], batch: int) -> Evidence:
-    """Of what is `believable`; `batch`: usual, where nothing is."""
+    """Return the observations that are `believable`. `batch`: the usual one if none is."""
     seen = [point for point in observed if believable(point)]
-    # Cores as they were last known stand in where they are not.
-    ps_cpu = worker_cpu = 1.0
-    for point in seen:
-        ps_cpu = _known(point.ps_cpu) or ps_cpu
-        worker_cpu = _known(point.worker_cpu) or worker_cpu
+    ps_cpu, worker_cpu = _last_cores(seen)
     rows = np.empty((len(seen), 6))
     speeds = np.empty(len(seen))
     for at, point in enumerate(seen):
-        share = point.remote if isinstance(point, Measured) else remote(point.nodes)
-        rows[at, :3] = (point.ps, point.workers, max(1, point.batch))
-        rows[at, 3] = _known(point.ps_cpu) or ps_cpu
-        rows[at, 4] = _known(point.worker_cpu) or worker_cpu
-        rows[at, 5] = share
+        rows[at] = _point_row(point, ps_cpu, worker_cpu)
         speeds[at] = point.samples_per_second
+
+    batches = rows[:, 2]
     usual = (float(max(1, batch)), ps_cpu, worker_cpu, 1.0)
     if seen:
-        usual = (float(rows[-1, 2]), ps_cpu, worker_cpu, float(rows[-1, 5]))
-    return Evidence(rows, rows[:, 2] / speeds, usual)
+        last_batch = float(batches[-1])
+        last_remote = float(rows[-1, 5])
+        usual = (last_batch, ps_cpu, worker_cpu, last_remote)
+    return Evidence(rows, batches / speeds, usual)
+
+
+def _last_cores(seen: Sequence[Observed]) -> tuple[float, float]:
+    """Return the last known cores of a ps and of a worker; 1 where none are known."""
+    ps_cpu = 1.0
+    worker_cpu = 1.0
+    for point in seen:
+        ps_cpu = _known(point.ps_cpu) or ps_cpu
+        worker_cpu = _known(point.worker_cpu) or worker_cpu
+    return ps_cpu, worker_cpu
+
+
+def _point_row(point: Observed, ps_cpu: float, worker_cpu: float) -> tuple[float, ...]:
+    """Return an observed size as a row; the given cores stand in where its own are not known."""
+    ps_cpu = _known(point.ps_cpu) or ps_cpu
+    worker_cpu = _known(point.worker_cpu) or worker_cpu
+    share = remote(point.nodes)
+    if isinstance(point, Measured):
+        share = point.remote
+    return (point.ps, point.workers, max(1, point.batch), ps_cpu, worker_cpu, share)
 
 
 def believable(seen: Observed) -> bool:
-    """Does it tell of training, at a speed that may be true?"""
-    return seen.workers > 0 and SPEEDS[0] <= seen.samples_per_second <= SPEEDS[1]
+    """Return true if it tells of training, at a speed that may be true."""
+    if seen.workers <= 0:
+        return False
+    least, most = SPEEDS
+    return least <= seen.samples_per_second <= most
 
 
 def remote(nodes: int | None) -> float:
-    """The share of its traffic that leaves a node, of a job on so many; where nobody knows, all of
-    it.
+    """Return the share of a job's traffic that leaves its node; all of it if nobody knows how many
+    nodes it stands on.
     """
-    return 0.0 if nodes == 1 else 1.0
+    if nodes == 1:
+        return 0.0
+    return 1.0
 
 
 def _known(cores: float | None) -> float | None:
-    return cores if cores is not None and CORES[0] <= cores <= CORES[1] else None
+    """Return the cores of a task if they may be true."""
+    least, most = CORES
+    if cores is not None and least <= cores <= most:
+        return cores
+    return None

@@ -59,113 +59,132 @@ PAIRS = 1 << 18
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """What is believed before anything was observed. `step_s`: one ps, one worker, `batch` samples;
-    None: unknown.
-
-    `batch` None: the last that was observed. `device`: samples that a worker holds at once.
-    """
+    """What is believed before anything was observed."""
 
     shares: tuple[float, ...] = SHARES
+    """By `TERMS`."""
     step_s: float | None = None
+    """Seconds of a step of one ps and one worker with `batch` samples; None: unknown."""
     form: Form = "synchronous"
     batch: int | None = None
+    """None: the last that was observed."""
     device: float = math.inf
+    """Samples that a worker holds at once."""
 
 
 Case = tuple[Sequence[Observed], Prior]
+Known = tuple[Evidence, Prior]
 
 
 def fit(observed: Sequence[Observed], prior: Prior | None = None) -> Fit:
-    """From any number of observations; what is not `believable` counts as not observed."""
+    """Return the model of one job, from any number of observations.
+
+    An observation that is not `believable` is left out.
+    """
     return fits([(observed, prior or Prior())])[0]
 
 
 def closest(cases: Sequence[tuple[Sequence[Observed], Sequence[Prior]]]) -> list[Fit]:
-    """Of each, by the prior that explains the observations best (the most probable one); of equal
-    ones the first. A case's priors are of one batch.
+    """Return the model of each case by the prior that explains its observations best.
+
+    That is the most probable one; of equal ones the first. A case's priors are of one batch.
     """
     pairs = []
     for observed, priors in cases:
         known = evidence(observed, priors[0].batch or 1)
-        pairs += [(known, prior) for prior in priors]
+        for prior in priors:
+            pairs.append((known, prior))
     fitted = _fits(pairs)
+
     found = []
     start = 0
     for _, priors in cases:
         end = start + len(priors)
-        found.append(min(fitted[start:end], key=_misfit_of))
+        of_case = fitted[start:end]
+        found.append(min(of_case, key=_misfit_of))
         start = end
     return found
 
 
 def _misfit_of(fitted: Fit) -> float:
+    """Return how improbable the observations are by a model."""
     return fitted.misfit
 
 
 def fits(cases: Sequence[Case]) -> list[Fit]:
-    return _fits([(evidence(observed, prior.batch or 1), prior) for observed, prior in cases])
+    """Return the model of each case, in their order."""
+    pairs = []
+    for observed, prior in cases:
+        batch = prior.batch or 1
+        pairs.append((evidence(observed, batch), prior))
+    return _fits(pairs)
 
 
-def _fits(cases: Sequence[tuple[Evidence, Prior]]) -> list[Fit]:
+def _fits(cases: Sequence[Known]) -> list[Fit]:
     """Return the model of each case, in their order."""
     found: dict[int, Fit] = {}
-    for lot in _lots([len(known.times) for known, _ in cases]):
-        known = [cases[at][0] for at in lot]
-        priors = [cases[at][1] for at in lot]
-        found.update(zip(lot, _fit_lot(known, priors), strict=True))
+    for lot in _lots(cases):
+        models = _fit_lot([cases[at] for at in lot])
+        found.update(zip(lot, models, strict=True))
     return [found[at] for at in range(len(cases))]
 
 
-def _lots(lengths: Sequence[int]) -> Iterator[list[int]]:
+def _lots(cases: Sequence[Known]) -> Iterator[list[int]]:
     """Yield which models are fitted side by side: those with about as many observations."""
     alike: dict[int, list[int]] = {}
-    for at, length in enumerate(lengths):
-        power = 1 << (length - 1).bit_length()
-        alike.setdefault(max(SHORTEST, power), []).append(at)
+    for at, (known, _) in enumerate(cases):
+        of_length = alike.setdefault(_lot_length(known), [])
+        of_length.append(at)
     for length, together in alike.items():
         each = max(1, PAIRS // length**2)
         for start in range(0, len(together), each):
             yield together[start : start + each]
 
 
+def _lot_length(known: Evidence) -> int:
+    """Return the most observations of a model that is fitted beside this one."""
+    power = 1 << (len(known.times) - 1).bit_length()
+    return max(SHORTEST, power)
+
+
+# ---------------------------------------------------------------- models side by side
+
+
 class Stack(NamedTuple):
-    """Models side by side. `there` [models, observations] is false where one is missing; per term
-    [models, terms] what its coefficient is believed to be, how much that is doubted, and the least
-    it may be.
-    """
+    """Models side by side."""
 
     points: Points
-    form: Forms
+    basis: Array
+    """Columns of the points [models, observations, terms]."""
     times: Array
+    """Seconds for a point's batch [models, observations]."""
     there: NDArray[np.bool_]
+    """False where an observation is missing [models, observations]."""
     believed: Array
+    """Coefficients by the prior [models, terms]."""
     doubts: Array
+    """Standard deviation of these [models, terms]."""
     least: Array
+    """The least that a coefficient may be [models, terms]."""
 
 
-def _stacked(known: Sequence[Evidence], priors: Sequence[Prior]) -> Stack:
-    counts = np.array([len(told.times) for told in known])
-    most = max(1, int(counts.max()))
-    # Sizes [models, observations, 6] and times [models, observations]; ones where one is missing.
-    rows = np.ones((len(known), most, 6))
-    times = np.ones((len(known), most))
-    for at, told in enumerate(known):
-        count = len(told.times)
-        rows[at, :count] = told.rows
-        times[at, :count] = told.times
-    there = np.arange(most) < counts[:, None]
-    form = np.array([prior.form for prior in priors])
-    device = np.array([prior.device for prior in priors])
+def _stacked(cases: Sequence[Known]) -> Stack:
+    """Return the models of some cases, with ones where an observation is missing."""
+    form = np.array([prior.form for _, prior in cases])
+    device = np.array([prior.device for _, prior in cases])
+    shares = np.array([prior.shares for _, prior in cases])
+    rows, times, there = _padded([known for known, _ in cases])
     points = Points(rows, device)
+    basis = points.columns(form)
+
     # The level of each model: so many times the shares of its prior are its times.
-    one = _of_one(known, priors, form, device)
-    shares = np.array([prior.shares for prior in priors])
-    columns = points.columns(form) / one[:, None]
-    expected = (columns @ shares[..., None])[..., 0]
-    unit = _levels(times / expected, known, priors)[:, None] / one
+    one = _of_one(cases, form, device)
+    expected = _formula_seconds(basis / one[:, None], shares)
+    levels = _levels(times / expected, cases)
+    unit = levels[:, None] / one
     return Stack(
         points=points,
-        form=form,
+        basis=basis,
         times=times,
         there=there,
         believed=unit * shares,
@@ -174,102 +193,187 @@ def _stacked(known: Sequence[Evidence], priors: Sequence[Prior]) -> Stack:
     )
 
 
-def _of_one(
-    known: Sequence[Evidence], priors: Sequence[Prior], form: Forms, device: Array
-) -> Array:
-    """Columns of one ps and one worker on the first batch [models, terms]; the share of being apart
-    is beside it.
+def _padded(known: Sequence[Evidence]) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Return sizes [models, observations, 6], times [models, observations] and `Stack.there`."""
+    counts = np.array([len(one.times) for one in known])
+    most = max(1, int(counts.max()))
+    there = np.arange(most) < counts[:, None]
+    rows = np.ones((len(known), most, 6))
+    times = np.ones((len(known), most))
+    for at, one in enumerate(known):
+        count = len(one.times)
+        rows[at, :count] = one.rows
+        times[at, :count] = one.times
+    return rows, times, there
+
+
+def _of_one(cases: Sequence[Known], form: Forms, device: Array) -> Array:
+    """Return the columns of one ps and one worker on the first batch [models, terms].
+
+    That of being apart is 1, because its share is beside the others.
     """
     rows = []
-    for told, prior in zip(known, priors, strict=True):
-        usual_batch, ps_cpu, worker_cpu, _ = told.usual
+    for known, prior in cases:
+        usual_batch, ps_cpu, worker_cpu, _ = known.usual
         batch = float(prior.batch or usual_batch)
         rows.append([(1.0, 1.0, batch, ps_cpu, worker_cpu, 1.0)])
-    one = Points(np.array(rows), device).columns(form)[:, 0]
+    points = Points(np.array(rows), device)
+    one = points.columns(form)[:, 0]
     one[:, -1] = 1.0
     return one
 
 
-def _levels(slower: Array, known: Sequence[Evidence], priors: Sequence[Prior]) -> Array:
-    """Seconds of a step of one ps and one worker, for each model."""
+def _levels(slower: Array, cases: Sequence[Known]) -> Array:
+    """Return the seconds of a step of one ps and one worker, for each model.
+
+    `slower`: times, relative to those of the prior [models, observations].
+    """
+    log_slower = np.log(slower).tolist()
     found = []
-    for told, prior, ratios in zip(known, priors, np.log(slower).tolist(), strict=True):
-        count = len(told.times)
+    for (known, prior), ratios in zip(cases, log_slower, strict=True):
+        count = len(known.times)
+        level = prior.step_s or 1.0
         if count:
-            found.append(math.exp(_quantile(ratios[:count], LEVEL)))
-        else:
-            found.append(prior.step_s or 1.0)
+            log_level = _quantile(ratios[:count], LEVEL)
+            level = math.exp(log_level)
+        found.append(level)
     return np.array(found)
 
 
 def _quantile(numbers: Sequence[float], share: float) -> float:
-    """Between its neighbours, linearly."""
+    """Return a quantile, linear between its neighbours."""
     ordered = sorted(numbers)
     at = share * (len(ordered) - 1)
     low = math.floor(at)
     high = math.ceil(at)
-    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+    gap = ordered[high] - ordered[low]
+    return ordered[low] + gap * (at - low)
 
 
-def _fit_lot(known: Sequence[Evidence], priors: Sequence[Prior]) -> list[Fit]:
-    stack = _stacked(known, priors)
+# ---------------------------------------------------------------- the fit
+
+
+class Solution(NamedTuple):
+    """The fitted coefficients of models side by side."""
+
+    coefficients: Array
+    """In seconds [models, terms]."""
+    errors: Array
+    """Those of log T that are left [models, observations]."""
+    spread: Array
+    """Covariance of the errors [models, observations, observations]."""
+
+
+def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
+    """Return the models of some cases, fitted side by side."""
+    stack = _stacked(cases)
+    solution = _robust_solution(stack)
+    solved = np.linalg.solve(solution.spread, solution.errors[..., None])
+    pull = np.asarray(solved[..., 0])
+    factor = _covariance_factor(stack, solution)
+    misfits = _misfits(stack, solution, pull)
+
+    found = []
+    for at, (known, prior) in enumerate(cases):
+        count = len(known.times)
+        arrays = FitArrays(
+            device=np.array([prior.device]),
+            coefficients=solution.coefficients[at],
+            doubts=stack.doubts[at],
+            rows=known.rows,
+            pull=pull[at, :count],
+            factor=factor[at, :count, :count],
+        )
+        misfit = float(misfits[at])
+        found.append(Fit.pack(prior.form, known.usual, misfit, arrays))
+    return found
+
+
+def _robust_solution(stack: Stack) -> Solution:
+    """Fit all observations alike, then again with less weight for what lies far off."""
     there = stack.there
-    basis = stack.points.columns(stack.form)
-    # How errors go together [models, observations, observations]; a missing one with none.
-    pairs = there[:, :, None] & there[:, None, :]
-    alike = np.where(pairs, stack.points.alike(stack.points), 0.0)
+    alike = _alike_observations(stack)
     diagonal = np.eye(there.shape[1])
+    log_times = np.log(stack.times)
+
     errors = np.zeros(there.shape)
     for _ in range(1 + REWEIGHTED):
         noise = np.where(there, _noise(errors), 1.0)
         spread = alike + diagonal * noise[..., None]
-        free = _coefficients(stack, basis, spread)
+        free = _coefficients(stack, spread)
         coefficients = np.maximum(free * stack.doubts, stack.least)
-        foreseen = (basis @ coefficients[..., None])[..., 0]
-        errors = np.where(there, np.log(stack.times) - np.log(foreseen), 0.0)
-    pull = np.asarray(np.linalg.solve(spread, errors[..., None])[..., 0])
-    # The covariance of what was observed, with that of the coefficients in it.
-    lean = np.where(there[..., None], leaning(basis, coefficients, stack.doubts), 0.0)
-    factor = np.linalg.cholesky(spread + lean @ np.swapaxes(lean, 1, 2))
-    # How improbable the observations are by each model [models].
-    drift = (((coefficients - stack.believed) / stack.doubts) ** 2).sum(axis=1)
-    misfit = (errors * pull).sum(axis=1) + drift + np.linalg.slogdet(spread)[1]
-    found = []
-    for at, (told, prior) in enumerate(zip(known, priors, strict=True)):
-        count = len(told.times)
-        arrays = FitArrays(
-            device=np.array([prior.device]),
-            coefficients=coefficients[at],
-            doubts=stack.doubts[at],
-            rows=told.rows,
-            pull=pull[at, :count],
-            factor=factor[at, :count, :count],
-        )
-        found.append(Fit.pack(prior.form, told.usual, float(misfit[at]), arrays))
-    return found
+        foreseen = _formula_seconds(stack.basis, coefficients)
+        errors = np.where(there, log_times - np.log(foreseen), 0.0)
+    return Solution(coefficients, errors, spread)
 
 
-def _coefficients(stack: Stack, basis: Array, spread: Array) -> Array:
-    """In doubts: least squares of relative errors that go together, drawn to what is believed; none
-    negative.
+def _alike_observations(stack: Stack) -> Array:
+    """Return how errors go together [models, observations, observations]; a missing observation
+    goes together with none.
     """
-    terms = stack.doubts.shape[1]
-    relative = basis / stack.times[..., None] * stack.doubts[:, None]
-    relative = np.where(stack.there[..., None], relative, 0.0)
-    goals = stack.there.astype(float)[..., None]
-    # Errors that go together, made independent of each other.
-    equations = np.concatenate([relative, goals], axis=2)
-    white = np.linalg.solve(np.linalg.cholesky(spread), equations)
+    there = stack.there
+    pairs = there[:, :, None] & there[:, None, :]
+    alike = stack.points.alike(stack.points)
+    return np.where(pairs, alike, 0.0)
+
+
+def _formula_seconds(basis: Array, coefficients: Array) -> Array:
+    """Return the seconds of each point by the formula [models, observations]."""
+    seconds: Array = (basis @ coefficients[..., None])[..., 0]
+    return seconds
+
+
+def _coefficients(stack: Stack, spread: Array) -> Array:
+    """Return the coefficients in units of their doubts, none of them negative [models, terms].
+
+    Least squares of relative errors that go together by `spread`, drawn to what is believed.
+    """
+    white = _independent_equations(stack, spread)
     # Below them the prior: a row for each term.
-    prior = np.broadcast_to(np.eye(terms), (len(basis), terms, terms))
+    models, terms = stack.doubts.shape
+    prior = np.broadcast_to(np.eye(terms), (models, terms, terms))
+    prior_goals = stack.believed / stack.doubts
     rows = np.concatenate([white[..., :-1], prior], axis=1)
-    wanted = np.concatenate([white[..., -1], stack.believed / stack.doubts], axis=1)
+    wanted = np.concatenate([white[..., -1], prior_goals], axis=1)
     return nnls(rows, wanted)
 
 
+def _independent_equations(stack: Stack, spread: Array) -> Array:
+    """Return an equation for each observation, its goal last [models, observations, terms + 1].
+
+    Their errors go together by `spread`; they are made independent of each other.
+    """
+    relative = stack.basis / stack.times[..., None] * stack.doubts[:, None]
+    relative = np.where(stack.there[..., None], relative, 0.0)
+    goals = stack.there.astype(float)
+    equations = np.concatenate([relative, goals[..., None]], axis=2)
+    factor = np.linalg.cholesky(spread)
+    return np.asarray(np.linalg.solve(factor, equations))
+
+
+def _covariance_factor(stack: Stack, solution: Solution) -> Array:
+    """Return the Cholesky factor of the covariance of what was observed [models, observations,
+    observations]. It includes the covariance of the coefficients.
+    """
+    lean = leaning(stack.basis, solution.coefficients, stack.doubts)
+    lean = np.where(stack.there[..., None], lean, 0.0)
+    covariance = solution.spread + lean @ np.swapaxes(lean, 1, 2)
+    return np.asarray(np.linalg.cholesky(covariance))
+
+
+def _misfits(stack: Stack, solution: Solution, pull: Array) -> Array:
+    """Return how improbable the observations are by each model [models]."""
+    drift = (solution.coefficients - stack.believed) / stack.doubts
+    drift_cost = (drift**2).sum(axis=1)
+    error_cost = (solution.errors * pull).sum(axis=1)
+    _, log_determinant = np.linalg.slogdet(solution.spread)
+    return np.asarray(error_cost + drift_cost + log_determinant)
+
+
 def _noise(errors: Array) -> Array:
-    """Variance of each observation. What lies far off counts as noisier: its weight is 1 / (1 +
-    (error / scale)^2).
+    """Return the variance of each observation. What lies far off counts as noisier: its weight is
+    1 / (1 + (error / scale)^2).
     """
     usual = LEFT_OVER + NOISE**2
-    return np.asarray(usual * (1.0 + errors**2 / (OUTLIER**2 * usual)) - LEFT_OVER)
+    heavier = 1.0 + errors**2 / (OUTLIER**2 * usual)
+    return np.asarray(usual * heavier - LEFT_OVER)

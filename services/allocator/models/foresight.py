@@ -2,7 +2,8 @@
 (DLRover-RM).
 
     needed = largest use + rate x examples ahead          [GiB]
-    rate   = slope of use over examples, by least squares; 0 where the rise is within twice the scatter around it
+    rate   = slope of use over examples, by least squares; 0 where the rise is within twice the
+             scatter around it
 
 From DLRover's public design: memory is taken to grow in proportion to steps, and a ps is enlarged
 before its limit. Ours: the test of the slope, so that flat but noisy memory raises no alarm;
@@ -37,6 +38,7 @@ def foreseen(points: Sequence[tuple[float, float]], ahead: float) -> float | Non
             known.append((samples, gib))
     if not known:
         return None
+
     x, y = np.array(known, dtype=np.float64).T
     growth = 0.0
     if math.isfinite(ahead):
@@ -51,14 +53,20 @@ def rate(x: np.ndarray, y: np.ndarray) -> float:
     spread = x - x.mean()
     if len(x) < 3 or not spread.any():
         return 0.0
-    slope = float(spread @ (y - y.mean()) / (spread @ spread))
-    scatter = float(np.std(y - y.mean() - slope * spread))
+
+    use = y - y.mean()
+    slope = float(spread @ use / (spread @ spread))
+    scatter = float(np.std(use - slope * spread))
     rise = slope * float(np.ptp(x))
-    return slope if rise > SCATTER * scatter else 0.0
+    if rise > SCATTER * scatter:
+        return slope
+    return 0.0
 
 
 def limit_for(need: float) -> float:
-    return math.ceil(need * MARGIN / STEP_GIB - 1e-9) * STEP_GIB
+    """Return the limit for a need, in whole steps."""
+    steps = math.ceil(need * MARGIN / STEP_GIB - 1e-9)
+    return steps * STEP_GIB
 
 
 def limit_due(limit: float, need: float | None, may_shrink: bool) -> float:
@@ -66,6 +74,8 @@ def limit_due(limit: float, need: float | None, may_shrink: bool) -> float:
     if need is None:
         return limit
     right = limit_for(need)
-    is_near = need * NEAR > limit
-    is_wide = may_shrink and limit > WIDE * right
-    return right if is_near or is_wide else limit
+    if need * NEAR > limit:
+        return right
+    if may_shrink and limit > WIDE * right:
+        return right
+    return limit

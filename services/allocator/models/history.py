@@ -25,33 +25,39 @@ from shared.messages import JobRequested
 MOST_SIMILAR = 5
 MU = 0.5  # weight of each job over those before it
 EARLY = 0.25  # of its examples
-SAME_DIGEST, SAME_NAME, SAME_NAMESPACE = 4.0, 2.0, 1.0
+SAME_DIGEST = 4.0
+SAME_NAME = 2.0
+SAME_NAMESPACE = 1.0
 
 
 class Guess(msgspec.Struct, frozen=True):
-    """Where to start, the memory of all ps then and of a worker, and how many jobs say so."""
+    """Where to start."""
 
     plan: Plan
     ps_gib: float
+    """Memory of all ps together, then."""
     worker_gib: float
+    """Memory of each worker."""
     jobs: int
+    """How many finished jobs it is taken from."""
 
 
 def similarity(request: JobRequested, past: Past) -> float:
     """Return how much of a guide a finished job is; 0: none."""
-    program = request.program
-    other = past.request.program
-    if program.name != other.name and program.digest != other.digest:
-        return 0.0
+    other = past.request
     score = 0.0
-    if program.digest == other.digest:
+    if request.program.digest == other.program.digest:
         score += SAME_DIGEST
-    if program.name == other.name:
+    if request.program.name == other.program.name:
         score += SAME_NAME
-    if request.namespace == past.request.namespace:
+    if not score:
+        return 0.0
+
+    if request.namespace == other.namespace:
         score += SAME_NAMESPACE
     # Batches of one order of magnitude are alike.
-    apart = abs(math.log2(request.batch.start / past.request.batch.start))
+    ratio = request.batch.start / other.batch.start
+    apart = abs(math.log2(ratio))
     return score + 1 / (1 + apart)
 
 
@@ -75,10 +81,18 @@ def warm_start(
     similar = most_similar(request, history, k)
     if not similar:
         return None
+    plans = []
+    ps_gib = []
+    worker_gib = []
+    for past in similar:
+        plans.append(past.plan)
+        ps_gib.append(past.ps_gib)
+        worker_gib.append(past.worker_gib)
+
     return Guess(
-        plan=smoothed([past.plan for past in similar], mu),
-        ps_gib=max([past.ps_gib for past in similar]),
-        worker_gib=max([past.worker_gib for past in similar]),
+        plan=smoothed(plans, mu),
+        ps_gib=max(ps_gib),
+        worker_gib=max(worker_gib),
         jobs=len(similar),
     )
 
@@ -91,8 +105,13 @@ def smoothed(plans: Sequence[Plan], mu: float) -> Plan:
     ps_cpu = first.ps_cpu
     worker_cpu = first.worker_cpu
     for plan in plans[1:]:
-        ps = mu * plan.ps + (1 - mu) * ps
-        workers = mu * plan.workers + (1 - mu) * workers
-        ps_cpu = mu * plan.ps_cpu + (1 - mu) * ps_cpu
-        worker_cpu = mu * plan.worker_cpu + (1 - mu) * worker_cpu
+        ps = _smoothing_step(plan.ps, ps, mu)
+        workers = _smoothing_step(plan.workers, workers, mu)
+        ps_cpu = _smoothing_step(plan.ps_cpu, ps_cpu, mu)
+        worker_cpu = _smoothing_step(plan.worker_cpu, worker_cpu, mu)
     return Plan(max(1, round(ps)), max(1, round(workers)), ps_cpu, worker_cpu)
+
+
+def _smoothing_step(number: float, before: float, mu: float) -> float:
+    """Return the smoothed number; `before`: that of the jobs before."""
+    return mu * number + (1 - mu) * before

@@ -27,10 +27,12 @@ def kin_of(kins: Mapping[str, Kin], request: JobRequested) -> Kin | None:
     """Return the history of a request's program; if it never ran, of another version of it."""
     if not kins:
         return None
-    return kins.get(request.program.digest) or kins.get(_named(request))
+    same_version = kins.get(request.program.digest)
+    return same_version or kins.get(_named(request))
 
 
 def _named(request: JobRequested) -> str:
+    """Return the key of all versions of a program."""
     return f"name {request.program.name}"
 
 
@@ -43,18 +45,36 @@ def by_program(
     """
     if known is None:
         known = {key: tuple(past_of(end)) for key, end in closed.items()}
-    together: dict[str, list[Job]] = {}
-    past: dict[str, list[Past]] = {}
-    for key, end in closed.items():
-        together.setdefault(end.job.request.program.digest, []).append(end.job)
-        past.setdefault(_named(end.job.request), []).extend(known[key])
+    past = _past_by_name(closed, known)
+
     kins = {}
-    for digest, jobs in together.items():
-        kins[digest] = _kin(jobs, past[_named(jobs[-1].request)])
+    for digest, jobs in _jobs_by_digest(closed).items():
+        newest = jobs[-1].request
+        kins[digest] = _kin(jobs, past[_named(newest)])
     for name, versions in past.items():
         if versions:
             kins[name] = Kin(past=tuple(versions))
     return kins
+
+
+def _jobs_by_digest(closed: Mapping[str, Closed]) -> dict[str, list[Job]]:
+    """Return the jobs of each version of a program, the oldest first."""
+    found: dict[str, list[Job]] = {}
+    for end in closed.values():
+        of_version = found.setdefault(end.job.request.program.digest, [])
+        of_version.append(end.job)
+    return found
+
+
+def _past_by_name(
+    closed: Mapping[str, Closed], known: Mapping[str, tuple[Past, ...]]
+) -> dict[str, list[Past]]:
+    """Return the records of all versions of each program, the oldest first."""
+    found: dict[str, list[Past]] = {}
+    for key, end in closed.items():
+        of_name = found.setdefault(_named(end.job.request), [])
+        of_name.extend(known[key])
+    return found
 
 
 def _kin(jobs: Sequence[Job], past: Sequence[Past]) -> Kin:
@@ -66,19 +86,25 @@ def _kin(jobs: Sequence[Job], past: Sequence[Past]) -> Kin:
     for job in jobs:
         observed += job.observed
         pauses += job.pauses
-        if job.progress is None:
+        progress = job.progress
+        if progress is None:
             continue
-        ended.append((job.asked_s, float(job.progress.samples)))
-        samples = epoch_samples(job.request, job.progress.total_samples)
+        ended.append((job.asked_s, float(progress.samples)))
+        samples = epoch_samples(job.request, progress.total_samples)
         if samples:
             newest_epoch = samples
-    mean_pause_s: float | None = None
-    if pauses:
-        mean_pause_s = sum(pauses) / len(pauses)
+
     return Kin(
         observed=tuple(observed),
         epoch_samples=newest_epoch,
-        pause_s=mean_pause_s,
+        pause_s=_mean_pause(pauses),
         ended=tuple(ended),
         past=tuple(past),
     )
+
+
+def _mean_pause(pauses: Sequence[float]) -> float | None:
+    """Return the mean in seconds; None where no pause was measured."""
+    if not pauses:
+        return None
+    return sum(pauses) / len(pauses)

@@ -32,13 +32,7 @@ def nnls(a: Array, b: Array) -> Array:
     if not rows or not columns:
         return np.zeros((*a.shape[:-2], columns))
 
-    # The length of each column [..., columns], without squares that overflow or vanish.
-    largest = np.abs(a).max(axis=-2)
-    largest[largest == 0.0] = 1.0
-    relative = np.square(a / largest[..., None, :]).sum(axis=-2)
-    length = largest * np.maximum(np.sqrt(relative), 1.0)
-
-    # The largest element of b [..., 1].
+    length = _column_lengths(a)
     height = np.abs(b).max(axis=-1, keepdims=True)
     height[height == 0.0] = 1.0
 
@@ -46,11 +40,30 @@ def nnls(a: Array, b: Array) -> Array:
     problems = math.prod(a.shape[:-2])
     scaled = (a / length[..., None, :]).reshape(problems, rows, columns)
     target = (b / height).reshape(problems, rows)
-    finite = np.isfinite(scaled).all(axis=(1, 2)) & np.isfinite(target).all(axis=1)
-    x = np.full((problems, columns), np.nan)
-    for n in np.flatnonzero(finite):
-        x[n] = optimize.nnls(scaled[n], target[n], maxiter=ROUNDS * columns)[0]
+    x = _solve_each(scaled, target)
     return np.asarray(x.reshape(length.shape) * (height / length))
+
+
+def _column_lengths(a: Array) -> Array:
+    """Return the length of each column [..., columns], without squares that overflow or vanish."""
+    largest = np.abs(a).max(axis=-2)
+    largest[largest == 0.0] = 1.0
+    relative = a / largest[..., None, :]
+    squares = np.square(relative).sum(axis=-2)
+    return np.asarray(largest * np.maximum(np.sqrt(squares), 1.0))
+
+
+def _solve_each(a: Array, b: Array) -> Array:
+    """Return x [problems, columns]; NaN for a problem whose numbers are not all finite."""
+    problems, _, columns = a.shape
+    finite_a = np.isfinite(a).all(axis=(1, 2))
+    finite_b = np.isfinite(b).all(axis=1)
+    x = np.full((problems, columns), np.nan)
+    most_rounds = ROUNDS * columns
+    for n in np.flatnonzero(finite_a & finite_b):
+        solution, _ = optimize.nnls(a[n], b[n], maxiter=most_rounds)
+        x[n] = solution
+    return x
 
 
 def nnls_each(systems: Sequence[tuple[Array, Array]]) -> Array:
@@ -60,7 +73,8 @@ def nnls_each(systems: Sequence[tuple[Array, Array]]) -> Array:
 
     # Rows of zeros below the shorter ones change nothing, and the systems fit into one array.
     most = max(len(b) for _, b in systems)
-    columns = systems[0][0].shape[1]
+    first_a, _ = systems[0]
+    columns = first_a.shape[1]
     rows = np.zeros((len(systems), most, columns))
     goals = np.zeros((len(systems), most))
     for n, (a, b) in enumerate(systems):

@@ -26,39 +26,50 @@ def past_of(end: Closed) -> Iterator[Past]:
     runs = job.runs
     if end.finished.outcome != "succeeded" or runs is None:
         return
-    ps = _largest(runs, "ps")
-    worker = _largest(runs, "worker")
-    if ps is None or worker is None or min(ps.cpu, worker.cpu) <= 0:
+    ps_tasks = _tasks_of(runs, "ps")
+    worker_tasks = _tasks_of(runs, "worker")
+    if not ps_tasks or not worker_tasks:
         return
-    ps_count = _count(runs, "ps")
-    plan = Plan(ps_count, _count(runs, "worker"), ps.cpu, worker.cpu)
+    ps = max(ps_tasks, key=_extent)
+    worker = max(worker_tasks, key=_extent)
+    if min(ps.cpu, worker.cpu) <= 0:
+        return
+
     yield Past(
         request=job.request,
-        plan=plan,
-        ps_gib=_early_gib(job) or ps.memory_gib * ps_count,
+        plan=Plan(len(ps_tasks), len(worker_tasks), ps.cpu, worker.cpu),
+        ps_gib=_early_gib(job) or ps.memory_gib * len(ps_tasks),
         worker_gib=_worker_gib(job) or worker.memory_gib,
         timed=_timed(job)[-TIMED_KEPT:],
         finished_s=end.finished.finished_s,
     )
 
 
-def _largest(runs: AllocationDecided, role: Role) -> Resources | None:
-    tasks = [task.resources for task in runs.tasks if task.role == role]
-    return max(tasks, key=lambda has: (has.cpu, has.memory_gib), default=None)
+def _tasks_of(runs: AllocationDecided, role: Role) -> list[Resources]:
+    """Return the resources of each task of a role."""
+    return [task.resources for task in runs.tasks if task.role == role]
 
 
-def _count(runs: AllocationDecided, role: Role) -> int:
-    return len([task for task in runs.tasks if task.role == role])
+def _extent(has: Resources) -> tuple[float, float]:
+    """Return the order of tasks: by their cores, then by their memory."""
+    return has.cpu, has.memory_gib
 
 
 def _early_gib(job: Job) -> float:
     """Return the GiB of all ps together at the beginning; 0 where it was not measured."""
     total = job.progress.total_samples if job.progress else 0
-    known = [reading for reading in job.recent if _is_measured(reading.ps_gib)]
-    early = [reading for reading in known if reading.samples <= EARLY * total]
+    known = []
+    early = []
+    for reading in job.recent:
+        if _is_measured(reading.ps_gib):
+            known.append(reading)
+            if reading.samples <= EARLY * total:
+                early.append(reading)
+
     most = 0.0
     for reading in early or known[:1]:
-        most = max(most, (reading.ps_gib or 0.0) * reading.ps)
+        of_each = reading.ps_gib or 0.0
+        most = max(most, of_each * reading.ps)
     return most
 
 
@@ -72,7 +83,9 @@ def _worker_gib(job: Job) -> float:
 
 
 def _is_measured(gib: float | None) -> bool:
-    return gib is not None and math.isfinite(gib) and gib > 0
+    if gib is None:
+        return False
+    return math.isfinite(gib) and gib > 0
 
 
 def _timed(job: Job) -> tuple[Timed, ...]:
@@ -86,5 +99,8 @@ def _timed(job: Job) -> tuple[Timed, ...]:
 
 def timed(seen: Observed) -> Timed:
     """Return a speed as seconds an iteration."""
-    plan = Plan(seen.ps, seen.workers, seen.ps_cpu or 0.0, seen.worker_cpu or 0.0)
-    return Timed(plan, seen.batch, seen.workers * seen.batch / seen.samples_per_second)
+    ps_cpu = seen.ps_cpu or 0.0
+    worker_cpu = seen.worker_cpu or 0.0
+    plan = Plan(seen.ps, seen.workers, ps_cpu, worker_cpu)
+    iteration_s = seen.workers * seen.batch / seen.samples_per_second
+    return Timed(plan, seen.batch, iteration_s)

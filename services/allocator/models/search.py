@@ -7,9 +7,9 @@ were tried:
 
     z = (m - b)/s      gain = (m - b) Phi(z) + s phi(z)             [relative speed, to first order]
 
-The gain is the mean of how much faster the size would be, counting nothing where it would be slower.
-So a promising size is worth a try, and so is a little-known one; none is, once nothing is left to
-be gained. The size with the best *mean* among those that were tried is kept, not the one that was
+The gain is the mean of how much faster the size would be; a slower one counts as nothing. So a
+promising size is worth a try, and so is a little-known one; none is, once nothing is left to be
+gained. The size with the best *mean* among those that were tried is kept, not the one that was
 luckiest. Probing and refitting bring the last per cents in Dike's problem; to choose probes in this
 way is ours.
 """
@@ -23,15 +23,16 @@ import msgspec
 import numpy as np
 
 from services.allocator.models.fitting import Prior, fit
-from services.allocator.models.speed import Array, Fit
+from services.allocator.models.speed import Array, Fit, Points
 from services.allocator.policies.contract import Observed, Size
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A size worth trying. `gain`: expected, relative to the best size that was tried."""
+    """A size worth trying."""
 
     size: Size
     gain: float
+    """Expected, relative to the best size that was tried."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -43,10 +44,19 @@ class Found(msgspec.Struct, frozen=True):
 
 def expected_gain(mean: Array, spread: Array, best: float) -> Array:
     """Return the gain by the formula above; `mean` and `spread` of log speed [sizes]."""
-    z = (mean - best) / spread
-    below = np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in z.tolist()])
-    density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-    return np.asarray((mean - best) * below + spread * density)
+    ahead = mean - best
+    z = ahead / spread
+    return np.asarray(ahead * _normal_below(z) + spread * _normal_density(z))
+
+
+def _normal_below(z: Array) -> Array:
+    """Return Phi(z): the probability that a standard normal number is below z."""
+    return np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in z.tolist()])
+
+
+def _normal_density(z: Array) -> Array:
+    """Return phi(z): the density of a standard normal number at z."""
+    return np.asarray(np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi))
 
 
 def certain_gain(mean: Array, spread: Array, best: float) -> Array:
@@ -64,8 +74,10 @@ def next_probe(
     new = _untried(sizes, tried)
     if not new:
         return None
+
     mean, spread = predicted(fitted, new, batch)
-    best = float(means(fitted, tried, batch).max() if tried else mean.max())
+    known = means(fitted, tried, batch) if tried else mean
+    best = float(known.max())
     gains = expected_gain(mean, spread, best)
     top = int(gains.argmax())
     return Probe(new[top], float(gains[top]))
@@ -75,19 +87,24 @@ def best_of(fitted: Fit, sizes: Sequence[Size], batch: int) -> Size:
     """Return the size with the highest mean; of equal ones the first."""
     if len(sizes) == 1:
         return sizes[0]
-    return sizes[int(means(fitted, sizes, batch).argmax())]
+    top = int(means(fitted, sizes, batch).argmax())
+    return sizes[top]
 
 
 def means(fitted: Fit, sizes: Sequence[Size], batch: int) -> Array:
     """Return the means of log speed [sizes]."""
-    points = fitted.points([(size.ps, size.workers) for size in sizes], batch)
-    return fitted.mean(points)
+    return fitted.mean(_points_of(fitted, sizes, batch))
 
 
 def predicted(fitted: Fit, sizes: Sequence[Size], batch: int) -> tuple[Array, Array]:
     """Return mean and standard deviation of log speed [sizes]."""
-    points = fitted.points([(size.ps, size.workers) for size in sizes], batch)
-    return fitted.predict(points)
+    return fitted.predict(_points_of(fitted, sizes, batch))
+
+
+def _points_of(fitted: Fit, sizes: Sequence[Size], batch: int) -> Points:
+    """Return the sizes as rows, with the cores that were last observed."""
+    pairs = [(size.ps, size.workers) for size in sizes]
+    return fitted.points(pairs, batch)
 
 
 def searched(
@@ -113,11 +130,14 @@ def searched(
             probe = next_probe(fitted, sizes, tried, batch)
         if probe is None:
             return Found(best_of(fitted, tried, batch), tuple(observed))
+
         size = probe.size
+        speed = measure(size)
         tried.append(size)
-        observed.append(Observed(size.ps, size.workers, batch, measure(size)))
+        observed.append(Observed(size.ps, size.workers, batch, speed))
 
 
 def _untried(sizes: Sequence[Size], tried: Sequence[Size]) -> list[Size]:
+    """Return the sizes that were not tried, in their order."""
     known = set(tried)
     return [size for size in sizes if size not in known]

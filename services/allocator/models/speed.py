@@ -5,7 +5,8 @@ One step of n samples by each of w workers, with p ps, takes
     T = a n/k + b q + c w/(p h) + d r w/p + e w + f p + g N/p + i x                              [s]
 
     a  gradient on the worker's k cores     b  what each of its q passes costs at any size
-    c  update on the ps' h cores            d  push and pull over the ps' links; r grows with what leaves its node
+    c  update on the ps' h cores            d  push and pull over the ps' links; r grows with what
+                                               leaves its node
     e  each worker (barrier, incast)        f  each ps (a request to every one)
     g  look-up of embeddings for N samples, spread over the ps
     i  devices without ps that stand on more than one node (x = 1): latency, and the slowest link
@@ -33,7 +34,7 @@ show a broad plateau.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -83,59 +84,86 @@ class Points(msgspec.Struct, frozen=True, eq=False):
     device: float | Array = math.inf
 
     def columns(self, form: Form | Forms) -> Array:
-        """Return what each coefficient is multiplied with to give seconds for `batch` samples [..., sizes,
-        terms].
+        """Return what each coefficient is multiplied with to give seconds for `batch` samples [...,
+        sizes, terms].
         """
-        p = np.ascontiguousarray(self.rows[..., 0])
-        w = np.ascontiguousarray(self.rows[..., 1])
-        batch = np.ascontiguousarray(self.rows[..., 2])
-        ps_cpu = np.ascontiguousarray(self.rows[..., 3])
-        worker_cpu = np.ascontiguousarray(self.rows[..., 4])
-        remote = np.ascontiguousarray(self.rows[..., 5])
+        p, w, batch, ps_cpu, worker_cpu, remote = _separate_numbers(self.rows)
         synchronous = (np.asarray(form) == "synchronous")[..., None]
-        served = (p > 0).astype(float)
+        has_ps = p > 0
+        served = has_ps.astype(float)
         at_least_one = np.maximum(p, 1.0)
         per_ps = w / at_least_one
+        exchanged = np.where(has_ps, per_ps, (w - 1) / w)
+        byte_cost = LOCAL + (1 - LOCAL) * remote
+
         each = batch / np.where(synchronous, w, 1.0)
         held = np.asarray(self.device)[..., None]
+        passes = np.ceil(each / held - ROUNDING).clip(1.0)
+
         # The terms in the order of `TERMS` [..., sizes].
         columns = np.empty((*p.shape, TERM_COUNT))
         columns[..., 0] = each / worker_cpu
-        columns[..., 1] = np.ceil(each / held - ROUNDING).clip(1.0)
+        columns[..., 1] = passes
         columns[..., 2] = served * per_ps / ps_cpu
-        columns[..., 3] = np.where(p > 0, per_ps, (w - 1) / w) * (LOCAL + (1 - LOCAL) * remote)
+        columns[..., 3] = exchanged * byte_cost
         columns[..., 4] = w - 1 + served
         columns[..., 5] = p
         columns[..., 6] = served * batch / at_least_one
         columns[..., 7] = (1 - served) * (w > 1) * remote
-        columns /= np.where(synchronous, 1.0, w)[..., None]
+        steps = np.where(synchronous, 1.0, w)
+        columns /= steps[..., None]
         return columns
 
     def alike(self, others: Points) -> Array:
-        """Covariance of what the formula leaves over of log T [..., sizes, others]."""
+        """Return the covariance of what the formula leaves over of log T [..., sizes, others]."""
         mine = logs(self.rows)
         theirs = logs(others.rows)
-        apart = [(mine[..., :, None, n] - theirs[..., None, :, n]) ** 2 for n in range(5)]
-        same = [each < SAME for each in apart]
-        smooth = np.exp(-0.5 * sum(apart) / REACH**2)
-        besides = np.exp(-0.5 * sum(apart[2:]) / REACH**2)
+        apart = []
+        same = []
+        for n in range(5):
+            squares = (mine[..., :, None, n] - theirs[..., None, :, n]) ** 2
+            apart.append(squares)
+            same.append(squares < SAME)
+
+        smooth = _nearness(apart)
+        besides = _nearness(apart[2:])
         quirks = (same[0] * 1.0 + same[1]) * besides
         rough = np.logical_and.reduce(same)
-        return np.asarray(SMOOTH**2 * smooth + QUIRK**2 * quirks + ROUGH**2 * rough)
+        covariance = SMOOTH**2 * smooth + QUIRK**2 * quirks + ROUGH**2 * rough
+        return np.asarray(covariance)
+
+
+def _separate_numbers(rows: Array) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Return the columns of `Points.rows`, each contiguous [..., sizes]."""
+    ps = np.ascontiguousarray(rows[..., 0])
+    workers = np.ascontiguousarray(rows[..., 1])
+    batch = np.ascontiguousarray(rows[..., 2])
+    ps_cpu = np.ascontiguousarray(rows[..., 3])
+    worker_cpu = np.ascontiguousarray(rows[..., 4])
+    remote = np.ascontiguousarray(rows[..., 5])
+    return ps, workers, batch, ps_cpu, worker_cpu, remote
 
 
 def logs(numbers: Array) -> Array:
-    """In which sizes are near to each other."""
+    """Return the logarithms by which sizes are near to each other."""
     return np.asarray(np.log(np.maximum(numbers, 0.5)))
+
+
+def _nearness(squares: Sequence[Array]) -> Array:
+    """Return how near sizes are to each other, by the squares of their differences; 1: the same."""
+    return np.asarray(np.exp(-0.5 * sum(squares) / REACH**2))
 
 
 LEFT_OVER = SMOOTH**2 + 2 * QUIRK**2 + ROUGH**2
 """The variance of it, anywhere."""
 
 
+# ---------------------------------------------------------------- a fitted model
+
+
 class FitArrays(NamedTuple):
-    """The numbers of a model: device [1], coefficients and doubts [terms], `rows` [observations, 6],
-    `pull` [observations], `factor` [observations, observations]; see the properties of `Fit`.
+    """The numbers of a model: device [1], coefficients and doubts [terms], `rows` [observations,
+    6], `pull` [observations], `factor` [observations, observations]; see the properties of `Fit`.
     """
 
     device: Array
@@ -146,26 +174,33 @@ class FitArrays(NamedTuple):
     factor: Array
 
 
+ROWS_START = 8 + 16 * TERM_COUNT
+"""Bytes of a device, coefficients and doubts; the rows come after them."""
+
+
 class Fit(msgspec.Struct, frozen=True, eq=False):
     """A fitted model; `fitting.py` makes it.
 
-    `usual`: batch, cores and traffic of a size where nothing else is said. `numbers`: float64, of the
-    device, of all terms and of all `count` observations, one after the other (`pack`); bytes, so
-    that a model is stored and read again like any other value.
+    Its numbers are bytes, so that a model is stored and read again like any other value.
     """
 
     form: Form
     usual: Usual
+    """Batch, cores and traffic of a size where nothing else is said."""
     misfit: float
+    """How improbable the observations are by this model."""
     count: int
+    """Observations."""
     numbers: bytes
+    """Float64: of the device, of all terms and of all observations in turn (`pack`)."""
 
     @classmethod
     def pack(cls, form: Form, usual: Usual, misfit: float, arrays: FitArrays) -> Fit:
         """Make a model of its arrays."""
         numbers = b""
         for part in arrays:
-            numbers += np.ascontiguousarray(part, dtype=np.float64).tobytes()
+            contiguous = np.ascontiguousarray(part, dtype=np.float64)
+            numbers += contiguous.tobytes()
         return cls(form, usual, misfit, len(arrays.pull), numbers)
 
     @property
@@ -186,64 +221,87 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     @property
     def rows(self) -> Array:
         """Sizes that were observed [observations, 6], as in `Points`."""
-        start = 8 + 16 * TERM_COUNT
-        return np.frombuffer(self.numbers, count=6 * self.count, offset=start).reshape(-1, 6)
+        numbers = np.frombuffer(self.numbers, count=6 * self.count, offset=ROWS_START)
+        return numbers.reshape(-1, 6)
 
     @property
     def observed(self) -> Points:
+        """The `rows`, as points."""
         return Points(self.rows, self.device)
 
     @property
     def pull(self) -> Array:
         """Weight of each observation in what the formula leaves over [observations]."""
-        start = 8 + 16 * TERM_COUNT + 48 * self.count
+        start = ROWS_START + 48 * self.count
         return np.frombuffer(self.numbers, count=self.count, offset=start)
 
     @property
     def factor(self) -> Array:
         """Cholesky factor of the observations' covariance [observations, observations]."""
-        start = 8 + 16 * TERM_COUNT + 56 * self.count
-        found = np.frombuffer(self.numbers, offset=start) if self.count else np.zeros(0)
-        return found.reshape(self.count, self.count)
+        if not self.count:
+            return np.zeros((0, 0))
+        start = ROWS_START + 56 * self.count
+        numbers = np.frombuffer(self.numbers, offset=start)
+        return numbers.reshape(self.count, self.count)
 
     def speed(self, ps: int, workers: int, batch: int | None = None) -> float:
-        """Samples a second, the median."""
-        return float(np.exp(self.mean(self.points([(ps, workers)], batch))[0]))
+        """Return the samples a second, the median."""
+        points = self.points([(ps, workers)], batch)
+        log_speeds = self.mean(points)
+        return float(np.exp(log_speeds[0]))
 
     def spread(self, ps: int, workers: int, batch: int | None = None) -> float:
-        """Standard deviation of that, relative: the job's true speed at the size, without the noise
-        of observing it.
+        """Return the standard deviation of the speed, relative.
+
+        It is that of the job's true speed at the size, without the noise of observing it.
         """
-        return float(self.predict(self.points([(ps, workers)], batch))[1][0])
+        points = self.points([(ps, workers)], batch)
+        _, spreads = self.predict(points)
+        return float(spreads[0])
 
     def seconds(self, ps: int, workers: int, batch: int | None = None) -> dict[str, float]:
-        """For `batch` samples, by term, by the formula alone."""
-        terms = self.points([(ps, workers)], batch).columns(self.form)[0] * self.coefficients
-        return dict(zip(TERMS, terms.tolist(), strict=True))
+        """Return the seconds for `batch` samples, by term, by the formula alone."""
+        points = self.points([(ps, workers)], batch)
+        columns = points.columns(self.form)
+        seconds = columns[0] * self.coefficients
+        return dict(zip(TERMS, seconds.tolist(), strict=True))
 
     def points(self, sizes: Iterable[tuple[int, int]], batch: int | None = None) -> Points:
-        """Sizes (ps, workers) with the last observed batch and cores, or another batch."""
+        """Return sizes (ps, workers) with the last observed batch and cores, or another batch."""
         usual_batch, *rest = self.usual
         chosen = usual_batch if batch is None else float(batch)
         rows = [(ps, workers, chosen, *rest) for ps, workers in sizes]
-        return Points(np.array(rows, dtype=float).reshape(-1, 6), self.device)
+        numbers = np.array(rows, dtype=float)
+        return Points(numbers.reshape(-1, 6), self.device)
 
     def mean(self, points: Points) -> Array:
-        """Of log speed [sizes]."""
-        return self._mean(points, points.columns(self.form), points.alike(self.observed))
+        """Return the mean of log speed [sizes]."""
+        columns = points.columns(self.form)
+        alike = points.alike(self.observed)
+        return self._mean(points, columns, alike)
 
     def _mean(self, points: Points, columns: Array, alike: Array) -> Array:
+        """Return the mean of log speed [sizes]; `alike` to what was observed."""
+        batches = points.rows[:, 2]
         seconds = columns @ self.coefficients
-        return np.asarray(np.log(points.rows[:, 2]) - np.log(seconds) - alike @ self.pull)
+        left_over = alike @ self.pull
+        return np.asarray(np.log(batches) - np.log(seconds) - left_over)
 
     def predict(self, points: Points) -> tuple[Array, Array]:
-        """The mean of log speed, and its standard deviation [sizes]."""
-        columns, alike = points.columns(self.form), points.alike(self.observed)
+        """Return the mean of log speed, and its standard deviation [sizes]."""
+        observed = self.observed
+        columns = points.columns(self.form)
+        alike = points.alike(observed)
         mine = leaning(columns, self.coefficients, self.doubts)
-        theirs = leaning(self.observed.columns(self.form), self.coefficients, self.doubts)
-        known = np.linalg.solve(self.factor, (alike + mine @ theirs.T).T)
-        variance = LEFT_OVER + (mine**2).sum(axis=1) - (known**2).sum(axis=0)
-        return self._mean(points, columns, alike), np.sqrt(np.maximum(variance, 1e-12))
+        theirs = leaning(observed.columns(self.form), self.coefficients, self.doubts)
+
+        covariance = alike + mine @ theirs.T
+        known = np.linalg.solve(self.factor, covariance.T)
+        doubted = (mine**2).sum(axis=1)
+        explained = (known**2).sum(axis=0)
+        variance = LEFT_OVER + doubted - explained
+        spread = np.sqrt(np.maximum(variance, 1e-12))
+        return self._mean(points, columns, alike), spread
 
 
 def leaning(columns: Array, coefficients: Array, doubts: Array) -> Array:
@@ -256,4 +314,5 @@ def leaning(columns: Array, coefficients: Array, doubts: Array) -> Array:
     formula = columns @ coefficients[..., None]
     terms = columns * coefficients[..., None, :] / formula
     absence = -np.log1p(-np.minimum(terms, 1.0 - SMALLEST))
-    return np.asarray(np.minimum(columns * doubts[..., None, :] / formula, absence))
+    doubted = columns * doubts[..., None, :] / formula
+    return np.asarray(np.minimum(doubted, absence))

@@ -7,7 +7,7 @@ Every reason against it is told at once.
       - {name: big, cpu: 4, memory_gib: 8, gpu: 1}             # big
     tenants:
       - {node: small-1, cpu: 1.5, from_s: 30, to_s: 90}        # somebody else's work
-    quotas:                                                  # of a namespace in all; absent: no limit
+    quotas:                                            # of a namespace in all; absent: no limit
       team-a: {cpu: 4, memory_gib: 8, gpu: 1}
 
 It is the one of `weir up`; names may be left out (`node`, or `node-a`, `node-b`, ... for several
@@ -38,12 +38,14 @@ KINDS: dict[str, type[msgspec.Struct]] = {"nodes": Machine, "tenants": Tenant}
 def cluster(text: str) -> Cluster:
     """Return the cluster of a file; raise `Bad`."""
     document, tree = _read(text)
+    quotas = document.get("quotas") or {}
     said = list(_against_shape(document))
-    said += quota_reasons(document.get("quotas") or {}, "quotas")
+    said += quota_reasons(quotas, "quotas")
     for field, kind in KINDS.items():
         said += _against_entries(document, field, kind)
     if said:
         raise _bad(tree, said)
+
     spec = _cluster(document)
     said = [*_against_names(spec), *_against_tenants(spec)]
     if said:
@@ -57,24 +59,36 @@ def _read(text: str) -> tuple[dict[str, Any], yaml.Node]:
         document = yaml_text.load(text)
         tree = yaml_text.compose(text)
     except yaml.MarkedYAMLError as error:
-        line, column = 1, 1
-        if error.problem_mark:
-            line = error.problem_mark.line + 1
-            column = error.problem_mark.column + 1
-        why = f", column {column}: this is no YAML: {error.problem}"
-        raise Bad([Reason(line, why)]) from error
+        raise Bad([_no_yaml(error)]) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise Bad([Reason(1, f": this is no YAML: {error}")]) from error
+
     if not isinstance(document, dict) or tree is None:
         raise Bad([Reason(1, ": a cluster file is a mapping with `nodes` and perhaps `tenants`")])
     return document, tree
 
 
+def _no_yaml(error: yaml.MarkedYAMLError) -> Reason:
+    """Return the error at its place in the text; at the start, if it has none."""
+    line = 1
+    column = 1
+    mark = error.problem_mark
+    if mark:
+        line = mark.line + 1
+        column = mark.column + 1
+    return Reason(line, f", column {column}: this is no YAML: {error.problem}")
+
+
 def _cluster(document: dict[str, Any]) -> Cluster:
+    """Return the cluster of a document without faults in its fields."""
     nodes = msgspec.convert(document["nodes"], tuple[Machine, ...])
-    tenants = msgspec.convert(document.get("tenants") or [], tuple[Tenant, ...])
-    quotas = msgspec.convert(document.get("quotas") or {}, Quotas)
-    return Cluster(nodes=tuple(_named(nodes)), tenants=tenants, quotas=quotas)
+    tenants = document.get("tenants") or []
+    quotas = document.get("quotas") or {}
+    return Cluster(
+        nodes=tuple(_named(nodes)),
+        tenants=msgspec.convert(tenants, tuple[Tenant, ...]),
+        quotas=msgspec.convert(quotas, Quotas),
+    )
 
 
 def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
@@ -85,14 +99,17 @@ def _named(nodes: tuple[Machine, ...]) -> Iterator[Machine]:
         elif len(nodes) == 1:
             yield replace(machine, name="node")
         else:
-            letter = ascii_lowercase[number] if number < len(ascii_lowercase) else str(number)
+            letter = str(number)
+            if number < len(ascii_lowercase):
+                letter = ascii_lowercase[number]
             yield replace(machine, name=f"node-{letter}")
 
 
-# ---------------------------------------------------------------- reasons: a path, and the fault there
+# ---------------------------------------------------------------- reasons: a path, and a fault
 
 
 def _against_shape(document: dict[str, Any]) -> Iterator[str]:
+    """Yield the fields that nobody knows, and that there are no nodes."""
     known = (*KINDS, "quotas")
     for key in document:
         if key not in known:
@@ -104,10 +121,12 @@ def _against_shape(document: dict[str, Any]) -> Iterator[str]:
 def _against_entries(
     document: dict[str, Any], field: str, kind: type[msgspec.Struct]
 ) -> Iterator[str]:
+    """Yield the reasons against each entry of a list."""
     entries = document.get(field) or []
     if not isinstance(entries, list):
         yield f"{field}: is not a list"
         return
+
     for number, entry in enumerate(entries):
         where = f"{field}[{number}]"
         if isinstance(entry, dict):
@@ -117,9 +136,11 @@ def _against_entries(
 
 
 def _against_names(spec: Cluster) -> Iterator[str]:
+    """Yield the names that more than one node has."""
     times: Counter[str] = Counter()
     for machine in spec.nodes:
         times.update(machine.names())
+
     for number, machine in enumerate(spec.nodes):
         for name in machine.names():
             if times[name] > 1:
@@ -127,13 +148,15 @@ def _against_names(spec: Cluster) -> Iterator[str]:
 
 
 def _against_tenants(spec: Cluster) -> Iterator[str]:
+    """Yield the tenants that have no node, more than it has, or no time."""
     has = spec.named()
     for number, tenant in enumerate(spec.tenants):
         where = f"tenants[{number}]"
-        if tenant.node not in has:
+        node = has.get(tenant.node)
+        if node is None:
             yield f"{where}.node: there is no node {tenant.node!r}"
-        elif tenant.cpu > has[tenant.node].cpu:
-            yield f"{where}.cpu: {tenant.node!r} has {has[tenant.node].cpu:g}"
+        elif tenant.cpu > node.cpu:
+            yield f"{where}.cpu: {tenant.node!r} has {node.cpu:g}"
         if tenant.to_s is not None and tenant.to_s <= tenant.from_s:
             yield f"{where}.to_s: must be later than from_s"
 
@@ -145,7 +168,8 @@ def _bad(tree: yaml.Node, reasons: Iterable[str]) -> Bad:
     """Return the error with all reasons, each at its place in the text."""
     placed = []
     for why in reasons:
-        path = re.findall(r"[\w-]+", why.partition(":")[0])
+        where, _, _ = why.partition(":")
+        path = re.findall(r"[\w-]+", where)
         line, column = _mark(tree, path)
         placed.append(Reason(line, f", column {column}: {why}"))
     return Bad(placed)
@@ -158,7 +182,8 @@ def _mark(tree: yaml.Node, path: Iterable[str]) -> tuple[int, int]:
         if below is None:
             break
         tree = below
-    return tree.start_mark.line + 1, tree.start_mark.column + 1
+    mark = tree.start_mark
+    return mark.line + 1, mark.column + 1
 
 
 def _below(tree: yaml.Node, step: str) -> yaml.Node | None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from services.allocator.simulator.losses import Curve
+from services.allocator.simulator.losses import Curve, Point
 from services.allocator.simulator.scenario import Work
 from services.allocator.simulator.surfaces import Measured, Surface
 from services.allocator.simulator.tables import (
@@ -66,6 +66,7 @@ JOBS = (
     Column("priority", whole(-1_000_000), optional=True, default=0),
     Column("namespace", label, optional=True, default="default"),
 )
+Cells = Mapping[str, Any]
 Speeds = Mapping[str, Surface]
 
 
@@ -78,21 +79,23 @@ def surfaces(text: str) -> dict[str, Surface]:
     _raise(read, _two_modes(read))
     points: dict[str, list[Measured]] = {}
     for row in read.rows:
-        model = row.cells["model"]
-        points.setdefault(model, []).append(_measured(row.cells))
+        of_model = points.setdefault(row.cells["model"], [])
+        of_model.append(_measured(row.cells))
     return {model: Surface(known) for model, known in points.items()}
 
 
 def _form(text: str) -> tuple[Column, ...]:
     """Return the columns of the size: with ps, or devices alone."""
-    first_line = text.removeprefix("\ufeff").lstrip().partition("\n")[0]
+    content = text.removeprefix("\ufeff").lstrip()
+    first_line, _, _ = content.partition("\n")
     header = [cell.strip(' "') for cell in first_line.split(",")]
     if "gpus" in header and "workers" not in header:
         return ALONE
     return SERVED
 
 
-def _measured(cells: Mapping[str, Any]) -> Measured:
+def _measured(cells: Cells) -> Measured:
+    """Return the measured speed of a row."""
     batch = cells["global_batch"]
     speed = cells["samples_per_second"]
     if "gpus" in cells:
@@ -116,10 +119,11 @@ def losses(text: str) -> dict[str, Curve]:
     """Return each model's loss curve; raise `Bad`."""
     read = table(text, LOSSES)
     _raise(read, ())
-    points: dict[str, list[tuple[float, float]]] = {}
+    points: dict[str, list[Point]] = {}
     for row in read.rows:
-        point = (row.cells["samples"], row.cells["loss"])
-        points.setdefault(row.cells["model"], []).append(point)
+        cells = row.cells
+        of_model = points.setdefault(cells["model"], [])
+        of_model.append((cells["samples"], cells["loss"]))
     return {model: Curve(known) for model, known in points.items()}
 
 
@@ -136,15 +140,17 @@ def jobs(text: str, measured: Speeds | None) -> tuple[Work, ...]:
     works = []
     reasons = list(_named_twice(read))
     for row in read.rows:
-        work = _work(row.cells, surface_of.get(row.cells["model"]))
+        surface = surface_of.get(row.cells["model"])
+        work = _work(row.cells, surface)
         reasons += _wrong(read, row, work, measured)
         works.append(work)
+
     _raise(read, reasons)
     works.sort(key=lambda work: work.submitted_s)
     return tuple(works)
 
 
-def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
+def _work(cells: Cells, surface: Surface | None) -> Work:
     """Return the job of a row.
 
     Defaults: 1 ps if the model was measured with ps, 1 worker; from 1 up to the largest number
@@ -153,15 +159,17 @@ def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
     """
     given = {name: value for name, value in cells.items() if value is not None}
     batch = cells["global_batch"]
-    served = surface is None or surface.served is not None
-    ps = given.get("ps", 1 if served else 0)
-    workers = given.get("workers", 1)
+    ps = given.get("ps", _default_ps(surface))
     most_ps = ps
+    workers = given.get("workers", 1)
     most_workers = workers
     if surface is not None:
         most_workers = max(workers, surface.most_workers)
         if ps:
             most_ps = max(ps, surface.most_ps)
+    worker_cpu = 1.0 if ps else 0.0
+    worker_gpu = 0 if ps else 1
+
     return Work(
         job=cells["job"],
         model=cells["model"],
@@ -172,11 +180,18 @@ def _work(cells: Mapping[str, Any], surface: Surface | None) -> Work:
         workers=_span(given, workers, ("min_workers", 1), ("max_workers", most_workers)),
         device_batch_max=cells["device_batch_max"],
         ps_cpu=given.get("ps_cpu", 1.0),
-        worker_cpu=given.get("worker_cpu", 1.0 if ps else 0.0),
-        worker_gpu=given.get("worker_gpu", 0 if ps else 1),
+        worker_cpu=given.get("worker_cpu", worker_cpu),
+        worker_gpu=given.get("worker_gpu", worker_gpu),
         priority=cells["priority"],
         namespace=cells["namespace"],
     )
+
+
+def _default_ps(surface: Surface | None) -> int:
+    """Return 1; 0 if the model was measured without ps only."""
+    if surface is None or surface.served is not None:
+        return 1
+    return 0
 
 
 def _span(
@@ -199,6 +214,7 @@ def _wrong(read: Table, row: Row, work: Work, measured: Speeds | None) -> Iterat
 
 
 def _wrong_span(read: Table, row: Row, column: str, span: Span) -> Iterator[Reason]:
+    """Yield a reason if a start is not between the least and the most."""
     if not span.min <= span.start <= span.max:
         why = f"min {span.min} <= {span.start} <= max {span.max} does not hold"
         yield read.against(row, column, why)
@@ -210,18 +226,20 @@ def _wrong_model(read: Table, row: Row, work: Work, measured: Speeds) -> Iterato
     if surface is None:
         yield read.against(row, "model", f"the speeds of {work.model!r} were not measured")
         return
-    if surface.speed(work.ps.start, work.workers.start, work.batch.start) == 0:
-        form = "with" if work.ps.start else "without"
+    ps = work.ps.start
+    if surface.speed(ps, work.workers.start, work.batch.start) == 0:
+        form = "with" if ps else "without"
         yield read.against(row, "ps", f"{work.model!r} was not measured {form} ps")
 
 
 def _named_twice(read: Table) -> Iterator[Reason]:
     """Yield a reason for each row of a job whose name is there in another row, too."""
-    times = Counter(row.cells["job"] for row in read.rows)
+    rows_of = Counter(row.cells["job"] for row in read.rows)
     for row in read.rows:
         job = row.cells["job"]
-        if times[job] > 1:
-            yield read.against(row, "job", f"{job!r} is there {times[job]} times")
+        times = rows_of[job]
+        if times > 1:
+            yield read.against(row, "job", f"{job!r} is there {times} times")
 
 
 def _raise(read: Table, more: Iterable[Reason]) -> None:

@@ -13,25 +13,29 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from math import inf
 
-from services.allocator.simulator.machines import Amount
+from services.allocator.simulator.machines import Amount, Held
 from services.allocator.simulator.scenario import Cluster, Machine, Tenant
 from shared.messages import CapacityChanged, Resources
 
 LEAST = 1e-6  # cores; less is a rounding error
+Level = tuple[float, float]
+"""A time, and the cores that others have of a node from then on."""
 
 
 class Grounds:
-    """The nodes of a log, and the amounts over time.
-
-    `levels` of each node: (time, others' cpu from then on). `held` as in a run.
-    """
+    """The nodes of a log, and the amounts over time."""
 
     def __init__(self) -> None:
         self.has: dict[str, Resources] = {}
+        """All of each node."""
         self.best: dict[str, Resources] = {}
-        self.levels: dict[str, list[tuple[float, float]]] = {}
+        """The most memory and devices of each node that were ever left to us."""
+        self.levels: dict[str, list[Level]] = {}
+        """The cores of others on each node, over time."""
         self.ours: dict[str, Resources] = {}
-        self.held: list[tuple[float, Amount, Amount]] = []
+        """What our pods hold on each node now."""
+        self.held: list[Held] = []
+        """An entry for each change, as in a run."""
 
     def see(self, seen: CapacityChanged, now: float) -> None:
         """Take a node as the monitor saw it."""
@@ -47,18 +51,24 @@ class Grounds:
         else:
             self.has[node] = seen.allocatable
             self.ours[node] = ours
-        self._note_best(seen, ours)
 
-        self.levels.setdefault(node, []).append((now, self._others(seen)))
-        held = _total(self.ours.values())
-        self.held.append((now, Amount(held.cpu, held.gpu), self._offered()))
+        self._note_best(seen, ours)
+        self._note_level(seen, now)
+        self.held.append((now, self._used(), self._offered()))
+
+    def _note_level(self, seen: CapacityChanged, now: float) -> None:
+        """Note the cores of a node that others have from now on."""
+        levels = self.levels.setdefault(seen.node, [])
+        levels.append((now, self._others(seen)))
 
     def _note_best(self, seen: CapacityChanged, ours: Resources) -> None:
         """Keep the most memory and devices of a node that were ever left to us."""
         best = self.best.get(seen.node, Resources())
+        memory_gib = seen.free.memory_gib + ours.memory_gib
+        gpu = seen.free.gpu + ours.gpu
         self.best[seen.node] = Resources(
-            memory_gib=max(best.memory_gib, seen.free.memory_gib + ours.memory_gib),
-            gpu=max(best.gpu, seen.free.gpu + ours.gpu),
+            memory_gib=max(best.memory_gib, memory_gib),
+            gpu=max(best.gpu, gpu),
         )
 
     def _others(self, seen: CapacityChanged) -> float:
@@ -68,20 +78,31 @@ class Grounds:
         left = 0.0
         if seen.ready and seen.schedulable:
             left = seen.free.cpu
-        return max(0.0, seen.allocatable.cpu - left - self.ours[seen.node].cpu)
+        ours = self.ours[seen.node].cpu
+        return max(0.0, seen.allocatable.cpu - left - ours)
+
+    def _used(self) -> Amount:
+        """Return what our pods hold."""
+        held = _total(self.ours.values())
+        return Amount(held.cpu, held.gpu)
 
     def _offered(self) -> Amount:
         """Return everything but the cores of others."""
         others = sum(levels[-1][1] for levels in self.levels.values())
-        has = _total(self.has.values())
-        return Amount(has.cpu - others, has.gpu)
+        everything = _total(self.has.values())
+        return Amount(everything.cpu - others, everything.gpu)
 
     def cluster(self) -> Cluster:
         """Return the machines and the tenants of the log."""
         nodes = []
         for name, has in self.has.items():
             best = self.best[name]
-            machine = Machine(name=name, cpu=has.cpu, memory_gib=best.memory_gib, gpu=best.gpu)
+            machine = Machine(
+                name=name,
+                cpu=has.cpu,
+                memory_gib=best.memory_gib,
+                gpu=best.gpu,
+            )
             nodes.append(machine)
         return Cluster(nodes=tuple(nodes), tenants=tuple(self._tenants()))
 
@@ -106,7 +127,7 @@ def _total(parts: Iterable[Resources]) -> Resources:
     )
 
 
-def _changes(levels: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+def _changes(levels: Iterable[Level]) -> Iterator[Level]:
     """Yield the levels that differ from the one before."""
     before = None
     for at_s, cpu in levels:

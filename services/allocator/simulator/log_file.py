@@ -1,4 +1,6 @@
-"""A recorded event log, as `weir events --json` prints it: a JSON object a line, the whole message."""
+"""A recorded event log, as `weir events --json` prints it: a JSON object a line, with the whole
+message.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,7 @@ def told(text: str) -> list[Told]:
             continue
         if entry is not None:
             entries.append(entry)
+
     if not entries and not reasons:
         reasons.append(Reason(1, ": the log is empty"))
     if reasons:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 
+Point = tuple[float, float]
+"""A number of samples, and the loss after them."""
+
 
 class Curve:
     """Linear between the points, flat outside them."""
 
-    def __init__(self, points: Iterable[tuple[float, float]]) -> None:
-        """`points`: (samples, loss); raises `ValueError` if there are none."""
+    def __init__(self, points: Iterable[Point]) -> None:
+        """Raises `ValueError` if there are no points."""
         self.points = sorted(points)
         if not self.points:
             raise ValueError("a loss curve needs a point")
@@ -24,4 +27,5 @@ class Curve:
             return self.points[-1][1]
         from_x, from_y = self.points[behind - 1]
         to_x, to_y = self.points[behind]
-        return from_y + (to_y - from_y) * (samples - from_x) / (to_x - from_x)
+        rise = to_y - from_y
+        return from_y + rise * (samples - from_x) / (to_x - from_x)

@@ -28,20 +28,26 @@ class Amount(msgspec.Struct, frozen=True):
     gpu: int = 0
 
 
-class Machines:
-    """The nodes, and the pods and tenants on them.
+Pods = dict[tuple[str, str], OwnPod]
+"""By namespace and name."""
+Held = tuple[float, Amount, Amount]
+"""A time; from then on, the amount of our pods, and the amount that tenants leave to us."""
 
-    `pods` of a node stand in the order in which they came. The monitor has to tell of the nodes
-    that are `touched`. `_held` is the sum of the pods of each node.
-    """
+
+class Machines:
+    """The nodes, and the pods and tenants on them."""
 
     def __init__(self, nodes: Mapping[str, Resources]) -> None:
         self.nodes = dict(nodes)
         self.tenants = dict.fromkeys(nodes, 0.0)
-        self.pods: dict[str, dict[tuple[str, str], OwnPod]] = {name: {} for name in nodes}
+        """The cores of each node that tenants want."""
+        self.pods: dict[str, Pods] = {name: {} for name in nodes}
+        """The pods of each node, in the order in which they came."""
         self.touched = set(nodes)
+        """The nodes that the monitor has to tell of."""
         self.looks = 0
         self._held = dict.fromkeys(nodes, Resources())
+        """The sum of the pods of each node."""
 
     # ------------------------------------------------------------ events
 
@@ -64,15 +70,20 @@ class Machines:
         gone = []
         self._touch(node)
         pods = self.pods[node]
-        while pods and self.free(node).cpu < -ROUNDING:
+        while pods and self._is_overcommitted(node):
             _, newest = pods.popitem()
             gone.append(newest)
             self._touch(node)
         return gone
 
+    def _is_overcommitted(self, node: str) -> bool:
+        return self.free(node).cpu < -ROUNDING
+
     def _touch(self, node: str) -> None:
+        """Note that a node changed."""
         self.touched.add(node)
-        self._held[node] = _sum(pod.resources for pod in self.pods[node].values())
+        pods = self.pods[node].values()
+        self._held[node] = _sum(pod.resources for pod in pods)
 
     # ------------------------------------------------------------ the monitor's view
 
@@ -88,7 +99,8 @@ class Machines:
 
     def _taken(self, node: str) -> float:
         """Return the cores of tenants. They share the node if they want more than there is."""
-        return min(self.nodes[node].cpu, max(0.0, self.tenants[node]))
+        wanted = max(0.0, self.tenants[node])
+        return min(self.nodes[node].cpu, wanted)
 
     def facts(self, now: float) -> Iterator[CapacityChanged]:
         """Yield each node that was touched since the last look; raise `Overcommitted`."""
@@ -119,6 +131,7 @@ class Machines:
 
 
 def _sum(resources: Iterable[Resources]) -> Resources:
+    """Return all of some resources together."""
     cpu = 0.0
     memory_gib = 0.0
     gpu = 0

@@ -18,19 +18,17 @@ import msgspec
 import numpy as np
 
 from services.allocator.failures import Failure
-from services.allocator.simulator.machines import Amount
+from services.allocator.simulator.machines import Amount, Held
 from services.allocator.simulator.record import Record
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """The events under one policy.
-
-    `held`: (time, the amount of our pods, the amount that tenants leave to us) from each change on.
-    """
+    """The events under one policy."""
 
     policy: str
     records: tuple[Record, ...]
-    held: tuple[tuple[float, Amount, Amount], ...]
+    held: tuple[Held, ...]
+    """An entry for each change."""
     decision_ms: tuple[float, ...]
     ended_s: float
     failures: tuple[Failure, ...] = ()
@@ -38,6 +36,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Figures = dict[str, float | int | None]
+Share = tuple[float, float, float, float]
+"""From one time to another: the amount that our pods hold, and the amount offered to us."""
 
 
 def figures(run: Run) -> Figures:
@@ -70,8 +70,9 @@ def completion_s(run: Run) -> list[float]:
     """Return the completion times of the completed jobs, in the order of submission."""
     times = []
     for record in run.records:
-        if record.completion_s is not None:
-            times.append(record.completion_s)
+        time_s = record.completion_s
+        if time_s is not None:
+            times.append(time_s)
     return times
 
 
@@ -85,7 +86,10 @@ def wait_max_s(run: Run) -> float:
 
 def makespan_s(run: Run) -> float | None:
     """Return the time from the first submission to the last end; None if no job ended."""
-    ends = [record.finished_s for record in run.records if record.finished_s is not None]
+    ends = []
+    for record in run.records:
+        if record.finished_s is not None:
+            ends.append(record.finished_s)
     if not ends:
         return None
     return max(ends) - _first_s(run)
@@ -101,10 +105,13 @@ def utilisation(run: Run) -> float | None:
         seconds = max(0.0, min(to_s, last_s) - max(from_s, first_s))
         held += used * seconds
         offered += free * seconds
-    return held / offered if offered > 0 else None
+
+    if offered > 0:
+        return held / offered
+    return None
 
 
-def shares(run: Run) -> list[tuple[float, float, float, float]]:
+def shares(run: Run) -> list[Share]:
     """Return (from, to, held, offered) between changes.
 
     The unit is devices if any job wants one, else cores.
@@ -112,10 +119,12 @@ def shares(run: Run) -> list[tuple[float, float, float, float]]:
     unit = "cpu"
     if any(record.work.worker_gpu for record in run.records):
         unit = "gpu"
-    ends = [*run.held, (run.ended_s, Amount(), Amount())]
+
+    end = (run.ended_s, Amount(), Amount())
     found = []
-    for (from_s, used, free), (to_s, _, _) in pairwise(ends):
-        found.append((from_s, to_s, getattr(used, unit), getattr(free, unit)))
+    for (from_s, used, free), (to_s, _, _) in pairwise([*run.held, end]):
+        share = (from_s, to_s, getattr(used, unit), getattr(free, unit))
+        found.append(share)
     return found
 
 
@@ -135,8 +144,11 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def _first_s(run: Run) -> float:
+    """Return the time of the first submission; 0 without jobs."""
     return min((record.work.submitted_s for record in run.records), default=0.0)
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 6)
+    if value is None:
+        return None
+    return round(value, 6)

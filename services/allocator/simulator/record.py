@@ -9,14 +9,13 @@ from services.allocator.readings import counted
 from services.allocator.simulator.scenario import Work
 from shared.messages import AllocationDecided, Outcome
 
+SizeChange = tuple[float, int, int, int]
+"""A time; from then on, the number of ps and of workers, and the batch."""
+
 
 @dataclass
 class Record:
-    """The history of one job.
-
-    `sizes`: (time, ps, workers, batch) from each decision on. `paused_s`: the time for which the
-    job stood still after its first step.
-    """
+    """The history of one job."""
 
     work: Work
     started_s: float | None = None
@@ -24,13 +23,18 @@ class Record:
     outcome: Outcome | None = None
     resizes: int = 0
     paused_s: float = 0.0
-    sizes: list[tuple[float, int, int, int]] = field(default_factory=list)
+    """The time for which the job stood still after its first step."""
+    sizes: list[SizeChange] = field(default_factory=list)
+    """An entry for each change of the size, and for the end."""
 
     def decided(self, decision: AllocationDecided, now: float) -> None:
         """Note the size of a decision, if it is another one."""
-        size = (counted(decision, "ps"), counted(decision, "worker"), decision.batch)
-        if not self.sizes or self.sizes[-1][1:] != size:
-            self.sizes.append((now, *size))
+        ps = counted(decision, "ps")
+        workers = counted(decision, "worker")
+        size = (ps, workers, decision.batch)
+        if self.sizes and self.sizes[-1][1:] == size:
+            return
+        self.sizes.append((now, *size))
 
     def resumed(self, now: float, stopped_s: float) -> None:
         """Note that a generation trains: the first starts the job, a later one is a resize."""
@@ -48,6 +52,7 @@ class Record:
 
     @property
     def completed(self) -> bool:
+        """True if the job succeeded."""
         return self.outcome == "succeeded"
 
     @property
@@ -67,6 +72,7 @@ class Record:
             if ps + workers == 0:
                 since_s = min(since_s, at_s)
             elif since_s < inf:
-                longest_s = max(longest_s, min(at_s, end_s) - since_s)
+                waited_s = min(at_s, end_s) - since_s
+                longest_s = max(longest_s, waited_s)
                 since_s = inf
         return longest_s

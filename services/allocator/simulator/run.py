@@ -22,7 +22,7 @@ from services.allocator.failures import Failure
 from services.allocator.requests import admission
 from services.allocator.rules import Rules
 from services.allocator.simulator.outcome import Run
-from services.allocator.simulator.scenario import Scenario
+from services.allocator.simulator.scenario import Scenario, Work
 from services.allocator.simulator.world import World
 from services.allocator.state import State, apply
 from shared.messages import AllocationDecided, JobAccepted, JobFinished, Message
@@ -33,9 +33,11 @@ PASSES = 16
 event.
 """
 PATIENCE = 20.0
-"""Multiple of the time that all jobs would need at their least size, one after the other, after which
-a run is given up.
+"""Multiple of the time that all jobs would need at their least size, one after the other, after
+which a run is given up.
 """
+Clock = Callable[[], float]
+"""Returns seconds from any time on."""
 Watch = Callable[[int, float], None]
 """Called after each event with the number of jobs that are over, and the time."""
 
@@ -44,7 +46,7 @@ def simulate(
     scenario: Scenario,
     rules: Rules,
     seed: int,
-    clock: Callable[[], float],
+    clock: Clock,
     watch: Watch | None = None,
 ) -> Run:
     """Run one policy (that of `rules`, for jobs that name none) on one world."""
@@ -54,7 +56,9 @@ def simulate(
     while (now := loop.next_s()) < last_s:
         loop.step(now)
         if watch:
-            watch(len(world.records) - world.left, now)
+            over = len(world.records) - world.left
+            watch(over, now)
+
     return Run(
         policy=rules.policy,
         records=tuple(world.records.values()),
@@ -73,22 +77,27 @@ def patience_s(scenario: Scenario) -> float:
     alone_s = 0.0
     last_s = 0.0
     for work in scenario.jobs:
-        surface = scenario.surfaces[work.model]
-        slowest = surface.speed(work.ps.min, work.workers.min, work.batch.min)
-        training_s = work.samples / slowest if slowest else 0.0
-        alone_s += scenario.restart_s + training_s
+        alone_s += scenario.restart_s + _longest_training_s(scenario, work)
         last_s = max(last_s, work.submitted_s)
+
     for tenant in scenario.cluster.tenants:
         last_s = max(last_s, tenant.to_s or tenant.from_s)
     return last_s + PATIENCE * alone_s + 1.0
 
 
+def _longest_training_s(scenario: Scenario, work: Work) -> float:
+    """Return the time that a job trains at its least size; 0 if it cannot train there."""
+    surface = scenario.surfaces[work.model]
+    slowest = surface.speed(work.ps.min, work.workers.min, work.batch.min)
+    if not slowest:
+        return 0.0
+    return work.samples / slowest
+
+
 class Loop:
     """The state of one run: the world, and the allocator's knowledge of it."""
 
-    def __init__(
-        self, scenario: Scenario, rules: Rules, seed: int, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, scenario: Scenario, rules: Rules, seed: int, clock: Clock) -> None:
         self.world = World(scenario, seed)
         self.clock = clock
 
@@ -108,7 +117,8 @@ class Loop:
         wake_s = self.decisions.wake_s
         if self.world.left and wake_s is not None and wake_s > self.now:
             due_s = wake_s
-        return max(self.now, min(self.world.next_s(), due_s))
+        event_s = self.world.next_s()
+        return max(self.now, min(event_s, due_s))
 
     def step(self, now: float) -> None:
         """Hear the facts of a moment, and decide until nothing more is said."""
@@ -121,24 +131,32 @@ class Loop:
 
     def _decide(self) -> bool:
         """Decide once; return true if anything was decided."""
+        self.decisions = self._next_decisions()
+        actions = self.decisions.actions
+        for action in actions:
+            self._hear([action])
+            self._enact(action)
+
+        self._hear(self.world.seen(self.now))
+        return bool(actions)
+
+    def _next_decisions(self) -> Decisions:
+        """Ask the allocator; note the time that it takes, and its failures."""
         last = self.decisions
-        before = self.clock()
+        before_s = self.clock()
         self.state = prepared(self.state, self.rules)
         decisions = decide(
             self.state, self.now, self.rules, last.wishes, last.failures, last.untried
         )
         for failure in decisions.failures:
             self.failures[failure.job, failure.error] = failure
-        self.decision_ms.append((self.clock() - before) * 1000.0)
 
-        self.decisions = decisions
-        for action in decisions.actions:
-            self._hear([action])
-            self._enact(action)
-        self._hear(self.world.seen(self.now))
-        return bool(decisions.actions)
+        took_s = self.clock() - before_s
+        self.decision_ms.append(took_s * 1000.0)
+        return decisions
 
     def _enact(self, action: AllocationDecided | JobFinished) -> None:
+        """Let the world follow a decision."""
         if isinstance(action, JobFinished):
             self.world.over(action, self.now)
         else:
@@ -146,7 +164,8 @@ class Loop:
 
     def _answer(self) -> None:
         """Accept every request that has no answer."""
-        for uid, asked in admission.unanswered(self.state).items():
+        unanswered = admission.unanswered(self.state)
+        for uid, asked in unanswered.items():
             request = admission.completed(asked.request, self.rules)
             accepted = JobAccepted(
                 job=request.job,
@@ -159,6 +178,7 @@ class Loop:
             self.world.accepted(accepted)
 
     def _hear(self, messages: Iterable[Message]) -> None:
+        """Fold messages into the allocator's state."""
         for message in messages:
             self.sequence += 1
             self.state = apply(self.state, message, STREAM, self.sequence, self.now)

@@ -116,7 +116,11 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         """Return the resources of each node."""
         found = {}
         for machine in self.nodes:
-            has = Resources(cpu=machine.cpu, memory_gib=machine.memory_gib, gpu=machine.gpu)
+            has = Resources(
+                cpu=machine.cpu,
+                memory_gib=machine.memory_gib,
+                gpu=machine.gpu,
+            )
             for name in machine.names():
                 found[name] = has
         return found
@@ -132,7 +136,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     losses: Mapping[str, Curve] = {}
     """Loss by samples trained on, by model; a model without one reports no loss."""
     restart_s: float = 30.0
-    """The time for which training stands still at each change of tasks, and before the first step."""
+    """The time without training at each change of tasks, and before the first step."""
     noise: float = 0.0
     """Standard deviation of the logarithm of a job's speed from one report to the next."""
     report_s: float = 30.0

@@ -27,19 +27,23 @@ Row = tuple[tuple[float, ...], float]
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One measured speed. `ps` = 0: devices side by side; `batch` is the global one."""
+    """One measured speed."""
 
     ps: int
+    """0: devices side by side."""
     workers: int
     batch: int
+    """The global one."""
     samples_per_second: float
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """Logarithms of the measured numbers, rising; and at each of them log v, or the next axis."""
+    """The measured numbers along one axis."""
 
     at: tuple[float, ...]
+    """Their logarithms, rising."""
     then: tuple[Axis | float, ...]
+    """At each of them log v, or the next axis."""
 
 
 class Surface:
@@ -68,15 +72,26 @@ class Surface:
         """
         if workers <= 0 or batch <= 0:
             return 0.0
-        if ps and self.served is not None:
-            return exp(_read(self.served, (log(batch), log(ps), log(workers))))
-        if not ps and self.alone is not None:
-            return exp(_read(self.alone, (log(batch), log(workers))))
-        return 0.0
+
+        at: tuple[float, ...]
+        if ps:
+            axis = self.served
+            at = (log(batch), log(ps), log(workers))
+        else:
+            axis = self.alone
+            at = (log(batch), log(workers))
+        if axis is None:
+            return 0.0
+        return exp(_read(axis, at))
+
+
+# ---------------------------------------------------------------- axes
 
 
 def _row(point: Measured, *at: int) -> Row:
-    return tuple(log(n) for n in at), log(point.samples_per_second)
+    """Return a point of a surface; `at`: its coordinates."""
+    place = tuple(map(log, at))
+    return place, log(point.samples_per_second)
 
 
 def _axis(rows: Sequence[Row]) -> Axis | float | None:
@@ -89,9 +104,8 @@ def _axis(rows: Sequence[Row]) -> Axis | float | None:
     first_at, _ = rows[0]
     if not first_at:
         return fmean(value for _, value in rows)
-    grouped: dict[float, list[Row]] = {}
-    for at, value in rows:
-        grouped.setdefault(at[0], []).append((at[1:], value))
+
+    grouped = _grouped_rows(rows)
     numbers = sorted(grouped)
     thens = []
     for x in numbers:
@@ -99,6 +113,15 @@ def _axis(rows: Sequence[Row]) -> Axis | float | None:
         if then is not None:
             thens.append(then)
     return Axis(tuple(numbers), tuple(thens))
+
+
+def _grouped_rows(rows: Sequence[Row]) -> dict[float, list[Row]]:
+    """Return the points with each number of the first axis, without that number."""
+    grouped: dict[float, list[Row]] = {}
+    for at, value in rows:
+        group = grouped.setdefault(at[0], [])
+        group.append((at[1:], value))
+    return grouped
 
 
 def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
@@ -112,8 +135,11 @@ def _read(axis: Axis | float, at: tuple[float, ...]) -> float:
         return _read(axis.then[0], rest) + x - axis.at[0]
     if above == len(axis.at):
         return _beyond(axis, x, rest)
+
     below = above - 1
-    return _read(axis.then[below], rest) + _slope(axis, above, rest) * (x - axis.at[below])
+    from_value = _read(axis.then[below], rest)
+    slope = _slope(axis, above, rest)
+    return from_value + slope * (x - axis.at[below])
 
 
 def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
@@ -122,10 +148,13 @@ def _beyond(axis: Axis, x: float, rest: tuple[float, ...]) -> float:
     falling = 0.0
     if last:
         falling = min(0.0, _slope(axis, last, rest))
-    return _read(axis.then[last], rest) + falling * (x - axis.at[last])
+    largest = _read(axis.then[last], rest)
+    return largest + falling * (x - axis.at[last])
 
 
 def _slope(axis: Axis, above: int, rest: tuple[float, ...]) -> float:
     """Return d log v / d x between a measured number of an axis and the one before."""
-    rise = _read(axis.then[above], rest) - _read(axis.then[above - 1], rest)
-    return rise / (axis.at[above] - axis.at[above - 1])
+    below = above - 1
+    to_value = _read(axis.then[above], rest)
+    from_value = _read(axis.then[below], rest)
+    return (to_value - from_value) / (axis.at[above] - axis.at[below])

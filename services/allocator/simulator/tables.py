@@ -34,31 +34,35 @@ class Bad(ValueError):
 
 
 class Column(msgspec.Struct, frozen=True):
-    """One column: the reader of a cell (raises `ValueError`), and the default of an empty one."""
+    """One column of a file."""
 
     name: str
     read: Callable[[str], Any]
+    """Reads a cell; raises `ValueError`."""
     optional: bool = False
     default: Any = None
+    """The value of an empty cell."""
 
 
 class Row(msgspec.Struct, frozen=True):
+    """The values of one line, by column."""
+
     line: int
     cells: dict[str, Any]
 
 
 class Table(msgspec.Struct, frozen=True):
-    """The rows that could be read, and the reasons against the others.
-
-    `at` is the number of each column, counted from one.
-    """
+    """The rows that could be read, and the reasons against the others."""
 
     rows: list[Row]
     reasons: list[Reason]
     at: dict[str, int]
+    """The number of each column, counted from one."""
 
     def against(self, row: Row, column: str, why: str) -> Reason:
-        return _at(row.line, self.at.get(column), column, why)
+        """Return a reason against a cell of a row that could be read."""
+        number = self.at.get(column)
+        return _at(row.line, number, column, why)
 
 
 def _at(line: int, number: int | None, column: str, why: str) -> Reason:
@@ -76,13 +80,12 @@ def table(text: str, columns: Sequence[Column]) -> Table:
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff")))
     header = next(filter(_has_content, lines), None)
     if header is None:
-        wanted = ", ".join(column.name for column in columns if not column.optional)
-        why = f": the file is empty; its first line names the columns {wanted}"
-        return Table([], [Reason(1, why)], {})
+        return Table([], [_no_header(columns)], {})
     names = list(map(str.strip, header))
     places = {name: number for number, name in enumerate(names, start=1)}
-    read = Table([], list(_against_header(names, columns, lines.line_num)), places)
-    whole_header = not read.reasons
+    reasons = list(_against_header(names, columns, lines.line_num))
+    whole_header = not reasons
+    read = Table([], reasons, places)
 
     for line in lines:
         if _has_content(line):
@@ -96,24 +99,39 @@ def table(text: str, columns: Sequence[Column]) -> Table:
 
 
 def _has_content(line: Sequence[str]) -> bool:
+    """Return true if any cell of a line is not blank."""
     return "".join(line).strip() != ""
+
+
+def _no_header(columns: Sequence[Column]) -> Reason:
+    """Return the reason against a file without a line."""
+    wanted = ", ".join(column.name for column in columns if not column.optional)
+    return Reason(1, f": the file is empty; its first line names the columns {wanted}")
 
 
 def _against_header(names: Sequence[str], columns: Sequence[Column], line: int) -> Iterator[Reason]:
     """Yield the columns that are lacking, that are there twice, and that look misspelt."""
-    known = {column.name for column in columns}
+    known = [column.name for column in columns]
+    absent = [name for name in known if name not in names]
     for column in columns:
-        if not column.optional and column.name not in names:
+        if not column.optional and column.name in absent:
             yield Reason(line, f": no column {column.name!r}")
 
-    absent = [column.name for column in columns if column.name not in names]
     for number, name in enumerate(names, start=1):
         if name in names[: number - 1]:
             yield _at(line, number, name, "is there twice")
         elif name not in known:
-            meant = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+            meant = _meant_column(name, absent)
             if meant:
-                yield _at(line, number, name, f"no such column; did you mean {meant[0]!r}?")
+                yield _at(line, number, name, f"no such column; did you mean {meant!r}?")
+
+
+def _meant_column(name: str, absent: Sequence[str]) -> str:
+    """Return the absent column that an unknown one is a misspelling of; empty if there is none."""
+    close = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+    if not close:
+        return ""
+    return close[0]
 
 
 def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column]) -> None:
@@ -121,18 +139,14 @@ def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column
     row = Row(line, {})
     reasons = []
     most = max(read.at.values())
-
     if len(cells) > most:
         reasons.append(Reason(line, f": has {len(cells)} cells under {most} columns"))
 
     # Read all cells, so that every reason is told at once.
     for column in columns:
         number = read.at.get(column.name, 0)
-        text = ""
-        if 0 < number <= len(cells):
-            text = cells[number - 1].strip()
         try:
-            row.cells[column.name] = _value(column, text, present=number > 0)
+            row.cells[column.name] = _value(column, cells, number)
         except ValueError as error:
             reasons.append(_at(line, number, column.name, str(error)))
 
@@ -141,11 +155,17 @@ def _take(read: Table, line: int, cells: Sequence[str], columns: Sequence[Column
         read.rows.append(row)
 
 
-def _value(column: Column, text: str, present: bool) -> Any:
-    """Return the value of a cell, or the default of an empty or absent one."""
+def _value(column: Column, cells: Sequence[str], number: int) -> Any:
+    """Return the value of a cell, or the default of an empty or absent one.
+
+    `number`: that of the column, counted from one; 0: it is absent.
+    """
+    text = ""
+    if 0 < number <= len(cells):
+        text = cells[number - 1].strip()
     if text:
         return column.read(text)
-    if present and not column.optional:
+    if number and not column.optional:
         raise ValueError("is empty")
     return column.default
 
@@ -187,10 +207,12 @@ def label(text: str) -> str:
 
 def amount(text: str) -> int:
     """Read an amount of work, rounded up to whole samples."""
-    return ceil(number(0.0, above=True)(text))
+    value = number(0.0, above=True)(text)
+    return ceil(value)
 
 
 def _float(text: str) -> float:
+    """Read a finite number."""
     try:
         value = float(text)
     except ValueError:

@@ -5,8 +5,8 @@
     ln e   ~ N(-noise^2 / 2, noise^2), drawn anew at each report, so that the mean of e is 1
 
 v is the surface's. A batch that does not fit into the devices at once is done in turns, so a larger
-one gains nothing. A task with less cpu than was asked for it slows the whole job (training waits for
-its slowest part); more gains nothing: the surface does not say (our reconstruction). A job that
+one gains nothing. A task with less cpu than was asked for it slows the whole job (training waits
+for its slowest part); more gains nothing: the surface does not say (our reconstruction). A job that
 lost a task stands still until it is replaced; it loses no work.
 """
 
@@ -20,6 +20,7 @@ from services.allocator.readings import counted
 from services.allocator.simulator.scenario import Scenario, Work
 from shared.messages import (
     AllocationDecided,
+    JobFinished,
     ProgressReported,
     Resources,
     Role,
@@ -30,11 +31,7 @@ from shared.messages import (
 
 
 class Training:
-    """The training of one job.
-
-    `runs` trains, or did before it was stopped at `stopped_s`; it waits for `comes`. `speed` is
-    from the last report on, `mean_speed` is without the noise, both in samples a second.
-    """
+    """The training of one job."""
 
     def __init__(self, work: Work, uid: int, scenario: Scenario, seed: int) -> None:
         self.work = work
@@ -51,14 +48,19 @@ class Training:
 
         self.chance = np.random.default_rng((seed, uid))
         self.runs: AllocationDecided | None = None
+        """The decision that trains, or did before it was stopped."""
         self.comes: AllocationDecided | None = None
+        """The decision that the job waits for."""
         self.lost: set[int] = set()
+        """Serials of the tasks that were lost and are not replaced yet."""
         self.usage: tuple[TaskUsage, ...] = ()
 
         self.samples = 0.0
         self.at_s = 0.0
         self.speed = 0.0
+        """Samples a second from the last report on; 0: it stands still."""
         self.mean_speed = 0.0
+        """The speed without the noise."""
 
         self.stopped_s = 0.0
         self.told_s = 0.0
@@ -81,6 +83,26 @@ class Training:
             self.speed = 0.0
             self.stopped_s = now
 
+    def lose_task(self, task: TaskPlan, now: float) -> None:
+        """Stand still until a task is replaced."""
+        self.stop(now)
+        self.lost.add(task.serial)
+        self.turn += 1
+
+    def expect_tasks(self, decision: AllocationDecided, now: float) -> None:
+        """Stand still until the tasks of a decision are there."""
+        self.stop(now)
+        if self.runs is None:
+            self.stopped_s = now
+        self.comes = decision
+        self.turn += 1
+
+    def keeps_tasks(self, decision: AllocationDecided) -> bool:
+        """Return true if a decision changes nothing but resources: that needs no pause."""
+        if self.runs is None or self.comes is not None:
+            return False
+        return decision.generation == self.runs.generation
+
     def go(self, decision: AllocationDecided, now: float) -> None:
         """Train by a decision from now on."""
         self.advance(now)
@@ -98,24 +120,27 @@ class Training:
         """Draw the speed until the next report."""
         luck = 0.0
         if self.noise:
-            luck = float(self.chance.normal(-self.noise * self.noise / 2, self.noise))
+            mean = -self.noise * self.noise / 2
+            luck = float(self.chance.normal(mean, self.noise))
         self.speed = self.mean_speed * exp(luck)
 
     def _speed_by(self, decision: AllocationDecided) -> float:
         """Return the mean speed of a decision in samples a second."""
-        ps = counted(decision, "ps")
         workers = counted(decision, "worker")
         batch = decision.batch
         most = self.work.device_batch_max
         if most is not None:
             batch = min(batch, most * workers)
+        speed = self.surface.speed(counted(decision, "ps"), workers, batch)
         share = min(map(self._share, decision.tasks), default=0.0)
-        return self.surface.speed(ps, workers, batch) * min(1.0, share)
+        return speed * min(1.0, share)
 
     def _share(self, task: TaskPlan) -> float:
         """Return the share of its requested cpu that a task has."""
         asked = self.asked[task.role].cpu
-        return task.resources.cpu / asked if asked else 1.0
+        if not asked:
+            return 1.0
+        return task.resources.cpu / asked
 
     def _used(self, task: TaskPlan) -> TaskUsage:
         """Return the usage of a task: its requested cpu, if it has so much, and half its memory."""
@@ -144,7 +169,8 @@ class Training:
         """Return the time at which the work will be done at this speed; infinite: it stands."""
         if self.speed <= 0:
             return inf
-        return self.at_s + (self.work.samples - self.samples) / self.speed
+        left = self.work.samples - self.samples
+        return self.at_s + left / self.speed
 
     def resumed(self, decision: AllocationDecided, now: float) -> TrainingResumed:
         """Train by a decision, and say so.
@@ -157,6 +183,7 @@ class Training:
             previous = self.runs.generation
             if not self.lost:
                 pause_s = now - self.stopped_s
+
         self.go(decision, now)
         return TrainingResumed(
             job=self.work.job,
@@ -172,11 +199,15 @@ class Training:
     def report(self, runs: AllocationDecided, now: float) -> ProgressReported:
         """Report the progress, and the speed since the last report; draw the next speed."""
         self.advance(now)
+        loss = self.curve.at(self.samples) if self.curve else None
         speed = (self.samples - self.told_samples) / (now - self.told_s)
-        self.step = max(self.step + 1, int(self.samples / max(1, runs.batch)))
+        steps = int(self.samples / max(1, runs.batch))
+        self.step = max(self.step + 1, steps)
+
         self.told_s = now
         self.told_samples = self.samples
         self._draw()
+
         return ProgressReported(
             job=self.work.job,
             namespace=self.work.namespace,
@@ -187,7 +218,25 @@ class Training:
             samples=int(self.samples),
             total_samples=self.work.samples,
             samples_per_second=speed,
-            loss=self.curve.at(self.samples) if self.curve else None,
+            loss=loss,
             usage=self.usage,
             reported_s=now,
+        )
+
+    def finish_work(self, now: float) -> JobFinished:
+        """Do all that is left; return the end of the job."""
+        self.samples = float(self.work.samples)
+        generation = 0
+        if self.runs is not None:
+            generation = self.runs.generation
+
+        return JobFinished(
+            job=self.work.job,
+            namespace=self.work.namespace,
+            uid=self.uid,
+            generation=generation,
+            outcome="succeeded",
+            step=self.step,
+            samples=self.work.samples,
+            finished_s=now,
         )

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from itertools import count
 from math import floor, inf
 
-from services.allocator.simulator.machines import Amount, Machines
+from services.allocator.simulator.machines import Held, Machines
 from services.allocator.simulator.record import Record
 from services.allocator.simulator.scenario import Scenario, Tenant, Work
 from services.allocator.simulator.training import Training
@@ -30,31 +30,38 @@ from shared.messages import (
     TaskExited,
 )
 
-Happens = Callable[[float], list[Message]]
+Facts = list[Message]
+Happens = Callable[[float], Facts]
+"""An event, called with its time; it returns its facts."""
+
+
+Event = tuple[float, bool, int, Happens]
+"""Its time, whether it is behind the others of that time, its ordinal, and its effect."""
 
 
 class World:
-    """The true state of a run.
-
-    `events` wait in the order of their time, tenants that leave before those that come. A job's
-    event counts only in the `turn` in which it was planned.
-    """
+    """The true state of a run. A job's event counts only in the `turn` in which it was planned."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
         self.scenario = scenario
         self.seed = seed
         self.machines = Machines(scenario.cluster.named())
-        self.records = {work.request().key(): Record(work) for work in scenario.jobs}
+        self.records: dict[str, Record] = {}
         self.trainings: dict[str, Training] = {}
-        self.held: list[tuple[float, Amount, Amount]] = []
-        """(time, the amount of our pods, the amount that tenants leave to us) from each change."""
-        self.left = len(self.records)
+        self.held: list[Held] = []
+        """An entry for each change."""
         self.next_report_s = 0.0
-        self.events: list[tuple[float, bool, int, Happens]] = []
+
+        self.events: list[Event] = []
+        """In the order of their time, tenants that leave before those that come."""
         self.ordinals = count()
 
         for work in scenario.jobs:
+            request = work.request()
+            self.records[request.key()] = Record(work)
             self._at(work.submitted_s, partial(self._arrives, work))
+        self.left = len(self.records)
+        """Jobs that are not over."""
         for tenant in scenario.cluster.tenants:
             self._at(tenant.from_s, partial(self._comes, tenant))
 
@@ -69,32 +76,37 @@ class World:
             next_s = min(next_s, self.next_report_s)
         return next_s
 
-    def happen(self, now: float) -> list[Message]:
+    def happen(self, now: float) -> Facts:
         """Let the events of this moment happen; return their facts."""
         reporting = now >= self.next_report_s
         self.next_report_s = _multiple_after(now, self.scenario.report_s)
-        facts: list[Message] = []
+
+        facts: Facts = []
         while self.events and self.events[0][0] <= now:
             _, _, _, happens = heappop(self.events)
             facts += happens(now)
+
         if reporting:
             facts += self._reports(now)
         facts += self.seen(now)
         return facts
 
-    def seen(self, now: float) -> list[Message]:
+    def seen(self, now: float) -> Facts:
         """Return the nodes that changed."""
-        facts: list[Message] = list(self.machines.facts(now))
+        machines = self.machines
+        facts: Facts = list(machines.facts(now))
         if facts:
-            self.held.append((now, self.machines.used(), self.machines.offered()))
+            self.held.append((now, machines.used(), machines.offered()))
         return facts
 
     def _at(self, time_s: float, happens: Happens, first: bool = False) -> None:
+        """Plan an event. `first`: before the others of its time."""
         heappush(self.events, (time_s, not first, next(self.ordinals), happens))
 
     # ------------------------------------------------------------ events from outside
 
-    def _arrives(self, work: Work, now: float) -> list[Message]:
+    def _arrives(self, work: Work, now: float) -> Facts:
+        """Let a job be submitted."""
         return [work.request()]
 
     def accepted(self, message: JobAccepted) -> None:
@@ -103,13 +115,15 @@ class World:
         work = self.records[key].work
         self.trainings[key] = Training(work, message.uid, self.scenario, self.seed)
 
-    def _comes(self, tenant: Tenant, now: float) -> list[Message]:
+    def _comes(self, tenant: Tenant, now: float) -> Facts:
+        """Let a tenant come; pods of ours may have to go."""
         if tenant.to_s is not None:
             self._at(tenant.to_s, partial(self._leaves, tenant), first=True)
         evicted = self.machines.tenant(tenant.node, tenant.cpu)
         return [self._loses(tenant.node, pod, now) for pod in evicted]
 
-    def _leaves(self, tenant: Tenant, now: float) -> list[Message]:
+    def _leaves(self, tenant: Tenant, now: float) -> Facts:
+        """Let a tenant leave."""
         self.machines.tenant(tenant.node, -tenant.cpu)
         return []
 
@@ -118,9 +132,8 @@ class World:
         training = self.trainings[f"{pod.namespace}.{pod.job}"]
         task, generation, wanted = training.task_of(pod.pod)
         if wanted:
-            training.stop(now)
-            training.lost.add(task.serial)
-            training.turn += 1
+            training.lose_task(task, now)
+
         return TaskExited(
             job=pod.job,
             namespace=pod.namespace,
@@ -140,39 +153,34 @@ class World:
         """Do the launcher's part for a decision."""
         key = decided.key()
         training = self.trainings[key]
-        before = training.runs
-        overtaken = training.comes
         self.records[key].decided(decided, now)
         self._put(decided)
-
-        # Other resources for the same tasks need no pause.
-        if before and overtaken is None and decided.generation == before.generation:
+        if training.keeps_tasks(decided):
             training.go(decided, now)
             self._plan(key)
             return
 
-        training.stop(now)
-        if before is None:
-            training.stopped_s = now
-        training.comes = decided
-        training.turn += 1
+        overtaken = training.comes
+        training.expect_tasks(decided, now)
 
         # Of a decision that was overtaken remain the pods that run, or are wanted now.
-        keep = _serials(decided) | _serials(before)
+        keep = _serials(decided) | _serials(training.runs)
         self._remove(overtaken, keep)
-        if decided.tasks:
-            resumes = partial(self._resumes, key, training.turn)
-            self._at(now + self.scenario.restart_s, resumes)
-        else:
-            self._remove(before, set())
+        if not decided.tasks:
+            self._remove(training.runs, set())
             training.runs = None
             training.comes = None
+            return
 
-    def _resumes(self, key: str, turn: int, now: float) -> list[Message]:
+        resumes = partial(self._resumes, key, training.turn)
+        self._at(now + self.scenario.restart_s, resumes)
+
+    def _resumes(self, key: str, turn: int, now: float) -> Facts:
         """Let the decision in flight take over, if it is still the one of that turn."""
         training = self.trainings.get(key)
         if training is None or training.turn != turn or training.comes is None:
             return []
+
         decided = training.comes
         self.records[key].resumed(now, training.stopped_s)
         self._remove(training.runs, _serials(decided))
@@ -181,6 +189,7 @@ class World:
         return [fact]
 
     def _put(self, decided: AllocationDecided) -> None:
+        """Put the pods of a decision on their nodes."""
         for task in decided.tasks:
             pod = OwnPod(
                 namespace=decided.namespace,
@@ -196,7 +205,8 @@ class World:
             return
         for task in decided.tasks:
             if task.serial not in keep:
-                self.machines.remove(task.node, decided.namespace, task.pod(decided.job))
+                pod = task.pod(decided.job)
+                self.machines.remove(task.node, decided.namespace, pod)
 
     # ------------------------------------------------------------ the course of training
 
@@ -208,31 +218,22 @@ class World:
         if ends_s <= self.next_report_s:
             self._at(ends_s, partial(self._ends, key, training.turn))
 
-    def _reports(self, now: float) -> list[Message]:
-        facts: list[Message] = []
+    def _reports(self, now: float) -> Facts:
+        """Return the reports of the jobs that train."""
+        facts: Facts = []
         for key, training in self.trainings.items():
             if training.speed > 0 and training.runs and now > training.told_s:
                 facts.append(training.report(training.runs, now))
                 self._plan(key)
         return facts
 
-    def _ends(self, key: str, turn: int, now: float) -> list[Message]:
+    def _ends(self, key: str, turn: int, now: float) -> Facts:
         """Let a job succeed, if this is still its turn."""
         training = self.trainings.get(key)
         if training is None or training.turn != turn:
             return []
-        work = training.work
-        training.samples = float(work.samples)
-        finished = JobFinished(
-            job=work.job,
-            namespace=work.namespace,
-            uid=training.uid,
-            generation=training.runs.generation if training.runs else 0,
-            outcome="succeeded",
-            step=training.step,
-            samples=work.samples,
-            finished_s=now,
-        )
+
+        finished = training.finish_work(now)
         self.over(finished, now)
         return [finished]
 
@@ -247,7 +248,7 @@ class World:
 
 
 def _serials(decided: AllocationDecided | None) -> set[int]:
-    """Return the serials of the tasks of a decision."""
+    """Return the serials of a decision's tasks."""
     if decided is None:
         return set()
     return {task.serial for task in decided.tasks}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from services.allocator.failures import FaultSearch, Isolated, isolate
@@ -19,8 +18,6 @@ from services.allocator.policies.contract import JobList, JobSeen, Node, Want
 from services.allocator.policies.registry import POLICIES
 from services.allocator.state import State, tables_of
 from shared.messages import Alternative, Span
-
-_key_of = attrgetter("key")
 
 
 def desired_sizes(
@@ -39,20 +36,24 @@ def desired_sizes(
     for name, jobs in by_policy.items():
         try:
             wants |= call_policy(name, cluster, jobs, now)
-            search.clear(map(_key_of, jobs), name)
         except Exception as error:
             if raise_all:
                 raise
             found = _without_faulty(name, cluster, jobs, now, error, search)
             wants |= found.result or {}
             untried |= dict.fromkeys(found.untried, name)
+        else:
+            search.clear([job.key for job in jobs], name)
     return wants, untried
 
 
 def call_policy(
     name: str, cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float
 ) -> dict[str, Want]:
-    """Raises what the policy raises, and `TypeError` or `ValueError` for what it may not want."""
+    """Return the wants of one policy, by job.
+
+    Raises what the policy raises, and `TypeError` or `ValueError` for what it may not want.
+    """
     asked = {job.key: job for job in jobs}
     found: dict[str, Want] = {}
     for want in POLICIES[name](cluster, jobs, now):
@@ -92,6 +93,7 @@ def _without_faulty(
     error: Exception,
     search: FaultSearch,
 ) -> Isolated[dict[str, Want]]:
+    """Call a policy that failed again, without the jobs that it fails with."""
     by_key = {job.key: job for job in jobs}
 
     def compute(keys: Sequence[str]) -> dict[str, Want]:
@@ -120,17 +122,16 @@ def _is_text(value: Any) -> bool:
 
 
 def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
-    ps = want.ps
-    workers = want.workers
-    if not ps and not workers:
+    """Return which bound of the job a want exceeds. What the job has, it may keep."""
+    if want.waits:
         return None
     asked = job.request
     size = job.size
-    if size is None or ps != size.ps or workers != size.workers:
-        if not _is_within(asked.ps, ps):
-            return _outside(asked.ps, ps, f"ps for {want.job}")
-        if not _is_within(asked.workers, workers):
-            return _outside(asked.workers, workers, f"workers for {want.job}")
+    keeps_size = size is not None and size.ps == want.ps and size.workers == want.workers
+    if not keeps_size and not _is_within(asked.ps, want.ps):
+        return _outside(asked.ps, want.ps, f"ps for {want.job}")
+    if not keeps_size and not _is_within(asked.workers, want.workers):
+        return _outside(asked.workers, want.workers, f"workers for {want.job}")
     if want.batch != job.batch and not _is_within(asked.batch, want.batch):
         return _outside(asked.batch, want.batch, f"as the batch of {want.job}")
     return None
@@ -145,6 +146,7 @@ def _outside(span: Span, number: Any, what: str) -> ValueError:
 
 
 def _number_error(want: Want) -> ValueError | None:
+    """Return which of a want's factors, or of its tasks' sizes, is not a possible number."""
     # Infinitely many times as fast is a way to say: try it. A comparison with nan is false.
     if want.faster is not None and not want.faster >= 0:
         return ValueError(f"its `faster` for {want.job} is {want.faster!r}")
@@ -157,7 +159,10 @@ def _number_error(want: Want) -> ValueError | None:
     for role in ROLES:
         size = getattr(want.sizes, role)
         amounts = (size.cpu, size.memory_gib, size.gpu)
-        for amount in amounts:
-            if not math.isfinite(amount) or amount < 0:
-                return ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
+        if not all(map(_is_amount, amounts)):
+            return ValueError(f"its size of a {role} for {want.job} is {amounts!r}")
     return None
+
+
+def _is_amount(amount: float) -> bool:
+    return math.isfinite(amount) and amount >= 0

@@ -91,6 +91,7 @@ def policy_of(job: Job, rules: Rules) -> str:
 
 
 def _with_nodes(tables: Tables, state: State, marks: Marks) -> Tables:
+    """Update the marked nodes, the index of all nodes, and the largest node."""
     if not marks.nodes:
         return tables
     nodes = dict(tables.nodes)
@@ -125,6 +126,7 @@ def _is_resized(before: Node | None, after: Node | None) -> bool:
 
 
 def _with_promised(tables: Tables, state: State, marks: Marks) -> Tables:
+    """Update the tasks that are decided, and that their node does not list yet."""
     keys = marks.jobs | marks.listed
     if not keys:
         return tables
@@ -143,12 +145,13 @@ def _with_promised(tables: Tables, state: State, marks: Marks) -> Tables:
 
 
 def _with_kins(tables: Tables, state: State, marks: Marks) -> Tables:
+    """Update what jobs that are over have shown, and the history of each program."""
     if not marks.closed:
         return tables
     past = {}
     for key, end in state.closed.items():
-        known = tables.past.get(key)
-        past[key] = tuple(past_of(end)) if known is None or key in marks.jobs else known
+        is_known = key in tables.past and key not in marks.jobs
+        past[key] = tables.past[key] if is_known else tuple(past_of(end))
     return replace(tables, past=past, kins=by_program(state.closed, past))
 
 

@@ -373,8 +373,12 @@ class Room:
         here = self.nodes[name]
         purse = self.purse(job)
         slots = self.slots_of(job)
+
+        # Remember what there was, for `undo`.
         self._before.append((here, job, purse, slots))
         self._moments.append(next(self._ordinals))
+
+        # Take it from the quota, and from the node.
         if purse is not None:
             self.purses[_space(job)] = less(purse, less(here.free, left))
         if slots is not None:
@@ -384,6 +388,8 @@ class Room:
             here,
             Node(name, left, here.allocatable, here.open, hosts, here.returning, here.shunned),
         )
+
+        # Remember that the job is there now.
         came = self._came.get(job)
         if came is None:
             came = self._came[job] = {*self.first_homes().get(job, ())}
@@ -513,16 +519,22 @@ def place(
     """
     if not keep:
         return _place_first(room, job, size, sizes, serial)
+
+    # 1. The tasks that stay, and the indices of those that are missing.
     stays: dict[Role, dict[int, TaskPlan]] = {}
     missing: dict[Role, Sequence[int]] = {}
     for role in ROLES:
         stays[role] = _stay(keep, role, size.of(role))
         missing[role] = _gaps(stays[role], size.of(role))
+
+    # 2. Nodes for those that are missing.
     parts = [(getattr(sizes, role), len(missing[role])) for role in FILLED]
     filled = room.fill_all(job, parts)
     if filled is None:
         return None
     nodes = dict(zip(FILLED, filled, strict=True))
+
+    # 3. All tasks, by role and index.
     tasks: list[TaskPlan] = []
     for role in ROLES:
         each = getattr(sizes, role)

@@ -24,7 +24,7 @@ from services.allocator.job import OF_JOB, Job
 from services.allocator.outside.document import Current
 from services.allocator.rules import Rules
 from services.allocator.seen import task_sizes
-from services.allocator.verdict import decision
+from services.allocator.verdict import Rationale, decision
 from shared.messages import AllocationDecided, Resources, Role, TaskPlan, TrainingResumed
 
 
@@ -113,7 +113,8 @@ def _found(job: Job, said: Current, rules: Rules) -> AllocationDecided:
         *_tasks("ps", said.ps, sizes.ps, known, serials),
         *_tasks("worker", said.workers, sizes.worker, known, serials),
     ]
-    found = decision(job, tasks, batch, 0.0, reason="as it runs", cause="-")
+    rationale = Rationale(reason="as it runs", cause="-")
+    found = decision(job, tasks, batch, 0.0, rationale)
     return replace(found, generation=max(job.generation + 1, said.generation or 0))
 
 

@@ -40,7 +40,7 @@ def attend(
     """
     if not rules.repeat_max:
         return {}
-    late: dict[str, Job] = {}
+    late: list[Job] = []
     attended: dict[str, Verdict] = {}
     for job in jobs:
         verdict = verdicts[job.key]
@@ -49,12 +49,12 @@ def attend(
         look_s = due_s(job, rules)
         attended[job.key] = _with_wake(verdict, look_s)
         if now >= look_s or job.repeats >= rules.repeat_max:
-            late[job.key] = job
+            late.append(job)
 
     # Only of late jobs the pods are looked at.
-    pods = pods_of(late, nodes)
-    for key, job in late.items():
-        attended[key] = _attend_one(job, verdicts[key], pods[key], now, rules)
+    pods = pods_of([job.key for job in late], nodes)
+    for job in late:
+        attended[job.key] = _attend_one(job, verdicts[job.key], pods[job.key], now, rules)
     return attended
 
 
@@ -138,9 +138,9 @@ def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
         has = _millicores_and_mib(own.resources)
         if has == decided.get(own.pod, has):
             continue
-        for earlier in job.resized_from.get(own.pod, ()):
-            if has == _millicores_and_mib(earlier):
-                return True
+        earlier = job.resized_from.get(own.pod, ())
+        if any(has == _millicores_and_mib(size) for size in earlier):
+            return True
     return False
 
 
@@ -150,23 +150,28 @@ def _millicores_and_mib(resources: Resources) -> tuple[int, int]:
 
 
 def _repeat_decision(job: Job, verdict: Verdict, rules: Rules) -> Verdict:
+    """Repeat the pending decision, if there is one, as a new revision."""
     pending = pending_decision(job)
     if pending is None:
         return verdict
-    number = job.repeats + 1
-    times = f"{number} times"
-    if number <= rules.repeat_max:
-        times = f"{number} of {rules.repeat_max}"
-    wait_s = repeat_wait_s(job, rules)
-    reason = (
-        f"repeated ({times}), not acted on by the launcher within {wait_s:g} s: "
-        f"{first_reason(pending)}"
-    )
+    reason = _repeat_reason(job, pending, rules)
     generation = job.generation
     if not pending.tasks and pending.generation < job.generation:  # it tried to start meanwhile
         generation = job.next_generation
     again = replace(pending, generation=generation, revision=job.revision + 1, reason=reason)
     return replace(verdict, why=reason, action=again)
+
+
+def _repeat_reason(job: Job, pending: AllocationDecided, rules: Rules) -> str:
+    number = job.repeats + 1
+    times = f"{number} times"
+    if number <= rules.repeat_max:
+        times = f"{number} of {rules.repeat_max}"
+    wait_s = repeat_wait_s(job, rules)
+    return (
+        f"repeated ({times}), not acted on by the launcher within {wait_s:g} s: "
+        f"{first_reason(pending)}"
+    )
 
 
 def first_reason(pending: AllocationDecided) -> str:
@@ -180,14 +185,14 @@ def first_reason(pending: AllocationDecided) -> str:
 
 def count_unanswered(jobs: Mapping[str, Job], nodes: Nodes) -> int:
     """Return the number of jobs with a repeated decision that nobody has acted on yet."""
-    repeated: dict[str, Job] = {}
-    for key, job in jobs.items():
+    repeated: list[Job] = []
+    for job in jobs.values():
         if job.repeats and pending_decision(job):
-            repeated[key] = job
-    pods = pods_of(repeated, nodes)
+            repeated.append(job)
+    pods = pods_of([job.key for job in repeated], nodes)
     count = 0
-    for key, job in repeated.items():
-        if not is_acted_on(job, pods[key]):
+    for job in repeated:
+        if not is_acted_on(job, pods[job.key]):
             count += 1
     return count
 

@@ -259,8 +259,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def stands_still(self) -> bool:
-        """Return whether no generation can be training: none ever did, or it has lost its chief, a ps or
-        every worker.
+        """Return whether no generation can be training: none ever did, or it has lost its chief, a
+        ps or every worker.
         """
         if self.runs is None:
             return True

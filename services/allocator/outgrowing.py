@@ -1,8 +1,10 @@
 """A task that will soon need more memory than it has gets it before it is killed for it.
 
-    need    = largest use since it settled + growth x examples of the next `AHEAD_S`   [GiB]   (`models/foresight.py`)
+    need    = largest use since it settled + growth x examples of the next `AHEAD_S`   [GiB]
+              (`models/foresight.py`)
     growth  = the lesser of that over all readings since then and over the newer half of them
-    raised  <=>  need comes within a twentieth of the limit; then to a tenth above the need, at most to `AT_ONCE` times
+    raised  <=>  need comes within a twentieth of the limit
+                 then to a tenth above the need, at most to `AT_ONCE` times the limit
 
 In place, where the task's node has the room: no pause, no new generation. Where it has not, the
 task moves to a node that has, by a hand-over. It is DLRover-RM's prediction (embedding tables grow

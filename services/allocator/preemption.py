@@ -4,9 +4,10 @@ Law: nothing is taken if the job starts without it as soon as what is ending has
 taken that is not needed, and of one that shrinks no more than is needed. Victims are named in the
 decision.
 
-    shrink      a job above its gang floor: for a job of higher priority; for one that has waited for `reserve_after_s`
-                also if both have the same priority
-    suspend     an elastic job of lower priority: it drains, saves, and waits again, in front of its own priority
+    shrink      a job above its gang floor: for a job of higher priority; for one that has waited
+                for `reserve_after_s` also if both have the same priority
+    suspend     an elastic job of lower priority: it drains, saves, and waits again, in front of
+                its own priority
 
 Jobs of lower priority come first, and of these the ones that started last. All shrink before one is
 suspended. A job gives way only if it would hold its capacity for longer than the pauses cost that
@@ -150,7 +151,7 @@ def _needed_victims(chosen: Victims, tasks_with: TasksWith) -> Victims:
 
 
 def _is_enough(chosen: Victims, tasks_with: TasksWith, cut: Victim) -> bool:
-    """Return whether the waiting job fits with this cut in place of the same victim's larger one."""
+    """Return whether the waiting job fits with this cut in place of the victim's larger one."""
     return tasks_with({**chosen, cut.job.key: cut}.values()) is not None
 
 

@@ -2,7 +2,8 @@
 works.
 
     worst    = the least share that any of them gets of its CPU (`strain.py`)
-    limits   = 1 for ps and chief: every update waits for each of them; 1 / workers for a worker: the others go on
+    limits   = 1 for ps and chief: every update waits for each of them
+               1 / workers for a worker: the others go on
     saved_s  = remaining / v * (1 - worst) * limits      [s], v in examples a second
     it pays  <=>  saved_s > payback_factor * cost_s, the mean pause of the job's last hand-overs
 
@@ -76,7 +77,7 @@ def _fled_nodes(job: Job, now: float, rules: Rules) -> frozenset[str]:
 
 
 def _starving(job: Job, now: float, rules: Rules) -> list[TaskPlan]:
-    """Return the tasks that have starved for long enough, of a job that runs and is not changing."""
+    """Return the tasks that have starved for long enough, of a job that runs unchanged."""
     if not job.starving or job.runs is None or job.coming is not None:
         return []
     since_s = now - rules.starved_s

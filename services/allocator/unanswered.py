@@ -40,7 +40,7 @@ def attend(
     """
     if not rules.repeat_max:
         return {}
-    late: list[Job] = []
+    late: dict[str, Job] = {}
     attended: dict[str, Verdict] = {}
     for job in jobs:
         verdict = verdicts[job.key]
@@ -49,12 +49,12 @@ def attend(
         look_s = due_s(job, rules)
         attended[job.key] = _with_wake(verdict, look_s)
         if now >= look_s or job.repeats >= rules.repeat_max:
-            late.append(job)
+            late[job.key] = job
 
     # Only of late jobs the pods are looked at.
-    pods = pods_of([job.key for job in late], nodes)
-    for job in late:
-        attended[job.key] = _attend_one(job, verdicts[job.key], pods[job.key], now, rules)
+    pods = pods_of(late, nodes)
+    for key, job in late.items():
+        attended[key] = _attend_one(job, verdicts[key], pods[key], now, rules)
     return attended
 
 
@@ -185,14 +185,14 @@ def first_reason(pending: AllocationDecided) -> str:
 
 def count_unanswered(jobs: Mapping[str, Job], nodes: Nodes) -> int:
     """Return the number of jobs with a repeated decision that nobody has acted on yet."""
-    repeated: list[Job] = []
-    for job in jobs.values():
+    repeated: dict[str, Job] = {}
+    for key, job in jobs.items():
         if job.repeats and pending_decision(job):
-            repeated.append(job)
-    pods = pods_of([job.key for job in repeated], nodes)
+            repeated[key] = job
+    pods = pods_of(repeated, nodes)
     count = 0
-    for job in repeated:
-        if not is_acted_on(job, pods[job.key]):
+    for key, job in repeated.items():
+        if not is_acted_on(job, pods[key]):
             count += 1
     return count
 

@@ -11,8 +11,10 @@ that uses a part of what they leave and costs a pause; the next one, for the res
 pause and has to wait for the cooldown. So a job waits for as long as such a release usually takes,
 which is less than a pause, and changes once.
 
-    counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases; none yet: release_s)
-    a job waits until  that moment of the releases it needs, and never for more than release_max_s on end
+    counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases)
+                       none yet: release_s in place of that product
+    a job waits until  that moment of the releases it needs, and never for more than release_max_s
+                       on end
 
 A release that took longer than release_max_s (the node was lost, say) tells nothing about the usual
 ones.

@@ -5,8 +5,10 @@ Promise: no message of a job that is not over is removed, even one that comes wh
 purge covers only messages that the state knows; newer ones stay, and so do all of a name that
 another job bears by then, except those from before that job was asked for.
 
-    weir-orders, weir-facts     messages of the name            weir-jobs, weir-ledger    the job's entry
-    weir-programs-<namespace>   `unused_programs.py`            weir-nodes                nodes that are gone
+    weir-orders, weir-facts     messages of the name
+    weir-jobs, weir-ledger      the job's entry
+    weir-programs-<namespace>   `unused_programs.py`
+    weir-nodes                  nodes that are gone
 """
 
 from __future__ import annotations

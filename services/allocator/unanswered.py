@@ -4,8 +4,8 @@ A decision that was missed was purged, or the launcher could not read it, or no 
 It is repeated as a new revision, which changes nothing for a launcher that has it already. These
 are the signs that somebody acted:
 
-    in flight           its cluster spec is published, or one of its new pods exists, is ready, or has ended; from then
-                        on the launcher's own timers bring it on or abandon it
+    in flight           its cluster spec is published, or one of its new pods exists, is ready, or
+                        has ended; from then on the launcher's own timers bring it on or abandon it
     a suspension        no node lists a pod of the job that is not being deleted
     a change in place   no node lists a pod with its size of before
 

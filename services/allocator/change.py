@@ -29,7 +29,7 @@ from services.allocator.seen import counted_size, least_of
 from services.allocator.situation import Situation
 from services.allocator.timing import Wish, due_s, retry_s, wished
 from services.allocator.usefulness import useful
-from services.allocator.verdict import Verdict, decision
+from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import AllocationDecided, Alternative, TaskPlan
 from shared.words import counted
 
@@ -340,15 +340,11 @@ def _granted(
     gain: Payback | None = None,
 ) -> Verdict:
     """Give a job these tasks. `cause`: of a wish that was held; None: the newest fact."""
-    action = decision(
-        situation.job,
-        tasks,
-        target.batch,
-        situation.now,
+    rationale = Rationale(
         reason=reason,
         cause=situation.cause if cause is None else cause,
         alternatives=alternatives or target.alternatives,
         gain_s=gain.saved_s if gain else 0.0,
         cost_s=gain.cost_s if gain else 0.0,
     )
-    return Verdict(why=reason, action=action)
+    return grant_tasks(situation, tasks, target.batch, rationale)

@@ -23,22 +23,26 @@ def ending(job: Job, now: float, rules: Rules) -> Verdict | None:
     if job.cancelled:
         return _over(job, "cancelled", "cancelled on request", now)
     cause = _failure(job, now, rules)
-    return _over(job, "failed", cause, now) if cause else None
+    if cause is None:
+        return None
+    return _over(job, "failed", cause, now)
 
 
 def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str:
     """Return the budget that the loss of these tasks counts against, and its use."""
-    ends = []
+    is_own_fault = False
+    is_unexplained = False
     for task in lost:
         ended = job.exit_of(task)
-        if ended:
-            ends.append(ended)
+        if ended is not None:
+            is_own_fault |= exits.own_fault(ended)
+            is_unexplained |= exits.unexplained(ended)
     most = max(1, rules.max_failures)
-    if any(map(exits.own_fault, ends)):
+    if is_own_fault:
         failed = job.recent_failures(now, rules.failure_window_s)
         return f"failed generation {failed} of {most} within {lasting(rules.failure_window_s)}"
     base = job.runs or job.flies
-    if base and base.generation in job.killed_generations and any(map(exits.unexplained, ends)):
+    if is_unexplained and base and base.generation in job.killed_generations:
         killed = len(job.killed_generations)
         return f"killed generation {killed} of {most} while the job gets no further"
     return "not by its fault, so it counts against no budget"
@@ -52,13 +56,24 @@ def _failure(job: Job, now: float, rules: Rules) -> str | None:
         generations = counted(failed, "generation")
         within = lasting(rules.failure_window_s)
         return f"{generations} failed within {within}; {_last(job, exits.own_fault)}"
+    if len(job.killed_generations) >= most_failures:
+        return _describe_killed(job)
+    return _failure_to_start(job, max(1, rules.max_start_failures))
+
+
+def _describe_killed(job: Job) -> str:
     killed = len(job.killed_generations)
-    if killed >= most_failures:
-        generations = f"{counted(killed, 'generation')} {'was' if killed == 1 else 'were'}"
-        at_most = f"none got further than {counted(job.furthest, 'example')}"
-        return f"{generations} killed, {at_most}; {_last(job, exits.unexplained)}"
-    tries = max(1, rules.max_start_failures)
-    if job.running is None and not job.suspended_s and job.abandonments >= tries:
+    were = "was" if killed == 1 else "were"
+    examples = counted(job.furthest, "example")
+    generations = f"{counted(killed, 'generation')} {were} killed"
+    last = _last(job, exits.unexplained)
+    return f"{generations}, none got further than {examples}; {last}"
+
+
+def _failure_to_start(job: Job, tries: int) -> str | None:
+    """Return why a job is not started, or started again, any more; None: it may be tried again."""
+    is_new = job.running is None and not job.suspended_s
+    if is_new and job.abandonments >= tries:
         return f"not started in {job.abandonments} tries; {job.abandoned_why}"
     if job.unprepared >= tries and job.stands_still:
         return f"not started again in {job.unprepared} tries; {job.abandoned_why}"
@@ -67,13 +82,18 @@ def _failure(job: Job, now: float, rules: Rules) -> str | None:
 
 def _last(job: Job, kind: Callable[[Exit], bool]) -> str:
     """Return the last exit of a kind: a line that can be read alone, and the end of its log."""
-    pods = [pod for pod, ended in job.exits.items() if kind(ended)]
-    if not pods:
+    ends = []
+    for pod, ended in job.exits.items():
+        if kind(ended):
+            ends.append((ended.at_s, pod))
+    if not ends:
         return "the cause is no longer known"
-    pod = max(pods, key=lambda name: (job.exits[name].at_s, name))
+    _, pod = max(ends)
     ended = job.exits[pod]
-    log = f"\n{ended.message}" if "\n" in ended.message.strip() else ""
-    return f"the last: {pod}: {exits.told(ended)}{log}"
+    last = f"the last: {pod}: {exits.told(ended)}"
+    if "\n" in ended.message.strip():
+        return f"{last}\n{ended.message}"
+    return last
 
 
 def _over(job: Job, outcome: Outcome, cause: str, now: float) -> Verdict:

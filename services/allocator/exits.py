@@ -83,7 +83,12 @@ def told(ended: Exit) -> str:
         parts.append(f"exit code {ended.code} (it lost the bus)")
     elif ended.code is not None:
         parts.append(f"exit code {ended.code}")
-    log_lines = ended.message.strip().splitlines()
-    if log_lines and log_lines[-1]:
-        parts.append(log_lines[-1])
+    last_line = _last_line(ended.message)
+    if last_line:
+        parts.append(last_line)
     return ", ".join(parts) or "gone"
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -76,14 +76,19 @@ def untried_reason(policy: str) -> str:
 
 def failure(job: str, error: Exception, policy: str = "") -> Failure:
     """Return the failure of one job, with a short text and the whole traceback of the error."""
+    # Without a cause of its own, the error is not chained to one that was caught before.
+    lines = traceback.format_exception(error, chain=error.__cause__ is not None)
+    text = _describe_error(error)
+    return Failure(job=job, error=text, traceback="".join(lines), policy=policy)
+
+
+def _describe_error(error: Exception) -> str:
     text = type(error).__name__
     if str(error):
         text = f"{text}: {error}"
     if len(text) > LONGEST_ERROR:
-        text = f"{text[:LONGEST_ERROR]}..."
-    # Without a cause of its own, the error is not chained to one that was caught before.
-    lines = traceback.format_exception(error, chain=error.__cause__ is not None)
-    return Failure(job=job, error=text, traceback="".join(lines), policy=policy)
+        return f"{text[:LONGEST_ERROR]}..."
+    return text
 
 
 class FaultSearch:
@@ -234,8 +239,9 @@ class _Adding(Generic[R]):
         if not self.search.may_try(self.policy):
             return None
         self.search.tries -= 1
+        in_order = [item for item in self.items if item in tried]
         try:
-            self.result = self.compute([item for item in self.items if item in tried])
+            self.result = self.compute(in_order)
         except Exception as error:
             self.error = error
             return False

@@ -87,14 +87,19 @@ class Leaving(msgspec.Struct, frozen=True, gc=False):
         """
         if self.why not in OF_NODE:
             return self.why
-        return CORDONED if self.closed and CORDONED in (self.why, self.closed) else self.closed
+        if self.closed and CORDONED in (self.why, self.closed):
+            return CORDONED
+        return self.closed
 
     @property
     def rank(self) -> tuple[int, float]:
         """Of two notices the lower one is gone by: what nobody takes back first, then what comes
         sooner.
         """
-        return OF_NODE.index(self.why) if self.why in OF_NODE else -1, self.leaves_s or math.inf
+        leaves_s = self.leaves_s or math.inf
+        if self.why in OF_NODE:
+            return OF_NODE.index(self.why), leaves_s
+        return -1, leaves_s
 
 
 class Early(msgspec.Struct, frozen=True, gc=False):
@@ -203,7 +208,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def recent_failures(self, now: float, window_s: float) -> int:
         """Return how many generations failed by their own fault within the window."""
-        return sum(failed_s > now - window_s for failed_s in self.failed_s.values())
+        count = 0
+        for failed_s in self.failed_s.values():
+            if failed_s > now - window_s:
+                count += 1
+        return count
 
     @property
     def waiting_since_s(self) -> float:
@@ -241,14 +250,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         A job can claim any number; one that is further ahead than `GENERATIONS_LOST` is not
         believed.
         """
-        claimed = self.early.resumed.generation if self.early else 0
-        believed = claimed if claimed <= self.generation + GENERATIONS_LOST else 0
-        return max(self.generation, believed) + 1
+        newest = self.generation
+        if self.early is not None:
+            claimed = self.early.resumed.generation
+            if claimed <= newest + GENERATIONS_LOST:
+                newest = max(newest, claimed)
+        return newest + 1
 
     @property
     def stands_still(self) -> bool:
-        """Return whether no generation can be training: none ever did, or it has lost its chief, a ps or
-        every worker.
+        """Return whether no generation can be training: none ever did, or it has lost its chief, a
+        ps or every worker.
         """
         if self.runs is None:
             return True
@@ -273,7 +285,7 @@ def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
         return job
     if not message.tasks:
         return _suspended(job, message, stored_s)
-    known = _known(job, message, stored_s)
+    known = _with_decision(job, message, stored_s)
     if job.early is None:
         return known
     return _resumed(known, job.early.resumed, job.early.stored_s)
@@ -305,9 +317,12 @@ def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     )
 
 
-def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+def _with_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job:
     before = job.decided.get(message.generation)
     repeated = before is not None and before.tasks == message.tasks
+    serials = job.serials
+    for task in message.tasks:
+        serials = max(serials, task.serial + 1)
     return replace(
         job,
         started_s=job.started_s if job.decided else stored_s,
@@ -320,7 +335,7 @@ def _known(job: Job, message: AllocationDecided, stored_s: float) -> Job:
         crowded=False,
         revision=message.revision,
         generation=max(job.generation, message.generation),
-        serials=max([job.serials, *(t.serial + 1 for t in message.tasks)]),
+        serials=serials,
     )
 
 
@@ -343,25 +358,21 @@ def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resou
 def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
     now = message.generation
     if now > job.generation:
-        newer = job.early is None or now > job.early.resumed.generation
-        return replace(job, early=Early(message, stored_s)) if newer else job
+        return _resumed_early(job, message, stored_s)
     known = job.given_up | job.decided
     if now not in known or now <= (job.running or 0):
         return job
     pauses = job.pauses
     if message.handover_s is not None:
         pauses = (*pauses, message.handover_s)
-    left = {now: known[now]} | _newer_than(job.decided, now)
-    pods: set[str] = set()
-    for decision in left.values():
-        pods |= job.pods(decision)
+    decided = {now: known[now]} | _newer_than(job.decided, now)
     return replace(
         job,
         running=now,
         coming=None if job.coming == now else job.coming,
-        decided=left,
+        decided=decided,
         given_up=_newer_than(job.given_up, now),
-        leaving={pod: notice for pod, notice in job.leaving.items() if pod in pods},
+        leaving=_notices_within(job, decided),
         resumed_s=stored_s,
         suspended_s=0.0,
         suspension=None,
@@ -375,6 +386,27 @@ def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
         unprepared=0,
         abandoned_why="",
     )
+
+
+def _resumed_early(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+    """Keep the newest resumption until its decision is heard."""
+    if job.early is not None and message.generation <= job.early.resumed.generation:
+        return job
+    return replace(job, early=Early(message, stored_s))
+
+
+def _notices_within(job: Job, decided: dict[int, AllocationDecided]) -> dict[str, Leaving]:
+    """Return the notices of the pods of these decisions, by pod."""
+    if not job.leaving:
+        return {}
+    pods: set[str] = set()
+    for decision in decided.values():
+        pods |= job.pods(decision)
+    notices = {}
+    for pod, notice in job.leaving.items():
+        if pod in pods:
+            notices[pod] = notice
+    return notices
 
 
 def _newer_than(
@@ -404,7 +436,7 @@ def _trains(job: Job, message: CheckpointSaved | ProgressReported, stored_s: flo
 
 
 def _fled(job: Job, message: TrainingResumed, stored_s: float) -> dict[str, float]:
-    """The nodes on which a task starved that is no longer of the job."""
+    """Return the nodes on which a task starved that the job has no more, with the time (s)."""
     if job.runs is None or not job.starving:
         return {}
     known = job.given_up | job.decided
@@ -452,7 +484,8 @@ def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
     known = job.leaving.get(message.pod)
     if known is not None and notice.rank >= known.rank:
         return job
-    return replace(job, leaving=_drop_oldest_notices(job, job.leaving | {message.pod: notice}))
+    notices = job.leaving | {message.pod: notice}
+    return replace(job, leaving=_drop_oldest_notices(job, notices))
 
 
 def _drop_oldest_notices(job: Job, leaving: dict[str, Leaving]) -> dict[str, Leaving]:
@@ -479,20 +512,28 @@ def above_serial(job: Job, pod: str) -> Job:
     known made it.
     """
     number = pod.rpartition("-")[2]
-    serial = int(number) if number.isdecimal() and len(number) <= SERIAL_DIGITS else -1
-    return replace(job, serials=serial + 1) if serial >= job.serials else job
+    if not number.isdecimal() or len(number) > SERIAL_DIGITS:
+        return job
+    serial = int(number)
+    if serial < job.serials:
+        return job
+    return replace(job, serials=serial + 1)
 
 
 def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
-    """With what is known of a node beside what was said of it; None: it is not there, so it takes
-    nothing.
+    """Return the job with what is known of a node beside what was said of it; None: the node is not
+    there, so it takes nothing.
     """
-    closed = taints.closed(seen.schedulable, seen.taints) if seen else TAINTED
+    closed = TAINTED
+    if seen is not None:
+        closed = taints.closed(seen.schedulable, seen.taints)
     told = {}
     for pod, notice in job.leaving.items():
         if notice.node == name and notice.closed != closed:
             told[pod] = replace(notice, closed=closed)
-    return replace(job, leaving=job.leaving | told) if told else job
+    if not told:
+        return job
+    return replace(job, leaving=job.leaving | told)
 
 
 def _acted_on(
@@ -517,16 +558,18 @@ def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
     if base is None or message.pod not in job.pods(base):
         return job
     if exits.own_fault(ended):
-        failed = job.failed_s | {base.generation: stored_s}
-        return replace(
-            job,
-            failed_generations=tuple(sorted({*job.failed_generations, *failed})),
-            failed_s=failed,
-        )
+        return _with_failure(job, base.generation, stored_s)
     if exits.unexplained(ended) and not _lost_taken_task(job, base, ended):
         killed = {*job.killed_generations, base.generation}
         return replace(job, killed_generations=tuple(sorted(killed)))
     return job
+
+
+def _with_failure(job: Job, generation: int, stored_s: float) -> Job:
+    """Return the job with one more failure by its own fault, of a task of this generation."""
+    failed_s = job.failed_s | {generation: stored_s}
+    generations = {*job.failed_generations, *failed_s}
+    return replace(job, failed_generations=tuple(sorted(generations)), failed_s=failed_s)
 
 
 def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
@@ -548,9 +591,15 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
         return job
     if job.progress and not _newer(message, job.progress):
         return job
-    message = measurable(message)
+    return _with_report(job, runs, measurable(message), stored_s)
+
+
+def _with_report(
+    job: Job, runs: AllocationDecided, message: ProgressReported, stored_s: float
+) -> Job:
     told = reading(runs, message, stored_s)
     disturbed = job.coming is not None
+    tried = speeds(job.tried, told, by_cores=True, disturbed=disturbed)
     return replace(
         job,
         progress=message,
@@ -559,7 +608,7 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
         furthest=max(job.furthest, message.samples),
         killed_generations=() if message.samples > job.furthest else job.killed_generations,
         observed=speeds(job.observed, told, disturbed=disturbed),
-        tried=speeds(job.tried, told, by_cores=True, disturbed=disturbed)[-TRIED_KEPT:],
+        tried=tried[-TRIED_KEPT:],
         recent=(*job.recent, told)[-RECENT_KEPT:],
         curve=curve_of(job.curve, message),
     )

@@ -23,7 +23,7 @@ from services.allocator.placing.trial import Placed, Shortage
 from services.allocator.seen import least_of, size_of
 from services.allocator.situation import Situation
 from services.allocator.timing import retry_s
-from services.allocator.verdict import Verdict, decision
+from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import CORDONED, OF_NODE, AllocationDecided, TaskPlan
 
 Whys = dict[TaskPlan, str]
@@ -39,12 +39,7 @@ def going(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
         notice = job.leaving.get(job.pod(task))
         if notice is not None:
             notices[task] = notice.counts
-    # What is said of a node counts for all tasks on it; the hardest word last.
-    closed: dict[str, str] = {}
-    for word in reversed(OF_NODE):
-        for task, why in notices.items():
-            if why == word:
-                closed[task.node] = why
+    closed = _closed_nodes(notices)
     whys: Whys = {}
     for task in tasks:
         why = notices.get(task, CORDONED)
@@ -55,12 +50,26 @@ def going(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
     return whys
 
 
+def _closed_nodes(notices: Whys) -> dict[str, str]:
+    """Return why nodes take no tasks, by node, the harder reason of two. It counts for all tasks
+    there.
+    """
+    closed: dict[str, str] = {}
+    for word in reversed(OF_NODE):
+        for task, why in notices.items():
+            if why == word:
+                closed[task.node] = why
+    return closed
+
+
 def shunned(jobs: Iterable[Job]) -> set[str]:
     """Return the nodes that a pod is being sent away from: they take nothing new meanwhile."""
     nodes = set()
     for job in jobs:
-        if job.leaving:
-            nodes.update([task.node for task in _sent_away(job)])
+        if not job.leaving:
+            continue
+        for task in _sent_away(job):
+            nodes.add(task.node)
     return nodes
 
 
@@ -68,32 +77,42 @@ def moved(situation: Situation) -> Verdict | None:
     """Move tasks off a node that is going away. None: no task has to leave, or a cordoned node's
     tasks do not fit elsewhere yet.
     """
-    job, now = situation.job, situation.now
-    newest = situation.newest
+    job, newest = situation.job, situation.newest
     if newest is None or not job.leaving:
         return None
     whys = going(job, newest.tasks)
     if not whys:
         return None
-    doomed = [task for task, why in whys.items() if why != CORDONED]
+    doomed = _doomed(whys)
     again_s = retry_s(job, situation.settings)
-    if not doomed and (job.coming is not None or now < again_s):
+    is_paused = situation.now < again_s
+    if not doomed and (job.coming is not None or is_paused):
         return None
-    names = ", ".join(
-        [f"{job.pod(task)} has to leave {task.node} ({why})" for task, why in whys.items()]
-    )
-    if now < again_s:
+    names = ", ".join(_departures(job, whys))
+    if is_paused:
         return Verdict(why=f"{names}; tries again after a pause", wake_s=again_s)
     trial = _trial(situation, newest, list(whys), doomed)
-    if isinstance(trial, Shortage):
-        if not _ends_soon(job, doomed):
-            return None
+    if isinstance(trial, Placed):
+        part = "" if len(trial.tasks) == len(newest.tasks) else ", as far as there is room"
+        first = next(iter(whys))
+        rationale = Rationale(reason=f"{names}; moved{part}", cause=job.pod(first))
+        return grant_tasks(situation, trial.tasks, newest.batch, rationale)
+    if _ends_soon(job, doomed):
         return Verdict(why=f"{names}; there is no room for it elsewhere")
-    part = "" if len(trial.tasks) == len(newest.tasks) else ", as far as there is room"
-    reason = f"{names}; moved{part}"
-    cause = job.pod(next(iter(whys)))
-    action = decision(job, trial.tasks, newest.batch, now, reason=reason, cause=cause)
-    return Verdict(why=reason, action=action)
+    return None
+
+
+def _doomed(whys: Whys) -> list[TaskPlan]:
+    """Return the tasks that leave for more than a cordon."""
+    return [task for task, why in whys.items() if why != CORDONED]
+
+
+def _departures(job: Job, whys: Whys) -> list[str]:
+    """Return each of these tasks in words, with its reason."""
+    departures = []
+    for task, why in whys.items():
+        departures.append(f"{job.pod(task)} has to leave {task.node} ({why})")
+    return departures
 
 
 def stays(job: Job) -> str:
@@ -106,12 +125,10 @@ def stays(job: Job) -> str:
     if cordoned:
         pods = ", ".join(cordoned)
         notes.append(f"{pods} will move from a cordoned node when all of that fits elsewhere")
-    doomed = [task for task, why in whys.items() if why != CORDONED]
+    doomed = _doomed(whys)
     if not _ends_soon(job, doomed):
-        for task in doomed:
-            notes.append(
-                f"{job.pod(task)} has to leave {task.node} ({whys[task]}) when there is room"
-            )
+        for departure in _departures(job, {task: whys[task] for task in doomed}):
+            notes.append(f"{departure} when there is room")
     return "; ".join(notes)
 
 
@@ -124,16 +141,14 @@ def _trial(
     """Place all tasks that leave; else only the doomed ones, fewer of them if their own room is
     lost.
     """
-    job, most = situation.job, size_of(newest)
-    attempts = [(leaves, most)]
-    if doomed:
-        is_lost = all(_is_closed(job, task) for task in doomed)
-        attempts.append((doomed, least_of(job, most) if is_lost else most))
-    for gone, least in attempts:
-        trial = situation.trial(_without(newest, gone), most, least)
-        if isinstance(trial, Placed):
-            break
-    return trial
+    most = size_of(newest)
+    trial = situation.trial(_without(newest, leaves), most)
+    if isinstance(trial, Placed) or not doomed:
+        return trial
+    least = most
+    if all(_is_closed(situation.job, task) for task in doomed):
+        least = least_of(situation.job, most)
+    return situation.trial(_without(newest, doomed), most, least)
 
 
 def _without(newest: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
@@ -160,7 +175,9 @@ def _sent_away(job: Job) -> list[TaskPlan]:
     """Return the tasks that have to go for a reason of their own, not their node's."""
     found = []
     for decided in (job.runs, job.flies):
-        for task in decided.tasks if decided else ():
+        if decided is None:
+            continue
+        for task in decided.tasks:
             notice = job.leaving.get(job.pod(task))
             if notice and notice.why not in OF_NODE and not job.exit_of(task):
                 found.append(task)

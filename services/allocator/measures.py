@@ -116,13 +116,15 @@ class Meters:
         self.work.heard(message, before, stored_s)
         if isinstance(message, JobFinished):
             self.finished.count(message.outcome)
-        if not isinstance(message, TrainingResumed) or message.pause_s is None:
-            return
-        self.pause.observe(message.pause_s)
+        elif isinstance(message, TrainingResumed) and message.pause_s is not None:
+            self._observe_pause(message.phases, message.pause_s)
+
+    def _observe_pause(self, phases: Phases, pause_s: float) -> None:
+        self.pause.observe(pause_s)
         for field in Phases.__struct_fields__:
-            seconds = getattr(message.phases, field)
+            seconds = getattr(phases, field)
             self.phase.observe(seconds, field.removesuffix("_s"))
-        self.phase.observe(message.phases.waiting_s(message.pause_s), "waiting")
+        self.phase.observe(phases.waiting_s(pause_s), "waiting")
 
     def said(
         self,

@@ -1,8 +1,10 @@
 """A task that will soon need more memory than it has gets it before it is killed for it.
 
-    need    = largest use since it settled + growth x examples of the next `AHEAD_S`   [GiB]   (`models/foresight.py`)
+    need    = largest use since it settled + growth x examples of the next `AHEAD_S`   [GiB]
+              (`models/foresight.py`)
     growth  = the lesser of that over all readings since then and over the newer half of them
-    raised  <=>  need comes within a twentieth of the limit; then to a tenth above the need, at most to `AT_ONCE` times
+    raised  <=>  need comes within a twentieth of the limit
+                 then to a tenth above the need, at most to `AT_ONCE` times the limit
 
 In place, where the task's node has the room: no pause, no new generation. Where it has not, the
 task moves to a node that has, by a hand-over. It is DLRover-RM's prediction (embedding tables grow
@@ -12,6 +14,8 @@ growth. What has run out of memory all the same never gets so little again (`see
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from services.allocator.job import Job
 from services.allocator.models.foresight import AHEAD_S, foreseen, limit_due
 from services.allocator.placing.resizing import with_memory
@@ -20,8 +24,8 @@ from services.allocator.policies.contract import Reading
 from services.allocator.seen import size_of
 from services.allocator.situation import Situation
 from services.allocator.timing import retry_s
-from services.allocator.verdict import Verdict, decision
-from shared.messages import Role, RoleResources
+from services.allocator.verdict import Rationale, Verdict, grant_tasks
+from shared.messages import Resources, Role, RoleResources, TaskPlan
 
 SETTLE_S = 30.0
 AT_ONCE = 2.0
@@ -38,48 +42,80 @@ def enlarged(situation: Situation) -> Verdict | None:
     if situation.now < retry_s(job, situation.settings):
         return None
     sizes = situation.sizes()
-    limits: dict[Role, float] = {}  # GiB of a task, of the roles that need more
-    told = []
-    for role in FORESEEN:
-        had = getattr(sizes, role).memory_gib
-        gib = _due(job, role, sizes)
-        if gib > had:
-            limits[role] = gib
-            told.append(
-                f"{job.request.job}'s {role} will soon need more than {had:g} GiB, and gets {gib:g}"
-            )
+    limits = _raised_limits(job, sizes)
     if not limits:
         return None
     how = with_memory(limits)
     trial = situation.trial(current.tasks, size_of(current), sizes=sizes, how=how)
     if isinstance(trial, Shortage):
         return None
-    is_in_place = {task.serial for task in trial.tasks} == {task.serial for task in current.tasks}
-    done = "raised in place" if is_in_place else "moved to where there is room for it"
-    reason = f"{', '.join(told)}; {done}"
-    action = decision(job, trial.tasks, current.batch, situation.now, reason=reason, cause="memory")
-    return Verdict(why=reason, action=action)
+    done = "moved to where there is room for it"
+    if _serials(trial.tasks) == _serials(current.tasks):
+        done = "raised in place"
+    needs = ", ".join(_describe_needs(job, sizes, limits))
+    rationale = Rationale(reason=f"{needs}; {done}", cause="memory")
+    return grant_tasks(situation, trial.tasks, current.batch, rationale)
+
+
+def _raised_limits(job: Job, sizes: RoleResources) -> dict[Role, float]:
+    """Return the memory (GiB) that a task should have, by role, of the roles that need more."""
+    limits: dict[Role, float] = {}
+    for role in FORESEEN:
+        gib = _due(job, role, sizes)
+        if gib > _memory_gib(sizes, role):
+            limits[role] = gib
+    return limits
+
+
+def _describe_needs(job: Job, sizes: RoleResources, limits: Mapping[Role, float]) -> list[str]:
+    needs = []
+    for role, gib in limits.items():
+        had = _memory_gib(sizes, role)
+        needs.append(
+            f"{job.request.job}'s {role} will soon need more than {had:g} GiB, and gets {gib:g}"
+        )
+    return needs
+
+
+def _memory_gib(sizes: RoleResources, role: Role) -> float:
+    resources: Resources = getattr(sizes, role)
+    return resources.memory_gib
+
+
+def _serials(tasks: Sequence[TaskPlan]) -> set[int]:
+    return {task.serial for task in tasks}
 
 
 def _due(job: Job, role: Role, sizes: RoleResources) -> float:
     """Return the memory limit (GiB) that a task of the role should have."""
-    limit: float = getattr(sizes, role).memory_gib
-    return min(limit_due(limit, _need(job, role), may_shrink=False), AT_ONCE * limit)
+    limit = _memory_gib(sizes, role)
+    due = limit_due(limit, _need(job, role), may_shrink=False)
+    return min(due, AT_ONCE * limit)
 
 
 def _need(job: Job, role: Role) -> float | None:
     """Return the memory (GiB) that the role's tasks will use; None: nothing was measured."""
-    points = []
-    for reading in job.recent:
-        point = _point(reading, role) if _settled(job, reading) else None
-        if point:
-            points.append(point)
+    points = _memory_points(job, role)
     ahead = _ahead(job) if len(points) >= FEWEST else 0.0
     by_all = foreseen(points, ahead)
     by_newer = foreseen(points[len(points) // 2 :], ahead)
-    if by_all is None or by_newer is None:
-        return by_newer if by_all is None else by_all
+    if by_all is None:
+        return by_newer
+    if by_newer is None:
+        return by_all
     return min(by_all, by_newer)
+
+
+def _memory_points(job: Job, role: Role) -> list[tuple[float, float]]:
+    """Return the examples and the memory (GiB) of the role's tasks in each reading that counts."""
+    points = []
+    for reading in job.recent:
+        if not _settled(job, reading):
+            continue
+        gib = reading.ps_gib if role == "ps" else reading.worker_gib
+        if gib:
+            points.append((float(reading.samples), gib))
+    return points
 
 
 def _settled(job: Job, reading: Reading) -> bool:
@@ -87,14 +123,10 @@ def _settled(job: Job, reading: Reading) -> bool:
     return reading.at_s >= job.resumed_s + SETTLE_S
 
 
-def _point(reading: Reading, role: Role) -> tuple[float, float] | None:
-    gib = reading.ps_gib if role == "ps" else reading.worker_gib
-    return (float(reading.samples), gib) if gib else None
-
-
 def _ahead(job: Job) -> float:
     """Return the number of examples of the next `AHEAD_S`, at most those that remain."""
     progress = job.progress
     if progress is None:
         return 0.0
-    return min(progress.samples_per_second * AHEAD_S, progress.total_samples - progress.samples)
+    remaining = progress.total_samples - progress.samples
+    return min(progress.samples_per_second * AHEAD_S, remaining)

@@ -4,9 +4,10 @@ Law: nothing is taken if the job starts without it as soon as what is ending has
 taken that is not needed, and of one that shrinks no more than is needed. Victims are named in the
 decision.
 
-    shrink      a job above its gang floor: for a job of higher priority; for one that has waited for `reserve_after_s`
-                also if both have the same priority
-    suspend     an elastic job of lower priority: it drains, saves, and waits again, in front of its own priority
+    shrink      a job above its gang floor: for a job of higher priority; for one that has waited
+                for `reserve_after_s` also if both have the same priority
+    suspend     an elastic job of lower priority: it drains, saves, and waits again, in front of
+                its own priority
 
 Jobs of lower priority come first, and of these the ones that started last. All shrink before one is
 suspended. A job gives way only if it would hold its capacity for longer than the pauses cost that
@@ -15,7 +16,7 @@ this means for it; not while a generation of it is in flight, nor shortly after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import inf
 
@@ -34,13 +35,15 @@ from services.allocator.seen import counted_size, least_of, seen, size_of
 from services.allocator.situation import Situation
 from services.allocator.supply import Held, Reservation, Supply, describe_claim
 from services.allocator.timing import retry_s
-from services.allocator.verdict import Verdict, decision
+from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import TaskPlan
 
 RELEASE_S = 30.0
 """Seconds beyond its grace that a suspended job waits for its pods to go, before it starts without
 that.
 """
+Victims = dict[str, "Victim"]
+"""By job key."""
 TasksWith = Callable[[Iterable["Victim"]], tuple[TaskPlan, ...] | None]
 """Place the waiting job with the capacity of these victims; None: it does not fit."""
 
@@ -56,9 +59,11 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
 
     def freed(self) -> list[Held]:
         """Return the capacity that it gives up."""
+        if self.job.runs is None:
+            return []
         kept = {task.serial for task in self.tasks}
         freed = []
-        for task in self.job.runs.tasks if self.job.runs else ():
+        for task in self.job.runs.tasks:
             if task.serial not in kept:
                 freed.append(Held(-inf, self.job.key, task.node, task.resources))
         return freed
@@ -99,7 +104,6 @@ def find_victims(
     candidates: Candidates,
 ) -> tuple[list[Victim], tuple[TaskPlan, ...]] | None:
     """Return the victims and the tasks of the waiting job; None: it would not fit even then."""
-    steps = candidates.steps(claim)
 
     def tasks_with(victims: Iterable[Victim]) -> tuple[TaskPlan, ...] | None:
         freed = []
@@ -107,16 +111,10 @@ def find_victims(
             freed += victim.freed()
         return supply.place(request, -inf, reserved, freed)
 
-    if not steps or tasks_with(_chosen(steps).values()) is None:
+    chosen = _first_victims(candidates.steps(claim), tasks_with)
+    if chosen is None:
         return None
-    count = least(
-        len(steps), lambda number: tasks_with(_chosen(steps[:number]).values()) is not None
-    )
-    chosen = _chosen(steps if count is None else steps[:count])
-    for key in list(chosen):
-        others = without_key(chosen, key)
-        if tasks_with(others.values()) is not None:
-            chosen = others
+    chosen = _needed_victims(chosen, tasks_with)
     for victim in list(chosen.values()):
         cut = _smallest_cut(victim, partial(_is_enough, chosen, tasks_with))
         chosen |= {cut.job.key: cut}
@@ -127,8 +125,33 @@ def find_victims(
     return [replace(victim, claim=claim) for victim in chosen.values()], tasks
 
 
-def _is_enough(chosen: Mapping[str, Victim], tasks_with: TasksWith, cut: Victim) -> bool:
-    """Return whether the waiting job fits with this cut in place of the same victim's larger one."""
+def _first_victims(steps: Sequence[Victim], tasks_with: TasksWith) -> Victims | None:
+    """Return the victims of the fewest steps with which the waiting job fits; None: not even of
+    all.
+    """
+    if not steps or tasks_with(_chosen(steps).values()) is None:
+        return None
+
+    def is_enough(number: int) -> bool:
+        return tasks_with(_chosen(steps[:number]).values()) is not None
+
+    count = least(len(steps), is_enough)
+    if count is None:
+        return _chosen(steps)
+    return _chosen(steps[:count])
+
+
+def _needed_victims(chosen: Victims, tasks_with: TasksWith) -> Victims:
+    """Return the victims without those that the waiting job can do without."""
+    for key in list(chosen):
+        others = without_key(chosen, key)
+        if tasks_with(others.values()) is not None:
+            chosen = others
+    return chosen
+
+
+def _is_enough(chosen: Victims, tasks_with: TasksWith, cut: Victim) -> bool:
+    """Return whether the waiting job fits with this cut in place of the victim's larger one."""
     return tasks_with({**chosen, cut.job.key: cut}.values()) is not None
 
 
@@ -139,17 +162,11 @@ def give_way(situation: Situation, victim: Victim) -> Verdict:
 
 def decide_tasks(situation: Situation, tasks: Sequence[TaskPlan], reason: str) -> Verdict:
     """Give a running job these tasks, with its batch; none: it is suspended."""
-    job, current = situation.job, situation.current
-    action = decision(
-        job,
-        tasks,
-        current.batch if current and tasks else 0,
-        situation.now,
-        reason=reason,
-        cause=situation.cause,
-        cost_s=_payback(job, situation.settings).cost_s,
-    )
-    return Verdict(why=reason, action=action)
+    current = situation.current
+    batch = current.batch if current and tasks else 0
+    pause = _payback(situation.job, situation.settings)
+    rationale = Rationale(reason=reason, cause=situation.cause, cost_s=pause.cost_s)
+    return grant_tasks(situation, tasks, batch, rationale)
 
 
 def release_wait(situation: Situation) -> Verdict | None:
@@ -166,9 +183,9 @@ def release_wait(situation: Situation) -> Verdict | None:
 
 
 def _all_steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules) -> list[Victim]:
-    """First all that shrink, then all that are suspended."""
+    """Return first all that shrink, then all that are suspended."""
     able = [job for job in jobs if _may_give_way(job, claim, now, rules)]
-    able.sort(key=lambda job: (job.request.priority, -job.started_s, -job.uid))
+    able.sort(key=_order_of_giving_way)
     shrinks = []
     suspends = []
     for job in able:
@@ -181,14 +198,19 @@ def _all_steps(claim: Reservation, jobs: Iterable[Job], now: float, rules: Rules
     return shrinks + suspends
 
 
+def _order_of_giving_way(job: Job) -> tuple[int, float, int]:
+    """Return the lower one for the job that gives way first."""
+    return job.request.priority, -job.started_s, -job.uid
+
+
 def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> bool:
     """Return whether a job may be changed now, and holds its capacity for longer than the change
     takes.
     """
-    priority, runs = job.request.priority, job.runs
+    runs = job.runs
     if runs is None or job.coming is not None or job.key == claim.job or job.is_trained:
         return False
-    if priority > claim.priority or (priority == claim.priority and not claim.overdue):
+    if not _is_below(job.request.priority, claim):
         return False
     if now < job.resumed_s + rules.cooldown_s or now < retry_s(job, rules):
         return False
@@ -198,6 +220,13 @@ def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> boo
         return False
     gain = _payback(job, rules)
     return gain.left_s > rules.payback_factor * gain.cost_s
+
+
+def _is_below(priority: int, claim: Reservation) -> bool:
+    """Return whether a job of this priority gives way for the claim."""
+    if priority == claim.priority:
+        return claim.overdue
+    return priority < claim.priority
 
 
 def _may_be_suspended(job: Job, claim: Reservation, rules: Rules) -> bool:
@@ -214,17 +243,18 @@ def _may_be_suspended(job: Job, claim: Reservation, rules: Rules) -> bool:
 
 def _payback(job: Job, rules: Rules) -> Payback:
     """Return the cost of a pause and the time that the job still trains."""
-    runs = job.runs
-    if runs is None:
-        return payback(seen(job, rules), Size(0, 0), 0, rules)
-    return payback(seen(job, rules), size_of(runs), runs.batch, rules)
+    size, batch = Size(0, 0), 0
+    if job.runs is not None:
+        size, batch = size_of(job.runs), job.runs.batch
+    return payback(seen(job, rules), size, batch, rules)
 
 
 def _shrunk(job: Job, size: Size) -> Victim:
-    return Victim(job=job, tasks=shrink(job.runs.tasks if job.runs else (), size))
+    tasks = job.runs.tasks if job.runs else ()
+    return Victim(job=job, tasks=shrink(tasks, size))
 
 
-def _chosen(steps: Iterable[Victim]) -> dict[str, Victim]:
+def _chosen(steps: Iterable[Victim]) -> Victims:
     """Return the victims by job: the last step replaces the ones before."""
     return {victim.job.key: victim for victim in steps}
 
@@ -234,6 +264,8 @@ def _smallest_cut(victim: Victim, enough: Callable[[Victim], bool]) -> Victim:
     if not victim.tasks or victim.job.runs is None:
         return victim
     sizes = ladder(size_of(victim.job.runs), counted_size(victim.tasks))[1:]
+    if not sizes:
+        return victim
     cuts = [_shrunk(victim.job, size) for size in sizes]
-    first = least(len(cuts) - 1, lambda number: enough(cuts[number])) if cuts else None
+    first = least(len(cuts) - 1, lambda number: enough(cuts[number]))
     return victim if first is None else cuts[first]

@@ -30,7 +30,7 @@ def measurable(message: ProgressReported) -> ProgressReported:
     """Return the report without figures so small that nothing can be divided by them."""
     usage = message.usage
     if any(_is_tiny(use.cpu) or _is_tiny(use.memory_gib) for use in usage):
-        usage = tuple(_without_tiny(use) for use in usage)
+        usage = tuple([_without_tiny(use) for use in usage])
     speed = _at_least(message.samples_per_second, SLOWEST)
     if usage is message.usage and speed == message.samples_per_second:
         return message
@@ -54,19 +54,14 @@ def _at_least(amount: float, least: float) -> float:
 
 def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float) -> Reading:
     """Return a report together with the size that runs, and the cores that its tasks have."""
-    ps = 0
-    workers = 0
-    ps_had: float | None = None
-    worker_had: float | None = None
+    ps_cores: list[float] = []
+    worker_cores: list[float] = []
     worker_nodes: set[str] = set()
     for task in runs.tasks:
-        cpu = task.resources.cpu
         if task.role == "ps":
-            ps += 1
-            ps_had = cpu if ps_had is None else max(ps_had, cpu)
+            ps_cores.append(task.resources.cpu)
         elif task.role == "worker":
-            workers += 1
-            worker_had = cpu if worker_had is None else max(worker_had, cpu)
+            worker_cores.append(task.resources.cpu)
             worker_nodes.add(task.node)
     on_ps = measured(message, "ps")
     on_workers = measured(message, "worker")
@@ -75,16 +70,16 @@ def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float)
         samples=message.samples,
         loss=message.loss,
         samples_per_second=message.samples_per_second,
-        ps=ps,
-        workers=workers,
+        ps=len(ps_cores),
+        workers=len(worker_cores),
         batch=runs.batch,
         ps_cpu=_total_cpu(on_ps),
         worker_cpu=_total_cpu(on_workers),
         ps_gib=_largest_gib(on_ps),
         worker_gib=_largest_gib(on_workers),
-        ps_had=ps_had,
-        worker_had=worker_had,
-        nodes=None if ps else len(worker_nodes),
+        ps_had=max(ps_cores, default=None),
+        worker_had=max(worker_cores, default=None),
+        nodes=None if ps_cores else len(worker_nodes),
     )
 
 
@@ -118,9 +113,9 @@ def _largest_gib(uses: Sequence[TaskUsage]) -> float | None:
 
 def is_crowded(runs: AllocationDecided, told: Reading) -> bool:
     """Return True if a ps or worker comes near to its memory."""
-    return _is_near(told.ps_gib, _memory_limit_gib(runs, "ps")) or _is_near(
-        told.worker_gib, _memory_limit_gib(runs, "worker")
-    )
+    if _is_near(told.ps_gib, _memory_limit_gib(runs, "ps")):
+        return True
+    return _is_near(told.worker_gib, _memory_limit_gib(runs, "worker"))
 
 
 def _is_near(used_gib: float | None, limit_gib: float) -> bool:
@@ -150,16 +145,7 @@ def speeds(
     speed = told.samples_per_second
     if speed <= 0:
         return known
-    size = (told.ps, told.workers, told.batch, told.nodes)
-    cores = (told.ps_had, told.worker_had)
-    before = None
-    for each in reversed(known):
-        if (each.ps, each.workers, each.batch, each.nodes) != size:
-            continue
-        if by_cores and (each.ps_cpu, each.worker_cpu) != cores:
-            continue
-        before = each
-        break
+    before = _earlier_speed(known, told, by_cores)
     if before is not None and disturbed:
         return known
 
@@ -177,6 +163,18 @@ def speeds(
     mean = before.samples_per_second * (1 - NEWEST_WEIGHT) + speed * NEWEST_WEIGHT
     others = [each for each in known if each is not before]
     return (*others, replace(newest, samples_per_second=mean))
+
+
+def _earlier_speed(known: tuple[Observed, ...], told: Reading, by_cores: bool) -> Observed | None:
+    """Return the last known speed of the size that a reading is of; None: there is none."""
+    size = (told.ps, told.workers, told.batch, told.nodes)
+    cores = (told.ps_had, told.worker_had)
+    for each in reversed(known):
+        if (each.ps, each.workers, each.batch, each.nodes) != size:
+            continue
+        if not by_cores or (each.ps_cpu, each.worker_cpu) == cores:
+            return each
+    return None
 
 
 def curve_of(known: tuple[Learned, ...], message: ProgressReported) -> tuple[Learned, ...]:

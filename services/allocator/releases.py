@@ -11,8 +11,10 @@ that uses a part of what they leave and costs a pause; the next one, for the res
 pause and has to wait for the cooldown. So a job waits for as long as such a release usually takes,
 which is less than a pause, and changes once.
 
-    counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases; none yet: release_s)
-    a job waits until  that moment of the releases it needs, and never for more than release_max_s on end
+    counted until      begin + min(release_max_s, USUAL * the longest of the last KEPT releases)
+                       none yet: release_s in place of that product
+    a job waits until  that moment of the releases it needs, and never for more than release_max_s
+                       on end
 
 A release that took longer than release_max_s (the node was lost, say) tells nothing about the usual
 ones.
@@ -66,20 +68,29 @@ def begin_release(
     now: float,
 ) -> Releases:
     """Add the pods that a job had and does not keep, as far as a node still lists them."""
+    going = _going_pods(job, kept, nodes)
+    if not going:
+        return releases
+    before = releases.open.get(job.key)
+    pods = before.pods | going if before else going
+    release = Release(job.request.namespace, now, pods)
+    return replace(releases, open=releases.open | {job.key: release})
+
+
+def _going_pods(
+    job: Job, kept: Collection[TaskPlan], nodes: dict[str, CapacityChanged]
+) -> dict[str, str]:
+    """Return the pods that a job had and does not keep, each with the node that still lists it."""
     stay = {job.pod(task) for task in kept}
     going: dict[str, str] = {}
     for decision in job.decided.values():
         for task in decision.tasks:
             pod = job.pod(task)
-            if pod not in stay and _is_listed(nodes.get(task.node), job.request.namespace, pod):
+            if pod in stay:
+                continue
+            if _is_listed(nodes.get(task.node), job.request.namespace, pod):
                 going[pod] = task.node
-    if not going:
-        return releases
-    before = releases.open.get(job.key)
-    pods = before.pods | going if before else going
-    return replace(
-        releases, open=releases.open | {job.key: Release(job.request.namespace, now, pods)}
-    )
+    return going
 
 
 def end_releases(releases: Releases, seen: CapacityChanged, now: float) -> Releases:
@@ -87,21 +98,29 @@ def end_releases(releases: Releases, seen: CapacityChanged, now: float) -> Relea
     none is left.
     """
     for key, release in releases.open.items():
-        left = {}
-        for pod, node in release.pods.items():
-            is_elsewhere = node != seen.node
-            if is_elsewhere or (not seen.gone and _is_listed(seen, release.namespace, pod)):
-                left[pod] = node
+        left = _pods_left(release, seen)
         if len(left) < len(release.pods):
             releases = _without(releases, key, release, left, now)
     return releases
 
 
+def _pods_left(release: Release, seen: CapacityChanged) -> dict[str, str]:
+    """Return the pods of a release without those that this node lists no more."""
+    left = {}
+    for pod, node in release.pods.items():
+        is_elsewhere = node != seen.node
+        if is_elsewhere or (not seen.gone and _is_listed(seen, release.namespace, pod)):
+            left[pod] = node
+    return left
+
+
 def _without(
     releases: Releases, key: str, release: Release, left: dict[str, str], now: float
 ) -> Releases:
+    """Return the releases with only these pods left of one; without it, if none is."""
     if left:
-        return replace(releases, open=releases.open | {key: replace(release, pods=left)})
+        shorter = replace(release, pods=left)
+        return replace(releases, open=releases.open | {key: shorter})
     still = without_key(releases.open, key)
     took = (*releases.took_s, max(now - release.begun_s, 0.0))
     return Releases(still, took[-KEPT:])
@@ -153,9 +172,15 @@ def coming_capacity(
             continue
         until_s.append(due_s)
         for resources, node in _listed_pods(release, nodes):
-            free[node] = plus(free.get(node, Resources()), resources)
-            quota[release.namespace] = plus(quota.get(release.namespace, Resources()), resources)
-    return Coming(free, quota, min(until_s)) if free else NOTHING
+            _add_to(free, node, resources)
+            _add_to(quota, release.namespace, resources)
+    if not free:
+        return NOTHING
+    return Coming(free, quota, min(until_s))
+
+
+def _add_to(amounts: dict[str, Resources], name: str, more: Resources) -> None:
+    amounts[name] = plus(amounts.get(name, Resources()), more)
 
 
 @contextmanager
@@ -180,7 +205,9 @@ def bounded_wait(
         return wish, coming
     if not coming.free:
         return replace(wish, awaits_s=None), coming
-    return wish, coming if now < wish.awaits_s + rules.release_max_s else NOTHING
+    if now < wish.awaits_s + rules.release_max_s:
+        return wish, coming
+    return wish, NOTHING
 
 
 def usual_s(took_s: Sequence[float], rules: Rules) -> float:
@@ -188,14 +215,18 @@ def usual_s(took_s: Sequence[float], rules: Rules) -> float:
     usual = [seconds for seconds in took_s if seconds <= rules.release_max_s]
     if not rules.release_s or not usual:
         return min(rules.release_s, rules.release_max_s)
-    return min(max(USUAL * max(usual), SHORTEST_S), rules.release_max_s)
+    lasts_s = max(USUAL * max(usual), SHORTEST_S)
+    return min(lasts_s, rules.release_max_s)
 
 
 def _listed_pods(
     release: Release, nodes: dict[str, CapacityChanged]
 ) -> Iterable[tuple[Resources, str]]:
+    """Yield the capacity and the node of each pod that its node still lists."""
     for pod, name in release.pods.items():
         seen = nodes.get(name)
-        for own in seen.own if seen else ():
+        if seen is None:
+            continue
+        for own in seen.own:
             if own.pod == pod and own.namespace == release.namespace:
                 yield own.resources, name

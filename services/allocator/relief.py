@@ -2,7 +2,8 @@
 works.
 
     worst    = the least share that any of them gets of its CPU (`strain.py`)
-    limits   = 1 for ps and chief: every update waits for each of them; 1 / workers for a worker: the others go on
+    limits   = 1 for ps and chief: every update waits for each of them
+               1 / workers for a worker: the others go on
     saved_s  = remaining / v * (1 - worst) * limits      [s], v in examples a second
     it pays  <=>  saved_s > payback_factor * cost_s, the mean pause of the job's last hand-overs
 
@@ -25,7 +26,7 @@ from services.allocator.rules import Rules
 from services.allocator.seen import seen, size_of
 from services.allocator.situation import Situation
 from services.allocator.timing import retry_s
-from services.allocator.verdict import Verdict, decision
+from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import AllocationDecided, TaskPlan
 
 
@@ -52,28 +53,31 @@ def relieved(situation: Situation) -> Verdict | None:
     if saved_s <= settings.payback_factor * pause_s:
         return None
     keep = [task for task in current.tasks if task not in starving]
-    fled = frozenset(
-        [node for node, fled_s in job.starved.items() if now < fled_s + settings.shun_s]
-    )
+    fled = _fled_nodes(job, now, settings)
     trial = situation.trial(keep, size_of(current), avoid=fled)
     if isinstance(trial, Shortage):
         return None
-    reason = f"{', '.join([_told(job, task) for task in starving])}; moved"
-    action = decision(
-        job,
-        trial.tasks,
-        current.batch,
-        now,
-        reason=reason,
+    strains = ", ".join([_describe_strain(job, task) for task in starving])
+    rationale = Rationale(
+        reason=f"{strains}; moved",
         cause=job.pod(starving[0]),
         gain_s=saved_s,
         cost_s=pause_s,
     )
-    return Verdict(why=reason, action=action)
+    return grant_tasks(situation, trial.tasks, current.batch, rationale)
+
+
+def _fled_nodes(job: Job, now: float, rules: Rules) -> frozenset[str]:
+    """Return the nodes that a task of the job has fled from a short time ago."""
+    nodes = set()
+    for node, fled_s in job.starved.items():
+        if now < fled_s + rules.shun_s:
+            nodes.add(node)
+    return frozenset(nodes)
 
 
 def _starving(job: Job, now: float, rules: Rules) -> list[TaskPlan]:
-    """Return the tasks that have starved for long enough, of a job that runs and is not changing."""
+    """Return the tasks that have starved for long enough, of a job that runs unchanged."""
     if not job.starving or job.runs is None or job.coming is not None:
         return []
     since_s = now - rules.starved_s
@@ -81,29 +85,37 @@ def _starving(job: Job, now: float, rules: Rules) -> list[TaskPlan]:
 
 
 def _saved_s(job: Job, current: AllocationDecided, starving: list[TaskPlan]) -> float:
+    """Return the training time (s) that is saved if the worst of these tasks starves no longer."""
     progress = job.progress
     if progress is None or progress.samples_per_second <= 0:
         return 0.0
     remaining_s = (progress.total_samples - progress.samples) / progress.samples_per_second
     saved = []
     for task in starving:
-        saved.append(remaining_s * (1 - _share(job, task)) * _limits(current, task))
+        lacking = 1 - _share(job, task)
+        saved.append(remaining_s * lacking * _limits(current, task))
     return max(saved)
 
 
 def _share(job: Job, task: TaskPlan) -> float:
     """Return the share of its CPU that a task gets; 1: not known."""
-    for use in job.progress.usage if job.progress else ():
-        if use.task == task.name():
+    if job.progress is None:
+        return 1.0
+    name = task.name()
+    for use in job.progress.usage:
+        if use.task == name:
             share = strain.got(use, task.resources.cpu)
             return 1.0 if share is None else share
     return 1.0
 
 
 def _limits(current: AllocationDecided, task: TaskPlan) -> float:
-    return 1 / size_of(current).workers if task.role == "worker" else 1.0
+    """Return the share of the job's speed that waits for a task."""
+    if task.role != "worker":
+        return 1.0
+    return 1 / size_of(current).workers
 
 
-def _told(job: Job, task: TaskPlan) -> str:
+def _describe_strain(job: Job, task: TaskPlan) -> str:
     share = _share(job, task)
     return f"{job.pod(task)} gets {share:.0%} of the CPU that {task.node} has promised it"

@@ -5,8 +5,10 @@ Promise: no message of a job that is not over is removed, even one that comes wh
 purge covers only messages that the state knows; newer ones stay, and so do all of a name that
 another job bears by then, except those from before that job was asked for.
 
-    weir-orders, weir-facts     messages of the name            weir-jobs, weir-ledger    the job's entry
-    weir-programs-<namespace>   `unused_programs.py`            weir-nodes                nodes that are gone
+    weir-orders, weir-facts     messages of the name
+    weir-jobs, weir-ledger      the job's entry
+    weir-programs-<namespace>   `unused_programs.py`
+    weir-nodes                  nodes that are gone
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Removal:
         before it.
         """
         async for raw in self._stored(ORDERS, subjects.pattern(ForgetRequested)):
-            asked = int(raw.seq or 0)
+            asked = _sequence_of(raw)
             if asked > self.state().sequences.get(ORDERS, 0):
                 return
             await self._forget(_name_in(raw), asked)
@@ -110,10 +112,10 @@ class Removal:
         ends: dict[str, int] = {}
         for kind in ENDS:
             async for raw in self._stored(ORDERS, subjects.pattern(kind)):
-                if raw.time is None or raw.time.timestamp() > until_s:
+                if not _is_expired(raw, until_s):
                     break
                 name = _name_in(raw)
-                ends[name] = max(ends.get(name, 0), int(raw.seq or 0))
+                ends[name] = max(ends.get(name, 0), _sequence_of(raw))
         return ends
 
     async def _stored(self, stream: str, filtered: str) -> AsyncIterator[RawStreamMsg]:
@@ -121,7 +123,7 @@ class Removal:
         raw = await self._next(stream, filtered, 0)
         while raw is not None:
             yield raw
-            raw = await self._next(stream, filtered, int(raw.seq or 0))
+            raw = await self._next(stream, filtered, _sequence_of(raw))
 
     async def _next(self, stream: str, filtered: str, after: int) -> RawStreamMsg | None:
         """Return the first message on some subjects after a sequence; None: there is none."""
@@ -139,13 +141,11 @@ class Removal:
     async def _remove(self, name: str, end: int) -> None:
         """Remove the messages of a name up to its end; without a newer job of that name, all."""
         key = _key_of(name)
-        newest = 0
-        for each in _names(key):
-            newest = max(newest, await self.bus.last_over(f"weir.job.*.{each}"))
+        newest = await self._last_order(key)
         state = self.state()
         begun = uids_of(state, key)
         if begun or newest > end:
-            last = min([end, *(uid - 1 for uid in begun)])
+            last = min([end, *[uid - 1 for uid in begun]])
             await self._purge(ORDERS, key, last)
             return
         await self._purge(ORDERS, key, state.sequences.get(ORDERS, 0))
@@ -154,6 +154,13 @@ class Removal:
             await self._purge_subject(stream_of(bucket), entry(bucket, key), 0)
         self.removed(key)
         log.info("JobRemoved", job=key)
+
+    async def _last_order(self, key: str) -> int:
+        """Return the sequence of the last message about a job under any of its names."""
+        last = 0
+        for name in _names(key):
+            last = max(last, await self.bus.last_over(f"weir.job.*.{name}"))
+        return last
 
     async def _purge(self, stream: str, key: str, last: int) -> None:
         """Remove the messages of a job up to a sequence. Only orders have names without a
@@ -173,10 +180,10 @@ class Removal:
 
     async def _remove_gone_nodes(self, until_s: float) -> None:
         async for raw in self._stored(NODES, subjects.pattern(CapacityChanged)):
-            if raw.time is None or raw.time.timestamp() > until_s:
+            if not _is_expired(raw, until_s):
                 return
             if _is_gone(raw):
-                await self._purge_subject(NODES, str(raw.subject), int(raw.seq or 0) + 1)
+                await self._purge_subject(NODES, str(raw.subject), _sequence_of(raw) + 1)
 
 
 def uids_of(state: State, key: str) -> list[int]:
@@ -194,6 +201,15 @@ def uids_of(state: State, key: str) -> list[int]:
         if answer.key() == key:
             uids.append(uid)
     return uids
+
+
+def _sequence_of(raw: RawStreamMsg) -> int:
+    return int(raw.seq or 0)
+
+
+def _is_expired(raw: RawStreamMsg, until_s: float) -> bool:
+    """Return whether a message is known to have been stored by then."""
+    return raw.time is not None and raw.time.timestamp() <= until_s
 
 
 def _name_in(raw: RawStreamMsg) -> str:

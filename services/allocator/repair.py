@@ -24,52 +24,52 @@ from services.allocator.rules import Rules
 from services.allocator.seen import least_of, size_of
 from services.allocator.situation import Situation
 from services.allocator.timing import retry_s
-from services.allocator.verdict import Verdict, decision
+from services.allocator.verdict import Rationale, Verdict, grant_tasks
 from shared.messages import AllocationDecided, TaskPlan
 from shared.words import some
+
+Tasks = list[TaskPlan]
 
 
 def repaired(situation: Situation) -> Verdict | None:
     """Replace lost tasks. None: nothing is lost."""
-    job, now, settings = situation.job, situation.now, situation.settings
-    newest = situation.newest
+    job, newest = situation.job, situation.newest
     if newest is None or not job.exits:
         return None
-    over_s = _over_s(job, newest, settings)
-    if now < over_s:
+    over_s = _over_s(job, newest, situation.settings)
+    if situation.now < over_s:
         return Verdict(why="the chief has ended well; the job is about to finish", wake_s=over_s)
-    lost = [task for task in newest.tasks if job.exit_of(task) and not _left_to_launcher(job, task)]
+    lost = _lost_tasks(job, newest)
     if not lost:
         return None
-    names = _lost(job, lost)
-    again_s = retry_s(job, settings)
-    if now < again_s:
+    names = _describe_loss(job, lost)
+    again_s = retry_s(job, situation.settings)
+    if situation.now < again_s:
         return Verdict(why=f"{names}; tries again after a pause", wake_s=again_s)
     return _replaced(situation, newest, lost, names)
 
 
-def _replaced(
-    situation: Situation, newest: AllocationDecided, lost: list[TaskPlan], names: str
-) -> Verdict:
+def _replaced(situation: Situation, newest: AllocationDecided, lost: Tasks, names: str) -> Verdict:
+    """Replace the lost tasks, or wait for room."""
     job, now = situation.job, situation.now
     settled_s = _settled_s(situation, newest, lost) + situation.settings.settle_s
     is_settled = now >= settled_s
     trial = _trial(situation, newest, lost, may_shrink=is_settled)
-    if isinstance(trial, Shortage) and not is_settled:
-        return Verdict(why=f"{names}; looks whether its room comes free", wake_s=settled_s)
     if isinstance(trial, Shortage):
-        reason = trial.describe_for([task.role for task in lost], "to replace it")
-        return Verdict(why=f"{names}; {reason}")
+        if not is_settled:
+            return Verdict(why=f"{names}; looks whether its room comes free", wake_s=settled_s)
+        roles = [task.role for task in lost]
+        return Verdict(why=f"{names}; {trial.describe_for(roles, 'to replace it')}")
     part = "" if len(trial.tasks) == len(newest.tasks) else " as far as there is room"
-    against = "" if _shut_down(job, lost) else f" ({charged(job, lost, now, situation.settings)})"
-    reason = f"{names}; replaced{part}{against}"
-    cause = job.pod(lost[0])
-    action = decision(job, trial.tasks, newest.batch, now, reason=reason, cause=cause)
-    return Verdict(why=reason, action=action)
+    reason = f"{names}; replaced{part}"
+    if not _shut_down(job, lost):
+        reason = f"{reason} ({charged(job, lost, now, situation.settings)})"
+    rationale = Rationale(reason=reason, cause=job.pod(lost[0]))
+    return grant_tasks(situation, trial.tasks, newest.batch, rationale)
 
 
 def _trial(
-    situation: Situation, newest: AllocationDecided, lost: list[TaskPlan], *, may_shrink: bool
+    situation: Situation, newest: AllocationDecided, lost: Tasks, *, may_shrink: bool
 ) -> Placed | Shortage:
     """Place new tasks for the lost ones. Tasks that have to leave move in the same hand-over, if
     there is room.
@@ -77,18 +77,15 @@ def _trial(
     job, most = situation.job, size_of(newest)
     keep = [task for task in newest.tasks if task not in lost]
     leave = going(job, keep)
-    attempts = [(keep, least_of(job, most) if may_shrink else most)]
     if leave:
         staying = [task for task in keep if task not in leave]
-        attempts.insert(0, (staying, most))
-    for stay, least in attempts:
-        trial = situation.trial(stay, most, least)
+        trial = situation.trial(staying, most)
         if isinstance(trial, Placed):
-            break
-    return trial
+            return trial
+    return situation.trial(keep, most, least_of(job, most) if may_shrink else most)
 
 
-def _settled_s(situation: Situation, newest: AllocationDecided, lost: list[TaskPlan]) -> float:
+def _settled_s(situation: Situation, newest: AllocationDecided, lost: Tasks) -> float:
     """Return when (s) the last of the lost tasks ended. Nodes that were shut down come back one
     after another, so then the time begins again with each.
     """
@@ -103,27 +100,45 @@ def _over_s(job: Job, newest: AllocationDecided, rules: Rules) -> float:
     """Return until when (s) a chief that ended well may still report that the job is over."""
     over_s = -math.inf
     for task in newest.tasks:
-        end = job.exit_of(task) if task.role == "chief" else None
+        if task.role != "chief":
+            continue
+        end = job.exit_of(task)
         if end and exits.completed(end):
             over_s = max(over_s, end.at_s + rules.finish_s)
     return over_s
 
 
+def _lost_tasks(job: Job, newest: AllocationDecided) -> Tasks:
+    """Return the tasks that have ended and are to be replaced."""
+    lost = []
+    for task in newest.tasks:
+        if job.exit_of(task) and not _left_to_launcher(job, task):
+            lost.append(task)
+    return lost
+
+
 def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
+    """Return whether the launcher abandons the generation in flight because of this new task."""
     ended, runs = job.exit_of(task), job.runs
-    if ended is None or (runs and task.serial in {each.serial for each in runs.tasks}):
+    if ended is None:
         return False
-    return ended.reason == exits.UNSCHEDULABLE or (runs is not None and exits.own_fault(ended))
+    if runs is None:
+        return ended.reason == exits.UNSCHEDULABLE
+    for running in runs.tasks:
+        if running.serial == task.serial:
+            return False
+    return ended.reason == exits.UNSCHEDULABLE or exits.own_fault(ended)
 
 
-def _lost(job: Job, tasks: list[TaskPlan]) -> str:
-    if _shut_down(job, tasks):
-        pods = [job.pod(task) for task in tasks]
+def _describe_loss(job: Job, lost: Tasks) -> str:
+    if _shut_down(job, lost):
+        pods = [job.pod(task) for task in lost]
         return f"was stopped with its cluster or its nodes ({some(pods, 'pod')})"
-    return f"lost {some([_told(job, task) for task in tasks], 'pod')}"
+    ends = [_describe_end(job, task) for task in lost]
+    return f"lost {some(ends, 'pod')}"
 
 
-def _shut_down(job: Job, tasks: list[TaskPlan]) -> bool:
+def _shut_down(job: Job, tasks: Tasks) -> bool:
     """Return whether all of these tasks were shut down in order, so that no fault is looked for."""
     for task in tasks:
         ended = job.exit_of(task)
@@ -132,6 +147,9 @@ def _shut_down(job: Job, tasks: list[TaskPlan]) -> bool:
     return True
 
 
-def _told(job: Job, task: TaskPlan) -> str:
+def _describe_end(job: Job, task: TaskPlan) -> str:
+    pod = job.pod(task)
     ended = job.exit_of(task)
-    return f"{job.pod(task)} ({exits.told(ended)})" if ended else job.pod(task)
+    if ended is None:
+        return pod
+    return f"{pod} ({exits.told(ended)})"

@@ -21,10 +21,12 @@ def silent_s(job: Job, unreported_s: float) -> float:
     if not unreported_s or phase_of(job) not in TRAINS or job.is_trained:
         return inf
     reported_s = [reading.at_s for reading in job.recent if reading.at_s >= job.resumed_s]
-    last_s = reported_s[-1] if reported_s else job.resumed_s
+    if not reported_s:
+        return job.resumed_s + unreported_s
+    last_s = reported_s[-1]
     usual_s = 0.0
     if len(reported_s) > 1:
-        usual_s = reported_s[-1] - reported_s[-2]
+        usual_s = last_s - reported_s[-2]
     return last_s + max(unreported_s, 2.0 * usual_s)
 
 

@@ -123,19 +123,28 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply(state: State, message: Message, stream: str, sequence: int, stored_s: float) -> State:
-    """The state after one more message; the same state if it is an old one."""
+    """Return the state after one more message; the same state if it is an old one."""
     if sequence <= state.sequences.get(stream, 0):
         return state
-    cause = state.cause if isinstance(message, EVIDENCE) else message.id()
-    heard: dict[str, Any] = {"sequences": state.sequences | {stream: sequence}, "cause": cause}
-    heard["stored_s"] = state.stored_s | {stream: stored_s}
+    spoken = state.spoken
     if isinstance(message, AllocationDecided):
-        heard["spoken"] = state.spoken | {message.key(): sequence}
-    if type(message) in OF_STATE:
-        now = OF_STATE[type(message)](replace(state, **heard), message, sequence, stored_s)
-    else:
-        now = replace(state, **heard, **_of_job(state, message, stored_s))
-    return _marked(state, now, message)
+        spoken = spoken | {message.key(): sequence}
+    heard = replace(
+        state,
+        sequences=state.sequences | {stream: sequence},
+        stored_s=state.stored_s | {stream: stored_s},
+        spoken=spoken,
+        cause=state.cause if isinstance(message, EVIDENCE) else message.id(),
+    )
+    return _marked(state, _applied(heard, message, sequence, stored_s), message)
+
+
+def _applied(state: State, message: Message, sequence: int, stored_s: float) -> State:
+    """Return the state after a message, of whatever kind."""
+    of_state = OF_STATE.get(type(message))
+    if of_state is not None:
+        return of_state(state, message, sequence, stored_s)
+    return _of_job(state, message, stored_s)
 
 
 def _marked(before: State, after: State, message: Message) -> State:
@@ -144,15 +153,23 @@ def _marked(before: State, after: State, message: Message) -> State:
         return after
     marks = after.marks
     if isinstance(message, CapacityChanged):
-        listed = _jobs_on(message)
-        if message.node in before.nodes:
-            listed |= _jobs_on(before.nodes[message.node])
-        marks = replace(marks, nodes=marks.nodes | {message.node}, listed=marks.listed | listed)
+        listed = marks.listed | _listed_jobs(before, message)
+        marks = replace(marks, nodes=marks.nodes | {message.node}, listed=listed)
     if after.jobs is not before.jobs:
         marks = replace(marks, jobs=marks.jobs | _changed_jobs(before, after, message))
     if after.closed is not before.closed:
         marks = replace(marks, closed=True)
-    return after if marks is after.marks else replace(after, marks=marks)
+    if marks is after.marks:
+        return after
+    return replace(after, marks=marks)
+
+
+def _listed_jobs(before: State, message: CapacityChanged) -> set[str]:
+    """Return the keys of the jobs with pods on a node now or before."""
+    listed = _jobs_on(message)
+    if message.node in before.nodes:
+        listed |= _jobs_on(before.nodes[message.node])
+    return listed
 
 
 def _jobs_on(node: CapacityChanged) -> set[str]:
@@ -189,28 +206,25 @@ def fresh_tables(state: State) -> Tables | None:
 
 
 def missed(state: State, message: Message, sequence: int, stored_s: float) -> State:
-    """The state after a message that the writer of a snapshot passed over, because it did not know
-    its kind.
+    """Return the state after a message that the writer of a snapshot passed over, because it did
+    not know its kind.
     """
-    if type(message) in OF_STATE:
-        now = OF_STATE[type(message)](state, message, sequence, stored_s)
-        return _marked(state, now, message)
-    return belated(state, message, stored_s)
+    return _marked(state, _applied(state, message, sequence, stored_s), message)
 
 
 def belated(state: State, message: Message, stored_s: float) -> State:
-    """The state after a fact that was heard before the order with which its job began, and so
-    changed nothing then.
+    """Return the state after a fact that was heard before the order with which its job began, and
+    so changed nothing then.
     """
-    return _marked(state, replace(state, **_of_job(state, message, stored_s)), message)
+    return _marked(state, _of_job(state, message, stored_s), message)
 
 
-def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
-    """Return what the message changes of the one job that it is about; nothing, if that is over or another
+def _of_job(state: State, message: Message, stored_s: float) -> State:
+    """Apply a message to the one job that it is about; to nothing, if that is over or another
     one.
     """
     if not isinstance(message, JobMessage) or type(message) not in OF_JOB:
-        return {}
+        return state
     key = message.key()
     job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
@@ -219,29 +233,34 @@ def _of_job(state: State, message: Message, stored_s: float) -> dict[str, Any]:
     if isinstance(message, TaskLeaving):
         now = node_seen(now, message.node, state.nodes.get(message.node))
     if now is job:
-        return {}
-    changed: dict[str, Any] = {"jobs": state.jobs | {key: now}}
+        return state
+    releases = state.releases
     if now.decided is not job.decided and job.decided.keys() - now.decided.keys():
-        kept: list[TaskPlan] = []
-        for decision in now.decided.values():
-            kept += decision.tasks
-        changed["releases"] = begin_release(state.releases, job, kept, state.nodes, stored_s)
-    return changed
+        releases = begin_release(releases, job, _decided_tasks(now), state.nodes, stored_s)
+    return replace(state, jobs=state.jobs | {key: now}, releases=releases)
 
 
-def _kept_early(state: State, message: JobMessage, stored_s: float) -> dict[str, Any]:
+def _decided_tasks(job: Job) -> list[TaskPlan]:
+    """Return the tasks of all generations of a job that may run."""
+    tasks: list[TaskPlan] = []
+    for decision in job.decided.values():
+        tasks += decision.tasks
+    return tasks
+
+
+def _kept_early(state: State, message: JobMessage, stored_s: float) -> State:
     """Keep a fact of a job that is yet to be accepted; drop one of a job that is over."""
     if not isinstance(message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited):
-        return {}
+        return state
     key = message.key()
     job = state.jobs.get(key)
     before = state.closed.get(key)
     if job is not None and message.uid <= job.uid:
-        return {}
+        return state
     if before is not None and message.uid <= before.job.uid:
-        return {}
+        return state
     waits = EarlyFact(brief(message), stored_s)
-    return {"early": add_early(state.early, waits, lambda each: each.fact)}
+    return replace(state, early=add_early(state.early, waits, lambda each: each.fact))
 
 
 def _apply_early(state: State, key: str, uid: int) -> State:
@@ -249,13 +268,15 @@ def _apply_early(state: State, key: str, uid: int) -> State:
     waiting: list[EarlyFact] = []
     others: list[EarlyFact] = []
     for each in state.early:
-        mine = each.fact.key() == key and each.fact.uid <= uid
-        (waiting if mine else others).append(each)
+        if each.fact.key() == key and each.fact.uid <= uid:
+            waiting.append(each)
+        else:
+            others.append(each)
     if not waiting:
         return state
     state = replace(state, early=tuple(others))
     for each in waiting:
-        state = replace(state, **_of_job(state, each.fact, each.stored_s))
+        state = _of_job(state, each.fact, each.stored_s)
     return state
 
 
@@ -281,18 +302,18 @@ def _request_ids(state: State, key: str) -> set[str]:
 
 
 def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float) -> State:
-    asked = state.asked.get(message.uid)
     key = message.key()
-    state = _answered(state, message.uid)
+    asked = state.asked.get(message.uid, Asked(message.request, stored_s))
     before = state.closed.get(key)
+    state = _answered(state, message.uid)
     if key in state.jobs or (before and before.job.uid >= message.uid):
         return state
     job = Job(
         uid=message.uid,
         request=message.request,
-        asked_s=asked.asked_s if asked else stored_s,
+        asked_s=asked.asked_s,
         checkpoint_folder=message.checkpoint_folder,
-        cancelled=asked.cancelled if asked else False,
+        cancelled=asked.cancelled,
         serials=before.job.serials if before else 0,
     )
     return _apply_early(replace(state, jobs=state.jobs | {key: job}), key, job.uid)
@@ -303,9 +324,8 @@ def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float
 
 
 def _answered(state: State, uid: int) -> State:
-    return replace(
-        state, asked=without_key(state.asked, uid), refused=without_key(state.refused, uid)
-    )
+    asked = without_key(state.asked, uid)
+    return replace(state, asked=asked, refused=without_key(state.refused, uid))
 
 
 def refuse(state: State, rejected: JobRejected | ChangeRejected) -> State:
@@ -341,7 +361,7 @@ def _change_asked(state: State, message: Change, sequence: int, stored_s: float)
 
 
 def _job_changed(state: State, message: JobChanged, sequence: int, stored_s: float) -> State:
-    return replace(_change_answered(state, message.answers), **_of_job(state, message, stored_s))
+    return _of_job(_change_answered(state, message.answers), message, stored_s)
 
 
 def _change_rejected(
@@ -355,9 +375,6 @@ def _change_answered(state: State, sequence: int) -> State:
 
 
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
-    """A node's pods and size are the very same ones, while they are equal: what is known of them is
-    kept by that.
-    """
     jobs = _above_serials(_aware(state.jobs, message), message)
     releases = _after(state, message, stored_s)
     if message.gone:
@@ -368,18 +385,27 @@ def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: f
     if message.ready and not (before and before.ready):
         opened_s = stored_s
     if before is not None:
-        alike = {}
-        for of in LASTING:
-            was = getattr(before, of)
-            if was == getattr(message, of):
-                alike[of] = was
-        message = replace(message, **alike)
+        message = _with_lasting_parts(message, before)
     nodes = state.nodes | {message.node: message}
     return replace(state, jobs=jobs, nodes=nodes, releases=releases, opened_s=opened_s)
 
 
+def _with_lasting_parts(message: CapacityChanged, before: CapacityChanged) -> CapacityChanged:
+    """Return the fact with the very same pods and size as before, where they are equal: what is
+    known of them is kept by that.
+    """
+    alike = {}
+    for name in LASTING:
+        part = getattr(before, name)
+        if part == getattr(message, name):
+            alike[name] = part
+    return replace(message, **alike)
+
+
 def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:
-    """The state with the last fact of a node or namespace that the log does not tell any more."""
+    """Return the state with the last fact of a node or namespace that the log does not tell any
+    more.
+    """
     return _marked(state, OF_STATE[type(fact)](state, fact, 0, stored_s), fact)
 
 
@@ -402,7 +428,7 @@ def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
 
 
 def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
-    """The very same jobs, unless the node is one of which something was said to them."""
+    """Return the very same jobs, unless the node is one of which something was said to them."""
     seen = None if message.gone else message
     changed = {}
     for key, job in jobs.items():
@@ -410,12 +436,14 @@ def _aware(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
             aware = node_seen(job, message.node, seen)
             if aware is not job:
                 changed[key] = aware
-    return jobs | changed if changed else jobs
+    if not changed:
+        return jobs
+    return jobs | changed
 
 
 def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, Job]:
-    """The very same jobs, unless one has a pod of which no decision is known: the bus may have lost
-    that decision.
+    """Return the very same jobs, unless one has a pod of which no decision is known: the bus may
+    have lost that decision.
     """
     for own in message.own:
         key = f"{own.namespace}.{own.job}"
@@ -431,39 +459,35 @@ def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
     job = state.jobs.get(message.key())
     if job is not None and job.uid == message.uid:
-        state = replace(
-            state, releases=begin_release(state.releases, job, (), state.nodes, stored_s)
-        )
+        releases = begin_release(state.releases, job, (), state.nodes, stored_s)
+        state = replace(state, releases=releases)
     return over(state, message)
 
 
 def over(state: State, message: JobFinished) -> State:
-    """Its job is among the closed ones from now on, whose kin learn from it."""
+    """Move a job that is over to the closed ones, which later jobs of its kin learn from."""
     job = state.jobs.get(message.key())
     if job is None or job.uid != message.uid:
         return state
     closed = without_key(state.closed, job.key)
-    closed[job.key] = _closed(job, message)
+    closed[job.key] = Closed(summary_of(job), end_of(message))
     while len(closed) > CLOSED_KEPT:
-        del closed[next(iter(closed))]
+        oldest = next(iter(closed))
+        del closed[oldest]
     return replace(state, jobs=without_key(state.jobs, job.key), closed=closed)
 
 
 def forget_messages(state: State, key: str) -> State:
-    """The state after all that was said under a name is removed from the bus."""
+    """Return the state after all that was said under a name is removed from the bus."""
     closed = state.closed
     if key in closed:
         closed = closed | {key: replace(closed[key], removed=True)}
     return replace(state, spoken=without_key(state.spoken, key), closed=closed)
 
 
-def _closed(job: Job, finished: JobFinished) -> Closed:
-    return Closed(summary_of(job), end_of(finished))
-
-
 def summarised(state: State) -> State:
-    """The state with summaries alone of the jobs that are over: earlier versions stored such jobs
-    whole.
+    """Return the state with summaries alone of the jobs that are over: earlier versions stored such
+    jobs whole.
     """
     closed = {}
     for key, end in state.closed.items():

@@ -39,6 +39,21 @@ def got(use: TaskUsage, limit: float) -> float | None:
 
 def starved(usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan]) -> list[str]:
     """Return the names of the tasks that starve."""
+    shares = _measured_shares(usage, tasks)
+    names = []
+    for task, share in shares.items():
+        if share > STARVED:  # no median is above 1
+            continue
+        elsewhere = [other for one, other in shares.items() if one.node != task.node]
+        if elsewhere and share <= STARVED * median(elsewhere):
+            names.append(task.name())
+    return names
+
+
+def _measured_shares(
+    usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan]
+) -> dict[TaskPlan, float]:
+    """Return the share of its CPU that each task had, of those that were measured."""
     uses = {use.task: use for use in usage if use.waited is not None}
     shares: dict[TaskPlan, float] = {}
     for task in tasks:
@@ -48,15 +63,7 @@ def starved(usage: Sequence[TaskUsage], tasks: Sequence[TaskPlan]) -> list[str]:
         share = got(use, task.resources.cpu)
         if share is not None:
             shares[task] = share
-
-    names = []
-    for task, share in shares.items():
-        if share > STARVED:  # no median is above 1
-            continue
-        elsewhere = [other for one, other in shares.items() if one.node != task.node]
-        if elsewhere and share <= STARVED * median(elsewhere):
-            names.append(task.name())
-    return names
+    return shares
 
 
 def since(

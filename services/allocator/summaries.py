@@ -66,25 +66,35 @@ def _telling(reports: Sequence[Reading], total_samples: int) -> tuple[Reading, .
     """
     if not reports:
         return ()
-    first_with_ps: int | None = None
-    most_ps: int | None = None
-    most_ps_gib = 0.0
-    most_worker: int | None = None
-    most_worker_gib = 0.0
-    for number, report in enumerate(reports):
-        if report.ps_gib:
-            if first_with_ps is None:
-                first_with_ps = number
-            all_ps_gib = report.ps_gib * report.ps
-            is_early = report.samples <= EARLY * total_samples
-            if is_early and (most_ps is None or all_ps_gib > most_ps_gib):
-                most_ps = number
-                most_ps_gib = all_ps_gib
-        if report.worker_gib and report.worker_gib > most_worker_gib:
-            most_worker = number
-            most_worker_gib = report.worker_gib
-    if most_ps is None:
-        most_ps = first_with_ps
+    ps = _with_most_ps_memory(reports, EARLY * total_samples)
+    worker = _with_most_worker_memory(reports)
+    numbers = {ps, worker, len(reports) - 1}
+    return tuple([report for number, report in enumerate(reports) if number in numbers])
 
-    numbers = {most_ps, most_worker, len(reports) - 1}
-    return tuple(report for number, report in enumerate(reports) if number in numbers)
+
+def _with_most_ps_memory(reports: Sequence[Reading], early_samples: float) -> int | None:
+    """Return the number of the report to know the memory of all ps by; None: none has it."""
+    first: int | None = None
+    most: int | None = None
+    most_gib = 0.0
+    for number, report in enumerate(reports):
+        if not report.ps_gib:
+            continue
+        if first is None:
+            first = number
+        gib = report.ps_gib * report.ps
+        if report.samples <= early_samples and (most is None or gib > most_gib):
+            most = number
+            most_gib = gib
+    return first if most is None else most
+
+
+def _with_most_worker_memory(reports: Sequence[Reading]) -> int | None:
+    """Return the number of the report with the most memory of a worker; None: none has it."""
+    most: int | None = None
+    most_gib = 0.0
+    for number, report in enumerate(reports):
+        if report.worker_gib and report.worker_gib > most_gib:
+            most = number
+            most_gib = report.worker_gib
+    return most

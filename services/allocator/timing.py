@@ -51,16 +51,17 @@ def wished(
 
 
 def due_s(wish: Wish, resumed_s: float, rules: Rules) -> float:
+    """Return the time (s) at which a wish may become a decision."""
     return max(held_s(wish, rules), resumed_s + rules.cooldown_s)
 
 
 def held_s(wish: Wish, rules: Rules) -> float:
-    """When it has been held for long enough."""
+    """Return the time (s) from which a wish has been held for long enough."""
     return min(wish.since_s + rules.window_s, wish.first_s + rules.max_delay_s)
 
 
 def retry_s(job: Job, rules: Rules) -> float:
-    """Not before this time, after what was abandoned."""
+    """Return the time (s) before which nothing is tried again after what was abandoned."""
     if not job.abandonments:
         return -math.inf
     wait = rules.backoff_s * 2.0 ** min(job.abandonments - 1, 30)

@@ -1,9 +1,11 @@
 """Training in numbers, of all jobs together: examples applied and lost, cores held and used, time
 waited.
 
-throughput    rate(weir_training_examples_total)                                            [examples/s]
-utilisation   weir_training_cpu_cores{share="used"} / {share="had"}                         of the cores that jobs hold
-              weir_training_cpu_cores{share="used"} / weir_capacity_cpu_cores{share="allocatable"}    of all
+throughput    rate(weir_training_examples_total)   [examples/s]
+utilisation   weir_training_cpu_cores{share="used"} / {share="had"}
+              of the cores that jobs hold
+              weir_training_cpu_cores{share="used"} / weir_capacity_cpu_cores{share="allocatable"}
+              of all
 wasted work   rate(weir_training_examples_undone_total) / rate(weir_training_examples_total)
 """
 

@@ -4,8 +4,8 @@ A decision that was missed was purged, or the launcher could not read it, or no 
 It is repeated as a new revision, which changes nothing for a launcher that has it already. These
 are the signs that somebody acted:
 
-    in flight           its cluster spec is published, or one of its new pods exists, is ready, or has ended; from then
-                        on the launcher's own timers bring it on or abandon it
+    in flight           its cluster spec is published, or one of its new pods exists, is ready, or
+                        has ended; from then on the launcher's own timers bring it on or abandon it
     a suspension        no node lists a pod of the job that is not being deleted
     a change in place   no node lists a pod with its size of before
 
@@ -138,9 +138,9 @@ def _has_old_sizes(job: Job, pods: Sequence[OwnPod]) -> bool:
         has = _millicores_and_mib(own.resources)
         if has == decided.get(own.pod, has):
             continue
-        for earlier in job.resized_from.get(own.pod, ()):
-            if has == _millicores_and_mib(earlier):
-                return True
+        earlier = job.resized_from.get(own.pod, ())
+        if any(has == _millicores_and_mib(size) for size in earlier):
+            return True
     return False
 
 
@@ -150,23 +150,28 @@ def _millicores_and_mib(resources: Resources) -> tuple[int, int]:
 
 
 def _repeat_decision(job: Job, verdict: Verdict, rules: Rules) -> Verdict:
+    """Repeat the pending decision, if there is one, as a new revision."""
     pending = pending_decision(job)
     if pending is None:
         return verdict
-    number = job.repeats + 1
-    times = f"{number} times"
-    if number <= rules.repeat_max:
-        times = f"{number} of {rules.repeat_max}"
-    wait_s = repeat_wait_s(job, rules)
-    reason = (
-        f"repeated ({times}), not acted on by the launcher within {wait_s:g} s: "
-        f"{first_reason(pending)}"
-    )
+    reason = _repeat_reason(job, pending, rules)
     generation = job.generation
     if not pending.tasks and pending.generation < job.generation:  # it tried to start meanwhile
         generation = job.next_generation
     again = replace(pending, generation=generation, revision=job.revision + 1, reason=reason)
     return replace(verdict, why=reason, action=again)
+
+
+def _repeat_reason(job: Job, pending: AllocationDecided, rules: Rules) -> str:
+    number = job.repeats + 1
+    times = f"{number} times"
+    if number <= rules.repeat_max:
+        times = f"{number} of {rules.repeat_max}"
+    wait_s = repeat_wait_s(job, rules)
+    return (
+        f"repeated ({times}), not acted on by the launcher within {wait_s:g} s: "
+        f"{first_reason(pending)}"
+    )
 
 
 def first_reason(pending: AllocationDecided) -> str:

@@ -27,13 +27,22 @@ def useful(situation: Situation, current: AllocationDecided, target: Want) -> Wa
     if target.ps <= most:
         return target
     why = f"more than {most} ps cannot help: the model has {counted(profile.variables, 'variable')}"
+    return _with_ps(target, most, why, now)
+
+
+def _with_ps(target: Want, ps: int, why: str, now: Size) -> Want:
+    """Return the target with fewer ps. It keeps the speed of the whole target where that of the cut
+    is not known.
+    """
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
-    cut = target.cut(Size(most, target.workers), target.batch, f"for {why}")
+    cut = target.cut(Size(ps, target.workers), target.batch, f"for {why}")
+    alternatives = (lost, *target.alternatives)
+    reason = why if cut.size == now else cut.reason
     told = cut if cut.faster else target
     return replace(
         cut,
-        reason=why if cut.size == now else cut.reason,
+        reason=reason,
         faster=told.faster,
         speed_now=told.speed_now,
-        alternatives=(lost, *target.alternatives),
+        alternatives=alternatives,
     )

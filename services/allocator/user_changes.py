@@ -16,7 +16,7 @@ from services.allocator.seen import size_of
 from services.allocator.situation import Situation
 from services.allocator.timing import retry_s
 from services.allocator.verdict import Verdict
-from shared.messages import Span
+from shared.messages import JobRequested, Span
 
 SUSPENDED = "suspended by its user; `weir resume` lets it go on"
 SUSPENDS = "suspended by its user: saves, and goes on after `weir resume`"
@@ -46,14 +46,20 @@ def fit_into_bounds(situation: Situation) -> Verdict | None:
     if situation.now < retry_s(job, situation.settings):
         return None
     size = size_of(current)
-    ps = _inside(size.ps, job.request.ps)
-    wanted = Size(ps, _inside(size.workers, job.request.workers))
+    wanted = _inside_bounds(size, job.request)
     if size == wanted:
         return None
     trial = situation.trial(current.tasks, wanted)
     if isinstance(trial, Shortage):
         return None
     return decide_tasks(situation, trial.tasks, f"its bounds were changed: {wanted.told()}")
+
+
+def _inside_bounds(size: Size, request: JobRequested) -> Size:
+    """Return the size within the bounds of the request that is nearest to this one."""
+    ps = _inside(size.ps, request.ps)
+    workers = _inside(size.workers, request.workers)
+    return Size(ps, workers)
 
 
 def _inside(number: int, span: Span) -> int:

@@ -24,7 +24,7 @@ from services.allocator.job import OF_JOB, Job
 from services.allocator.outside.document import Current
 from services.allocator.rules import Rules
 from services.allocator.seen import task_sizes
-from services.allocator.verdict import decision
+from services.allocator.verdict import Rationale, decision
 from shared.messages import AllocationDecided, Resources, Role, TaskPlan, TrainingResumed
 
 TaskCounts = Counter[tuple[Role, str]]
@@ -133,7 +133,7 @@ def _decision_as_it_runs(job: Job, said: Current, rules: Rules) -> AllocationDec
         *_tasks_of_role("worker", said.workers, sizes.worker, known, serials),
     ]
     batch = _running_batch(job, said)
-    found = decision(job, tasks, batch, 0.0, reason="as it runs", cause="-")
+    found = decision(job, tasks, batch, 0.0, Rationale(reason="as it runs", cause="-"))
     generation = max(job.generation + 1, said.generation or 0)
     return replace(found, generation=generation)
 

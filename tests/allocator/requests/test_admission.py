@@ -7,7 +7,7 @@ import msgspec
 from services.allocator.policies.contract import Quota
 from services.allocator.requests.admission import ProgramFault, answer, completed
 from services.allocator.state import State, apply
-from services.allocator.verdict import decision
+from services.allocator.verdict import Rationale, decision
 from shared.messages import (
     LARGEST_PROGRAM,
     CheckpointRule,
@@ -86,7 +86,8 @@ def test_an_accepted_job_has_a_checkpoint_folder_of_its_own_in_every_decision() 
 
     job = apply(asked_for, accepted, "weir-orders", 13, 86_400.0).jobs[accepted.key()]
 
-    assert decision(job, [], 1, 86_401.0, reason="", cause="-").checkpoint_folder == accepted.checkpoint_folder
+    decided = decision(job, [], 1, 86_401.0, Rationale(reason="", cause="-"))
+    assert decided.checkpoint_folder == accepted.checkpoint_folder
 
 
 def test_a_job_may_continue_from_a_finished_job_and_not_from_one_that_runs() -> None:

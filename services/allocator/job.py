@@ -452,7 +452,7 @@ def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
     gone = message.generation
     if gone not in job.decided or gone == job.running:
         return job
-    given_up = sorted([*job.given_up.items(), (gone, job.decided[gone])])
+    given_up = sorted((job.given_up | {gone: job.decided[gone]}).items(), key=_generation_of)
     left = replace(
         _restarting(job, message),
         decided=without_key(job.decided, gone),
@@ -468,6 +468,10 @@ def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
         abandoned_s=stored_s,
         abandoned_why=message.reason,
     )
+
+
+def _generation_of(item: tuple[int, AllocationDecided]) -> int:
+    return item[0]
 
 
 def _restarting(job: Job, message: GenerationAbandoned) -> Job:

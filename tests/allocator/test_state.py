@@ -154,6 +154,15 @@ def test_a_stale_generation_reports_into_the_void():
     assert story.state.jobs["default.mnist"] == before
 
 
+def test_a_generation_that_is_decided_again_may_be_abandoned_again():
+    story = Story().hear(node(cpu=20), accepted())
+    first = story.decided()
+    story.hear(abandoned(1), replace(first, revision=2, reason="said again"), abandoned(1))
+    job = story.state.jobs["default.mnist"]
+    assert job.coming is None and [said.revision for said in job.given_up.values()] == [2]
+    assert story.replayed() == story.facts
+
+
 def test_facts_whose_job_nobody_knows_any_more_are_ignored():
     story = Story().hear(resumed(3), abandoned(3), progress(3, 1, 2, 3))
     assert story.state.jobs == {} and story.decide() == ()

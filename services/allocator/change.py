@@ -57,18 +57,23 @@ def is_settled(job: JobSeen, target: Want) -> bool:
 
 def changed(situation: Situation) -> Verdict:
     """Start a job, resize it, or say why nothing is done for it now."""
-    job, now, settings = situation.job, situation.now, situation.settings
-    wish, coming = bounded_wait(situation.wish, situation.coming, now, settings)
+    job = situation.job
+    now = situation.now
+    wish, coming = bounded_wait(situation.wish, situation.coming, now, situation.settings)
     if wish is not situation.wish or coming is not situation.coming:
         situation = replace(situation, wish=wish, coming=coming)
+
+    # 1. Wait for what a suspended job's pods release, and after a generation that was abandoned.
     if job.suspended_s:
         waits = release_wait(situation)
         if waits:
             return waits
-    again_s = retry_s(job, settings)
+    again_s = retry_s(job, situation.settings)
     if now < again_s:
         why = f"tries again after a pause: {job.abandoned_why}"
         return Verdict(why=why, wake_s=again_s)
+
+    # 2. Start a job that waits, if its policy gives it a size.
     target = situation.target
     if target is None:
         return Verdict(why=_left_alone(situation))
@@ -77,6 +82,8 @@ def changed(situation: Situation) -> Verdict:
     current = situation.current
     if current is None:
         return _started(situation, target)
+
+    # 3. Resize a job that runs, as far as its quota and its variables allow.
     with expected_room(situation.room, coming):
         target = allowed(situation, current, useful(situation, current, target))
     if current.batch == target.batch and situation.size == target.size:
@@ -102,23 +109,30 @@ def _left_alone(situation: Situation) -> str:
 
 
 def _started(situation: Situation, target: Want) -> Verdict:
-    size, coming = target.size, situation.coming
+    """Start a job at its target, or as large as there is room for; not below its gang floor."""
+    size = target.size
     sizes = situation.sizes(target)
     trial = situation.trial((), size, least_of(situation.job, size), sizes)
     if isinstance(trial, Shortage):
         return Verdict(why=trial.describe())
     if trial.is_whole:
-        return _granted(situation, trial.tasks, target, target.reason)
+        return _granted(situation, trial.tasks, target)
     # What it could have now stays taken, so that no later job of this pass has it.
+    coming = situation.coming
     if coming.free and trial.has_more_room_later(coming.free, coming.quota):
         return _await_release(situation, _wished(situation, target))
+    return _started_smaller(situation, target, trial)
+
+
+def _started_smaller(situation: Situation, target: Want, trial: Placed) -> Verdict:
+    """Start a job at the size that there is room for; its target is an alternative that was lost."""
     missing = trial.missing()
     quota = missing.quota_reason()
     why = quota or f"not enough room{missing.lacking()}"
+    as_far = "as far as its quota allows" if quota else "as far as there is room"
     lost = Alternative(ps=target.ps, workers=target.workers, batch=target.batch, why=why)
-    as_far = f"as far as {'its quota allows' if quota else 'there is room'}"
     part = target.cut(counted_size(trial.tasks), target.batch, as_far)
-    return _granted(situation, trial.tasks, part, part.reason, alternatives=[lost])
+    return _granted(situation, trial.tasks, part, alternatives=[lost])
 
 
 def _await_release(situation: Situation, held: Wish) -> Verdict:
@@ -142,7 +156,6 @@ def _wished(situation: Situation, target: Want) -> Wish:
 
 def _stays(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
     """Keep tasks and batch; cores and memory of the tasks may change."""
-    job, now = situation.job, situation.now
     if target.apart is not None and spread(current.tasks) > 1:
         return _moved(situation, current, target)
     if target.sizes is None:
@@ -150,24 +163,33 @@ def _stays(situation: Situation, current: AllocationDecided, target: Want) -> Ve
     sizes = situation.sizes(target)
     if alike(current.tasks, sizes):
         return Verdict(why=target.reason)
-    if job.generation != current.generation:
+    generation = situation.job.generation
+    if generation != current.generation:
         # After an abandoned generation the launcher hears of none before it.
-        barred = f"until a generation after {job.generation} runs"
+        barred = f"until a generation after {generation} runs"
         return Verdict(why=f"keeps its cores {barred}: {target.reason}")
+    return _stretched(situation, current, target)
+
+
+def _stretched(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+    """Change cores and memory of the tasks in place, once that was wanted for long enough."""
+    now = situation.now
+    sizes = situation.sizes(target)
     held = wished(situation.wish, target.size, target.batch, now, situation.cause, sizes)
+
     # A wish that moves a little is no other wish, for it costs no pause.
     due = held.first_s + situation.settings.window_s
     if now < due:
-        told = f"will have other cores or memory, if still so: {target.reason}"
-        return Verdict(why=told, wake_s=due, wish=held)
+        why = f"will have other cores or memory, if still so: {target.reason}"
+        return Verdict(why=why, wake_s=due, wish=held)
+
     trial = _try_target(situation, current, target, stretch)
     if isinstance(trial, Shortage):
         waits = f"waits for room for more cores or memory: {target.reason}"
         return Verdict(why=trial.quota_reason() or waits, wish=held)
-    reason = target.reason
     if not alike(trial.tasks, sizes):
-        reason = f"{reason}, as far as there is room"
-    return _granted(situation, trial.tasks, target, reason, cause=held.cause)
+        target = replace(target, reason=f"{target.reason}, as far as there is room")
+    return _granted(situation, trial.tasks, target, cause=held.cause)
 
 
 def _moved(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
@@ -180,33 +202,40 @@ def _moved(situation: Situation, current: AllocationDecided, target: Want) -> Ve
     trial = _try_target(situation, current, target, on_one_node)
     if isinstance(trial, Shortage):
         return Verdict(why=target.reason)
-    reason = f"all on one node: {target.reason}"
-    return _granted(situation, trial.tasks, target, reason, gain=gain)
+    target = replace(target, reason=f"all on one node: {target.reason}")
+    return _granted(situation, trial.tasks, target, gain=gain)
 
 
 # ---------------------------------------------------------------- a job that gets another size
 
 
 def _resized(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
-    job, now = situation.job, situation.now
-    size = situation.size
+    """Resize a job that runs, if that pays, and once it was wanted for long enough."""
+    job = situation.job
     gain = _gain(situation, target)
-    told = target.size.told()
+    new_size = target.size.told()
     if target.batch != current.batch:
-        told = f"{told} with batch {target.batch}"
-    if _grows(size, target) and not gain.pays:
-        return Verdict(why=f"{told} do not pay: {gain.told()}")
+        new_size = f"{new_size} with batch {target.batch}"
+
+    # 1. Does it pay, and soon enough?
+    if _grows(situation.size, target) and not gain.pays:
+        return Verdict(why=f"{new_size} do not pay: {gain.told()}")
     if gain.left_s <= _handover_s(job, current, gain):
-        return Verdict(why=f"{told} would come too late: it ends in {gain.left_s:.1f} s as it is")
+        ends = f"it ends in {gain.left_s:.1f} s as it is"
+        return Verdict(why=f"{new_size} would come too late: {ends}")
+
+    # 2. Has it been wanted for long enough?
     held = _wished(situation, target)
     if _unheard(situation):
         return Verdict(why="waits for its speed at the size that it has", wish=held)
     due = due_s(held, job.resumed_s, situation.settings)
-    if now < due:
-        shrinks = target.ps <= size.ps and target.workers <= size.workers
-        room_too = "" if shrinks else " and there is room"  # looked at then
-        why = f"will have {told}, if still so{room_too}: {target.reason}"
+    if situation.now < due:
+        # There need not be room for it before that.
+        room_too = "" if _shrinks(situation.size, target) else " and there is room"
+        why = f"will have {new_size}, if still so{room_too}: {target.reason}"
         return Verdict(why=why, wake_s=due, wish=held)
+
+    # 3. Is there room for it?
     return _with_room(situation, current, target, held, gain)
 
 
@@ -225,27 +254,29 @@ def _without_room(
 ) -> Verdict:
     """Wait for room. Once the change has waited for long enough, grow as far as there is room."""
     size = situation.size
-    coming = situation.coming
     grows = _grows(size, target)
+    coming = situation.coming
     if coming.free and shortage.has_more_room_later(size, coming.free, coming.quota):
         if grows:
             shortage.place_part(size)  # so that no later job of this pass has it
         return _await_release(situation, held)
+
     quota = shortage.quota_reason()
     lacks = "" if quota else shortage.lacking()
-    until_s = held.first_s + situation.settings.max_delay_s
-    is_late = situation.now >= until_s
-    if is_late:
-        part = shortage.place_part(size) if grows else None
-        if part is not None:
-            as_far = f"as far as there is room{lacks}"
-            less = target.cut(counted_size(part.tasks), current.batch, as_far)
-            gain = _gain(situation, less)
-            if gain.pays:
-                return _placed(situation, current, less, held, gain, part)
-            part.undo()
     why = quota or f"waits for room{lacks} for {target.size.told()}"
-    return Verdict(why=why, wake_s=None if is_late else until_s, wish=held)
+    until_s = held.first_s + situation.settings.max_delay_s
+    if situation.now < until_s:
+        return Verdict(why=why, wake_s=until_s, wish=held)
+
+    part = shortage.place_part(size) if grows else None
+    if part is not None:
+        as_far = f"as far as there is room{lacks}"
+        less = target.cut(counted_size(part.tasks), current.batch, as_far)
+        gain = _gain(situation, less)
+        if gain.pays:
+            return _placed(situation, current, less, held, gain, part)
+        part.undo()
+    return Verdict(why=why, wish=held)
 
 
 def _placed(
@@ -266,15 +297,8 @@ def _placed(
             return Verdict(why=f"waits for room for {workers} on one node", wish=held)
     why = f"staying: the change {gain.told()}"
     stay = Alternative(ps=size.ps, workers=size.workers, batch=current.batch, why=why)
-    return _granted(
-        situation,
-        placed.tasks,
-        target,
-        target.reason,
-        cause=held.cause,
-        alternatives=(*target.alternatives, stay),
-        gain=gain,
-    )
+    others = (*target.alternatives, stay)
+    return _granted(situation, placed.tasks, target, held.cause, others, gain)
 
 
 def _try_target(
@@ -323,7 +347,13 @@ def _handover_s(job: Job, current: AllocationDecided, gain: Payback) -> float:
 
 
 def _grows(size: Size, target: Want) -> bool:
+    """Return whether a target has no fewer tasks of either role."""
     return target.ps >= size.ps and target.workers >= size.workers
+
+
+def _shrinks(size: Size, target: Want) -> bool:
+    """Return whether a target has no more tasks of either role."""
+    return target.ps <= size.ps and target.workers <= size.workers
 
 
 # ---------------------------------------------------------------- what is decided
@@ -333,15 +363,15 @@ def _granted(
     situation: Situation,
     tasks: Sequence[TaskPlan],
     target: Want,
-    reason: str,
-    *,
     cause: str | None = None,
     alternatives: Sequence[Alternative] = (),
     gain: Payback | None = None,
 ) -> Verdict:
-    """Give a job these tasks. `cause`: of a wish that was held; None: the newest fact."""
+    """Give a job these tasks, for the reason of the target. `cause`: of a wish that was held; None:
+    the newest fact.
+    """
     rationale = Rationale(
-        reason=reason,
+        reason=target.reason,
         cause=situation.cause if cause is None else cause,
         alternatives=alternatives or target.alternatives,
         gain_s=gain.saved_s if gain else 0.0,

@@ -2,8 +2,8 @@
 
 Law: facts in, actions out. `decide` looks at the state and at the time it is given, and answers
 with what to say, when to look again, and why each job is as it is; it says nothing itself. A job
-gets one decision at a time: none while a generation is in flight, except to replace a task that was
-lost.
+gets one decision at a time. While a generation is in flight there is none, except to replace lost
+tasks, to move tasks that will be lost, to end the job, and to repeat a decision that nobody acts on.
 """
 
 from __future__ import annotations
@@ -226,6 +226,9 @@ class _Pass:
     def ask_policies(self, search: FaultSearch) -> Mapping[str, str]:
         """Get the desired sizes from each policy. Return the jobs that were not tried, with their
         policies.
+
+        A policy is asked about all its jobs, as they were before this pass, because it shares the
+        capacity among all of them. What it wants for a job with a verdict is not used.
         """
         self.reserve.hold_all()
         self.coming = coming_capacity(self.state.releases, self.state.nodes, self.now, self.rules)

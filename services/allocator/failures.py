@@ -34,8 +34,8 @@ SPARED_S = 30.0
 LONGEST_ERROR = 200
 """Characters of an error in a job's reason."""
 RAISE_ALL = False
-"""Every failure is raised. Set by tests and benchmarks, which fail by it; a service has
-`Rules.strict`.
+"""Every failure of a decision is raised. Tests and benchmarks set it at their start, so that they
+fail by it; a service has `Rules.strict`.
 """
 
 

@@ -6,7 +6,7 @@
     cost       = mean of this job's last hand-overs' pauses    [s]; a setting until one was measured
     it pays    <=>  saved > payback_factor * cost
 
-An example counts with what it teaches in a batch of that size (`models/learning.py`). v' is what a
+An example counts with what it teaches in a batch of that size (`contract.worth`). v' is what a
 policy foresees, so many times v, and v as it takes it; of one that says nothing v is as observed,
 and v' what was observed at the new size; where nothing was, the speed of the nearest observed
 number of workers, scaled linearly in workers. A job that has not reported yet has all of its work

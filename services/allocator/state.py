@@ -50,8 +50,6 @@ from shared.messages import (
 )
 
 CLOSED_KEPT = 200
-LASTING = ("own", "allocatable")
-"""What mostly stays as it is, while a node changes."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -384,22 +382,8 @@ def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: f
     opened_s = state.opened_s
     if message.ready and not (before and before.ready):
         opened_s = stored_s
-    if before is not None:
-        message = _with_lasting_parts(message, before)
     nodes = state.nodes | {message.node: message}
     return replace(state, jobs=jobs, nodes=nodes, releases=releases, opened_s=opened_s)
-
-
-def _with_lasting_parts(message: CapacityChanged, before: CapacityChanged) -> CapacityChanged:
-    """Return the fact with the very same pods and size as before, where they are equal: what is
-    known of them is kept by that.
-    """
-    alike = {}
-    for name in LASTING:
-        part = getattr(before, name)
-        if part == getattr(message, name):
-            alike[name] = part
-    return replace(message, **alike)
 
 
 def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:

@@ -39,14 +39,6 @@ def test_a_restart_from_the_log_gives_the_same_state():
     assert story.replayed() == story.facts
 
 
-def test_what_a_node_has_in_all_is_the_very_same_while_only_what_is_free_changes():
-    story = Story().hear(node(cpu=8, free=8))
-    size = story.state.nodes["n1"].allocatable
-    assert story.hear(node(cpu=8, free=3)).state.nodes["n1"].allocatable is size
-    assert story.state.nodes["n1"].free.cpu == 3
-    assert story.hear(node(cpu=4)).state.nodes["n1"].allocatable.cpu == 4
-
-
 def test_a_report_proves_that_its_generation_runs_though_the_resumption_is_gone():
     story = Story().hear(node(cpu=3), accepted())
     story.decided()

@@ -285,8 +285,8 @@ class JobSeen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The history of its program, of jobs that are over."""
 
     model: Any = None
-    """The model that the job's policy has fitted to it (`registry.FITTERS`); None: the policy fits
-    it itself.
+    """The model that the job's policy has fitted to it (`registry.FITTERS`; of policy `weir` the
+    job's row, `weir/row_updates.py`); None: the policy fits it itself.
     """
 
     @property
@@ -348,8 +348,8 @@ def models_of(
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The desired size of one job, the reason, and the alternatives. `sizes`: of its tasks; absent:
-    they stay as they are.
+    """The desired size of one job, the reason, and the alternatives. No ps and no workers: the job
+    is to wait; one that runs keeps its tasks. `sizes`: of its tasks; absent: they stay as they are.
 
     `faster`: its learning speed there, relative to now; absent: computed from observed speeds.
     `speed_now`: its speed now to which that is relative, each example counted with its worth;

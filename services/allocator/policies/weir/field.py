@@ -1,4 +1,10 @@
-"""All jobs that may change, side by side: the worth of each step, and whose first steps come first."""
+"""All jobs that may change, side by side: the worth of each step, and whose first steps come first.
+
+    worth of a step = price / best x (its speed - that of the step before) / (its cost - that one's)
+
+`price` is what a second less of the job's work saves all jobs (`pricing.py`), and `best` the job's
+examples/s for the whole cluster's cost, so that price / best is the price of one example.
+"""
 
 from __future__ import annotations
 
@@ -342,8 +348,8 @@ class Field:
     # ------------------------------------------------------------ what is left free
 
     def leaves(self, now: float) -> Leaves:
-        """Return what each step has to leave free [jobs, steps, 3]: growth, something, while jobs
-        come.
+        """Return which steps must leave capacity free, and how much: growth must, while jobs keep
+        coming.
         """
         grows = ~self.holds & (np.arange(self.holds.shape[1]) > 0)
         return Leaves(grows & self._members(self._coming(now))[:, None], self.spare)

@@ -115,7 +115,7 @@ def _content(
 
 def _room(cluster: Sequence[Node], field: Field) -> Array:
     """Return cores, GiB and devices that the jobs of the field may share: what is free, and what
-    they hold on nodes that take tasks.
+    they hold on nodes that take tasks. Jobs in flight keep what they have, and share nothing.
     """
     free = [node.free for node in cluster if node.open]
     room = [
@@ -126,7 +126,7 @@ def _room(cluster: Sequence[Node], field: Field) -> Array:
     held = field.held_together
     if len(free) < len(cluster):
         closed = {node.name for node in cluster if not node.open}
-        for job in field.table.jobs:
+        for job in field.jobs:
             for task in job.tasks:
                 if task.node in closed:
                     held = held - amounts(task.resources)

@@ -9,7 +9,8 @@ and x_i the i-th size in seconds on one core, their total time is
 
 so l_i is the price of the i-th job's work: what a second less of it saves everybody. Giving each
 core where price x speed-up gained is largest is their allocation exactly, and stays sensible where
-speed-ups are not powers of k: our generalisation, as is dividing by a job's weight.
+speed-ups are not powers of k: our generalisation. Ours, too: a job's size is divided by its weight
+where jobs are ranked, and its price is multiplied by it.
 
 p near 1 (work spreads without loss) makes it shortest remaining time first; p near 0 makes it equal
 shares.

@@ -33,9 +33,10 @@ def update_rows(
         if not same_cluster or name in refitted:
             stale.add(key)
     ready = [key for key in sorted(stale) if programs.of_job[key] in programs.fits]
+    rows = _rows_each(ready, programs, tables)
     jobs = dict(tables.jobs)
-    for key, row in _rows_each(ready, programs, tables).items():
-        jobs[key] = replace(jobs[key], model=row)
+    for key in stale:
+        jobs[key] = replace(jobs[key], model=rows.get(key))
     return replace(tables, jobs=jobs, programs=programs)
 
 

@@ -24,7 +24,7 @@ from services.allocator.policies.weir.hull import COLUMNS, COST, SPEED, Config, 
 from shared.messages import Resources, RoleResources, Span
 
 FINE = 8
-"""Counts up to this are all tried, larger ones in steps of a ninth."""
+"""Counts up to this are all tried, larger ones in steps of an eighth."""
 ALIKE = 1e-6
 """Costs that differ by less, relatively, are the same."""
 BATCHES = 9

@@ -331,6 +331,14 @@ def test_what_is_free_or_held_on_a_node_that_takes_no_tasks_is_no_room():
     assert waits.waits
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_a_job_in_flight_holds_is_not_taken_from_the_others_wherever_it_stands(is_open):
+    tasks = tuple([replace(task, node="other") for task in running("busy", 10_000).tasks])
+    busy = replace(running("busy", 10_000), tasks=tasks, busy=True)
+    cluster = [node(1.0), replace(node(0.0, "other"), open=is_open)]
+    assert workers(weir(cluster, [running("one", 10_000), busy], 0.0)) == {"one": 3}
+
+
 @pytest.mark.parametrize(("stands_on", "share"), [("n", "75%"), ("gone", "75%"), ("c", "100%")])
 def test_a_share_is_of_what_is_free_and_what_jobs_hold_but_on_nodes_that_take_no_tasks(stands_on, share):
     """It gets one and a half cores, of one that is free and one that it has; or of one and a half that are free."""

@@ -142,13 +142,12 @@ def _trial(
     lost.
     """
     most = size_of(newest)
-    trial = situation.trial(_without(newest, leaves), most)
-    if isinstance(trial, Placed) or not doomed:
-        return trial
-    least = most
-    if all(_is_closed(situation.job, task) for task in doomed):
-        least = least_of(situation.job, most)
-    return situation.trial(_without(newest, doomed), most, least)
+    attempts = [(_without(newest, leaves), most, most)]
+    if doomed:
+        is_lost = all(_is_closed(situation.job, task) for task in doomed)
+        least = least_of(situation.job, most) if is_lost else most
+        attempts.append((_without(newest, doomed), most, least))
+    return situation.first_trial(attempts)
 
 
 def _without(newest: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:

@@ -75,14 +75,14 @@ def _trial(
     there is room.
     """
     job, most = situation.job, size_of(newest)
+    least = least_of(job, most) if may_shrink else most
     keep = [task for task in newest.tasks if task not in lost]
     leave = going(job, keep)
+    attempts = [(keep, most, least)]
     if leave:
         staying = [task for task in keep if task not in leave]
-        trial = situation.trial(staying, most)
-        if isinstance(trial, Placed):
-            return trial
-    return situation.trial(keep, most, least_of(job, most) if may_shrink else most)
+        attempts.insert(0, (staying, most, most))
+    return situation.first_trial(attempts)
 
 
 def _settled_s(situation: Situation, newest: AllocationDecided, lost: Tasks) -> float:

@@ -16,6 +16,9 @@ from services.allocator.rules import Rules
 from services.allocator.timing import Wish
 from shared.messages import AllocationDecided, RoleResources, TaskPlan
 
+Attempt = tuple[Sequence[TaskPlan], Size, Size]
+"""The tasks that a job keeps, and the largest and the smallest size to place it at."""
+
 
 class Situation(msgspec.Struct, frozen=True):
     """`room`: what is free at this step. `cause`: the fact that made the state what it is.
@@ -67,6 +70,17 @@ class Situation(msgspec.Struct, frozen=True):
         beside the tasks that it keeps, with new tasks of these sizes (None: as its tasks are).
         """
         return try_place(self.room, self.request(keep, most, least, sizes, how, avoid))
+
+    def first_trial(self, attempts: Sequence[Attempt]) -> Placed | Shortage:
+        """Place the job by the first attempt that finds room; the shortage of the last one if none
+        does.
+        """
+        *earlier, last = attempts
+        for keep, most, least in earlier:
+            trial = self.trial(keep, most, least)
+            if isinstance(trial, Placed):
+                return trial
+        return self.trial(*last)
 
     def request(
         self,

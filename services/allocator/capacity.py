@@ -113,9 +113,11 @@ def uses(state: State, namespaces: Collection[str]) -> dict[str, Use]:
         return {}
     found = {space: Use([], [], []) for space in namespaces}
     jobs = [job for job in state.jobs.values() if job.request.namespace in found]
+
     listed = _listed_pods(state, found, jobs)
     for space, pods in listed.items():
         found[space].listed.extend(pods.values())
+
     promised = _promised_now(state)
     for job in jobs:
         space = job.request.namespace

@@ -295,6 +295,7 @@ def _placed(
             placed.undo()
             workers = counted(target.workers, "worker")
             return Verdict(why=f"waits for room for {workers} on one node", wish=held)
+
     why = f"staying: the change {gain.told()}"
     stay = Alternative(ps=size.ps, workers=size.workers, batch=current.batch, why=why)
     others = (*target.alternatives, stay)
@@ -319,6 +320,9 @@ def _placing(target: Want) -> Placing:
 
 
 def _gain(situation: Situation, target: Want) -> Payback:
+    """Return the seconds of training that a target size saves, against the pause that it costs. The
+    policy's own speed estimates are used if there are any, else the observed speeds.
+    """
     return payback(
         situation.seen,
         target.size,

@@ -42,6 +42,9 @@ class Reach:
         return room.avoiding(outside)
 
     def unreachable_nodes(self, job: Job) -> frozenset[str]:
+        """Return the nodes that cannot mount all of the job's volume claims. Empty if no claim of
+        the job is bound to some of the nodes.
+        """
         if not self.state.claims:
             return NOWHERE
         nodes = NOWHERE
@@ -86,6 +89,9 @@ class Reach:
         return bound
 
     def _nodes_without(self, terms: tuple[NodeTerm, ...]) -> frozenset[str]:
+        """Return the nodes that fulfil none of these node affinity terms. Found once for equal
+        terms, because many jobs share them.
+        """
         if terms not in self._unreachable:
             outside = []
             for name, node in self.state.nodes.items():

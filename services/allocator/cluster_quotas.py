@@ -47,6 +47,7 @@ def slots(state: State, quotas: Mapping[str, Quota]) -> dict[str, int]:
 
 
 def _spaces_with_pod_limit(quotas: Mapping[str, Quota]) -> list[str]:
+    """Return the namespaces in which a ResourceQuota limits the number of pods."""
     spaces = []
     for space, quota in quotas.items():
         if isinstance(quota, ClusterQuota) and quota.pods is not None:
@@ -85,6 +86,9 @@ def _with_use(fact: QuotaChanged, had: Use, has: Use) -> QuotaChanged:
 
 
 def _combined_quota(fact: QuotaChanged, use: Use, quota: Quota) -> ClusterQuota:
+    """Return the smaller limit of each resource: that of the ResourceQuotas, less the use of other
+    pods, or the configured one. None: no limit.
+    """
     pods = len(use.listed) + len(use.new)
     ours = ours_in_all(fact, use.total(), pods)
     gpu = _smaller(ours.get("gpu"), quota.gpu)

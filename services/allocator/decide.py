@@ -149,6 +149,7 @@ def _open_room(state: State, urgent: Jobs, now: float, rules: Rules) -> Room:
 
 
 def _end_or_suspend(situation: Situation) -> Verdict | None:
+    """Finish a job that is over, or suspend it for its user; None: neither applies."""
     return ending(situation.job, situation.now, situation.settings) or suspend(situation)
 
 
@@ -186,6 +187,9 @@ class _Pass:
         self.aside: dict[str, Verdict] = {}  # of the jobs that a policy fails with
 
     def situation(self, job: Job) -> Situation:
+        """Return the input of a step for one job. It is made anew for each step, because a pass
+        finds the targets and the capacity that is being released as it goes on.
+        """
         key = job.key
         return Situation(
             job,
@@ -248,6 +252,8 @@ class _Pass:
         for each in search.faulty.values():
             if each.policy and each.job in self.jobs:
                 self.aside[each.job] = Verdict(why=each.reason)
+
+        # A job with a reservation is decided all the same, because others gave way to it.
         verdicts = {}
         for key, verdict in self.aside.items():
             if key not in self.reserve.reservations:
@@ -331,6 +337,7 @@ class _Pass:
                 actions.append(verdict.action)
             if verdict.wish:
                 wishes[key] = verdict.wish
+
         return Decisions(
             actions=tuple(actions),
             wake_s=_earliest(*wakes_s),

@@ -37,6 +37,7 @@ def charged(job: Job, lost: Iterable[TaskPlan], now: float, rules: Rules) -> str
         if ended is not None:
             is_own_fault |= exits.own_fault(ended)
             is_unexplained |= exits.unexplained(ended)
+
     most = max(1, rules.max_failures)
     if is_own_fault:
         failed = job.recent_failures(now, rules.failure_window_s)
@@ -62,6 +63,9 @@ def _failure(job: Job, now: float, rules: Rules) -> str | None:
 
 
 def _describe_killed(job: Job) -> str:
+    """Return why a job fails whose generations were killed without any progress in between: their
+    number, the examples that it had reached, and the last exit.
+    """
     killed = len(job.killed_generations)
     were = "was" if killed == 1 else "were"
     examples = counted(job.furthest, "example")
@@ -97,6 +101,7 @@ def _last(job: Job, kind: Callable[[Exit], bool]) -> str:
 
 
 def _over(job: Job, outcome: Outcome, cause: str, now: float) -> Verdict:
+    """Return the verdict that finishes a job, with the steps and samples of its last report."""
     progress = job.progress
     finished = JobFinished(
         job=job.request.job,

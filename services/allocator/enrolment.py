@@ -41,6 +41,9 @@ class _Unusable(Exception):
 
 
 def _imported_policy(name: str) -> Policy:
+    """Return the policy that `module:function` names. Raises `_Unusable` with the cause if it
+    cannot be imported or called.
+    """
     module, colon, function = name.partition(":")
     if not colon:
         known = ", ".join(sorted(POLICIES))

@@ -55,6 +55,7 @@ def taken(ended: Exit) -> bool:
 
 
 def completed(ended: Exit | None) -> bool:
+    """Return True if the task ended with exit code 0 and its pod was not taken away."""
     return ended is not None and ended.code == COMPLETED and ended.reason not in TAKEN
 
 

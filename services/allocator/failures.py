@@ -83,6 +83,9 @@ def failure(job: str, error: Exception, policy: str = "") -> Failure:
 
 
 def _describe_error(error: Exception) -> str:
+    """Return the type and message of an error for a job's reason, cut off after `LONGEST_ERROR`
+    characters.
+    """
     text = type(error).__name__
     if str(error):
         text = f"{text}: {error}"

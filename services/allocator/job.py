@@ -221,6 +221,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_trained(self) -> bool:
+        """Return True if the last report has all samples. Such a job is about to finish, so its
+        size is left alone.
+        """
         return (
             self.progress is not None and 0 < self.progress.total_samples <= self.progress.samples
         )
@@ -281,6 +284,9 @@ def without_key(table: Mapping[K, V], key: K) -> dict[K, V]:
 
 
 def _decided(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Fold a decision: start, resize or suspend the job. An older revision changes nothing. A
+    resumption that was read before its decision is applied now.
+    """
     if message.revision <= job.revision:
         return job
     if not message.tasks:
@@ -318,11 +324,15 @@ def _suspended(job: Job, message: AllocationDecided, stored_s: float) -> Job:
 
 
 def _with_decision(job: Job, message: AllocationDecided, stored_s: float) -> Job:
+    """Return the job with a decision under its generation. It is pending, unless that generation
+    runs: then its tasks change in place.
+    """
     before = job.decided.get(message.generation)
     repeated = before is not None and before.tasks == message.tasks
     serials = job.serials
     for task in message.tasks:
         serials = max(serials, task.serial + 1)
+
     return replace(
         job,
         started_s=job.started_s if job.decided else stored_s,
@@ -345,6 +355,7 @@ def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resou
     """
     if job.runs is None or message.generation != job.running:
         return {}
+
     before = {job.pod(task): task.resources for task in job.runs.tasks}
     found = dict(job.resized_from)
     for task in message.tasks:
@@ -356,15 +367,20 @@ def _resized_from(job: Job, message: AllocationDecided) -> dict[str, tuple[Resou
 
 
 def _resumed(job: Job, message: TrainingResumed, stored_s: float) -> Job:
+    """Fold the hand-over to a generation: it runs, and older ones are dropped. One older than the
+    running generation changes nothing; one without a known decision is kept for later.
+    """
     now = message.generation
     if now > job.generation:
         return _resumed_early(job, message, stored_s)
     known = job.given_up | job.decided
     if now not in known or now <= (job.running or 0):
         return job
+
     pauses = job.pauses
     if message.handover_s is not None:
         pauses = (*pauses, message.handover_s)
+
     decided = {now: known[now]} | _newer_than(job.decided, now)
     return replace(
         job,
@@ -449,15 +465,21 @@ def _fled(job: Job, message: TrainingResumed, stored_s: float) -> dict[str, floa
 
 
 def _abandoned(job: Job, message: GenerationAbandoned, stored_s: float) -> Job:
+    """Fold the end of a generation that the launcher gave up. It is kept in `given_up`, because it
+    may resume all the same; only the pending one counts as a failed try.
+    """
     gone = message.generation
     if gone not in job.decided or gone == job.running:
         return job
+
     given_up = sorted((job.given_up | {gone: job.decided[gone]}).items(), key=_generation_of)
     left = replace(
         _restarting(job, message),
         decided=without_key(job.decided, gone),
         given_up=dict(given_up[-ABANDONED_KEPT:]),
     )
+
+    # Only the newest generation in flight counts as a failed try.
     if job.coming != gone:
         return left
     return replace(
@@ -484,6 +506,9 @@ def _restarting(job: Job, message: GenerationAbandoned) -> Job:
 
 
 def _leaving(job: Job, message: TaskLeaving, stored_s: float) -> Job:
+    """Fold a notice that a pod has to leave its node. Of two notices for one pod the one with the
+    lower rank is kept.
+    """
     notice = Leaving(message.why, message.leaves_s, message.node)
     known = job.leaving.get(message.pod)
     if known is not None and notice.rank >= known.rank:
@@ -543,6 +568,9 @@ def node_seen(job: Job, name: str, seen: CapacityChanged | None) -> Job:
 def _acted_on(
     job: Job, message: ClusterSpecPublished | TaskReady | TaskStarted, stored_s: float
 ) -> Job:
+    """Fold a sign that the launcher acts on the pending decision, which then need not be repeated:
+    its cluster spec, or one of its new pods.
+    """
     pending = job.flies
     if pending is None or job.acted_on == pending.generation:
         return job
@@ -554,10 +582,15 @@ def _acted_on(
 
 
 def _exited(job: Job, message: TaskExited, stored_s: float) -> Job:
+    """Fold the exit of a pod, the first one only. In the running generation, or in the pending one
+    if none runs, it counts as a failure or as an unexplained kill.
+    """
     if message.pod in job.exits:
         return job
     ended = Exit(message.role, message.exit_code, message.reason, message.message, stored_s)
     job = replace(job, exits=job.exits | {message.pod: ended})
+
+    # Only exits in the running generation, or else in the pending one, count as failures.
     base = job.runs or job.flies
     if base is None or message.pod not in job.pods(base):
         return job
@@ -588,6 +621,9 @@ def _lost_taken_task(job: Job, base: AllocationDecided, ended: Exit) -> bool:
 
 
 def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
+    """Fold a progress report of the running generation. A newer generation that reports is taken to
+    run; late and repeated reports change nothing.
+    """
     if message.generation > (job.running or 0):
         job = _trains(job, message, stored_s)
     runs = job.runs
@@ -601,9 +637,13 @@ def _progress(job: Job, message: ProgressReported, stored_s: float) -> Job:
 def _with_report(
     job: Job, runs: AllocationDecided, message: ProgressReported, stored_s: float
 ) -> Job:
+    """Return the job with the content of a report: speeds, use of CPU and memory, and loss.
+    Progress beyond all earlier reports clears the record of unexplained kills.
+    """
     told = reading(runs, message, stored_s)
     disturbed = job.coming is not None
     tried = speeds(job.tried, told, by_cores=True, disturbed=disturbed)
+
     return replace(
         job,
         progress=message,
@@ -619,6 +659,7 @@ def _with_report(
 
 
 def _newer(message: ProgressReported, last: ProgressReported) -> bool:
+    """Return True if a report is of a later generation, or of a later step of the same one."""
     return (message.generation, message.step) > (last.generation, last.step)
 
 

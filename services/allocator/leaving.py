@@ -39,6 +39,8 @@ def going(job: Job, tasks: Sequence[TaskPlan]) -> Whys:
         notice = job.leaving.get(job.pod(task))
         if notice is not None:
             notices[task] = notice.counts
+
+    # A task without a notice of its own leaves for the reason that others have on its node.
     closed = _closed_nodes(notices)
     whys: Whys = {}
     for task in tasks:
@@ -83,14 +85,17 @@ def moved(situation: Situation) -> Verdict | None:
     whys = going(job, newest.tasks)
     if not whys:
         return None
+
     doomed = _doomed(whys)
     again_s = retry_s(job, situation.settings)
     is_paused = situation.now < again_s
     if not doomed and (job.coming is not None or is_paused):
         return None
+
     names = ", ".join(_departures(job, whys))
     if is_paused:
         return Verdict(why=f"{names}; tries again after a pause", wake_s=again_s)
+
     trial = _trial(situation, newest, list(whys), doomed)
     if isinstance(trial, Placed):
         part = "" if len(trial.tasks) == len(newest.tasks) else ", as far as there is room"
@@ -125,6 +130,7 @@ def stays(job: Job) -> str:
     if cordoned:
         pods = ", ".join(cordoned)
         notes.append(f"{pods} will move from a cordoned node when all of that fits elsewhere")
+
     doomed = _doomed(whys)
     if not _ends_soon(job, doomed):
         for departure in _departures(job, {task: whys[task] for task in doomed}):
@@ -151,10 +157,12 @@ def _trial(
 
 
 def _without(newest: AllocationDecided, gone: list[TaskPlan]) -> list[TaskPlan]:
+    """Return the tasks that stay once these are gone."""
     return [task for task in newest.tasks if task not in gone]
 
 
 def _ends_soon(job: Job, doomed: list[TaskPlan]) -> bool:
+    """Return True if one of these tasks has a deadline, after which it is killed."""
     for task in doomed:
         notice = job.leaving.get(job.pod(task))
         if notice is not None and notice.leaves_s:

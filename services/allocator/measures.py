@@ -120,6 +120,9 @@ class Meters:
             self._observe_pause(message.phases, message.pause_s)
 
     def _observe_pause(self, phases: Phases, pause_s: float) -> None:
+        """Record the seconds of one pause, in all and by phase. The time outside of any phase is
+        recorded as `waiting`.
+        """
         self.pause.observe(pause_s)
         for field in Phases.__struct_fields__:
             seconds = getattr(phases, field)

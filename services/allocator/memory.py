@@ -65,6 +65,9 @@ async def recall_for_leader(connection: Bus) -> State:
 
 
 async def _stored_state(connection: Bus) -> State:
+    """Return the stored state; an empty one, so that the log is read from its beginning, if no
+    snapshot can be read or it is ahead of a stream.
+    """
     try:
         stored = await snapshots.load(connection, KEY)
         state = msgspec.json.decode(zlib.decompress(stored), type=State)

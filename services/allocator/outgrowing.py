@@ -41,6 +41,7 @@ def enlarged(situation: Situation) -> Verdict | None:
         return None
     if situation.now < retry_s(job, situation.settings):
         return None
+
     sizes = situation.sizes()
     limits = _raised_limits(job, sizes)
     if not limits:
@@ -49,6 +50,7 @@ def enlarged(situation: Situation) -> Verdict | None:
     trial = situation.trial(current.tasks, size_of(current), sizes=sizes, how=how)
     if isinstance(trial, Shortage):
         return None
+
     done = "moved to where there is room for it"
     if _serials(trial.tasks) == _serials(current.tasks):
         done = "raised in place"
@@ -68,6 +70,9 @@ def _raised_limits(job: Job, sizes: RoleResources) -> dict[Role, float]:
 
 
 def _describe_needs(job: Job, sizes: RoleResources, limits: Mapping[Role, float]) -> list[str]:
+    """Return a sentence for each role that gets more memory, with its limit (GiB) now and from now
+    on.
+    """
     needs = []
     for role, gib in limits.items():
         had = _memory_gib(sizes, role)

@@ -125,6 +125,7 @@ def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
     """Return which bound of the job a want exceeds. What the job has, it may keep."""
     if want.waits:
         return None
+
     asked = job.request
     size = job.size
     keeps_size = size is not None and size.ps == want.ps and size.workers == want.workers
@@ -132,16 +133,21 @@ def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
         return _outside(asked.ps, want.ps, f"ps for {want.job}")
     if not keeps_size and not _is_within(asked.workers, want.workers):
         return _outside(asked.workers, want.workers, f"workers for {want.job}")
+
     if want.batch != job.batch and not _is_within(asked.batch, want.batch):
         return _outside(asked.batch, want.batch, f"as the batch of {want.job}")
     return None
 
 
 def _is_within(span: Span, number: Any) -> bool:
+    """Return True if a policy's number is a whole number within the requested bounds."""
     return isinstance(number, int) and span.min <= number <= span.max
 
 
 def _outside(span: Span, number: Any, what: str) -> ValueError:
+    """Return the error for a number that is outside of the requested bounds. `what`: its name in
+    the message.
+    """
     return ValueError(f"it wants {number!r} {what}; asked for is {span.min} to {span.max}")
 
 
@@ -154,6 +160,7 @@ def _number_error(want: Want) -> ValueError | None:
         return ValueError(f"its `speed_now` for {want.job} is {want.speed_now!r}")
     if want.apart is not None and not want.apart >= 0:
         return ValueError(f"its `apart` for {want.job} is {want.apart!r}")
+
     if want.sizes is None:
         return None
     for role in ROLES:

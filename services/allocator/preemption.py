@@ -70,6 +70,9 @@ class Victim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
+        """Return the reason of the decision that shrinks or suspends the job: the job that it gives
+        way to, and the size that it keeps.
+        """
         other = "gives way"
         if self.claim:
             other = f"gives way to {self.claim.job}, which {describe_claim(self.claim)}"
@@ -218,6 +221,7 @@ def _may_give_way(job: Job, claim: Reservation, now: float, rules: Rules) -> boo
         return False
     if job.exits and any(job.exit_of(task) for task in runs.tasks):
         return False
+
     gain = _payback(job, rules)
     return gain.left_s > rules.payback_factor * gain.cost_s
 
@@ -250,6 +254,7 @@ def _payback(job: Job, rules: Rules) -> Payback:
 
 
 def _shrunk(job: Job, size: Size) -> Victim:
+    """Return the job as a victim that keeps its oldest tasks, as many as this size has."""
     tasks = job.runs.tasks if job.runs else ()
     return Victim(job=job, tasks=shrink(tasks, size))
 

@@ -69,6 +69,7 @@ def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Ou
     with_job = _state_with_job(state, request, now, at_once)
     if isinstance(with_job, JobRejected):
         return Outlook(reasons=with_job.reasons)
+
     beside = decide(with_job, now, at_once)
     without = decide(state, now, at_once)
     free = [node for node in free_nodes(state) if node.takes]
@@ -83,6 +84,7 @@ def outlook(state: State, request: JobRequested, now: float, rules: Rules) -> Ou
         named=request.policy is not None,
         unsure=unknown_policies(state, unsure),
     )
+
     first = _newest_decisions(beside).get(request.key())
     if first is None:
         return waits

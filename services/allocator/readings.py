@@ -42,6 +42,9 @@ def _is_tiny(amount: float) -> bool:
 
 
 def _without_tiny(use: TaskUsage) -> TaskUsage:
+    """Return the use of a task with cores and GiB below `LEAST_USED` as 0, because other code
+    divides by them.
+    """
     cpu = _at_least(use.cpu, LEAST_USED)
     memory_gib = _at_least(use.memory_gib, LEAST_USED)
     return replace(use, cpu=cpu, memory_gib=memory_gib)
@@ -63,6 +66,7 @@ def reading(runs: AllocationDecided, message: ProgressReported, stored_s: float)
         elif task.role == "worker":
             worker_cores.append(task.resources.cpu)
             worker_nodes.add(task.node)
+
     on_ps = measured(message, "ps")
     on_workers = measured(message, "worker")
     return Reading(

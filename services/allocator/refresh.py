@@ -77,6 +77,9 @@ def _empty_tables(stored: StoredModels | None, rules: Rules) -> Tables:
 
 
 def _is_made_by(tables: Tables | StoredModels, rules: Rules) -> bool:
+    """Return True if tables or stored models were made with the present default policy and memory
+    factor; otherwise they are of no use.
+    """
     made_by = (tables.policy, tables.oom_memory_factor)
     return made_by == (rules.policy, rules.oom_memory_factor)
 
@@ -107,10 +110,12 @@ def _with_nodes(tables: Tables, state: State, marks: Marks) -> Tables:
             free[name] = amounts(view.free)
         else:
             free.pop(name, None)
+
     came = (nodes.keys() & marks.nodes) - tables.nodes.keys()
     if came:
         # In the order of the state, as if all were made at once.
         nodes = {name: nodes[name] for name in state.nodes}
+
     biggest = tables.largest
     if any(_is_resized(tables.nodes.get(name), nodes.get(name)) for name in marks.nodes):
         biggest = largest(list(nodes.values()))
@@ -164,6 +169,7 @@ def _changed_jobs(
     new_quotas = tables.quotas != rules.quotas
     if not new_history and not new_quotas:
         return changed
+
     for key, job in state.jobs.items():
         if key in changed:
             continue
@@ -233,9 +239,12 @@ def _with_total(
     share need not be exact, and prices should not move with every fact.
     """
     keys = marks.jobs | marks.listed | set(changed)
+
+    # If other nodes take tasks than before, the amounts of all jobs may be others.
     same_nodes = before.nodes.keys() == tables.nodes.keys()
     if not same_nodes or before.free.keys() != tables.free.keys():
         keys = keys | tables.jobs.keys()
+
     held = dict(tables.held)
     for key in keys:
         if key in tables.jobs:
@@ -275,8 +284,10 @@ def _with_order(
     gone = before.jobs.keys() - state.jobs.keys()
     if not changed and not gone:
         return tables
+
     unchanged = tables.urgent - gone - set(changed)
     urgent = [key for key in changed if needs_attention(state.jobs[key])]
+
     ranks = dict(tables.ranks)
     policies = dict(tables.policies)
     for key in gone:
@@ -291,6 +302,7 @@ def _with_order(
             ranks[key] = rank
             policies[key] = policy
             is_sorted = False
+
     if not is_sorted:
         keys = sorted(ranks, key=ranks.__getitem__)
         ranks = {key: ranks[key] for key in keys}
@@ -324,6 +336,8 @@ def _with_lists(before: Tables, tables: Tables) -> Tables:
         job = tables.jobs[key]
         quota = quotas.get((name, job.request.namespace))
         by_policy[name].append(job if quota is None else replace(job, quota=quota))
+
+    # The arrays of a policy are made again only if one of its jobs has changed.
     for name in by_policy.keys() & ARRAYS.keys():
         jobs = by_policy[name]
         known = before.by_policy.get(name, JobList())

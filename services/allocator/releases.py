@@ -127,6 +127,7 @@ def _without(
 
 
 def _is_listed(seen: CapacityChanged | None, namespace: str, pod: str) -> bool:
+    """Return True if the node lists this pod; False if the node is not known."""
     if seen is None:
         return False
     return any(own.pod == pod and own.namespace == namespace for own in seen.own)
@@ -162,6 +163,7 @@ def coming_capacity(
     """Return what is released soon enough to be waited for."""
     if not releases.open:
         return NOTHING
+
     lasts_s = usual_s(releases.took_s, rules)
     free: dict[str, Resources] = {}
     quota: dict[str, Resources] = {}
@@ -174,12 +176,14 @@ def coming_capacity(
         for resources, node in _listed_pods(release, nodes):
             _add_to(free, node, resources)
             _add_to(quota, release.namespace, resources)
+
     if not free:
         return NOTHING
     return Coming(free, quota, min(until_s))
 
 
 def _add_to(amounts: dict[str, Resources], name: str, more: Resources) -> None:
+    """Add an amount to that of a node or namespace, in place."""
     amounts[name] = plus(amounts.get(name, Resources()), more)
 
 

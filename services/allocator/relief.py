@@ -48,15 +48,18 @@ def relieved(situation: Situation) -> Verdict | None:
     starving = _starving(job, now, settings)
     if current is None or not starving or now < retry_s(job, settings):
         return None
+
     saved_s = _saved_s(job, current, starving)
     pause_s = cost_s(seen(job, settings), settings)
     if saved_s <= settings.payback_factor * pause_s:
         return None
+
     keep = [task for task in current.tasks if task not in starving]
     fled = _fled_nodes(job, now, settings)
     trial = situation.trial(keep, size_of(current), avoid=fled)
     if isinstance(trial, Shortage):
         return None
+
     strains = ", ".join([_describe_strain(job, task) for task in starving])
     rationale = Rationale(
         reason=f"{strains}; moved",
@@ -117,5 +120,6 @@ def _limits(current: AllocationDecided, task: TaskPlan) -> float:
 
 
 def _describe_strain(job: Job, task: TaskPlan) -> str:
+    """Return the share of its promised CPU that a task gets, as a part of the reason."""
     share = _share(job, task)
     return f"{job.pod(task)} gets {share:.0%} of the CPU that {task.node} has promised it"

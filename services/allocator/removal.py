@@ -81,6 +81,9 @@ class Removal:
             await self._purge_subject(ORDERS, str(raw.subject), asked + 1)
 
     async def _forget(self, name: str, asked: int) -> None:
+        """Remove the messages of a job, and its program unless another job uses it. Nothing is
+        removed if a job of this name had not ended at the request, which has the sequence `asked`.
+        """
         key = _key_of(name)
         end = self.state().closed.get(key)
         if not await self._was_over(key, asked):
@@ -144,10 +147,13 @@ class Removal:
         newest = await self._last_order(key)
         state = self.state()
         begun = uids_of(state, key)
+
+        # A newer job or request of this name keeps its messages.
         if begun or newest > end:
             last = min([end, *[uid - 1 for uid in begun]])
             await self._purge(ORDERS, key, last)
             return
+
         await self._purge(ORDERS, key, state.sequences.get(ORDERS, 0))
         await self._purge(FACTS, key, state.sequences.get(FACTS, 0))
         for bucket in (JOBS, LEDGER):
@@ -173,12 +179,18 @@ class Removal:
             await self._purge_subject(stream, f"weir.*.*.{name}", last + 1)
 
     async def _purge_subject(self, stream: str, filtered: str, before: int) -> None:
+        """Purge a subject of a stream up to the sequence below `before`; 0: all of it. Raises if
+        this process no longer leads.
+        """
         self.bus.must_lead()
         await self.bus.js.purge_stream(stream, seq=before or None, subject=filtered)
 
     # ------------------------------------------------------------ nodes
 
     async def _remove_gone_nodes(self, until_s: float) -> None:
+        """Remove the last fact of each node that was deleted before this time. Facts come oldest
+        first, so the first recent one ends the search.
+        """
         async for raw in self._stored(NODES, subjects.pattern(CapacityChanged)):
             if not _is_expired(raw, until_s):
                 return
@@ -231,6 +243,7 @@ def _names(key: str) -> tuple[str, ...]:
 
 
 def _is_gone(raw: RawStreamMsg) -> bool:
+    """Return True if a message is the fact that a node was deleted; False if it cannot be read."""
     try:
         fact = subjects.decode(str(raw.subject), raw.data or b"")
     except subjects.Unusable:

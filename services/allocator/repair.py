@@ -54,12 +54,14 @@ def _replaced(situation: Situation, newest: AllocationDecided, lost: Tasks, name
     job, now = situation.job, situation.now
     settled_s = _settled_s(situation, newest, lost) + situation.settings.settle_s
     is_settled = now >= settled_s
+
     trial = _trial(situation, newest, lost, may_shrink=is_settled)
     if isinstance(trial, Shortage):
         if not is_settled:
             return Verdict(why=f"{names}; looks whether its room comes free", wake_s=settled_s)
         roles = [task.role for task in lost]
         return Verdict(why=f"{names}; {trial.describe_for(roles, 'to replace it')}")
+
     part = "" if len(trial.tasks) == len(newest.tasks) else " as far as there is room"
     reason = f"{names}; replaced{part}"
     if not _shut_down(job, lost):
@@ -131,6 +133,9 @@ def _left_to_launcher(job: Job, task: TaskPlan) -> bool:
 
 
 def _describe_loss(job: Job, lost: Tasks) -> str:
+    """Return the lost pods for the decision's reason: as one shutdown if all of them were shut down
+    in order, else each with its exit.
+    """
     if _shut_down(job, lost):
         pods = [job.pod(task) for task in lost]
         return f"was stopped with its cluster or its nodes ({some(pods, 'pod')})"
@@ -148,6 +153,7 @@ def _shut_down(job: Job, tasks: Tasks) -> bool:
 
 
 def _describe_end(job: Job, task: TaskPlan) -> str:
+    """Return the name of a task's pod, with its exit if that is known."""
     pod = job.pod(task)
     ended = job.exit_of(task)
     if ended is None:

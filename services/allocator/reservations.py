@@ -82,6 +82,7 @@ def claimants(
     waiting = [job for job in jobs.values() if waits(job)]
     if not waiting:
         return [], None
+
     lowest_priority = min([job.request.priority for job in jobs.values()])
     found = []
     next_due_s = inf
@@ -93,6 +94,7 @@ def claimants(
                 continue
         if not _pauses(job, now, rules) and not _may_come_back(job, now, rules, opened_s):
             found.append(job)
+
     if next_due_s == inf:
         return found, None
     return found, next_due_s
@@ -103,6 +105,9 @@ def _is_overdue(job: Job, now: float, rules: Rules) -> bool:
 
 
 def _pauses(job: Job, now: float, rules: Rules) -> bool:
+    """Return True if a job has failed to start in the allowed number of tries, and its backoff is
+    not over yet.
+    """
     tries = max(1, rules.max_start_failures)
     return job.abandonments >= tries and now < retry_s(job, rules)
 
@@ -141,6 +146,7 @@ class Reserve:
         found, self.wake_s = claimants(jobs, self.now, self.rules, self.state.opened_s)
         if not found:
             return
+
         supply = Supply(self.state, self.room)
         open_jobs = [job for key, job in jobs.items() if key not in verdicts]
         candidates = Candidates(open_jobs, self.now, self.rules)
@@ -157,7 +163,9 @@ class Reserve:
         request = self._smallest_request(job)
         if not self._has_place(request, supply, earlier):
             return
+
         claim = _claim(job, self.now, self.rules)
+
         # In what is ending, in what others give up, or else as early as possible.
         is_short = self._is_quota_short(request, supply, earlier)
         tasks = supply.place(request, -inf, earlier)
@@ -171,6 +179,7 @@ class Reserve:
             tasks = supply.earliest(request, earlier, _keeper(request))
         if tasks is None:
             return
+
         nodes = {} if is_short else needed_nodes(_new_tasks(request, tasks))
         self.reservations[job.key] = replace(claim, nodes=nodes, quota=self._needed_quota(request))
 
@@ -224,6 +233,9 @@ class Reserve:
             self._hold(tuple(others))
 
     def _hold(self, wanted: Reservations) -> None:
+        """Hold back the capacity of these reservations, and give back that of all others. Does
+        nothing if they are the same as before.
+        """
         if wanted != self._held:
             self._held = wanted
             nodes, quotas = _reserved_amounts(wanted)
@@ -307,6 +319,7 @@ def _new_tasks(request: PlacementRequest, tasks: Iterable[TaskPlan]) -> list[Tas
 
 
 def _claim(job: Job, now: float, rules: Rules) -> Reservation:
+    """Return the reservation of a job, with its nodes and quota still to be filled in."""
     return Reservation(
         job=job.key,
         uid=job.uid,

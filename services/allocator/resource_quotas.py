@@ -92,6 +92,7 @@ def moved(
 
 
 def _by_name(amount: Resources, pods: int) -> dict[str, float]:
+    """Return cores, GiB, devices and the number of pods by the names of their limits."""
     return {"cpu": amount.cpu, "memory_gib": amount.memory_gib, "gpu": amount.gpu, "pods": pods}
 
 

@@ -35,6 +35,7 @@ def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
         tasks = wanted.tasks
         if job.changed:
             request = _with_its_size(request, size)
+
     return JobSeen(
         key=job.key,
         request=request,
@@ -57,6 +58,7 @@ def seen(job: Job, rules: Rules, kin: Kin | None = None) -> JobSeen:
 
 
 def _mean_pause_s(job: Job) -> float | None:
+    """Return the mean pause (s) of the job's last hand-overs; None: none was measured."""
     if not job.pauses:
         return None
     return sum(job.pauses) / len(job.pauses)
@@ -79,6 +81,7 @@ def _widened_span(span: Span, number: int) -> Span:
 
 
 def counted_size(tasks: Sequence[TaskPlan]) -> Size:
+    """Return the number of ps and of workers among these tasks. The chief does not count."""
     roles: list[str] = [task.role for task in tasks]
     return Size(roles.count("ps"), roles.count("worker"))
 

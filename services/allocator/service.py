@@ -166,9 +166,11 @@ class Allocator:
         self._remember(heard)
         if isinstance(heard.message, ForgetRequested):
             self.forget_asked.set()
+
         unchanged = isinstance(heard.message, EVIDENCE) and self.state.jobs is before.jobs
         if self.replaying or unchanged:
             return
+
         self.meters.heard(heard.message, before, heard.stored_s)
         if same_world(before, self.state):
             await self._tell_folded()
@@ -210,6 +212,9 @@ class Allocator:
         await self._look_again()
 
     def _remember(self, heard: Heard) -> None:
+        """Fold a message into the state. The namespace of an unreadable request is kept until the
+        request's rejection is read back.
+        """
         self.state = apply(self.state, heard.message, heard.stream, heard.sequence, heard.stored_s)
         if isinstance(heard.message, JobRejected | ChangeRejected):
             self.refused_in.pop(heard.message.uid, None)
@@ -227,6 +232,9 @@ class Allocator:
     # ------------------------------------------------------------ deciding
 
     async def decide_for_ever(self) -> None:
+        """Answer requests, decide, publish the decisions, and wait for the next message or timer.
+        Each decision is read back before the next pass, so none is taken on an old state.
+        """
         while True:
             self.awake.clear()
             await self._answer_requests()
@@ -269,6 +277,9 @@ class Allocator:
             del self.plaints[oldest]
 
     async def _sleep(self, until_s: float | None) -> None:
+        """Wait until something changes, at most until this time (s); None: no limit. While a
+        subject is not published to after a refusal, a timer waits for at least `RETRY_S`.
+        """
         timeout_s = None
         if until_s is not None:
             shortest_s = RETRY_S if self.resting else 0.0
@@ -343,6 +354,9 @@ class Allocator:
         return subjects.about(key, "job") not in self.resting
 
     async def _answer_request(self, uid: int) -> None:
+        """Accept or reject a request. Publish nothing if it was answered while its stored program
+        was looked up.
+        """
         program = await self._stored_program(self.state.asked[uid].request)
         if uid in self.state.asked:
             answer = admission.answer(self.state, uid, program, time.time(), self.rules)
@@ -393,6 +407,10 @@ class Allocator:
     # ------------------------------------------------------------ saying
 
     async def _say(self, action: AllocationDecided | JobFinished, since_s: float | None) -> None:
+        """Publish a decision or a job's end as the next message after the last one that was folded,
+        and wait until it is read back. If there is another last message, catch up with it and try
+        again after `RETRY_S`.
+        """
         decided = subjects.pattern(AllocationDecided, action.key())
         if decided in self.resting:
             return
@@ -472,6 +490,7 @@ class Allocator:
     # ------------------------------------------------------------ keeping
 
     async def keep_for_ever(self) -> None:
+        """Store a snapshot of the state after it has changed, at most one in `snapshot_s`."""
         while True:
             await self.unsaved.wait()
             self.unsaved.clear()
@@ -488,6 +507,9 @@ class Allocator:
         return Removal(self.bus, self.rules.finished_kept_s, lambda: self.state, self.on_removed)
 
     async def remove_for_ever(self) -> None:
+        """Remove messages of jobs that ended long ago, once in `removal_s`; return at once if they
+        are kept for ever. An error of the bus is logged, and the next pass tries again.
+        """
         removal = self._new_removal()
         plaint = Plaint()
         while self.rules.finished_kept_s:
@@ -559,19 +581,25 @@ async def follow(bus: Bus, allocator: Allocator) -> None:
 
 
 async def start(bus: Bus, settings: Settings) -> None:
+    """Load the snapshot, read the log on from there, then begin to decide. The loops of the
+    allocator run in the background.
+    """
     know_policies(settings)
     state = await memory.recall_for_leader(bus)
     allocator = Allocator(bus, settings, state)
     bus.vitals.tell("the snapshot", allocator.snapshots.measures)
     bus.vitals.tell("allocator", lambda: allocator.meters.measures(allocator.state, time.time()))
+
     await follow(bus, allocator)
     await allocator.live()
+
     bus.spawn(allocator.decide_for_ever())
     views = Views(bus, await bus.bucket(subjects.JOBS))
     bus.spawn(show_for_ever(allocator, views))
     bus.spawn(allocator.keep_for_ever())
     bus.spawn(allocator.remove_for_ever())
     bus.spawn(allocator.remove_forgotten_for_ever())
+
     letters = Letters()
     bus.vitals.tell("dead letters", letters.measures)
     bus.spawn(letters.count(bus))

@@ -45,6 +45,7 @@ def job_views(
     for key, closed in state.closed.items():
         if not closed.removed:
             views[key] = closed_view(closed)
+
     silent = silent_jobs(state.jobs, now, unreported_s)
     for key, job in state.jobs.items():
         if key in silent:

@@ -50,6 +50,9 @@ def silent_jobs(jobs: Mapping[str, Job], now: float, unreported_s: float) -> dic
 
 
 def _remark(job: Job) -> str:
+    """Return the text shown for a job without recent reports: its last step, and the command that
+    shows its output.
+    """
     step = job.progress.step if job.progress else 0
     return (
         f"no report since step {step}: its program may hang; "

@@ -149,6 +149,7 @@ def _marked(before: State, after: State, message: Message) -> State:
     """Mark the jobs and nodes whose entries in the tables are no longer those of the facts."""
     if after.tables is None and not after.models:
         return after
+
     marks = after.marks
     if isinstance(message, CapacityChanged):
         listed = marks.listed | _listed_jobs(before, message)
@@ -157,6 +158,7 @@ def _marked(before: State, after: State, message: Message) -> State:
         marks = replace(marks, jobs=marks.jobs | _changed_jobs(before, after, message))
     if after.closed is not before.closed:
         marks = replace(marks, closed=True)
+
     if marks is after.marks:
         return after
     return replace(after, marks=marks)
@@ -176,6 +178,9 @@ def _jobs_on(node: CapacityChanged) -> set[str]:
 
 
 def _changed_jobs(before: State, after: State, message: Message) -> set[str]:
+    """Return the keys of the jobs that a message changed. A message about a job names it; after any
+    other one all jobs are compared.
+    """
     if isinstance(message, JobMessage):
         return {message.key()}
     changed = set()
@@ -227,11 +232,14 @@ def _of_job(state: State, message: Message, stored_s: float) -> State:
     job = state.jobs.get(key)
     if job is None or job.uid != message.uid:
         return _kept_early(state, message, stored_s)
+
     now = OF_JOB[type(message)](job, message, stored_s)
     if isinstance(message, TaskLeaving):
         now = node_seen(now, message.node, state.nodes.get(message.node))
     if now is job:
         return state
+
+    # The tasks of dropped decisions begin to release their capacity.
     releases = state.releases
     if now.decided is not job.decided and job.decided.keys() - now.decided.keys():
         releases = begin_release(releases, job, _decided_tasks(now), state.nodes, stored_s)
@@ -250,6 +258,7 @@ def _kept_early(state: State, message: JobMessage, stored_s: float) -> State:
     """Keep a fact of a job that is yet to be accepted; drop one of a job that is over."""
     if not isinstance(message, TrainingResumed | CheckpointSaved | TaskLeaving | TaskExited):
         return state
+
     key = message.key()
     job = state.jobs.get(key)
     before = state.closed.get(key)
@@ -257,6 +266,7 @@ def _kept_early(state: State, message: JobMessage, stored_s: float) -> State:
         return state
     if before is not None and message.uid <= before.job.uid:
         return state
+
     waits = EarlyFact(brief(message), stored_s)
     return replace(state, early=add_early(state.early, waits, lambda each: each.fact))
 
@@ -282,12 +292,16 @@ def _apply_early(state: State, key: str, uid: int) -> State:
 
 
 def _requested(state: State, message: JobRequested, sequence: int, stored_s: float) -> State:
+    """Add a request to those without an answer, by its sequence. One with a known request id was
+    published twice, and changes nothing.
+    """
     if message.request_id != "-" and message.request_id in _request_ids(state, message.key()):
         return state
     return replace(state, asked=state.asked | {sequence: Asked(message, stored_s)})
 
 
 def _request_ids(state: State, key: str) -> set[str]:
+    """Return the request ids of all jobs of a name: without an answer, open or ended."""
     found = set()
     for asked in state.asked.values():
         if asked.request.key() == key:
@@ -300,12 +314,17 @@ def _request_ids(state: State, key: str) -> set[str]:
 
 
 def _accepted(state: State, message: JobAccepted, sequence: int, stored_s: float) -> State:
+    """Open an accepted job, and apply the facts that were read before it. Nothing is opened if its
+    name has a job already, or if it has ended.
+    """
     key = message.key()
     asked = state.asked.get(message.uid, Asked(message.request, stored_s))
+
     before = state.closed.get(key)
     state = _answered(state, message.uid)
     if key in state.jobs or (before and before.job.uid >= message.uid):
         return state
+
     job = Job(
         uid=message.uid,
         request=message.request,
@@ -322,6 +341,7 @@ def _rejected(state: State, message: JobRejected, sequence: int, stored_s: float
 
 
 def _answered(state: State, uid: int) -> State:
+    """Remove a request from those without an answer, and from those that could not be read."""
     asked = without_key(state.asked, uid)
     return replace(state, asked=asked, refused=without_key(state.refused, uid))
 
@@ -339,6 +359,9 @@ def _forget(state: State, message: ForgetRequested, sequence: int, stored_s: flo
 
 
 def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: float) -> State:
+    """Mark the job of a name as cancelled, and its requests without an answer, too. The next
+    decision finishes it.
+    """
     key = message.key()
     asked = dict(state.asked)
     for uid, each in state.asked.items():
@@ -351,6 +374,9 @@ def _cancel(state: State, message: CancelRequested, sequence: int, stored_s: flo
 
 
 def _change_asked(state: State, message: Change, sequence: int, stored_s: float) -> State:
+    """Add a change to those without an answer, by its sequence. One with the id of another such
+    change was published twice, and changes nothing.
+    """
     if message.request_id != "-":
         for known in state.changes.values():
             if known.id() == message.id():
@@ -359,12 +385,14 @@ def _change_asked(state: State, message: Change, sequence: int, stored_s: float)
 
 
 def _job_changed(state: State, message: JobChanged, sequence: int, stored_s: float) -> State:
+    """Apply a change to its job; it is answered now."""
     return _of_job(_change_answered(state, message.answers), message, stored_s)
 
 
 def _change_rejected(
     state: State, message: ChangeRejected, sequence: int, stored_s: float
 ) -> State:
+    """Remove a rejected change, readable or not, from those without an answer."""
     return _answered(_change_answered(state, message.uid), message.uid)
 
 
@@ -373,11 +401,15 @@ def _change_answered(state: State, sequence: int) -> State:
 
 
 def _capacity(state: State, message: CapacityChanged, sequence: int, stored_s: float) -> State:
+    """Fold the last fact of a node: add, update or remove it. It also ends releases of pods that
+    are gone, and updates jobs with a notice about the node.
+    """
     jobs = _above_serials(_aware(state.jobs, message), message)
     releases = _after(state, message, stored_s)
     if message.gone:
         nodes = without_key(state.nodes, message.node)
         return replace(state, jobs=jobs, nodes=nodes, releases=releases)
+
     before = state.nodes.get(message.node)
     opened_s = state.opened_s
     if message.ready and not (before and before.ready):
@@ -394,18 +426,21 @@ def with_last_fact(state: State, fact: CapacityFact, stored_s: float) -> State:
 
 
 def _quota(state: State, message: QuotaChanged, sequence: int, stored_s: float) -> State:
+    """Store the quota of a namespace; a fact without any bounds removes it."""
     if message.bounds or message.task_bounds:
         return replace(state, quotas=state.quotas | {message.namespace: message})
     return replace(state, quotas=without_key(state.quotas, message.namespace))
 
 
 def _claims(state: State, message: ClaimsChanged, sequence: int, stored_s: float) -> State:
+    """Store the nodes of a namespace's volume claims; a fact without any removes them."""
     if message.placements:
         return replace(state, claims=state.claims | {message.namespace: message})
     return replace(state, claims=without_key(state.claims, message.namespace))
 
 
 def _after(state: State, message: CapacityChanged, stored_s: float) -> Releases:
+    """Return the releases without the pods that a node no longer lists."""
     if not state.releases.open:
         return state.releases
     return end_releases(state.releases, message, stored_s)
@@ -441,6 +476,7 @@ def _above_serials(jobs: dict[str, Job], message: CapacityChanged) -> dict[str, 
 
 
 def _finished(state: State, message: JobFinished, sequence: int, stored_s: float) -> State:
+    """Fold the end of a job: its pods begin to release their capacity, and it is closed."""
     job = state.jobs.get(message.key())
     if job is not None and job.uid == message.uid:
         releases = begin_release(state.releases, job, (), state.nodes, stored_s)

@@ -60,6 +60,7 @@ def encode_models(tables: Tables) -> bytes:
             if type(job.model) is kind:
                 models = others.setdefault(name, {})
                 models[key] = msgspec.msgpack.encode(job.model)
+
     stored = StoredModels(
         layout=LAYOUT,
         policy=tables.policy,

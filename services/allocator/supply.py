@@ -86,6 +86,7 @@ def describe_amounts(claim: Reservation) -> str:
 
 
 def _describe(amount: Resources) -> str:
+    """Return an amount as text, without the resources that it has none of."""
     parts = []
     for number, unit in ((amount.cpu, "cpu"), (amount.memory_gib, "GiB"), (amount.gpu, "gpu")):
         if number:
@@ -138,6 +139,7 @@ class Supply:
         for claim in reserved:
             amounts_reserved += claim.nodes.items()
         gone = _sums(amounts_reserved)
+
         nodes = []
         for name in given.keys() | gone.keys():
             node = self.room.nodes.get(name)
@@ -248,6 +250,9 @@ def _sums(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
 
 
 def _balance(has: Resources, given: Resources | None, gone: Resources | None) -> Resources:
+    """Return what a node has free once an amount is given back to it and another one is reserved;
+    None: no such amount.
+    """
     total = has
     if given is not None:
         total = plus(total, given)
@@ -273,12 +278,14 @@ def _held_by_pods(state: State) -> Iterator[Held]:
                 yield Held(job.started_s, job.key, node.node, amount)
             else:
                 yield _held_by_ending_pod(state, node.node, own)
+
     for pod, (job, task) in wanted.items():
         if pod not in listed:
             yield Held(job.started_s, job.key, task.node, task.resources)
 
 
 def _wanted_tasks(state: State) -> dict[Pod, tuple[Job, TaskPlan]]:
+    """Return the tasks of the newest decisions that have not ended, with their job, by pod."""
     wanted = {}
     for job in state.jobs.values():
         for task in staying(job):

@@ -88,6 +88,9 @@ class Work:
         self._count_examples(job, message)
 
     def _count_change(self, job: Job, message: TrainingResumed, stored_s: float) -> None:
+        """Record the seconds from a decision to the resumption of training. A generation that is
+        not newer than the running one was counted before.
+        """
         if message.generation <= (job.running or 0):
             return
         decision = job.decided.get(message.generation)

@@ -61,6 +61,9 @@ def attend(
 def _attend_one(
     job: Job, verdict: Verdict, pods: Sequence[OwnPod], now: float, rules: Rules
 ) -> Verdict:
+    """Return the verdict of a job with an overdue decision. It is repeated when the next repetition
+    is due; before that, the reason names the remedy. If it was acted on, only look again later.
+    """
     if is_acted_on(job, pods):
         if job.flies is None:
             return verdict  # a change of its nodes wakes us
@@ -163,6 +166,9 @@ def _repeat_decision(job: Job, verdict: Verdict, rules: Rules) -> Verdict:
 
 
 def _repeat_reason(job: Job, pending: AllocationDecided, rules: Rules) -> str:
+    """Return the reason of a repeated decision: the number of the repetition, the wait for the
+    launcher (s), and the first reason.
+    """
     number = job.repeats + 1
     times = f"{number} times"
     if number <= rules.repeat_max:
@@ -198,6 +204,7 @@ def count_unanswered(jobs: Mapping[str, Job], nodes: Nodes) -> int:
 
 
 def _with_wake(verdict: Verdict, wake_s: float) -> Verdict:
+    """Return the verdict with this time (s) to look again, unless it has an earlier one."""
     if verdict.wake_s is not None:
         wake_s = min(verdict.wake_s, wake_s)
     return replace(verdict, wake_s=wake_s)

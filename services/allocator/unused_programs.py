@@ -108,6 +108,7 @@ class _Bucket:
         return described
 
     async def _purge_if_old(self, subject: str) -> None:
+        """Remove a subject, unless its last message is so recent that a store may go on."""
         raw = await self._last(subject)
         if raw is not None and self._is_old(raw):
             await self._purge(subject, raw)
@@ -127,12 +128,14 @@ class _Bucket:
                 await self._purge(contents, part)
 
     async def _subjects(self, prefix: str) -> list[str]:
+        """Return the subjects below a prefix that have messages in the bucket's stream."""
         info = await self.bus.asked(
             lambda: self.bus.js.stream_info(self.stream, subjects_filter=f"{prefix}.>")
         )
         return list(info.state.subjects or {})
 
     async def _last(self, subject: str) -> RawStreamMsg | None:
+        """Return the last message of a subject; None: there is none."""
         try:
             return await self.bus.asked(
                 lambda: self.bus.js.get_msg(self.stream, subject=subject, direct=True)

@@ -135,6 +135,7 @@ def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
         submitted_s=job.asked_s,
         resumed_s=job.resumed_s,
     )
+
     if job.runs is not None:
         view = _with_running_size(view, job.runs)
     if job.wanted is not None:
@@ -145,6 +146,7 @@ def job_view(job: Job, why: str = "", silent: bool = False) -> JobView:
 
 
 def _with_running_size(view: JobView, runs: AllocationDecided) -> JobView:
+    """Return the view with the size, batch and generation that run."""
     size = size_of(runs)
     return replace(
         view,
@@ -156,6 +158,7 @@ def _with_running_size(view: JobView, runs: AllocationDecided) -> JobView:
 
 
 def _with_wanted_size(view: JobView, wanted: AllocationDecided) -> JobView:
+    """Return the view with the size of the newest decision, and its reason."""
     size = size_of(wanted)
     return replace(
         view,
@@ -166,6 +169,7 @@ def _with_wanted_size(view: JobView, wanted: AllocationDecided) -> JobView:
 
 
 def _with_progress(view: JobView, progress: ProgressReported) -> JobView:
+    """Return the view with the progress and loss of the last report."""
     return replace(
         view,
         step=progress.step,

@@ -122,6 +122,7 @@ def _change_nothing(state: State, key: str, change: Change) -> State:
 
 
 def _free_room(state: State, key: str, change: Frees) -> State:
+    """Return the state with more free capacity on one node, as if pods of others had left it."""
     node = state.nodes[change.node]
     free = plus(node.free, change.more)
     freer = replace(node, free=free)
@@ -129,6 +130,9 @@ def _free_room(state: State, key: str, change: Frees) -> State:
 
 
 def _add_nodes(state: State, key: str, change: Adds) -> State:
+    """Return the state with additional empty nodes of one shape. They have the labels of an
+    existing node of that shape, if there is one.
+    """
     labels = state.nodes[change.like].labels if change.like else {}
     for number in range(change.nodes):
         # Placement looks at a node's name only to break ties.
@@ -139,6 +143,7 @@ def _add_nodes(state: State, key: str, change: Adds) -> State:
 
 
 def _empty_node(name: str, shape: Resources, labels: dict[str, str]) -> CapacityChanged:
+    """Return a node on which no pod runs: all that is allocatable is free."""
     return CapacityChanged(
         node=name,
         node_uid=name,
@@ -150,6 +155,7 @@ def _empty_node(name: str, shape: Resources, labels: dict[str, str]) -> Capacity
 
 
 def _open_node(state: State, key: str, change: Opens) -> State:
+    """Return the state in which a node is ready, not cordoned and without taints."""
     node = state.nodes[change.node]
     usable = replace(node, ready=True, schedulable=True, taints=())
     return _with_node(state, usable)
@@ -160,6 +166,7 @@ def _raise_priority(state: State, key: str, change: Raises) -> State:
 
 
 def _widen_bounds(state: State, key: str, change: Widens) -> State:
+    """Return the state in which the request has other bounds of ps, workers and batch."""
     return asked_otherwise(
         state,
         key,
@@ -170,6 +177,9 @@ def _widen_bounds(state: State, key: str, change: Widens) -> State:
 
 
 def _with_node(state: State, node: CapacityChanged) -> State:
+    """Return the state with this node added or replaced. The tables are dropped, because they are
+    derived from the nodes as they were.
+    """
     nodes = state.nodes | {node.node: node}
     return replace(without_tables(state), nodes=nodes)
 

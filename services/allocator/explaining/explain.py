@@ -45,6 +45,9 @@ def explained(moment: Moment, key: str, rules: Rules) -> Explanation | None:
 
 
 def _of_closed(moment: Moment, closed: Closed, rules: Rules) -> Explanation:
+    """Explain a job that has ended: its last phase, its progress and the reason. It has no pending
+    decision, and nothing would give it more.
+    """
     view = closed_view(closed)
     found = _as_it_is(moment, closed.job, rules)
     return replace(
@@ -61,6 +64,9 @@ def _of_closed(moment: Moment, closed: Closed, rules: Rules) -> Explanation:
 
 
 def _of_open(moment: Moment, job: Job, rules: Rules) -> Explanation:
+    """Explain a job that has not ended, with the speed that more tasks would have. The obstacle to
+    more is left out if a policy is unknown here, because then the decision cannot be repeated.
+    """
     state = moment.state
     found = _as_it_is(moment, job, rules)
     found = replace(found, prospect=prospect(state, job.key, rules))
@@ -133,6 +139,9 @@ def _until_s(found: Decisions, job: Job, now: float, rules: Rules) -> float | No
 
 
 def _as_it_is(moment: Moment, job: Job, rules: Rules) -> Explanation:
+    """Return the explanation without the obstacle and the means against it: the job's tasks,
+    progress and last decision, from the state and the log.
+    """
     request = job.request
     progress = job.progress
     return Explanation(

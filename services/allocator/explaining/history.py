@@ -123,6 +123,9 @@ class History:
         yield from zip(self.recent, times[1:], strict=True)
 
     def _wishes(self, state: State, now: float, wishes: Mapping[str, Wish]) -> dict[str, Wish]:
+        """Decide as the allocator did at this time. Return the pending size changes by job, which
+        the next decision starts from.
+        """
         return decide(state, now, self.rules, wishes).wishes
 
 

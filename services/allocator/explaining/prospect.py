@@ -29,6 +29,7 @@ def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
     sizes_seen = _sizes_seen(job)
     if wanted is None or not sizes_seen:
         return None
+
     fitted = fitted_to(state, job, rules)
     size = size_of(wanted)
     reported = measured(seen(job, rules), size)
@@ -36,6 +37,7 @@ def prospect(state: State, key: str, rules: Rules) -> Prospect | None:
     current = reported or expected
     best = _fastest_larger_size(fitted, size, wanted)
     fastest = _speed(fitted, best, wanted)
+
     return Prospect(
         samples_per_second=current,
         ps=best.ps,
@@ -55,6 +57,7 @@ def _sizes_seen(job: Job) -> set[tuple[int, int, int]]:
 
 
 def _is_beyond_bounds(size: Size, request: JobRequested) -> bool:
+    """Return True if a size exceeds the requested maximum of ps or of workers."""
     return size.ps > request.ps.max or size.workers > request.workers.max
 
 
@@ -85,6 +88,7 @@ def _speed(fitted: Fit, size: Size, decided: AllocationDecided) -> float:
 
 
 def _fastest_larger_size(fitted: Fit, size: Size, decided: AllocationDecided) -> Size:
+    """Return the next larger size with the highest fitted speed, at the batch of the decision."""
     return max(_larger_sizes(size), key=lambda larger: _speed(fitted, larger, decided))
 
 

@@ -63,6 +63,9 @@ class Bench:
         return self.state.jobs[self.key]
 
     def outcome(self, *changes: AnyChange, to_the_end: bool = False) -> Outcome:
+        """Decide with these changes, beside the given ones, until the job gets more. `to_the_end`:
+        go on then, to see the effects on other jobs.
+        """
         state = changed(self.state, self.key, changes)
         return outcome(state, self.key, self.now, self.rules, to_the_end)
 
@@ -189,6 +192,7 @@ def _losers(bench: Bench, change: AnyChange) -> tuple[Effect, ...]:
     """Return the other jobs that have less in the end than without the change."""
     without = bench.outcome(to_the_end=True)
     beside = bench.outcome(change, to_the_end=True)
+
     losers = []
     for key, job in without.state.jobs.items():
         other = beside.state.jobs.get(key)
@@ -236,16 +240,21 @@ def _least_step(bench: Bench, bounds: Bounds) -> Means | None:
 
 
 def _more_workers(job: Job, step: int) -> Widens:
+    """Return the job's bounds with a maximum of workers that is higher by the step."""
     workers = _more(job.request.workers, step)
     return replace(bounds_of(job.request), workers=workers)
 
 
 def _more_ps(job: Job, step: int) -> Widens:
+    """Return the job's bounds with a maximum of ps that is higher by the step."""
     ps = _more(job.request.ps, step)
     return replace(bounds_of(job.request), ps=ps)
 
 
 def _more_of_both(job: Job, step: int) -> Widens:
+    """Return the job's bounds with maxima of ps and workers that are higher by the step, and with 1
+    + step times the largest batch.
+    """
     request = job.request
     batch = request.batch
     return Widens(
@@ -256,6 +265,9 @@ def _more_of_both(job: Job, step: int) -> Widens:
 
 
 def _less_of_both(job: Job, step: int) -> Widens:
+    """Return the job's bounds with minima of ps and workers that are lower by the step, but at
+    least 1, so that it can start with less.
+    """
     ps = _less(job.request.ps, step)
     workers = _less(job.request.workers, step)
     return replace(bounds_of(job.request), ps=ps, workers=workers)

@@ -93,6 +93,9 @@ def _one_of(shape: Resources) -> Adds:
 
 
 def _cores_in_all(change: Adds) -> tuple[float, int, str]:
+    """Return the sort key of added nodes: the cores of all of them, their number, then the name of
+    the node that they are like.
+    """
     return change.nodes * change.shape.cpu, change.nodes, change.like
 
 
@@ -113,10 +116,16 @@ def _candidates(bench: Asked) -> list[CapacityChanged]:
 
 
 def _has_pods_of(job: Job, node: CapacityChanged) -> bool:
+    """Return True if the node lists a pod of the job. Placement prefers such a node to another one
+    with the same free capacity.
+    """
     return any(f"{own.namespace}.{own.job}" == job.key for own in node.own)
 
 
 def _most_free_first(node: CapacityChanged) -> tuple[float, float, str]:
+    """Return the sort key that puts the node with most free cores first, then the one with most
+    free memory, then by name.
+    """
     return -node.free.cpu, -node.free.memory_gib, node.node
 
 

@@ -254,6 +254,9 @@ def heard(state: State, key: str, now: float, *reports: Reports) -> State:
 
 
 def _progress_report(job: Job, report: Reports) -> ProgressReported:
+    """Return the next progress report of a job, with an assumed speed and without further progress.
+    A job without an earlier report gets a total (`PLENTY` samples) that it does not reach.
+    """
     first = ProgressReported(
         job=job.request.job,
         namespace=job.request.namespace,

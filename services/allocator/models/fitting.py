@@ -198,6 +198,7 @@ def _padded(known: Sequence[Evidence]) -> tuple[Array, Array, NDArray[np.bool_]]
     counts = np.array([len(one.times) for one in known])
     most = max(1, int(counts.max()))
     there = np.arange(most) < counts[:, None]
+
     rows = np.ones((len(known), most, 6))
     times = np.ones((len(known), most))
     for at, one in enumerate(known):

@@ -83,6 +83,7 @@ def _worker_gib(job: Job) -> float:
 
 
 def _is_measured(gib: float | None) -> bool:
+    """Return True if an amount of memory is a finite number above 0."""
     if gib is None:
         return False
     return math.isfinite(gib) and gib > 0

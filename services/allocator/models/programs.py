@@ -153,6 +153,8 @@ def pooled(shown: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:
             size = (point.ps, point.workers, point.batch, point.nodes or 0)
             earlier = speeds.pop(size, [])  # so that the size comes last
             speeds[size] = [*earlier, point]
+
+    # Only the sizes that came last are kept.
     recent = sorted([*speeds.items()][-POINTS_MOST:])
     return tuple(_mean(points) for _, points in recent)
 
@@ -162,6 +164,7 @@ def _is_usable(point: Observed) -> bool:
 
 
 def _mean(points: Sequence[Observed]) -> Observed:
+    """Return the last of these observations of one size, with the mean of all their speeds."""
     last = points[-1]
     mean = sum(point.samples_per_second for point in points) / len(points)
     return msgspec.structs.replace(last, samples_per_second=mean)

@@ -136,6 +136,9 @@ class Desk:
                 self._fold(action)
 
     def _fold(self, action: AllocationDecided) -> None:
+        """Apply a decision to the mirrored state, as the allocator reads its own decisions from the
+        log.
+        """
         self.sequence += 1
         self.mirror.state = apply(self.mirror.state, action, STREAM, self.sequence, self.now)
 

@@ -95,6 +95,9 @@ def _samples_per_second(said: Speed, batch: float) -> float | None:
 
 
 def _rounded_size(said: Speed, batch: float) -> Size:
+    """Return ps, workers, batch and nodes as whole numbers, by which speeds of one size are found.
+    The number of nodes is None if it is not known or makes no difference.
+    """
     ps = round(said.ps)
     workers = round(said.workers)
     return ps, workers, round(batch), _node_count(said)
@@ -121,6 +124,7 @@ def _with_progress(job: Job, said: Progress, now: float) -> Job:
         return job
     if not _is_number(said.samples) or not _is_number(said.total_samples):
         return job
+
     report = _progress_report(job, runs, said, now)
     last = job.progress
     job = replace(job, progress=report)
@@ -145,6 +149,7 @@ def _progress_report(
     noise = None
     if _is_number(said.gradient_noise):
         noise = said.gradient_noise
+
     samples = round(said.samples or 0)
     return ProgressReported(
         job=job.request.job,
@@ -173,6 +178,9 @@ def _observed_speed(job: Job, runs: AllocationDecided) -> float:
 
 
 def _reading(runs: AllocationDecided, report: ProgressReported, now: float) -> Reading:
+    """Return a report with the size that runs. CPU and memory of the tasks are not known from
+    outside.
+    """
     return Reading(
         at_s=now,
         samples=report.samples,

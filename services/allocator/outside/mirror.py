@@ -185,6 +185,7 @@ class Mirror:
         """Return the node as the monitor would see it; the very same, if nothing changed."""
         if not touched and self.nodes.get(said.name) == said:
             return self.state.nodes[said.name]
+
         own: list[OwnPod] = []
         for pods in self.pods.get(said.name, {}).values():
             own += pods

@@ -36,14 +36,20 @@ def standing(
 ) -> Job:
     """Return the job as it stands by the newest word (see the table above)."""
     pending = job.flies
+
+    # No news about the tasks.
     if isinstance(said, UnsetType):
         if pending and progressed:
             return _resumed(job, pending, now)
         return job
+
+    # Nothing runs.
     if said is None or not (said.ps or said.workers):
         if job.decided:
             return _with_one_decision(job, None)
         return job
+
+    # The tasks of a known decision, or else tasks that somebody else changed.
     if pending and _has_same_tasks(pending, said):
         since_s = pending.decided_s if said.since_s is None else said.since_s
         return _resumed(job, pending, since_s)
@@ -132,6 +138,7 @@ def _decision_as_it_runs(job: Job, said: Current, rules: Rules) -> AllocationDec
         *_tasks_of_role("ps", said.ps, sizes.ps, known, serials),
         *_tasks_of_role("worker", said.workers, sizes.worker, known, serials),
     ]
+
     batch = _running_batch(job, said)
     found = decision(job, tasks, batch, 0.0, Rationale(reason="as it runs", cause="-"))
     generation = max(job.generation + 1, said.generation or 0)

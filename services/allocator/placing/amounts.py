@@ -109,6 +109,7 @@ def taken(free: Resources, wants: Resources, most: int) -> tuple[int, Resources]
     want_cpu = wants.cpu
     want_memory = wants.memory_gib
     want_gpu = wants.gpu
+
     count = 0
     while (
         count < most

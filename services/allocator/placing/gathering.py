@@ -34,6 +34,8 @@ def gathered(
         if best_stays is None or nodes < fewest:
             best_stays = stays
             fewest = nodes
+
+    # Each trial was undone: place the best one again.
     if best_stays is None:
         return None
     return place(room, job, best_stays, size, sizes, serial)

@@ -19,6 +19,9 @@ def fulfils_any(name: str, labels: Mapping[str, str], terms: Sequence[NodeTerm])
 
 
 def _fulfils(name: str, labels: Mapping[str, str], term: NodeTerm) -> bool:
+    """Return True if the node's labels and name meet all requirements of one term; no node fulfils
+    an empty term.
+    """
     if not term.labels and not term.fields:
         return False
     for wanted in term.labels:

@@ -93,6 +93,9 @@ class Order:
         return cpu, memory, devices
 
     def _filled_shelves(self) -> dict[int, list[Place]]:
+        """Return the shelves that hold a node, by free devices. Two orders with equal ones are
+        equal, although one may have empty shelves.
+        """
         return {gpu: shelf for gpu, shelf in self.shelves.items() if shelf}
 
 

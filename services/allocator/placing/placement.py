@@ -345,6 +345,7 @@ class Room:
         name = self.order().first(whole)
         if name is None:
             return None
+
         left = self.nodes[name].free
         for wants, number in parts:
             fitting, left = taken(left, wants, number)
@@ -446,6 +447,7 @@ class Room:
         purses = {space: self.purses[space] for space in quotas.keys() & self.purses.keys()}
         more_free = {name: plus(has, nodes[name]) for name, has in free.items()}
         more_left = {space: plus(has, quotas[space]) for space, has in purses.items()}
+
         self._set_free(more_free, more_left)
         try:
             yield
@@ -457,6 +459,7 @@ class Room:
         names = nodes.keys() & self.nodes.keys()
         free = {name: self.nodes[name].free for name in names | self._held_nodes.keys()}
         self._held_nodes = _move_reserve(free, self._held_nodes, nodes)
+
         spaces = quotas.keys() & self.purses.keys()
         purses = {space: self.purses[space] for space in spaces | self._held_quotas.keys()}
         self._held_quotas = _move_reserve(purses, self._held_quotas, quotas)
@@ -552,6 +555,7 @@ def _place_first(
     filled = room.fill_all(job, [(sizes.worker, workers), (sizes.ps, ps), (sizes.chief, 1)])
     if filled is None:
         return None
+
     worker_nodes, ps_nodes, chief_nodes = filled
     return (
         *_tasks("chief", range(1), chief_nodes, sizes.chief, serial),
@@ -583,6 +587,7 @@ def _stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPla
     tasks = [task for task in keep if task.role == role]
     if len(tasks) > count:
         tasks = sorted(tasks, key=_serial)[:count]
+
     stays = {}
     movers = []
     for task in tasks:
@@ -590,6 +595,7 @@ def _stay(keep: Sequence[TaskPlan], role: Role, count: int) -> dict[int, TaskPla
             stays[task.index] = task
         else:
             movers.append(task)
+
     if movers:
         gaps = _gaps(stays, count)
         for index, task in zip(gaps, sorted(movers, key=_index), strict=False):
@@ -628,6 +634,7 @@ def place_most(
     """
     if not keep and room.refused and room.question(job, most, least, sizes) in room.refused:
         return None
+
     tasks = place(room, job, keep, most, sizes, serial)
     if tasks is not None:
         return tasks
@@ -636,6 +643,8 @@ def place_most(
         if question is not None:
             room.refused.add(question)
         return None
+
+    # Binary search: where a size fits, all smaller ones do.
     steps = ladder(most, least)
     low = 0
     high = len(steps) - 1  # steps[high:] fit
@@ -664,6 +673,8 @@ def has_room(
         found = how(room, job, keep, size, sizes, 0) is not None
         room.undo(mark)
         return found
+
+    # For `place` it is enough that the missing tasks fit.
     stand = Counter([task.role for task in keep])
     missing = []
     for role in FILLED:
@@ -681,6 +692,7 @@ def ladder(most: Size, least: Size) -> tuple[Size, ...]:
     floor = Size(min(most.ps, least.ps), min(most.workers, least.workers))
     left_ps = more_ps = most.ps - floor.ps
     left_workers = more_workers = most.workers - floor.workers
+
     steps = [most]
     while left_ps or left_workers:
         # left_workers / more_workers >= left_ps / more_ps, without the divisions.

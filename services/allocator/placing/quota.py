@@ -145,6 +145,7 @@ def too_large(
     """
     if not isinstance(quota, ClusterQuota) or quota.tasks.most is None:
         return ""
+
     most = quota.tasks.most
     refused = []
     for role in dict.fromkeys(roles):
@@ -152,6 +153,7 @@ def too_large(
         if not fits(wants, most):
             lacks = _lack(wants, most, 0, None, None, "wants {}, and {:.4g} is the most")
             refused.append(f"a {role} {lacks}")
+
     if not refused:
         return ""
     limit_range = f"limit range {quota.tasks.limit_range} of namespace {namespace}"
@@ -189,6 +191,7 @@ def _lack(
     ]
     if slots is not None:
         compared.append(("pods", counted(tasks, "pod"), tasks, slots))
+
     quotas = dict(limits.quotas) if limits else {}
     lacks = []
     for name, amount, wanted, there in compared:

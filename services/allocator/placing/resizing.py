@@ -29,6 +29,7 @@ def wanted_sizes(job: Job, sizes: RoleResources | None, rules: Rules) -> RoleRes
     asked = task_sizes(job, rules)
     if sizes is None and job.wanted is None:
         return asked
+
     quota = rules.quotas.get(job.request.namespace)
     wanted: dict[str, Resources] = {}
     for role in ROLES:
@@ -60,6 +61,7 @@ def _present_size(job: Job, role: Role, asked: Resources, rules: Rules) -> Resou
     tasks = [task for task in planned if task.role == role]
     if not tasks:
         return asked
+
     cpu = max([task.resources.cpu for task in tasks])
     memory = max([task.resources.memory_gib for task in tasks])
     if any(_ran_out_of_memory(job, task) for task in tasks):
@@ -70,6 +72,7 @@ def _present_size(job: Job, role: Role, asked: Resources, rules: Rules) -> Resou
 
 
 def _ran_out_of_memory(job: Job, task: TaskPlan) -> bool:
+    """Return True if the task's pod was killed because it exceeded its memory limit."""
     ended = job.exit_of(task) if job.exits else None
     return ended is not None and ended.reason == OUT_OF_MEMORY
 

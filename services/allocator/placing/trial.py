@@ -189,6 +189,9 @@ class Shortage(msgspec.Struct, frozen=True):
             return self._holds(self.request.most) or self.largest_part(now) != largest
 
     def _holds(self, size: Size) -> bool:
+        """Return True if the job fits at this size into the capacity that is free now. Nothing is
+        taken.
+        """
         asked = self.request
         return has_room(self.room, asked.job, asked.keep, size, asked.sizes, asked.how)
 
@@ -222,6 +225,9 @@ def quota_grant(room: Room, request: PlacementRequest) -> tuple[Size, str]:
 
 
 def _place(room: Room, request: PlacementRequest) -> tuple[TaskPlan, ...] | None:
+    """Take capacity for the tasks of a request; None: there is no room. Only plain placement tries
+    sizes below `most`.
+    """
     job, keep, sizes, serial = request.job, request.keep, request.sizes, request.serial
     if request.how is not place:
         return request.how(room, job, keep, request.most, sizes, serial)

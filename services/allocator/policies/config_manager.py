@@ -23,6 +23,9 @@ from shared.messages import Alternative
 
 
 def config_manager(cluster: Sequence[Node], jobs: Sequence[JobSeen], now: float) -> list[Want]:
+    """Return the desired size of each job, except those with a pending decision. Waiting jobs get
+    their first size; running ones grow one after the other, as far as nodes have room.
+    """
     room = Room(cluster)
     wants = []
     # Jobs that wait take their room before any other job grows.

@@ -89,11 +89,17 @@ def reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
 
 
 def _namespace_reasons(name: str, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Yield the reason against a namespace in which jobs may not run. Without a list of allowed
+    ones every namespace is allowed.
+    """
     if allowed and name not in allowed:
         yield f"namespace: jobs may not run in {name!r}; they may in {', '.join(allowed)}"
 
 
 def _image_reasons(name: str | None, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Yield the reason against an image that is below none of the allowed prefixes. Without
+    prefixes every image is allowed.
+    """
     if name is None or not allowed:
         return
     for prefix in allowed:

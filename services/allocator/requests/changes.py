@@ -75,10 +75,12 @@ def answer_change(state: State, sequence: int, rules: Rules) -> JobChanged | Cha
     if job is None:
         reason = _no_such_job(state, change)
         return rejected(change.job, change.namespace, sequence, reason)
+
     request = _changed_request(job.request, change)
     reasons = tuple(_reasons_against_change(job, request, change, rules))
     if reasons:
         return rejected(change.job, change.namespace, sequence, *reasons)
+
     return JobChanged(
         job=change.job,
         namespace=change.namespace,
@@ -109,6 +111,7 @@ def refusal(subject: str, sequence: int, error: str) -> ChangeRejected | None:
 
 
 def _no_such_job(state: State, change: Change) -> str:
+    """Return why a change finds no job to change: it has ended, or none of this name is known."""
     name = f"job: {change.job!r} in namespace {change.namespace!r}"
     if change.key() in state.closed:
         return f"{name} is over"
@@ -116,6 +119,9 @@ def _no_such_job(state: State, change: Change) -> str:
 
 
 def _changed_request(request: JobRequested, change: Change) -> JobRequested:
+    """Return the request with the priority and bounds that the user asks for. Suspending or
+    resuming a job leaves it as it is.
+    """
     if not isinstance(change, ChangeRequested):
         return request
     if change.priority is not None:

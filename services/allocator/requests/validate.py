@@ -67,6 +67,7 @@ def check(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
         return _nameless(body, f"not JSON: {error}")
     if not isinstance(raw, dict):
         return _nameless(body, "a request is a JSON object")
+
     reasons = _size_reasons(body)
     if not reasons:
         reasons += field_reasons(JobRequested, raw, "")
@@ -76,6 +77,7 @@ def check(body: bytes, rules: Rules = ANY) -> JobRequested | Wrong:
             return msgspec.json.decode(body, type=JobRequested)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             reasons.append(str(error))
+
     job, namespace = _name(raw, body)
     return Wrong(job, namespace, brief(reasons))
 
@@ -143,6 +145,7 @@ def answered_as(subject: str, body: bytes) -> tuple[str, str]:
 
 
 def _is_label(name: object, longest: int) -> bool:
+    """Return True if a name is a DNS label of at most so many characters."""
     if not isinstance(name, str) or len(name) > longest:
         return False
     return re.fullmatch(DNS_LABEL, name) is not None
@@ -162,6 +165,7 @@ def field_reasons(kind: type[msgspec.Struct], raw: Mapping[str, Any], path: str)
     reasons = []
     for name in _unknown_names(kind, raw, fields)[: MOST_REASONS + 1]:
         reasons.append(_unknown_reason(path + name, name, fields))
+
     for name, field in fields.items():
         if name in raw:
             reasons += _value_reasons(field.type, raw[name], path + name)
@@ -179,6 +183,9 @@ def _unknown_names(
 
 
 def _value_reasons(kind: Any, value: Any, path: str) -> list[str]:
+    """Return the reasons against one value. Objects, lists of objects and mappings are checked part
+    by part, so that every wrong part is named. `path`: of the value.
+    """
     if get_origin(kind) is dict and isinstance(value, dict):
         return _mapping_reasons(kind, value, path)
     struct = struct_type(kind)
@@ -222,6 +229,7 @@ def _entry_reasons(kind: Any, name: str, value: Any, path: str) -> list[str]:
 
 
 def _conversion_error(kind: Any, value: Any) -> str:
+    """Return why a value is not of this type, in plain words; empty: it is."""
     try:
         msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:
@@ -262,6 +270,7 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
     workers = parts.get("workers")
     batch = parts.get("batch")
     namespace = parts.get("namespace", "default")
+
     yield from _span_reasons("ps", ps)
     yield from _span_reasons("workers", workers)
     yield from _span_reasons("batch", batch)
@@ -278,6 +287,9 @@ def _rule_reasons(parts: Mapping[str, Any], rules: Rules) -> Iterator[str]:
 
 
 def _span_reasons(name: str, span: Span | None) -> Iterator[str]:
+    """Yield the reason against bounds that do not enclose the start, or against too many tasks of
+    one role.
+    """
     if span is None:
         return
     if not span.min <= span.start <= span.max:
@@ -298,6 +310,7 @@ def _task_reasons(ps: Span | None, workers: Span | None) -> Iterator[str]:
 
 
 def _device_batch_reasons(most: int | None, batch: Span | None) -> Iterator[str]:
+    """Yield the reason against a device's largest batch that is below the job's smallest batch."""
     if most is None or batch is None:
         return
     if most < batch.min:
@@ -305,6 +318,7 @@ def _device_batch_reasons(most: int | None, batch: Span | None) -> Iterator[str]
 
 
 def _grace_reasons(grace_s: float | None, rules: Rules) -> Iterator[str]:
+    """Yield the reason against a grace period (s) above the limit of the cluster."""
     limit_s = rules.grace_max_s
     if grace_s is None or grace_s <= limit_s:
         return
@@ -360,6 +374,9 @@ def _limit_reasons(parts: Mapping[str, Any], namespace: str, rules: Rules) -> It
 
 
 def _policy_reasons(name: str | None) -> Iterator[str]:
+    """Yield the reason against an unknown policy. A request cannot add one; the allocator's
+    settings have to name it.
+    """
     if name is None or name in POLICIES:
         return
     names = ", ".join(sorted(POLICIES))
@@ -370,6 +387,9 @@ def _policy_reasons(name: str | None) -> Iterator[str]:
 
 
 def _checkpoint_reasons(rule: CheckpointRule | None, namespace: str) -> Iterator[str]:
+    """Yield the reasons against the checkpoint folders. A job may continue only from a folder of
+    its own namespace.
+    """
     if rule is None:
         return
     if rule.path is not None and not _is_folder(rule.path):
@@ -404,6 +424,9 @@ def _is_folder(path: str) -> bool:
 
 
 def _volume_reasons(volumes: tuple[Volume, ...]) -> Iterator[str]:
+    """Yield the reasons against volumes: no source or two, a reserved name or path, or a name or
+    path that is used twice.
+    """
     for i, volume in enumerate(volumes):
         if (volume.claim is None) == (volume.host_path is None):
             yield f"volumes[{i}]: needs either claim or host_path"
@@ -415,6 +438,7 @@ def _volume_reasons(volumes: tuple[Volume, ...]) -> Iterator[str]:
 
 
 def _repeated_values(field: str, values: list[str]) -> Iterator[str]:
+    """Yield a reason for each value that more than one volume has in this field."""
     numbers = Counter(values)
     for value in sorted(numbers):
         if numbers[value] > 1:

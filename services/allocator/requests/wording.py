@@ -33,6 +33,9 @@ def reworded(kind: Any, error: str, value: object) -> str:
 
 
 def _with_value(error: str, value: object) -> str:
+    """Return the error with the value that was found in place of its type. An error about a choice
+    has the value in it already.
+    """
     if error.startswith("Invalid enum value"):
         return error
     return f"{TYPE.sub('', error)}, got {found(value)}"

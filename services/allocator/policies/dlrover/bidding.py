@@ -227,6 +227,7 @@ def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | 
     first = here + 1
     if first == len(bid.cost):
         return None
+
     rates = _rates(bid, here)
     best = int(rates.argmax())
     more_cpu, more_gib = bid.additional(here, first + best)
@@ -236,6 +237,7 @@ def _best_step(key: str, bid: Bid, here: int, cpu: float, gib: float) -> Step | 
         all_more_gib = bid.gib[first:] - bid.gib[here]
         rates *= (all_more_cpu <= cpu) & (all_more_gib <= gib)
         best = int(rates.argmax())
+
     rate = float(rates[best])
     if rate <= 0:
         return None

@@ -101,6 +101,7 @@ def _room_to_grow(job: JobSeen, free_cpu: Mapping[str, float]) -> tuple[float, f
     ps_cpu = worker_cpu = math.inf
     if not free_cpu:
         return ps_cpu, worker_cpu
+
     tasks_on = Counter([task.node for task in job.tasks])
     for task in job.tasks:
         free = free_cpu.get(task.node, 0.0)

@@ -354,9 +354,11 @@ def _shares(job: JobSeen) -> tuple[float, ...] | None:
     last = last_report(job)
     if last is None or last.worker_cpu is None:
         return None
+
     now = tasks_of(job).plan
     if (last.ps, last.workers) != (now.ps, now.workers):
         return None
+
     ps_cpu = now.ps * now.ps_cpu
     worker_cpu = now.workers * now.worker_cpu
     if ps_cpu <= 0 or worker_cpu <= 0:

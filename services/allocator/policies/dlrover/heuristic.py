@@ -196,11 +196,13 @@ def _tuned_want(job: JobSeen, size: Size, nodes: FreeNodes, now: float) -> Want:
     use = used(job, size)
     if use is None or not _is_due(job, now):
         return _want(job, size, "watches what its ps and workers use")
+
     ps = held(job, "ps")
     worker = held(job, "worker")
     free_cpu = max(0.0, nodes.cpu)
     limit_cpu = free_cpu + size.ps * ps.cpu + size.workers * worker.cpu
     running = RunningJob(job, size, ps, worker, use, limit_cpu)
+
     may_change_ps = _ps_changed_s(job, size) + PS_S <= now
     if may_change_ps:
         want = _want_with_other_ps(running, nodes)
@@ -238,6 +240,7 @@ def _want_with_other_workers(running: RunningJob, nodes: FreeNodes) -> Want:
     missing = max(0, wanted - size.workers)
     more = nodes.take_more(job.key, worker, missing)
     grown = Size(size.ps, size.workers + more)
+
     sizes = None
     if left_open(job.request):
         fitting = nodes.fitting(worker_size(use), worker)
@@ -387,6 +390,9 @@ def _within(count: int, least: int, most: int) -> int:
 
 
 def _want(job: JobSeen, size: Size, reason: str, sizes: RoleResources | None = None) -> Want:
+    """Return a desired size with the job's present batch. `sizes`: of its tasks; None: they stay as
+    they are.
+    """
     return Want(
         job=job.key,
         ps=size.ps,

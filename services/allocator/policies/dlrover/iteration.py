@@ -170,6 +170,9 @@ class Table(NamedTuple):
 
 
 def _table(case: Case, shape: Shape) -> Table:
+    """Return the observations of a case as arrays, those of similar jobs first, with the lower
+    weight `HISTORY_WEIGHT`.
+    """
     plans = []
     batch = []
     step_s = []
@@ -299,6 +302,9 @@ def usable(timed: Sequence[Timed]) -> list[Timed]:
 
 
 def _is_usable(timed: Timed) -> bool:
+    """Return True if ps, workers, their cores and the batch are above 0, and the iteration took a
+    finite time above 0.
+    """
     plan = timed.plan
     least = min(plan.ps, plan.workers, plan.ps_cpu, plan.worker_cpu)
     return least > 0 and timed.batch > 0 and 0 < timed.step_s < math.inf

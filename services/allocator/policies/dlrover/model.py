@@ -238,6 +238,9 @@ def _running_model(seen: Observations, model: Model | None, counts_only: bool) -
 
 
 def _throughput(model: Model) -> Throughput:
+    """Return the fitted throughput in the form that is stored. None stands for infinitely many
+    useful cores of a ps or worker.
+    """
     useful_ps, useful_workers = model.bounds[PS_CPU:].tolist()
     ps_cpu = useful_ps if math.isfinite(useful_ps) else None
     worker_cpu = useful_workers if math.isfinite(useful_workers) else None

@@ -147,11 +147,13 @@ def _first_want(job: JobSeen, guess: Guess | None, largest: Resources, fixed: bo
     """Return the first size of a job. `fixed`: its tasks are as they were asked for."""
     if guess is None:
         return at_start(job, "the first size: no finished job is a guide")
+
     asked = job.request
     ps = max(guess.plan.ps, asked.ps.min)
     ps = min(ps, asked.ps.max)
     workers = max(guess.plan.workers, asked.workers.min)
     workers = min(workers, asked.workers.max)
+
     sizes = None
     if ps > 0 and not fixed:
         sizes = _first_sizes(job, guess, ps, largest)
@@ -170,11 +172,13 @@ def _first_sizes(job: JobSeen, guess: Guess, ps: int, largest: Resources) -> Rol
     times = FIRST_SPARE * generations(job.request)
     ps_gib = limit_for(times * guess.ps_gib / ps)
     worker_gib = limit_for(times * guess.worker_gib)
+
     asked = job.sizes
     if job.progress:
         # It has run before: its memory then may have been raised, because it was too little.
         ps_gib = max(ps_gib, asked.ps.memory_gib)
         worker_gib = max(worker_gib, asked.worker.memory_gib)
+
     ps_size = _task_size(asked.ps, guess.plan.ps_cpu, ps_gib, largest)
     worker_size = _task_size(asked.worker, guess.plan.worker_cpu, worker_gib, largest)
     return replace(asked, ps=ps_size, worker=worker_size)
@@ -332,6 +336,7 @@ def _chosen(job: JobSeen, model: DlroverModel, bid: Bid, at: int) -> Choice:
     others: tuple[Alternative, ...] = ()
     if at + 1 < len(bid.cost):
         others = (_alternative(job, bid, at + 1),)
+
     seen = f"by {counted(model.sizes_seen, 'size')} seen"
     if gain < WORTH and extra > -2 * WORTH:
         return Choice(model.tasks.plan, f"nothing in reach is worth a change {seen}", others)

@@ -92,6 +92,7 @@ def inherited(past: Sequence[Past]) -> tuple[int, RoleResources]:
         ps_gib = max(ps_gib, job.ps_gib)
         worker_gib = max(worker_gib, job.worker_gib)
         all_ps_cpu.append(plan.ps * plan.ps_cpu)
+
     wanted = math.ceil(fmean(all_ps_cpu) / ps_cpu)
     count = max(1, min(MOST_PS, wanted))
     ps = Resources(cpu=ps_cpu, memory_gib=PS_MARGIN * ps_gib / count)

@@ -178,6 +178,7 @@ def _best_sums(jobs: Sequence[Options], extra: Sequence[Ints], slack: int) -> Fl
     reach = _longest_shift(extra, slack)
     padded = np.full(reach + slack + 1, -np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, slack + 1)
+
     for j, job in enumerate(jobs):
         affordable = np.searchsorted(extra[j], slack, side="right")
         if affordable == 1:
@@ -465,6 +466,7 @@ def _tables(candidates: Sequence[Candidate]) -> Iterator[tuple[Table, float]]:
     for candidate in candidates:
         jobs.append(candidate.job)
         limits.append(candidate.limits)
+
     timings = models_of(jobs, Timing, fit_jobs)
     at = 0
     for lot in _lots(jobs):

@@ -93,6 +93,7 @@ def growth(samples: Sequence[Sample], now: float, interval_s: float, largest: fl
         at_s.append(sample.at_s)
         losses.append(math.nan if sample.loss is None else sample.loss)
         shares.append(math.nan if sample.cpu_share is None else sample.cpu_share)
+
     alone = Samples(
         container=np.zeros(len(samples), dtype=np.int64),
         at_s=np.array(at_s),

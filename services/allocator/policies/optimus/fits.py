@@ -135,9 +135,11 @@ def converged_epoch(
     """
     if len(epochs) < 3:
         return None
+
     epoch_array = np.array(epochs, dtype=float)
     loss_array = np.array(losses, dtype=float)
     a, b, c = loss_fit(epoch_array, loss_array)
+
     back = quiet.epochs - 1
     first = max(0, int(progress) - quiet.epochs) + back
     for epoch in range(first, quiet.last + 1):
@@ -190,6 +192,7 @@ def loss_fit(epochs: Floats, losses: Floats) -> tuple[float, float, float]:
     thirds_before = np.floor(np.arange(len(epochs)) / third)
     sigma = 4.0**-thirds_before
     points = LossPoints(epochs, losses, sigma)
+
     lowest = max(float(losses.min()), 0.0)
     fits = []
     for part in BEGINNINGS:
@@ -214,6 +217,7 @@ def _polished(points: LossPoints, start: Floats) -> tuple[float, Floats]:
     residuals = points.residuals(found)
     error = float(np.sum(residuals**2))
     damping = 1e-2
+
     for _ in range(ITERATIONS):
         step = _damped_step(points.slopes(found), residuals, damping)
         tried = np.maximum(found + step, [0.0, LEAST, 0.0])

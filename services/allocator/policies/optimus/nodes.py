@@ -54,6 +54,7 @@ def _place_evenly(
     order = heapq.nlargest(most, free, key=lambda name: free[name].cpu)
     if not order or not fits(job.chief, free[order[0]]):
         return None
+
     beside_chief = less(free[order[0]], job.chief)
     for count in range(1, len(order) + 1):
         left = {order[0]: beside_chief}
@@ -96,12 +97,14 @@ def _place_by_turns(
     tried = dict(free)
     if _put(tried, job.chief) is None:
         return None
+
     stand: dict[Kind, list[str]] = {"ps": [], "worker": []}
     for kind in _turns(size):
         node = _put(tried, job.task(kind))
         if node is None:
             break
         stand[kind].append(node)
+
     ps = stand["ps"]
     workers = stand["worker"]
     if not workers or (size.ps and not ps):

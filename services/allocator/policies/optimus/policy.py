@@ -107,6 +107,7 @@ def marginal(
     sizes = dict(begun)
     queue = _first_steps(jobs, sizes, cluster)
     heapq.heapify(queue)
+
     while queue:
         _, at, kind = heapq.heappop(queue)
         job = jobs[at]
@@ -141,6 +142,7 @@ def _best_step(at: int, job: Candidate, size: Size, cluster: Resources) -> Step 
     now = job.rate(size)
     if now <= 0:
         return None
+
     best: Step | None = None
     for kind in KINDS:
         if size.of(kind) >= job.most.of(kind):

@@ -87,8 +87,12 @@ def _describe_error(error: Exception) -> str:
     characters.
     """
     text = type(error).__name__
-    if str(error):
-        text = f"{text}: {error}"
+    try:
+        message = str(error)
+    except Exception as worse:  # whatever the exception's own `__str__` raises
+        message = f"its text raises {type(worse).__name__}"
+    if message:
+        text = f"{text}: {message}"
     if len(text) > LONGEST_ERROR:
         return f"{text[:LONGEST_ERROR]}..."
     return text

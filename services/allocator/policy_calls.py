@@ -107,7 +107,7 @@ def _error(want: Want, job: JobSeen | None) -> Exception | None:
     if not _is_text(want.reason):
         return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
     for other in want.alternatives:
-        if not isinstance(other, Alternative) or not _is_text(other.why):
+        if not _is_alternative(other):
             return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")
     if job is None:
         return ValueError(f"it wants something for {want.job}, of which it was not asked")
@@ -121,27 +121,37 @@ def _is_text(value: Any) -> bool:
     return value.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
+def _is_alternative(value: Any) -> bool:
+    """Return whether a value is an alternative that can be part of a message."""
+    if not isinstance(value, Alternative) or not _is_text(value.why):
+        return False
+    return all(type(n) is int and n >= 0 for n in (value.ps, value.workers, value.batch))
+
+
 def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
-    """Return which bound of the job a want exceeds. What the job has, it may keep."""
+    """Return which number of a want is no `int` (no message can have another type), or exceeds the
+    bounds of the job. What the job has, it may keep.
+    """
     if want.waits:
         return None
 
     asked = job.request
-    size = job.size
-    keeps_size = size is not None and size.ps == want.ps and size.workers == want.workers
-    if not keeps_size and not _is_within(asked.ps, want.ps):
+    has = job.size
+    keeps_size = has is not None and (has.ps, has.workers) == (want.ps, want.workers)
+    if not _is_allowed(want.ps, asked.ps, keeps_size):
         return _outside(asked.ps, want.ps, f"ps for {want.job}")
-    if not keeps_size and not _is_within(asked.workers, want.workers):
+    if not _is_allowed(want.workers, asked.workers, keeps_size):
         return _outside(asked.workers, want.workers, f"workers for {want.job}")
-
-    if want.batch != job.batch and not _is_within(asked.batch, want.batch):
+    if not _is_allowed(want.batch, asked.batch, want.batch == job.batch):
         return _outside(asked.batch, want.batch, f"as the batch of {want.job}")
     return None
 
 
-def _is_within(span: Span, number: Any) -> bool:
-    """Return True if a policy's number is a whole number within the requested bounds."""
-    return isinstance(number, int) and span.min <= number <= span.max
+def _is_allowed(number: Any, span: Span, keeps: bool) -> bool:
+    """Return whether a number is an `int` and within the requested bounds, or the one that the job
+    has.
+    """
+    return type(number) is int and (keeps or span.min <= number <= span.max)
 
 
 def _outside(span: Span, number: Any, what: str) -> ValueError:

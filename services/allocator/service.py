@@ -357,7 +357,10 @@ class Allocator:
         """Accept or reject a request. Publish nothing if it was answered while its stored program
         was looked up.
         """
-        program = await self._stored_program(self.state.asked[uid].request)
+        asked = self.state.asked.get(uid)
+        if asked is None:
+            return
+        program = await self._stored_program(asked.request)
         if uid in self.state.asked:
             answer = admission.answer(self.state, uid, program, time.time(), self.rules)
             await self._answer(answer)

@@ -113,6 +113,11 @@ def test_every_name_that_is_none_is_told_with_its_reason(write: Write) -> None:
         (f"return {want()[7:]} * 2", "it wants several sizes for one job"),
         (want().replace("reason=", "faster=float('nan'), reason="), "its `faster` for default.mnist is nan"),
         (
+            "import numpy; " + want().replace("workers=2", "workers=numpy.int64(2)"),
+            "it wants np.int64(2) workers for default.mnist; asked for is 1 to 4",
+        ),
+        (want().replace("batch=32", "batch=32.0"), "it wants 32.0 as the batch of default.mnist; asked for is 1 to 32"),
+        (
             want().replace("reason=", "alternatives=('more',), reason="),
             "its alternatives for default.mnist are ('more',)",
         ),

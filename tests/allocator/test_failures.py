@@ -305,6 +305,14 @@ def test_strict_rules_raise_what_the_policy_raises(fragile: Callable[..., Calls]
         decide.decide(told.state, told.now, replace(RULES, strict=True))
 
 
+def test_an_error_that_has_no_text_is_a_failure_like_any_other() -> None:
+    class Silent(Exception):
+        def __str__(self) -> str:
+            raise ValueError("by design")
+
+    assert failures.failure("default.a", Silent(), "weir").error == "Silent: its text raises ValueError"
+
+
 def test_an_error_of_any_length_is_shortened_in_a_reason() -> None:
     assert len(failures.failure("default.a", ValueError("x" * 10_000), "weir").reason) < 300
     assert Failure(job="default.a", error="e").where == "a step of the decision"

@@ -8,6 +8,7 @@ only when they are asked for, in the room as it is at that time.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 import msgspec
 
@@ -193,7 +194,8 @@ class Shortage(msgspec.Struct, frozen=True):
         taken.
         """
         asked = self.request
-        return has_room(self.room, asked.job, asked.keep, size, asked.sizes, asked.how)
+        with self.room.avoiding(asked.avoid) if asked.avoid else nullcontext():
+            return has_room(self.room, asked.job, asked.keep, size, asked.sizes, asked.how)
 
 
 def try_place(room: Room, request: PlacementRequest) -> Placed | Shortage:

@@ -103,9 +103,10 @@ def _without_faulty(
 
 
 def _error(want: Want, job: JobSeen | None) -> Exception | None:
-    """Return why a want cannot hold; None where it can."""
-    if not _is_text(want.reason):
-        return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
+    """Return why a want cannot hold; None where it can. It is asked for each job in each pass."""
+    reason = want.reason
+    if type(reason) is not str or not (reason.isascii() or _is_text(reason)):
+        return TypeError(f"its reason for {want.job} is {reason!r}, and no text")
     for other in want.alternatives:
         if not _is_alternative(other):
             return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")
@@ -132,26 +133,24 @@ def _bound_error(want: Want, job: JobSeen) -> ValueError | None:
     """Return which number of a want is no `int` (no message can have another type), or exceeds the
     bounds of the job. What the job has, it may keep.
     """
-    if want.waits:
+    ps = want.ps
+    workers = want.workers
+    batch = want.batch
+    if not ps and not workers:
         return None
 
     asked = job.request
     has = job.size
-    keeps_size = has is not None and (has.ps, has.workers) == (want.ps, want.workers)
-    if not _is_allowed(want.ps, asked.ps, keeps_size):
-        return _outside(asked.ps, want.ps, f"ps for {want.job}")
-    if not _is_allowed(want.workers, asked.workers, keeps_size):
-        return _outside(asked.workers, want.workers, f"workers for {want.job}")
-    if not _is_allowed(want.batch, asked.batch, want.batch == job.batch):
-        return _outside(asked.batch, want.batch, f"as the batch of {want.job}")
+    keeps_size = has is not None and has.ps == ps and has.workers == workers
+    keeps_batch = batch == job.batch
+    if type(ps) is not int or not (keeps_size or asked.ps.min <= ps <= asked.ps.max):
+        return _outside(asked.ps, ps, f"ps for {want.job}")
+    span = asked.workers
+    if type(workers) is not int or not (keeps_size or span.min <= workers <= span.max):
+        return _outside(span, workers, f"workers for {want.job}")
+    if type(batch) is not int or not (keeps_batch or asked.batch.min <= batch <= asked.batch.max):
+        return _outside(asked.batch, batch, f"as the batch of {want.job}")
     return None
-
-
-def _is_allowed(number: Any, span: Span, keeps: bool) -> bool:
-    """Return whether a number is an `int` and within the requested bounds, or the one that the job
-    has.
-    """
-    return type(number) is int and (keeps or span.min <= number <= span.max)
 
 
 def _outside(span: Span, number: Any, what: str) -> ValueError:

@@ -79,7 +79,8 @@ def claimants(
     """
     if not rules.reserve_after_s:
         return [], None
-    waiting = [job for job in jobs.values() if waits(job)]
+    # Most jobs run, and have lost no task: those need not be looked at.
+    waiting = [job for job in jobs.values() if (job.running is None or job.exits) and waits(job)]
     if not waiting:
         return [], None
 

@@ -110,35 +110,35 @@ class Room:
     def order(self) -> Order:
         """Return the nodes that take tasks, in the order of what they have free."""
         if self._order is None:
-            self._order = self._index.order.copy()
-            others = []
-            for name, node in self._changed_nodes().items():
-                before = self._index.nodes.get(name)
-                if before is not None and before.takes:
-                    self._order.leave(name, before.free)
-                if node.takes:
-                    others.append((name, node.free))
-            self._order.add(others)
+            self._order, self._first_homes = self._indexed()
         return self._order
 
     def first_homes(self) -> Homes:
         """Return the nodes of each job as they were before anything was placed here."""
         if self._first_homes is None:
-            homes = dict(self._index.homes)
-            for name, node in self._changed_nodes().items():
-                for job in node.hosts:
-                    homes[job] = homes.get(job, NOWHERE) | {name}
-            self._first_homes = homes
+            self._order, self._first_homes = self._indexed()
         return self._first_homes
 
-    def _changed_nodes(self) -> dict[str, Node]:
-        """Return the nodes that are not as they are in the index."""
+    def _indexed(self) -> tuple[Order, Homes]:
+        """Return the order of the nodes and each job's nodes: those of the index, changed where the
+        nodes are not as they are there.
+        """
         known = self._index.nodes
-        changed = {}
+        order = self._index.order.copy()
+        homes = dict(self._index.homes)
+        others = []
         for name, node in self.nodes.items():
-            if known.get(name) is not node:
-                changed[name] = node
-        return changed
+            before = known.get(name)
+            if before is node:
+                continue
+            if before is not None and before.takes:
+                order.leave(name, before.free)
+            if node.takes:
+                others.append((name, node.free))
+            for job in node.hosts:
+                homes[job] = homes.get(job, NOWHERE) | {name}
+        order.add(others)
+        return order, homes
 
     @property
     def shapes(self) -> tuple[Resources, ...]:

@@ -118,8 +118,8 @@ def _tasks_said(said: Current) -> TaskCounts:
 
 
 def _known_batch(said: Current) -> int | None:
-    """Return the batch, or None if it is unknown."""
-    if said.batch is None or not isfinite(said.batch):
+    """Return the batch, or None if it is unknown, or cannot be one."""
+    if said.batch is None or not isfinite(said.batch) or said.batch < 1:
         return None
     return round(said.batch)
 

@@ -22,7 +22,7 @@ from services.allocator.tables import Tables
 from shared.messages import Resources
 from shared.version import VERSION
 
-LAYOUT = " ".join([VERSION, *Numbers._fields, *Config._fields])
+LAYOUT = " ".join([VERSION, *Numbers._fields, *Config._fields, *map(str, MODELS.values())])
 """What the numbers of a model mean: those of another layout are not read."""
 NO_FIT = Fit("synchronous", (1.0, 1.0, 1.0, 1.0), 0.0, 0, b"")
 """In place of its program's in a stored row."""

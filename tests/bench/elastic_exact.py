@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from services.allocator.policies.contract import JobSeen, Node, Observed, Size
-from services.allocator.policies.elastic_batch.policy import autoscale
-from services.allocator.policies.elastic_batch.scalability import Limits, Table, Timing, scale_table
+from services.allocator.policies.elastic_batch.policy import autoscale, fit_jobs
+from services.allocator.policies.elastic_batch.scalability import Limits, Table, Timing, rate_by, scale_tables
 from services.allocator.policies.registry import POLICIES
 from shared.messages import JobRequested, Program, Resources, RoleResources, Span, TaskPlan
 
@@ -68,13 +68,17 @@ def _random_job(chance: np.random.Generator, devices_max: int) -> tuple[Timing, 
 
 
 def _decision_ms(jobs: Sequence[tuple[Timing, Limits]]) -> float:
-    took, picks = _timed(lambda: autoscale([scale_table(timing.rate, limits) for timing, limits in jobs], DEVICES))
+    terms = np.array([astuple(timing) for timing, _ in jobs]).T[:, :, None, None]
+    limits = [each for _, each in jobs]
+    took, picks = _timed(lambda: autoscale(scale_tables(partial(rate_by, terms), limits), DEVICES))
     assert sum(pick.devices for pick in picks if pick) <= DEVICES
     return took
 
 
 def policy_ms() -> tuple[list[float], list[float]]:
-    """The same through the policy, half of the jobs running: with every observed speed new, and again with none new."""
+    """The same through the policy, half of the jobs running: with every observed speed new, and again with none new:
+    then jobs carry the models that the allocator keeps.
+    """
     fresh, again = list[float](), list[float]()
     for seed in range(TIMES):
         chance = random.Random(seed)
@@ -82,9 +86,9 @@ def policy_ms() -> tuple[list[float], list[float]]:
         nodes = [
             Node(f"n{i}", Resources(cpu=96.0, gpu=(DEVICES - JOBS // 2) // 8), Resources(gpu=128)) for i in range(8)
         ]
-        decide = partial(POLICIES["elastic-batch"], nodes, jobs, 0.0)
-        for took in (fresh, again):
-            took.append(_timed(decide)[0])
+        fresh.append(_timed(partial(POLICIES["elastic-batch"], nodes, jobs, 0.0))[0])
+        known = [replace(job, model=model) for job, model in zip(jobs, fit_jobs(jobs), strict=True)]
+        again.append(_timed(partial(POLICIES["elastic-batch"], nodes, known, 0.0))[0])
     return fresh, again
 
 

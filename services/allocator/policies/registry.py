@@ -15,9 +15,8 @@ from services.allocator.policies.dlrover.heuristic import dlrover_heuristic
 from services.allocator.policies.dlrover.model import DlroverModel
 from services.allocator.policies.dlrover.model import fit_jobs as fit_dlrover
 from services.allocator.policies.dlrover.policy import dlrover
-from services.allocator.policies.elastic_batch.policy import elastic_batch
+from services.allocator.policies.elastic_batch.policy import ScaleModel, elastic_batch
 from services.allocator.policies.elastic_batch.policy import fit_jobs as fit_elastic_batch
-from services.allocator.policies.elastic_batch.scalability import Timing
 from services.allocator.policies.flowcon.policy import flowcon
 from services.allocator.policies.optimus.policy import optimus
 from services.allocator.policies.optimus.probes import ProbeOrder
@@ -50,7 +49,7 @@ FITTERS: dict[str, Fitter] = {
 MODELS: dict[str, type[Any]] = {
     "dike": DikeModel,
     "dlrover": DlroverModel,
-    "elastic-batch": Timing,
+    "elastic-batch": ScaleModel,
     "optimus": ProbeOrder,
 }
 """By policy: the type of its models, so that they can be stored."""

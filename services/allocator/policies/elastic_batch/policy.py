@@ -33,6 +33,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
@@ -367,11 +368,40 @@ def _want_to_stay(choices: Choices, workers: int) -> Want:
 # ---------------------------------------------------------------- a job's choices
 
 
-def fit_jobs(jobs: Sequence[JobSeen]) -> list[Timing]:
-    """Return the timing of each job, all fitted in one pass."""
+class ScaleModel(msgspec.Struct, frozen=True):
+    """The fitted timing of a job and its table, as bytes: float64 scales and int64 batches, for 1 up
+    to the most workers that it may have.
+    """
+
+    timing: Timing
+    scales: bytes
+    batches: bytes
+
+    @property
+    def table(self) -> Table:
+        """Return the table as arrays."""
+        batches = np.frombuffer(self.batches, dtype=np.int64)
+        return Table(np.frombuffer(self.scales), batches)
+
+
+def fit_jobs(jobs: Sequence[JobSeen]) -> list[ScaleModel]:
+    """Return the model of each job, all fitted in one pass."""
+    models = []
+    for lot in _lots(jobs):
+        limits = [limits_of(job) for job in lot]
+        timings = _timings(lot, limits)
+        terms = np.array([astuple(timing) for timing in timings]).T[:, :, None, None]
+        tables = scale_tables(partial(rate_by, terms), limits)
+        for timing, table in zip(timings, tables, strict=True):
+            model = ScaleModel(timing, table.scales.tobytes(), table.batches.tobytes())
+            models.append(model)
+    return models
+
+
+def _timings(jobs: Sequence[JobSeen], all_limits: Sequence[Limits]) -> list[Timing]:
+    """Return the timing of each job, fitted to what it has shown."""
     cases = []
-    for job in jobs:
-        limits = limits_of(job)
+    for job, limits in zip(jobs, all_limits, strict=True):
         speeds = []
         for seen in job.observed:
             each = seen.batch / seen.workers if limits.split else seen.batch
@@ -467,16 +497,11 @@ def _tables(candidates: Sequence[Candidate]) -> Iterator[tuple[Table, float]]:
         jobs.append(candidate.job)
         limits.append(candidate.limits)
 
-    timings = models_of(jobs, Timing, fit_jobs)
-    at = 0
-    for lot in _lots(jobs):
-        end = at + len(lot)
-        lot_limits = limits[at:end]
-        seconds = np.array([astuple(timing) for timing in timings[at:end]]).T  # [terms, jobs]
-        at = end
-        terms = seconds[:, :, None, None]  # beside batches and workers
-        tables = scale_tables(partial(rate_by, terms), lot_limits)
-        yield from zip(tables, _scales_now(lot, lot_limits, seconds), strict=True)
+    models = models_of(jobs, ScaleModel, fit_jobs)
+    if models:
+        seconds = np.array([astuple(model.timing) for model in models]).T  # [terms, jobs]
+        tables = [model.table for model in models]
+        yield from zip(tables, _scales_now(jobs, limits, seconds), strict=True)
 
 
 def _scales_now(jobs: Sequence[JobSeen], limits: Sequence[Limits], seconds: Floats) -> list[float]:

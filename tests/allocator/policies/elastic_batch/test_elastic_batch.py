@@ -19,6 +19,7 @@ from services.allocator.policies.elastic_batch.policy import (
     EQUAL,
     Options,
     Pick,
+    ScaleModel,
     autoscale,
     elastic_batch,
     fit_jobs,
@@ -158,14 +159,16 @@ def test_a_job_that_carries_its_model_is_sized_as_one_that_does_not():
     seen = tuple(Observed(1, k, 32, 32.0 * k / (0.4 + 0.1 * k)) for k in (1, 2, 4))
     jobs = [running(served("a"), 2, 32, observed=seen), served("b"), running(ringed("c"), 1, 32, observed=seen[:1])]
     models = fit_jobs(jobs)
-    assert msgspec.json.decode(msgspec.json.encode(models), type=list[Timing]) == models
+    assert msgspec.json.decode(msgspec.json.encode(models), type=list[ScaleModel]) == models
     carrying = [replace(job, model=model) for job, model in zip(jobs, models, strict=True)]
     there = nodes(cpu=20, gpu=4)
     assert elastic_batch(there, [carrying[0], jobs[1], carrying[2]], 0.0) == elastic_batch(there, jobs, 0.0)
 
 
 def test_a_job_whose_timing_is_no_number_is_passed_over_and_the_others_get_theirs():
-    broken = replace(served("broken"), model=Timing(*[math.nan] * 4))
+    (model,) = fit_jobs([served("broken")])
+    unknown = np.full(len(model.table.scales), math.nan)
+    broken = replace(served("broken"), model=ScaleModel(Timing(*[math.nan] * 4), unknown.tobytes(), model.batches))
     told = wanted(elastic_batch(nodes(cpu=20), [broken, served("b", at=1)], 0.0))
     assert told == wanted(elastic_batch(nodes(cpu=20), [served("b", at=1)], 0.0))
 

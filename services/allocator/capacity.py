@@ -23,7 +23,7 @@ from shared.messages import AllocationDecided, CapacityChanged, Resources, TaskP
 HARD = ("NoSchedule", "NoExecute")
 NOBODY: frozenset[str] = frozenset()
 Pods = dict[str, Resources]
-"""What pods are listed with, by name."""
+"""The resources with which pods are listed, by name."""
 
 
 def free_nodes(state: State) -> list[Node]:

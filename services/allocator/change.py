@@ -168,10 +168,10 @@ def _stays(situation: Situation, current: AllocationDecided, target: Want) -> Ve
         # After an abandoned generation the launcher hears of none before it.
         barred = f"until a generation after {generation} runs"
         return Verdict(why=f"keeps its cores {barred}: {target.reason}")
-    return _stretched(situation, current, target)
+    return _stretch_tasks(situation, current, target)
 
 
-def _stretched(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
+def _stretch_tasks(situation: Situation, current: AllocationDecided, target: Want) -> Verdict:
     """Change cores and memory of the tasks in place, once that was wanted for long enough."""
     now = situation.now
     sizes = situation.sizes(target)

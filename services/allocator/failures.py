@@ -23,6 +23,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 R = TypeVar("R")
+T = TypeVar("T")
 MOST_TRIES = 64
 """Computations that one pass makes to find faulty jobs."""
 RETRIED = 2
@@ -37,6 +38,25 @@ RAISE_ALL = False
 """Every failure of a decision is raised. Tests and benchmarks set it at their start, so that they
 fail by it; a service has `Rules.strict`.
 """
+
+
+def compute_each(
+    compute: Callable[[Sequence[T]], Sequence[R]], items: Sequence[T]
+) -> list[R | None]:
+    """Return what `compute` returns for the items: for all together, or for each alone if that
+    fails. None for an item that fails alone.
+    """
+    if not items:
+        return []
+    try:
+        return list(compute(items))
+    except Exception:
+        if len(items) == 1:
+            return [None]
+    found: list[R | None] = []
+    for item in items:
+        found += compute_each(compute, [item])
+    return found
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,7 +86,7 @@ def moved(situation: Situation) -> Verdict | None:
     if not whys:
         return None
 
-    doomed = _doomed(whys)
+    doomed = _doomed_tasks(whys)
     again_s = retry_s(job, situation.settings)
     is_paused = situation.now < again_s
     if not doomed and (job.coming is not None or is_paused):
@@ -107,7 +107,7 @@ def moved(situation: Situation) -> Verdict | None:
     return None
 
 
-def _doomed(whys: Whys) -> list[TaskPlan]:
+def _doomed_tasks(whys: Whys) -> list[TaskPlan]:
     """Return the tasks that leave for more than a cordon."""
     return [task for task, why in whys.items() if why != CORDONED]
 
@@ -131,7 +131,7 @@ def stays(job: Job) -> str:
         pods = ", ".join(cordoned)
         notes.append(f"{pods} will move from a cordoned node when all of that fits elsewhere")
 
-    doomed = _doomed(whys)
+    doomed = _doomed_tasks(whys)
     if not _ends_soon(job, doomed):
         for departure in _departures(job, {task: whys[task] for task in doomed}):
             notes.append(f"{departure} when there is room")

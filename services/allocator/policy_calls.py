@@ -104,9 +104,8 @@ def _without_faulty(
 
 def _error(want: Want, job: JobSeen | None) -> Exception | None:
     """Return why a want cannot hold; None where it can. It is asked for each job in each pass."""
-    reason = want.reason
-    if type(reason) is not str or not (reason.isascii() or _is_text(reason)):
-        return TypeError(f"its reason for {want.job} is {reason!r}, and no text")
+    if not _is_text(want.reason):
+        return TypeError(f"its reason for {want.job} is {want.reason!r}, and no text")
     for other in want.alternatives:
         if not _is_alternative(other):
             return TypeError(f"its alternatives for {want.job} are {want.alternatives!r}")

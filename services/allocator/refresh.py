@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from services.allocator import failures
 from services.allocator.capacity import node_view, promised_tasks, reserved_amounts
+from services.allocator.failures import compute_each
 from services.allocator.job import Job
 from services.allocator.models.kin import by_program, kin_of
 from services.allocator.models.past import past_of
@@ -209,24 +210,11 @@ def _with_jobs(
         if model is None and policy in FITTERS:
             to_fit.setdefault(policy, []).append(view)
     for policy, views in to_fit.items():
-        for view, model in zip(views, _fit_models(policy, views), strict=True):
+        # A policy fails with a job that has no model, and with no other job.
+        models = compute_each(FITTERS[policy], views)
+        for view, model in zip(views, models, strict=True):
             jobs[view.key] = replace(view, model=model)
     return replace(tables, jobs=jobs, quotas=rules.quotas)
-
-
-def _fit_models(name: str, jobs: list[JobSeen]) -> list[object]:
-    """Fit models to jobs; a job with which that fails has none, so that its policy fails with it
-    and with no other job.
-    """
-    try:
-        return list(FITTERS[name](jobs))
-    except Exception:
-        if failures.RAISE_ALL or len(jobs) == 1:
-            return [None] * len(jobs)
-        apart: list[object] = []
-        for job in jobs:
-            apart += _fit_models(name, [job])
-        return apart
 
 
 # ---------------------------------------------------------------- the cluster's total

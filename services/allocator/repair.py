@@ -46,10 +46,12 @@ def repaired(situation: Situation) -> Verdict | None:
     again_s = retry_s(job, situation.settings)
     if situation.now < again_s:
         return Verdict(why=f"{names}; tries again after a pause", wake_s=again_s)
-    return _replaced(situation, newest, lost, names)
+    return _replace_tasks(situation, newest, lost, names)
 
 
-def _replaced(situation: Situation, newest: AllocationDecided, lost: Tasks, names: str) -> Verdict:
+def _replace_tasks(
+    situation: Situation, newest: AllocationDecided, lost: Tasks, names: str
+) -> Verdict:
     """Replace the lost tasks, or wait for room."""
     job, now = situation.job, situation.now
     settled_s = _settled_s(situation, newest, lost) + situation.settings.settle_s

@@ -134,10 +134,10 @@ def apply(state: State, message: Message, stream: str, sequence: int, stored_s: 
         spoken=spoken,
         cause=state.cause if isinstance(message, EVIDENCE) else message.id(),
     )
-    return _marked(state, _applied(heard, message, sequence, stored_s), message)
+    return _marked(state, _apply_message(heard, message, sequence, stored_s), message)
 
 
-def _applied(state: State, message: Message, sequence: int, stored_s: float) -> State:
+def _apply_message(state: State, message: Message, sequence: int, stored_s: float) -> State:
     """Return the state after a message, of whatever kind."""
     of_state = OF_STATE.get(type(message))
     if of_state is not None:
@@ -212,7 +212,7 @@ def missed(state: State, message: Message, sequence: int, stored_s: float) -> St
     """Return the state after a message that the writer of a snapshot passed over, because it did
     not know its kind.
     """
-    return _marked(state, _applied(state, message, sequence, stored_s), message)
+    return _marked(state, _apply_message(state, message, sequence, stored_s), message)
 
 
 def belated(state: State, message: Message, stored_s: float) -> State:

@@ -31,7 +31,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Rationale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why something is decided. `cause`: the fact that led to it, or the pod. `gain_s`, `cost_s`:
+    """The reason of a decision. `cause`: the fact that led to it, or the pod. `gain_s`, `cost_s`:
     the training time (s) that it saves and takes.
     """
 

@@ -41,7 +41,7 @@ TRUST = 0.5
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """How fast one worker, one link and one ps are."""
+    """The speeds of one worker, one link and one ps."""
 
     worker: float = 2e10
     """Operations a second."""

@@ -59,7 +59,7 @@ PAIRS = 1 << 18
 
 
 class Prior(msgspec.Struct, frozen=True):
-    """What is believed before anything was observed."""
+    """The belief about a model before anything was observed."""
 
     shares: tuple[float, ...] = SHARES
     """By `TERMS`."""
@@ -168,12 +168,12 @@ class Stack(NamedTuple):
     """The least that a coefficient may be [models, terms]."""
 
 
-def _stacked(cases: Sequence[Known]) -> Stack:
+def _stack_cases(cases: Sequence[Known]) -> Stack:
     """Return the models of some cases, with ones where an observation is missing."""
     form = np.array([prior.form for _, prior in cases])
     device = np.array([prior.device for _, prior in cases])
     shares = np.array([prior.shares for _, prior in cases])
-    rows, times, there = _padded([known for known, _ in cases])
+    rows, times, there = _pad_evidence([known for known, _ in cases])
     points = Points(rows, device)
     basis = points.columns(form)
 
@@ -193,7 +193,7 @@ def _stacked(cases: Sequence[Known]) -> Stack:
     )
 
 
-def _padded(known: Sequence[Evidence]) -> tuple[Array, Array, NDArray[np.bool_]]:
+def _pad_evidence(known: Sequence[Evidence]) -> tuple[Array, Array, NDArray[np.bool_]]:
     """Return sizes [models, observations, 6], times [models, observations] and `Stack.there`."""
     counts = np.array([len(one.times) for one in known])
     most = max(1, int(counts.max()))
@@ -267,7 +267,7 @@ class Solution(NamedTuple):
 
 def _fit_lot(cases: Sequence[Known]) -> list[Fit]:
     """Return the models of some cases, fitted side by side."""
-    stack = _stacked(cases)
+    stack = _stack_cases(cases)
     solution = _robust_solution(stack)
     solved = np.linalg.solve(solution.spread, solution.errors[..., None])
     pull = np.asarray(solved[..., 0])

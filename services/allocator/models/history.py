@@ -31,7 +31,7 @@ SAME_NAMESPACE = 1.0
 
 
 class Guess(msgspec.Struct, frozen=True):
-    """Where to start."""
+    """The size and memory to start with."""
 
     plan: Plan
     ps_gib: float
@@ -39,7 +39,7 @@ class Guess(msgspec.Struct, frozen=True):
     worker_gib: float
     """Memory of each worker."""
     jobs: int
-    """How many finished jobs it is taken from."""
+    """The number of finished jobs that it is taken from."""
 
 
 def similarity(request: JobRequested, past: Past) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from services.allocator.failures import compute_each
 from services.allocator.models.estimate import prior_of, told
 from services.allocator.models.fitting import Prior, closest
 from services.allocator.models.speed import Fit, Form
@@ -105,11 +106,8 @@ def update_programs(
         stale.add(of_job[key])
     if is_first:
         stale.update(of_job.values())
-    members: dict[Program, list[JobSeen]] = {name: [] for name in stale}
-    for key in order:
-        name = of_job.get(key)
-        if name in members:
-            members[name].append(jobs[key])
+    members = _jobs_of_programs(stale, of_job, jobs, order)
+
     # 2. Their evidence, and a new fit where it has changed.
     evidence = dict(programs.evidence)
     fits = dict(programs.fits)
@@ -123,22 +121,26 @@ def update_programs(
             evidence[name] = shown
             fits.pop(name, None)
             to_fit.append(name)
-    fits |= _fit_each(to_fit, evidence)
+    fitted = compute_each(fit_programs, [evidence[name] for name in to_fit])
+    for name, fit in zip(to_fit, fitted, strict=True):
+        if fit is not None:
+            fits[name] = fit
     return Programs(of_job, evidence, fits), set(to_fit)
 
 
-def _fit_each(names: list[Program], evidence: Mapping[Program, Evidence]) -> dict[Program, Fit]:
-    """Fit programs together, or each alone if that fails. One that cannot be fitted has no fit."""
-    try:
-        found = fit_programs([evidence[name] for name in names])
-    except Exception:
-        if len(names) == 1:
-            return {}
-        apart: dict[Program, Fit] = {}
-        for name in names:
-            apart |= _fit_each([name], evidence)
-        return apart
-    return dict(zip(names, found, strict=True))
+def _jobs_of_programs(
+    names: Iterable[Program],
+    of_job: Mapping[str, Program],
+    jobs: Mapping[str, JobSeen],
+    order: Iterable[str],
+) -> dict[Program, list[JobSeen]]:
+    """Return the jobs of each of these programs, in the given order of their keys."""
+    found: dict[Program, list[JobSeen]] = {name: [] for name in names}
+    for key in order:
+        name = of_job.get(key)
+        if name in found:
+            found[name].append(jobs[key])
+    return found
 
 
 def pooled(shown: Iterable[Sequence[Observed]]) -> tuple[Observed, ...]:

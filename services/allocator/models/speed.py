@@ -188,7 +188,7 @@ class Fit(msgspec.Struct, frozen=True, eq=False):
     usual: Usual
     """Batch, cores and traffic of a size where nothing else is said."""
     misfit: float
-    """How improbable the observations are by this model."""
+    """The improbability of the observations by this model."""
     count: int
     """Observations."""
     numbers: bytes

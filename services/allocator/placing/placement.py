@@ -110,16 +110,16 @@ class Room:
     def order(self) -> Order:
         """Return the nodes that take tasks, in the order of what they have free."""
         if self._order is None:
-            self._order, self._first_homes = self._indexed()
+            self._order, self._first_homes = self._build_index()
         return self._order
 
     def first_homes(self) -> Homes:
         """Return the nodes of each job as they were before anything was placed here."""
         if self._first_homes is None:
-            self._order, self._first_homes = self._indexed()
+            self._order, self._first_homes = self._build_index()
         return self._first_homes
 
-    def _indexed(self) -> tuple[Order, Homes]:
+    def _build_index(self) -> tuple[Order, Homes]:
         """Return the order of the nodes and each job's nodes: those of the index, changed where the
         nodes are not as they are there.
         """

@@ -33,7 +33,7 @@ class Grounds:
         self.levels: dict[str, list[Level]] = {}
         """The cores of others on each node, over time."""
         self.ours: dict[str, Resources] = {}
-        """What our pods hold on each node now."""
+        """The amounts that our pods hold on each node now."""
         self.held: list[Held] = []
         """An entry for each change, as in a run."""
 

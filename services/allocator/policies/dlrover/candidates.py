@@ -198,7 +198,7 @@ def candidates(
     """
     possible = reach.within(bounds.ps_cpu, bounds.worker_cpu)
     plans = _plans(job, tasks, model, possible)
-    busy, standard = _busy_enough(job, plans, _allowed(plans, bounds))
+    busy, standard = _busy_enough(job, plans, _allowed_plans(plans, bounds))
 
     remaining = _remaining_examples(job)
     speed = plans.changed_speed(remaining)
@@ -247,7 +247,7 @@ def needed_bounds(tasks: Tasks, found: Candidates) -> Bounds:
     return Bounds(ps_cpu=ps_cpu, worker_cpu=worker_cpu, cpu=float(cpu), gib=gib)
 
 
-def _allowed(plans: Plans, bounds: Bounds) -> Flags | None:
+def _allowed_plans(plans: Plans, bounds: Bounds) -> Flags | None:
     """Return the plans within the quota [plans]; the present one always is. None: all plans."""
     if min(bounds.cpu, bounds.gib) == math.inf:
         return None

@@ -197,7 +197,7 @@ def loss_fit(epochs: Floats, losses: Floats) -> tuple[float, float, float]:
     fits = []
     for part in BEGINNINGS:
         start = _start(epochs, losses, lowest * part)
-        fits.append(_polished(points, start))
+        fits.append(_polish_fit(points, start))
     _, best = min(fits, key=itemgetter(0))
     a, b, c = best.tolist()
     return a, b, c
@@ -211,7 +211,7 @@ def _start(epochs: Floats, losses: Floats, c: float) -> Floats:
     return np.array([a, max(b, LEAST), c])
 
 
-def _polished(points: LossPoints, start: Floats) -> tuple[float, Floats]:
+def _polish_fit(points: LossPoints, start: Floats) -> tuple[float, Floats]:
     """Return the squared error and (a, b, c) by Levenberg-Marquardt, each step cut off at 0."""
     found = start
     residuals = points.residuals(found)

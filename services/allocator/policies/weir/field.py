@@ -53,8 +53,8 @@ class Jobs:
         self.numbers = _columns(self.table)
         self.steps = np.frombuffer(b"".join([row.steps for row in rows])).reshape(-1, COLUMNS)
         self.counts = np.array([len(row.steps) for row in rows], dtype=int) // (8 * COLUMNS)
-        self.programs = _numbered([row.digest for row in rows])
-        self.models = _numbered([row.program for row in rows])
+        self.programs = _number_names([row.digest for row in rows])
+        self.models = _number_names([row.program for row in rows])
         self.left = self._samples_left()
         of = self.numbers
         self.pause_s = pauses(of["pause_s"], self.programs, of["kin_pause_s"])
@@ -87,7 +87,7 @@ class Jobs:
         return np.flatnonzero((self.counts == 0) & (self.numbers["waits"] > 0))
 
 
-def _numbered(names: Sequence[str]) -> Ints:
+def _number_names(names: Sequence[str]) -> Ints:
     """Return a number for each name, the same for equal names."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names], dtype=int)

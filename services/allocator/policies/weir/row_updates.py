@@ -4,10 +4,12 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
+from services.allocator.failures import compute_each
 from services.allocator.models.programs import Programs, update_programs
 from services.allocator.policies.weir.rows import JobRow, rows_of
 from services.allocator.tables import Tables
@@ -33,24 +35,17 @@ def update_rows(
         if not same_cluster or name in refitted:
             stale.add(key)
     ready = [key for key in sorted(stale) if programs.of_job[key] in programs.fits]
-    rows = _rows_each(ready, programs, tables)
+    make_rows = partial(_rows_of_keys, programs=programs, tables=tables)
+    rows = dict(zip(ready, compute_each(make_rows, ready), strict=True))
+    # The policy fails with a job that has no row, and with no other job.
     jobs = dict(tables.jobs)
     for key in stale:
         jobs[key] = replace(jobs[key], model=rows.get(key))
     return replace(tables, jobs=jobs, programs=programs)
 
 
-def _rows_each(keys: Sequence[str], programs: Programs, tables: Tables) -> Mapping[str, JobRow]:
-    """Make rows together, or each alone if that fails. The policy fails with a job without one."""
+def _rows_of_keys(keys: Sequence[str], programs: Programs, tables: Tables) -> list[JobRow]:
+    """Return the rows of these jobs, by the models of their programs."""
     jobs = [tables.jobs[key] for key in keys]
     fits = [programs.fits[programs.of_job[key]] for key in keys]
-    try:
-        rows = rows_of(jobs, fits, tables.total, tables.largest)
-    except Exception:
-        if len(keys) == 1:
-            return {}
-        apart: dict[str, JobRow] = {}
-        for key in keys:
-            apart.update(_rows_each([key], programs, tables))
-        return apart
-    return dict(zip(keys, rows, strict=True))
+    return rows_of(jobs, fits, tables.total, tables.largest)

@@ -18,7 +18,20 @@ from typing import Any
 
 import tensorflow as tf
 
-from services.trainer import build, cause, disk, evaluate, keeping, marks, optimizers, passes, rate, shards, step
+from services.trainer import (
+    build,
+    cancellation,
+    cause,
+    disk,
+    evaluate,
+    keeping,
+    marks,
+    optimizers,
+    passes,
+    rate,
+    shards,
+    step,
+)
 from services.trainer.checkpoint import Checkpoint
 from services.trainer.continuing import restore_earlier
 from services.trainer.lanes import Lanes, fetched
@@ -53,7 +66,8 @@ Say = Callable[[Line], None]
 
 
 def connect(cluster: dict[str, list[str]]) -> Any:
-    """A strategy over a generation's cluster; waits until every ps and worker stands."""
+    """Return a strategy over a generation's cluster. Waits until every ps and worker accepts connections."""
+    cancellation.keep_per_thread()
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
     )
